@@ -1,0 +1,8 @@
+"""Typed RPC over oslo.messaging: interfaces are declared once, see :mod:`nova.bus.interface`."""
+
+from nova.bus.transport import SENT, connect  # isort: skip (chooses the threading back end)
+from nova.bus.client import at, client
+from nova.bus.interface import Interface, call, cast, fanout, slow_call
+from nova.bus.server import serve
+
+__all__ = ["SENT", "Interface", "at", "call", "cast", "client", "connect", "fanout", "serve", "slow_call"]

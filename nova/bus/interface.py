@@ -1,0 +1,110 @@
+"""Declaring an interface: typed signatures marked ``@call``, ``@cast`` or ``@fanout``.
+
+The client proxy and the server's endpoint both come from the one declaration; payloads are
+encoded by msgspec from the declared types, so a wrong type is refused at the boundary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, TypeVar
+
+import msgspec
+
+Kind = Literal["call", "cast", "fanout"]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _mark(kind: Kind, timeout: float | None = None) -> Callable[[F], F]:
+    def mark(function: F) -> F:
+        function.__bus__ = (kind, timeout)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def call(function: F) -> F:
+    """One request, one answer; the caller waits up to ``rpc_response_timeout``."""
+    return _mark("call")(function)
+
+
+def slow_call(timeout: float) -> Callable[[F], F]:
+    """A call whose answer may take up to ``timeout`` seconds."""
+    return _mark("call", timeout)
+
+
+def cast(function: F) -> F:
+    """One message to one server of the topic; nobody waits. It may be lost: rows decide."""
+    return _mark("cast")(function)
+
+
+def fanout(function: F) -> F:
+    """One message to every server of the topic."""
+    return _mark("fanout")(function)
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A method of an interface with its codecs."""
+
+    name: str
+    kind: Kind
+    timeout: float | None
+    parameters: tuple[str, ...]
+    args_type: type[msgspec.Struct]
+    result_type: Any
+    encode: Callable[[Any], bytes]
+    decode_args: Callable[[bytes], Any]
+    decode_result: Callable[[bytes], Any]
+
+
+class Interface:
+    """Base of all declarations. ``topic`` says who listens, ``namespace`` tells interfaces apart."""
+
+    topic: ClassVar[str]
+    namespace: ClassVar[str]
+
+    @classmethod
+    def methods(cls) -> dict[str, Method]:
+        """The declared methods; compiled once per class, at first use."""
+        compiled: dict[str, Method] | None = cls.__dict__.get("_methods")
+        if compiled is None:
+            compiled = {
+                name: _compile(cls, name, function)
+                for name, function in vars(cls).items()
+                if hasattr(function, "__bus__")
+            }
+            cls._methods = compiled  # type: ignore[attr-defined]
+        return compiled
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def _compile(owner: type[Interface], name: str, function: Callable[..., Any]) -> Method:
+    kind, timeout = function.__bus__  # type: ignore[attr-defined]
+    hints = typing.get_type_hints(function)
+    signature = inspect.signature(function)
+    fields: list[Any] = []
+    # The first two parameters are self and the request context (it travels beside the payload).
+    for parameter in list(signature.parameters.values())[2:]:
+        if parameter.default is inspect.Parameter.empty:
+            fields.append((parameter.name, hints[parameter.name]))
+        else:
+            fields.append((parameter.name, hints[parameter.name], parameter.default))
+    args_type = msgspec.defstruct(f"{owner.__name__}_{name}", fields, kw_only=True, omit_defaults=True)
+    result_type = hints.get("return", type(None))
+    return Method(
+        name=name,
+        kind=kind,
+        timeout=timeout,
+        parameters=tuple(field[0] for field in fields),
+        args_type=args_type,
+        result_type=result_type,
+        encode=_ENCODER.encode,
+        decode_args=msgspec.msgpack.Decoder(args_type).decode,
+        decode_result=msgspec.msgpack.Decoder(result_type).decode,
+    )

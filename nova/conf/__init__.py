@@ -1,0 +1,57 @@
+"""The configuration of every Nova process.
+
+Options are grouped by module; each module has ``OPTIONS``: a mapping of group name to options.
+``CONF`` is oslo.config's global object (oslo.messaging registers its own options on that one only).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from oslo_config import cfg
+from oslo_log import log
+
+from nova import __version__
+
+CONF = cfg.CONF
+
+MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "quota", "scheduler",
+           "metadata")
+
+
+def groups() -> list[tuple[str | None, list[cfg.Opt]]]:
+    """Every (group, options) of Nova itself; ``None`` is [DEFAULT]."""
+    found: dict[str | None, list[cfg.Opt]] = {}
+    for name in MODULES:
+        module = importlib.import_module(f"nova.conf.{name}")
+        for group, options in module.OPTIONS.items():
+            found.setdefault(group, []).extend(options)
+    return list(found.items())
+
+
+def register(conf: cfg.ConfigOpts = CONF) -> None:
+    """Make Nova's options known; harmless when repeated."""
+    for group, options in groups():
+        conf.register_opts(options, group=group)
+
+
+def load(argv: Sequence[str], conf: cfg.ConfigOpts = CONF, default_files: Sequence[str] | None = None) -> None:
+    """Read the command line and the configuration files, and set up logging.
+
+    ``default_files`` None looks in the usual places (~/.nova, /etc/nova).
+    """
+    register(conf)
+    if "debug" not in conf:
+        log.register_options(conf)
+    log.set_defaults(default_log_levels=[
+        "amqp=WARN", "amqplib=WARN", "kombu=WARN", "sqlalchemy=WARN", "oslo.messaging=INFO", "oslo_messaging=INFO",
+        "oslo_db=WARN", "stevedore=WARN", "urllib3=WARN", "keystonemiddleware=WARN", "cheroot=WARN", "alembic=WARN",
+        "oslo_policy=WARN", "cotyledon=WARN", "keystoneauth=WARN"])
+    conf(list(argv), project="nova", version=__version__, default_config_files=default_files)
+    log.setup(conf, "nova", __version__)
+
+
+def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
+    """The entry point of oslo-config-generator."""
+    return groups()

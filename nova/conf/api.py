@@ -1,0 +1,19 @@
+"""[api]: the REST API."""
+
+from oslo_config import cfg
+
+OPTIONS = {
+    "api": [
+        cfg.StrOpt("listen", default="0.0.0.0", help="The address that nova-api listens on."),  # noqa: S104
+        cfg.PortOpt("port", default=8774, help="The port that nova-api listens on."),
+        cfg.IntOpt("workers", min=1, help="Worker processes; unset: one per CPU, at most 8."),
+        cfg.IntOpt("threads", default=16, min=1, help="Threads of each worker."),
+        cfg.StrOpt("auth_strategy", default="keystone", choices=["keystone", "noauth"],
+                   help="noauth trusts the headers X-Auth-Token, X-User-Id, X-Project-Id, X-Roles: for tests only."),
+        cfg.IntOpt("max_limit", default=1000, min=1, help="The most items that one page of a list has."),
+        cfg.StrOpt("compute_link_prefix", help="What links begin with, in place of the request's own host."),
+        cfg.StrOpt("glance_link_prefix", help="What image bookmarks begin with."),
+        cfg.BoolOpt("enable_instance_password", default=True, help="Return adminPass when a server is created."),
+        cfg.IntOpt("password_length", default=12, min=1, help="Length of generated passwords."),
+    ],
+}

@@ -1,0 +1,24 @@
+"""[DEFAULT]: what every process reads."""
+
+import socket
+
+from oslo_config import cfg
+
+OPTIONS = {
+    None: [
+        cfg.StrOpt("host", default=socket.gethostname(), sample_default="<hostname>",
+                   help="The name of this host: the key of its services and of its servers. Never change it while "
+                        "the host has servers."),
+        cfg.StrOpt("my_ip", default="127.0.0.1", help="The address under which other hosts reach this one."),
+        cfg.StrOpt("state_path", default="/var/lib/nova", help="Where Nova keeps its files."),
+        cfg.StrOpt("instances_path", default="$state_path/instances", help="Where the disks of guests are."),
+        cfg.IntOpt("report_interval", default=10, min=1, help="Seconds between two heartbeats of a service."),
+        cfg.IntOpt("service_down_time", default=60, min=1,
+                   help="Seconds without a heartbeat after which a service counts as down."),
+        cfg.StrOpt("default_availability_zone", default="nova",
+                   help="The zone of hosts that are in no aggregate with a zone."),
+        cfg.StrOpt("internal_service_availability_zone", default="internal",
+                   help="The zone shown for services that are not computes."),
+        cfg.StrOpt("default_schedule_zone", help="The zone for servers that ask for none; unset: any."),
+    ],
+}

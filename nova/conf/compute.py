@@ -1,0 +1,40 @@
+"""[DEFAULT] and [compute]: what nova-compute reads."""
+
+from oslo_config import cfg
+
+OPTIONS = {
+    None: [
+        cfg.StrOpt("compute_driver", default="libvirt", help="A name of the entry points nova.virt.drivers."),
+        cfg.IntOpt("max_concurrent_builds", default=10, min=0, help="Builds at the same time; 0: unlimited."),
+        cfg.IntOpt("reserved_host_cpus", default=0, min=0, help="CPUs that guests do not get."),
+        cfg.IntOpt("reserved_host_memory_mb", default=512, min=0, help="Memory in MiB that guests do not get."),
+        cfg.IntOpt("reserved_host_disk_mb", default=0, min=0, help="Disk in MiB that guests do not get."),
+        cfg.FloatOpt("cpu_allocation_ratio", min=0.0, help="Virtual CPUs per CPU; unset: initial_..."),
+        cfg.FloatOpt("ram_allocation_ratio", min=0.0, help="Memory over-commit; unset: initial_..."),
+        cfg.FloatOpt("disk_allocation_ratio", min=0.0, help="Disk over-commit; unset: initial_..."),
+        cfg.FloatOpt("initial_cpu_allocation_ratio", default=4.0, min=0.0, help="The ratio of a new host."),
+        cfg.FloatOpt("initial_ram_allocation_ratio", default=1.0, min=0.0, help="The ratio of a new host."),
+        cfg.FloatOpt("initial_disk_allocation_ratio", default=1.0, min=0.0, help="The ratio of a new host."),
+        cfg.IntOpt("update_resources_interval", default=60, min=1, help="Seconds between two inventories."),
+        cfg.IntOpt("sync_power_state_interval", default=600, help="Seconds between two full comparisons of rows and "
+                                                                  "guests; below 0: never."),
+        cfg.IntOpt("shutdown_timeout", default=60, min=0, help="Seconds a guest gets to shut down by itself."),
+        cfg.BoolOpt("resume_guests_state_on_host_boot", default=False,
+                    help="Start guests that should run when nova-compute starts."),
+        cfg.BoolOpt("force_config_drive", default=False, help="Give every server a config drive."),
+        cfg.StrOpt("mkisofs_cmd", default="genisoimage", help="The command that makes config drives."),
+        cfg.StrOpt("default_ephemeral_format", default="ext4", help="File system of ephemeral disks."),
+        cfg.BoolOpt("enable_new_services", default=True, help="Whether new computes take servers at once."),
+        cfg.BoolOpt("force_raw_images", default=False, help="Convert cached images to raw."),
+    ],
+    "compute": [
+        cfg.IntOpt("workers_threads", default=32, min=1, help="Operations that run on this host at the same time."),
+    ],
+    "image_cache": [
+        cfg.IntOpt("manager_interval", default=2400, help="Seconds between two cleanings; below 0: never."),
+        cfg.StrOpt("subdirectory_name", default="_base", help="The cache below instances_path."),
+        cfg.BoolOpt("remove_unused_base_images", default=True, help="Whether cleaning removes unused images."),
+        cfg.IntOpt("remove_unused_original_minimum_age_seconds", default=86400, min=0,
+                   help="How long an image must have been unused before it is removed."),
+    ],
+}

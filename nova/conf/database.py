@@ -1,0 +1,15 @@
+"""[database]: read by the conductor and nova-manage only. The names are those of oslo.db."""
+
+from oslo_config import cfg
+
+OPTIONS = {
+    "database": [
+        cfg.StrOpt("connection", default="sqlite:///$state_path/nova.sqlite", secret=True,
+                   help="SQLAlchemy URL: sqlite:///FILE, postgresql+psycopg2://..., mysql+pymysql://..."),
+        cfg.IntOpt("max_pool_size", default=20, min=1, help="Connections that a process keeps open."),
+        cfg.IntOpt("max_overflow", default=50, min=0, help="Further connections at peaks."),
+        cfg.IntOpt("connection_recycle_time", default=3600, help="Seconds after which a connection is renewed."),
+        cfg.IntOpt("max_retries", default=20, min=0,
+                   help="How often a transaction is tried again after a deadlock or a lost connection."),
+    ],
+}

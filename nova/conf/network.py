@@ -1,0 +1,16 @@
+"""[network]: the embedded networks."""
+
+from oslo_config import cfg
+
+OPTIONS = {
+    "network": [
+        cfg.StrOpt("driver", default="linuxnet",
+                   help="What plugs guests on a host: a name of the entry points nova.network.drivers."),
+        cfg.StrOpt("uplink_interface", help="The interface of the host that tenants reach the outside by; "
+                                            "unset: the one with the default route."),
+        cfg.BoolOpt("nat", default=True, help="Whether guests reach the outside, behind the host's address."),
+        cfg.StrOpt("dnsmasq", default="dnsmasq", help="The DHCP and DNS server of a network."),
+        cfg.StrOpt("dhcp_domain", default="novalocal", help="The domain of host names; empty: none."),
+        cfg.IntOpt("dhcp_lease_time", default=86400, min=120, help="Seconds."),
+    ],
+}

@@ -1,0 +1,343 @@
+"""Every error that Nova raises on purpose.
+
+An error is a class with an HTTP status (``code``), a message template and named, JSON-able
+arguments, so it travels over the bus by its class name and arguments and arrives as itself.
+Only errors of this module may cross a service boundary; anything else becomes
+:class:`InternalError` (the details stay in the log of the service that failed).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class NovaException(Exception):
+    """Base class: ``code`` is the HTTP status, ``template`` the message with ``{named}`` arguments."""
+
+    code: ClassVar[int] = 500
+    template: ClassVar[str] = "An unknown exception occurred."
+    registry: ClassVar[dict[str, type[NovaException]]] = {}
+
+    def __init__(self, message: str | None = None, **kwargs: Any) -> None:
+        self.kwargs = kwargs
+        self.message = message if message is not None else self.template.format(**kwargs)
+        super().__init__(self.message)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        NovaException.registry[cls.__name__] = cls
+
+    @staticmethod
+    def rebuild(name: str, message: str, kwargs: dict[str, Any]) -> NovaException:
+        """The error of class ``name`` as the other side raised it (InternalError if unknown here)."""
+        cls = NovaException.registry.get(name, InternalError)
+        return cls(message, **kwargs)
+
+
+class InternalError(NovaException):
+    """A defect in the other service; its log has the traceback under the same request id."""
+
+    template = "Unexpected error in {where}."
+
+
+# --- families, by HTTP status --------------------------------------------------------------
+class Invalid(NovaException):
+    code = 400
+    template = "Bad request."
+
+
+class NotSupported(Invalid):
+    template = "This is not supported."
+
+
+class Forbidden(NovaException):
+    code = 403
+    template = "Forbidden."
+
+
+class NotFound(NovaException):
+    code = 404
+    template = "Resource could not be found."
+
+
+class Conflict(NovaException):
+    code = 409
+    template = "Conflict."
+
+
+class NotImplementedHere(NovaException):
+    code = 501
+    template = "Unable to {what}: not supported by the driver."
+
+
+class ServiceUnavailable(NovaException):
+    code = 503
+    template = "Service is unavailable at this time."
+
+
+# --- requests --------------------------------------------------------------------------------
+class InvalidInput(Invalid):
+    template = "Invalid input received: {reason}"
+
+
+class MarkerNotFound(Invalid):
+    template = "marker [{marker}] not found"
+
+
+class PolicyNotAuthorized(Forbidden):
+    template = "Policy doesn't allow {action} to be performed."
+
+
+class OverQuota(Forbidden):
+    template = "Quota exceeded for {overs}: Requested {req}, but already used {used} of {allowed} {overs}"
+
+
+class QuotaLimit(Forbidden):
+    """A limit that is not a sum over servers (key pairs, metadata items, ...)."""
+
+    template = "Quota exceeded."
+
+
+class QuotaBelowUsage(Invalid):
+    template = "Quota limit {limit} for {key} must be greater than or equal to already used and reserved {minimum}."
+
+
+class QuotaAboveProject(Invalid):
+    template = "Quota limit {limit} for {key} must be less than or equal to {maximum}."
+
+
+# --- servers ---------------------------------------------------------------------------------
+class InstanceNotFound(NotFound):
+    template = "Instance {instance_id} could not be found."
+
+
+class InstanceInvalidState(Conflict):
+    template = "Cannot '{method}' instance {instance_uuid} while it is in {attr} {state}"
+
+
+class InstanceStateUnknown(Conflict):
+    """The state that was asked for is null (never launched, or no task)."""
+
+    template = "Instance {instance_uuid} is in an invalid state for '{method}'"
+
+
+class InstanceIsLocked(Conflict):
+    template = "Instance {instance_uuid} is locked"
+
+
+class InstanceNotReady(Conflict):
+    template = "Instance {instance_id} is not ready"
+
+
+class InstanceActionNotFound(NotFound):
+    template = "Action for request_id {request_id} on instance {instance_uuid} not found"
+
+
+class ConsoleLogUnavailable(NotFound):
+    template = "The console log of instance {instance_id} is not available."
+
+
+# --- resources -------------------------------------------------------------------------------
+class FlavorNotFound(NotFound):
+    template = "Flavor {flavor_id} could not be found."
+
+
+class FlavorExists(Conflict):
+    template = "Flavor with name {name} already exists."
+
+
+class FlavorIdExists(Conflict):
+    template = "Flavor with ID {flavor_id} already exists."
+
+
+class FlavorAccessExists(Conflict):
+    template = "Flavor access already exists for flavor {flavor_id} and project {project_id} combination."
+
+
+class FlavorAccessNotFound(NotFound):
+    template = "Flavor access not found for {flavor_id} / {project_id} combination."
+
+
+class FlavorExtraSpecsNotFound(NotFound):
+    template = "Flavor {flavor_id} has no extra specs with key {key}."
+
+
+class KeypairNotFound(NotFound):
+    template = "Keypair {name} not found for user {user_id}"
+
+
+class KeyPairExists(Conflict):
+    template = "Key pair '{key_name}' already exists."
+
+
+class InvalidKeypair(Invalid):
+    template = "Keypair data is invalid: {reason}"
+
+
+class ServiceNotFound(NotFound):
+    template = "Service {service_id} could not be found."
+
+
+class ServiceInUse(Conflict):
+    template = "Unable to delete compute service that is hosting instances. Migrate or delete the instances first."
+
+
+class ComputeHostNotFound(NotFound):
+    template = "Compute host {host} could not be found."
+
+
+class HostBinaryNotFound(NotFound):
+    template = "Could not find binary {binary} on host {host}."
+
+
+class AggregateNotFound(NotFound):
+    template = "Aggregate {aggregate_id} could not be found."
+
+
+class AggregateNameExists(Conflict):
+    template = "Aggregate {aggregate_name} already exists."
+
+
+class AggregateHostExists(Conflict):
+    template = "Aggregate {aggregate_id} already has host {host}."
+
+
+class AggregateHostNotFound(NotFound):
+    template = "Aggregate {aggregate_id} has no host {host}."
+
+
+class InvalidAggregateAction(Invalid):
+    template = "Unable to perform action '{action}' on aggregate {aggregate_id}. Reason: {reason}."
+
+
+class AggregateHostConflict(Conflict):
+    template = "Unable to perform action '{action}' on aggregate {aggregate_id}. Reason: {reason}."
+
+
+class ServerGroupNotFound(NotFound):
+    template = "Instance group {group_uuid} could not be found."
+
+
+class ImageNotFound(NotFound):
+    template = "Image {image_id} could not be found."
+
+
+class ImageNotActive(Invalid):
+    template = "Image {image_id} is not active."
+
+
+class ImageUnacceptable(Invalid):
+    template = "Image {image_id} is unacceptable: {reason}"
+
+
+class ImageNotAuthorized(Forbidden):
+    template = "Not authorized for image {image_id}."
+
+
+class ImageBackendUnavailable(ServiceUnavailable):
+    template = "The image service could not be reached: {reason}"
+
+
+class FlavorDiskTooSmall(Invalid):
+    template = "The created instance's disk would be too small."
+
+
+class FlavorMemoryTooSmall(Invalid):
+    template = "Flavor's memory is too small for requested image."
+
+
+# --- networks --------------------------------------------------------------------------------
+class NetworkNotFound(NotFound):
+    template = "Network {network_id} could not be found."
+
+
+class NetworkAmbiguous(Conflict):
+    template = "Multiple possible networks found, use a Network ID to be more specific."
+
+
+class NetworkInUse(Conflict):
+    template = "Network {network_id} is still in use."
+
+
+class NetworkDuplicate(Conflict):
+    template = "Network {name} or its CIDR {cidr} already exists."
+
+
+class NoMoreFixedIps(Conflict):
+    template = "No fixed IP addresses available for network: {network_id}"
+
+
+class FixedIpInUse(Invalid):
+    template = "Fixed IP address {address} is already in use on instance {instance_uuid}."
+
+
+class FixedIpInvalid(Invalid):
+    template = "Fixed IP address {address} is not in network {network_id}."
+
+
+class PortNotSupported(Invalid):
+    template = "Ports are not supported by the network driver in use."
+
+
+class SecurityGroupNotFound(NotFound):
+    template = "Security group {security_group_id} not found."
+
+
+class SecurityGroupExists(Invalid):
+    template = "Security group {name} already exists"
+
+
+class SecurityGroupInUse(Invalid):
+    template = "Security group {security_group_id} is in use."
+
+
+class SecurityGroupRuleNotFound(NotFound):
+    template = "Security group rule {rule_id} not found."
+
+
+# --- scheduling, claims and hosts ------------------------------------------------------------
+class NoValidHost(NovaException):
+    template = "No valid host was found. {reason}"
+
+
+class MaxRetriesExceeded(NovaException):
+    template = (
+        "Exceeded maximum number of retries. Exhausted all hosts available for retrying build "
+        "failures for instance {instance_uuid}."
+    )
+
+
+class ClaimLost(Conflict):
+    """Another scheduler took the room on the host first; the loser takes an alternate."""
+
+    template = "Host {node} has no room for this request any more."
+
+
+class StaleReport(Conflict):
+    """A report of an attempt that is no longer the current one (fencing)."""
+
+    template = "Action {action} is at step {step} attempt {attempt}."
+
+
+class InvalidDiskInfo(Invalid):
+    template = "Disk of the server is unusable: {reason}"
+
+
+class DiskFull(NovaException):
+    template = "The host has not enough free disk space: {reason}"
+
+
+class GuestNotFound(NotFound):
+    template = "Guest {instance_uuid} does not exist on the host."
+
+
+class HypervisorUnavailable(ServiceUnavailable):
+    template = "Connection to the hypervisor is broken on host: {reason}"
+
+
+class HostDown(NovaException):
+    template = "Compute host {host} stopped responding."
+
+
+class MetadataNotFound(NotFound):
+    template = "Metadata item was not found"

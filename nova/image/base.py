@@ -1,0 +1,37 @@
+"""The interface of an image back end. Used by the API (show, list) and by computes (download)."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+
+from nova.context import RequestContext
+from nova.objects.image import Image
+
+
+class ImageStore(abc.ABC):
+    """Raises ImageNotFound, ImageNotAuthorized, ImageBackendUnavailable.
+
+    ``token`` is the caller's Keystone token, where the caller is a user: what the user may not
+    see is not found. Without one the service's own credentials are used (a compute downloads
+    an image that was checked when the server was accepted).
+    """
+
+    @abc.abstractmethod
+    def show(self, ctx: RequestContext, image_id: str, token: str | None = None) -> Image: ...
+
+    @abc.abstractmethod
+    def index(self, ctx: RequestContext, filters: Mapping[str, str], limit: int | None = None,
+              marker: str | None = None, token: str | None = None) -> list[Image]: ...
+
+    @abc.abstractmethod
+    def download(self, ctx: RequestContext, image_id: str, path: str) -> None:
+        """Write the image's data to ``path`` (a new file), checking size and checksum if known."""
+
+    @abc.abstractmethod
+    def delete(self, ctx: RequestContext, image_id: str, token: str | None = None) -> None: ...
+
+    @abc.abstractmethod
+    def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str],
+                       replace: bool, token: str | None = None) -> Image:
+        """Merge or replace the image's extra properties."""

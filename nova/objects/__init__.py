@@ -1,0 +1,1 @@
+"""What travels: plain msgspec structs shared by all services."""

@@ -1,0 +1,47 @@
+"""A flavor: the size of a server."""
+
+from __future__ import annotations
+
+import datetime
+import math
+
+from nova.objects.base import Object
+
+
+class Flavor(Object, kw_only=True):
+    """Sizes: ``memory_mb`` and ``swap`` in MiB, disks in GiB. Instances embed a copy of theirs."""
+
+    id: int = 0
+    flavorid: str
+    name: str
+    memory_mb: int
+    vcpus: int
+    root_gb: int = 0
+    ephemeral_gb: int = 0
+    swap: int = 0
+    rxtx_factor: float = 1.0
+    is_public: bool = True
+    disabled: bool = False
+    description: str | None = None
+    extra_specs: dict[str, str] = {}
+    created_at: datetime.datetime | None = None
+    updated_at: datetime.datetime | None = None
+
+    def disk_gb(self, volume_backed: bool = False) -> int:
+        """What a server of this flavor claims of DISK_GB."""
+        root = 0 if volume_backed else self.root_gb
+        return root + self.ephemeral_gb + math.ceil(self.swap / 1024)
+
+
+class FlavorQuery(Object, kw_only=True):
+    """What a list of flavors is asked for. ``is_public`` None means all (administrators)."""
+
+    project_id: str | None = None
+    is_public: bool | None = True
+    min_ram: int = 0
+    min_disk: int = 0
+    name: str | None = None
+    sort_key: str = "flavorid"
+    sort_dir: str = "asc"
+    limit: int | None = None
+    marker: str | None = None

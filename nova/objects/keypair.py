@@ -1,0 +1,17 @@
+"""A key pair's public half, owned by a user."""
+
+from __future__ import annotations
+
+import datetime
+
+from nova.objects.base import Object
+
+
+class Keypair(Object, kw_only=True):
+    id: int = 0
+    user_id: str
+    name: str
+    type: str = "ssh"
+    public_key: str
+    fingerprint: str = ""
+    created_at: datetime.datetime | None = None

@@ -1,0 +1,105 @@
+"""Instance states and how the API shows them (facts/states.md, sections 1 and 2)."""
+
+from __future__ import annotations
+
+# vm_state
+ACTIVE = "active"
+BUILDING = "building"
+PAUSED = "paused"
+SUSPENDED = "suspended"
+STOPPED = "stopped"
+RESCUED = "rescued"
+RESIZED = "resized"
+SOFT_DELETED = "soft-delete"
+DELETED = "deleted"
+ERROR = "error"
+SHELVED = "shelved"
+SHELVED_OFFLOADED = "shelved_offloaded"
+
+# power_state
+NOSTATE = 0
+RUNNING = 1
+POWER_PAUSED = 3
+SHUTDOWN = 4
+CRASHED = 6
+POWER_SUSPENDED = 7
+
+# task_state
+SCHEDULING = "scheduling"
+NETWORKING = "networking"
+BLOCK_DEVICE_MAPPING = "block_device_mapping"
+SPAWNING = "spawning"
+DELETING = "deleting"
+POWERING_OFF = "powering-off"
+POWERING_ON = "powering-on"
+REBOOTING = "rebooting"
+REBOOT_PENDING = "reboot_pending"
+REBOOT_STARTED = "reboot_started"
+REBOOTING_HARD = "rebooting_hard"
+REBOOT_PENDING_HARD = "reboot_pending_hard"
+REBOOT_STARTED_HARD = "reboot_started_hard"
+PAUSING = "pausing"
+UNPAUSING = "unpausing"
+SUSPENDING = "suspending"
+RESUMING = "resuming"
+RESCUING = "rescuing"
+REBUILDING = "rebuilding"
+MIGRATING = "migrating"
+
+_RESIZE = {state: "RESIZE" for state in ("resize_prep", "resize_migrating", "resize_migrated", "resize_finish")}
+_REBUILD = {state: "REBUILD" for state in ("rebuilding", "rebuild_block_device_mapping", "rebuild_spawning")}
+
+# vm_state -> {task_state or "default": status}
+STATUS: dict[str, dict[str, str]] = {
+    ACTIVE: {
+        "default": "ACTIVE",
+        REBOOTING: "REBOOT",
+        REBOOT_PENDING: "REBOOT",
+        REBOOT_STARTED: "REBOOT",
+        REBOOTING_HARD: "HARD_REBOOT",
+        REBOOT_PENDING_HARD: "HARD_REBOOT",
+        REBOOT_STARTED_HARD: "HARD_REBOOT",
+        "updating_password": "PASSWORD",
+        MIGRATING: "MIGRATING",
+        **_REBUILD,
+        **_RESIZE,
+    },
+    BUILDING: {"default": "BUILD"},
+    STOPPED: {"default": "SHUTOFF", **_RESIZE, **_REBUILD},
+    RESIZED: {"default": "VERIFY_RESIZE", "resize_reverting": "REVERT_RESIZE"},
+    PAUSED: {"default": "PAUSED", MIGRATING: "MIGRATING"},
+    SUSPENDED: {"default": "SUSPENDED"},
+    RESCUED: {"default": "RESCUE"},
+    ERROR: {"default": "ERROR", **_REBUILD},
+    DELETED: {"default": "DELETED"},
+    SOFT_DELETED: {"default": "SOFT_DELETED"},
+    SHELVED: {"default": "SHELVED"},
+    SHELVED_OFFLOADED: {"default": "SHELVED_OFFLOADED"},
+}
+
+PROGRESS_STATUSES = frozenset({"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "MIGRATING"})
+
+
+def status(vm_state: str | None, task_state: str | None) -> str:
+    """The API status of a server in these states (``UNKNOWN`` for a vm_state that does not exist)."""
+    by_task = STATUS.get(vm_state or "")
+    if by_task is None:
+        return "UNKNOWN"
+    return by_task.get(task_state or "default", by_task["default"])
+
+
+def states_of(status_name: str) -> tuple[list[str], list[str]]:
+    """The vm_states and task_states that show as ``status_name``; ([], []) if there are none.
+
+    task_states is empty when one of the vm_states shows so by default.
+    """
+    vm_states: list[str] = []
+    task_states: list[str] = []
+    by_default = False
+    for vm_state, by_task in STATUS.items():
+        tasks = [task for task, shown in by_task.items() if shown == status_name.upper()]
+        if tasks:
+            vm_states.append(vm_state)
+            by_default = by_default or "default" in tasks
+            task_states.extend(task for task in tasks if task != "default")
+    return vm_states, [] if by_default else task_states

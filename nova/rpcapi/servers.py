@@ -1,0 +1,110 @@
+"""Servers: what the API asks the conductor about instances."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from nova.bus import Interface, call
+from nova.context import RequestContext
+from nova.objects.action import Action
+from nova.objects.instance import Instance, ServerCreate, ServerCreated, ServerQuery
+from nova.rpcapi import CONDUCTOR
+
+
+class Servers(Interface):
+    """Every method that names one server raises InstanceNotFound for one that is not there.
+
+    ``project_id`` None looks at every project; otherwise another project's server is not found.
+    """
+
+    topic = CONDUCTOR
+    namespace = "servers"
+
+    @call
+    def create(self, ctx: RequestContext, request: ServerCreate) -> ServerCreated:
+        """Promise ``min_count`` to ``max_count`` servers (as many as the quota allows) and begin to build.
+
+        Raises FlavorNotFound, InvalidInput (key, group, zone, network), OverQuota, Network*.
+        """
+        ...
+
+    @call
+    def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None,
+            deleted: bool = False) -> Instance: ...
+
+    @call
+    def index(self, ctx: RequestContext, query: ServerQuery) -> list[Instance]:
+        """A page in the order asked for. Raises MarkerNotFound, InvalidInput."""
+        ...
+
+    @call
+    def operate(self, ctx: RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None = None,
+                project_id: str | None = None) -> Action:
+        """Start ``operation`` (a name of nova.operations) on a server.
+
+        Checks lock, host and states as the operation declares them; raises InstanceIsLocked,
+        InstanceNotReady, InstanceInvalidState, InstanceStateUnknown, ServiceUnavailable (host down).
+        """
+        ...
+
+    @call
+    def update(self, ctx: RequestContext, uuid: str, changes: dict[str, Any],
+               project_id: str | None = None) -> Instance:
+        """Change display_name, display_description, hostname, access_ip_v4/v6, disk_config,
+        pinned_availability_zone (2.104 rules: raises Conflict), locked_by, locked_reason."""
+        ...
+
+    @call
+    def set_metadata(self, ctx: RequestContext, uuid: str, metadata: dict[str, str], replace: bool = False,
+                     project_id: str | None = None) -> dict[str, str]:
+        """Merge (or replace) the metadata; raises QuotaLimit, InstanceInvalidState."""
+        ...
+
+    @call
+    def delete_metadata(self, ctx: RequestContext, uuid: str, key: str, project_id: str | None = None) -> None:
+        """Raises MetadataNotFound, InstanceInvalidState."""
+        ...
+
+    @call
+    def set_tags(self, ctx: RequestContext, uuid: str, tags: list[str], mode: str = "replace",
+                 project_id: str | None = None) -> list[str]:
+        """``mode``: replace, add or remove. Answers the tags as they were before."""
+        ...
+
+    @call
+    def lock(self, ctx: RequestContext, uuid: str, reason: str | None = None,
+             project_id: str | None = None) -> None: ...
+
+    @call
+    def unlock(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None: ...
+
+    @call
+    def reset_state(self, ctx: RequestContext, uuid: str, state: str) -> None:
+        """Set vm_state to ``active`` or ``error`` and release any task."""
+        ...
+
+    @call
+    def set_security_group(self, ctx: RequestContext, uuid: str, name: str, add: bool,
+                           project_id: str | None = None) -> None:
+        """Put the server into a security group of its project or take it out."""
+        ...
+
+
+class Actions(Interface):
+    """os-instance-actions. Newest first."""
+
+    topic = CONDUCTOR
+    namespace = "actions"
+
+    @call
+    def index(self, ctx: RequestContext, instance_uuid: str, limit: int | None = None, marker: str | None = None,
+              changes_since: datetime.datetime | None = None,
+              changes_before: datetime.datetime | None = None) -> list[Action]:
+        """``marker`` is a request id; raises MarkerNotFound."""
+        ...
+
+    @call
+    def get(self, ctx: RequestContext, instance_uuid: str, request_id: str) -> Action:
+        """Raises InstanceActionNotFound."""
+        ...

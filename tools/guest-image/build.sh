@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Builds the guest image of the development stack out of Debian's cloud kernel, busybox and dropbear:
+#
+#   vmlinuz          the kernel (aki)
+#   initrd.gz        the ramdisk (ari): finds and mounts the root file system, or is the whole guest when there is none
+#   rootfs.img       the machine image (ami): one ext4 file system without a partition table
+#   nova-guest.qcow2 all three on one bootable disk: MBR, FAT partition with syslinux, root partition that grows
+#
+# usage: build.sh OUTPUT_DIRECTORY      (root; needs no loop device and no mount)
+# needs: busybox-static dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod qemu-utils, apt's lists
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+output=$(realpath -m "${1:?usage: build.sh OUTPUT_DIRECTORY}")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# mkfs, depmod and syslinux may be outside of the PATH of a plain shell
+export PATH=$PATH:/usr/sbin:/sbin
+
+ROOT_MIB=40  # the root file system before it grows to the size of the flavor's disk
+BOOT_MIB=32  # kernel, ramdisk and boot loader
+# What a guest of libvirt may meet: virtio on PCI, IDE and SCSI disks and CD-ROMs, the power button, config drives.
+DRIVERS="virtio_pci virtio_blk virtio_net virtio_scsi ata_piix sd_mod sr_mod virtio_rng virtio_balloon virtio_console
+    button evdev isofs vfat nls_cp437 nls_ascii nls_iso8859-1 nls_utf8 qemu_fw_cfg"
+
+fetch_kernel() { # unpack rather than install: nothing of this machine's boot changes
+    local package cache=$output/cache
+    package=$(apt-cache depends linux-image-cloud-amd64 | awk '$1 == "Depends:" { print $2; exit }')
+    mkdir -p "$cache" "$work/kernel"
+    if ! compgen -G "$cache/${package}_*.deb" > /dev/null; then
+        (cd "$cache" && apt-get -q -o APT::Sandbox::User=root download "$package")
+    fi
+    # the modules that are not listed above are never unpacked, which is most of the package
+    dpkg-deb --fsys-tarfile "$(compgen -G "$cache/${package}_*.deb" | tail -n 1)" |
+        tar -x -C "$work/kernel" --wildcards './boot/vmlinuz*' './lib/modules/*'
+    release=$(basename "$work"/kernel/lib/modules/*)
+    cp "$work"/kernel/boot/vmlinuz-* "$output/vmlinuz"
+}
+
+copy_drivers() { # the listed drivers and all they depend on, and the order in which to load them
+    local driver file base=$work/kernel
+    depmod -b "$base" "$release"
+    for driver in $DRIVERS; do
+        modprobe -d "$base" -S "$release" --show-depends "$driver" | awk '$1 == "insmod" { print $2 }'
+    done | awk '!seen[$0]++' > "$work/drivers"
+    mkdir -p "$work/tree/lib/modules"
+    while read -r file; do
+        cp "$file" "$work/tree/lib/modules/"
+        basename "$file"
+    done < "$work/drivers" > "$work/tree/lib/modules/load-order"
+}
+
+copy_program() { # PROGRAM: with the shared libraries that it needs
+    local library
+    install -D "$(command -v "$1")" "$work/tree/usr/sbin/$1"
+    ldd "$(command -v "$1")" | grep -o '/[^ ]*' | while read -r library; do
+        install -D "$library" "$work/tree$library"
+    done
+}
+
+lay_out_tree() {
+    local tree=$work/tree applet
+    mkdir -p "$tree"/{bin,sbin,usr/bin,usr/sbin,lib64,dev,proc,sys,run,tmp,mnt,root,home/nova,var/lib,var/run,var/log}
+    cp -a "$here/rootfs/." "$tree/"
+    chown -R root:root "$tree"
+    chown -R 1000:1000 "$tree/home/nova"
+    chmod 600 "$tree/etc/shadow"
+    chmod 1777 "$tree/tmp"
+    install /bin/busybox "$tree/bin/busybox"
+    for applet in $(/bin/busybox --list); do
+        [ -e "$tree/bin/$applet" ] || ln -s busybox "$tree/bin/$applet"
+    done
+    for applet in init getty udhcpc; do ln -s ../bin/busybox "$tree/sbin/$applet"; done
+    rm -f "$tree/bin/init"
+    for applet in dropbear dropbearkey resize2fs; do copy_program "$applet"; done
+    copy_drivers
+}
+
+pack_ramdisk() {
+    (cd "$work/tree" && find . | LC_ALL=C sort | cpio --quiet -o -H newc -R 0:0) | gzip -9 > "$output/initrd.gz"
+}
+
+pack_root() {
+    rm -f "$output/rootfs.img"
+    # 4 KiB blocks although the file system is small: it is going to be a large one
+    mke2fs -q -F -t ext4 -b 4096 -J size=4 -m 0 -L nova-root -d "$work/tree" "$output/rootfs.img" "${ROOT_MIB}M"
+}
+
+pack_boot() { # the FAT partition
+    local image=$work/boot.img
+    truncate -s "${BOOT_MIB}M" "$image"
+    mformat -i "$image" -T $((BOOT_MIB * 2048)) -h 64 -s 32 -v NOVA-BOOT ::
+    printf '%s\n' 'DEFAULT nova' 'PROMPT 0' 'TIMEOUT 0' 'LABEL nova' '  KERNEL vmlinuz' '  INITRD initrd.gz' \
+        '  APPEND console=tty0 console=ttyS0 quiet' > "$work/syslinux.cfg"
+    mcopy -i "$image" "$output/vmlinuz" "$output/initrd.gz" "$work/syslinux.cfg" ::
+    syslinux --install "$image"
+}
+
+put() { # IMAGE OFFSET_IN_MIB: into the raw disk
+    dd if="$1" of="$work/disk.img" bs=1M seek="$2" conv=notrunc,sparse status=none
+}
+
+pack_disk() {
+    truncate -s $((1 + BOOT_MIB + ROOT_MIB))M "$work/disk.img"
+    sfdisk -q "$work/disk.img" <<- TABLE
+	label: dos
+	start=1MiB, size=${BOOT_MIB}MiB, type=e, bootable
+	start=$((1 + BOOT_MIB))MiB, type=83
+	TABLE
+    dd if=/usr/lib/syslinux/mbr/mbr.bin of="$work/disk.img" bs=440 count=1 conv=notrunc status=none
+    put "$work/boot.img" 1
+    put "$output/rootfs.img" $((1 + BOOT_MIB))
+    qemu-img convert -q -c -O qcow2 "$work/disk.img" "$output/nova-guest.qcow2"
+}
+
+mkdir -p "$output"
+fetch_kernel
+lay_out_tree
+pack_ramdisk
+pack_root
+pack_boot
+pack_disk
+(cd "$output" && du -h vmlinuz initrd.gz rootfs.img nova-guest.qcow2)
