@@ -275,6 +275,10 @@ class FixedIpInvalid(Invalid):
     template = "Fixed IP address {address} is not in network {network_id}."
 
 
+class NetworkSetupError(NovaException):
+    template = "The network could not be set up on the host: {reason}"
+
+
 class PortNotSupported(Invalid):
     template = "Ports are not supported by the network driver in use."
 

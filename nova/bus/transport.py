@@ -9,15 +9,15 @@ from typing import Any
 from oslo_config import cfg
 from oslo_service import backend
 
+from nova import context
+
 # oslo.messaging asks oslo.service for its timers; without this it would load eventlet for them.
 backend.init_backend(backend.BackendType.THREADING)
 
 import oslo_messaging as messaging  # noqa: E402
 
-from nova import context
 
-
-class ContextSerializer(messaging.NoOpSerializer):
+class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
     """Turns a request context into the few fields that travel, and back. Payloads are opaque text."""
 
     def serialize_context(self, ctxt: context.RequestContext) -> dict[str, Any]:

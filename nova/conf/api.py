@@ -16,4 +16,8 @@ OPTIONS = {
         cfg.BoolOpt("enable_instance_password", default=True, help="Return adminPass when a server is created."),
         cfg.IntOpt("password_length", default=12, min=1, help="Length of generated passwords."),
     ],
+    "oslo_middleware": [
+        cfg.IntOpt("max_request_body_size", default=114688, min=0,
+                   help="Bytes; a request with a larger body is refused with 413."),
+    ],
 }

@@ -9,6 +9,9 @@ OPTIONS = {
         cfg.StrOpt("uplink_interface", help="The interface of the host that tenants reach the outside by; "
                                             "unset: the one with the default route."),
         cfg.BoolOpt("nat", default=True, help="Whether guests reach the outside, behind the host's address."),
+        cfg.StrOpt("link_range", default="169.254.64.0/18",
+                   help="Addresses for the links between networks and the host, two for each network. Never seen "
+                        "outside of the host, but the host must not use them otherwise."),
         cfg.StrOpt("dnsmasq", default="dnsmasq", help="The DHCP and DNS server of a network."),
         cfg.StrOpt("dhcp_domain", default="novalocal", help="The domain of host names; empty: none."),
         cfg.IntOpt("dhcp_lease_time", default=86400, min=120, help="Seconds."),

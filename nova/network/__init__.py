@@ -1,0 +1,19 @@
+"""Networks of guests on a host: :func:`driver` gives the back end that [network]driver names."""
+
+from __future__ import annotations
+
+import functools
+
+from stevedore import driver as stevedore_driver
+
+from nova.conf import CONF
+from nova.network.base import HostNetwork
+
+NAMESPACE = "nova.network.drivers"
+
+
+@functools.lru_cache(maxsize=1)
+def driver() -> HostNetwork:
+    """The one network back end of this process, made at first use. Raises stevedore's NoMatches for a bad name."""
+    found: HostNetwork = stevedore_driver.DriverManager(NAMESPACE, CONF.network.driver, invoke_on_load=True).driver
+    return found

@@ -46,8 +46,8 @@ RESCUING = "rescuing"
 REBUILDING = "rebuilding"
 MIGRATING = "migrating"
 
-_RESIZE = {state: "RESIZE" for state in ("resize_prep", "resize_migrating", "resize_migrated", "resize_finish")}
-_REBUILD = {state: "REBUILD" for state in ("rebuilding", "rebuild_block_device_mapping", "rebuild_spawning")}
+_RESIZE = dict.fromkeys(("resize_prep", "resize_migrating", "resize_migrated", "resize_finish"), "RESIZE")
+_REBUILD = dict.fromkeys(("rebuilding", "rebuild_block_device_mapping", "rebuild_spawning"), "REBUILD")
 
 # vm_state -> {task_state or "default": status}
 STATUS: dict[str, dict[str, str]] = {

@@ -17,12 +17,10 @@ class Compute(Interface):
     @cast
     def run(self, ctx: RequestContext, order: StepOrder) -> None:
         """Run a step of an operation, and the steps after it that belong to the same host."""
-        ...
 
     @call
     def console_output(self, ctx: RequestContext, instance: Instance, lines: int | None = None) -> str:
         """The last ``lines`` of the serial console log (None: all that is kept)."""
-        ...
 
     @call
     def diagnostics(self, ctx: RequestContext, instance: Instance) -> Diagnostics: ...
@@ -30,14 +28,11 @@ class Compute(Interface):
     @call
     def guests(self, ctx: RequestContext) -> list[GuestStatus]:
         """What the hypervisor of this host really runs (audit)."""
-        ...
 
     @cast
     def refresh_rules(self, ctx: RequestContext, instance: Instance, rules: list[FilterRule]) -> None:
         """The security group rules of a guest changed."""
-        ...
 
     @cast
     def reap(self, ctx: RequestContext, uuid: str) -> None:
         """Remove what a guest that does not belong here left behind (audit --repair)."""
-        ...

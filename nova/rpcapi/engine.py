@@ -19,17 +19,14 @@ class Engine(Interface):
     @call
     def step_done(self, ctx: RequestContext, report: StepReport) -> None:
         """The steps of an order ended. Raises StaleReport when the attempt is not the current one."""
-        ...
 
     @cast
     def progress(self, ctx: RequestContext, report: StepReport) -> None:
         """The next step of the same order began; losing this loses nothing but a task_state."""
-        ...
 
     @call
     def resume(self, ctx: RequestContext, host: str) -> list[StepOrder]:
         """The unfinished steps of a host that has just started, as new attempts."""
-        ...
 
 
 class Heartbeat(Interface):
@@ -41,7 +38,6 @@ class Heartbeat(Interface):
     @call
     def register(self, ctx: RequestContext, host: str, binary: str, topic: str, version: int) -> Service:
         """A service started; makes its row if it is new."""
-        ...
 
     @call
     def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str]) -> list[str]:
@@ -49,7 +45,6 @@ class Heartbeat(Interface):
 
         Answers the actions among them that are no longer this service's to run.
         """
-        ...
 
 
 class Guests(Interface):
@@ -61,12 +56,10 @@ class Guests(Interface):
     @call
     def report_nodes(self, ctx: RequestContext, host: str, nodes: list[ComputeNode]) -> list[ComputeNode]:
         """Inventories and traits of all nodes of a host; answers them with their uuids."""
-        ...
 
     @call
     def on_host(self, ctx: RequestContext, host: str, limit: int = 1000, marker: str | None = None) -> list[Instance]:
         """The instances that belong on a host, by uuid (to compare with what runs there)."""
-        ...
 
     @call
     def power_states(self, ctx: RequestContext, host: str, guests: list[GuestStatus]) -> None:
@@ -74,17 +67,14 @@ class Guests(Interface):
 
         The rows follow, or an operation puts the guest right (facts/states.md section 8).
         """
-        ...
 
     @call
     def known(self, ctx: RequestContext, uuids: list[str]) -> dict[str, str | None]:
         """Of these guests: uuid -> the host it belongs on (absent: there is no such instance)."""
-        ...
 
     @call
     def by_address(self, ctx: RequestContext, network_id: str, address: str) -> Instance:
         """The instance with a fixed address on a network (metadata service). InstanceNotFound."""
-        ...
 
 
 class Fleet(Interface):

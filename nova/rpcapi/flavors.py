@@ -17,17 +17,14 @@ class Flavors(Interface):
     @call
     def index(self, ctx: RequestContext, query: FlavorQuery) -> list[Flavor]:
         """Raises MarkerNotFound."""
-        ...
 
     @call
     def get(self, ctx: RequestContext, flavorid: str, project_id: str | None = None) -> Flavor:
         """With ``project_id``, a private flavor that the project has no access to is not found."""
-        ...
 
     @call
     def create(self, ctx: RequestContext, flavor: Flavor) -> Flavor:
         """Raises FlavorExists (name) or FlavorIdExists."""
-        ...
 
     @call
     def update(self, ctx: RequestContext, flavorid: str, description: str | None) -> Flavor: ...
@@ -35,29 +32,23 @@ class Flavors(Interface):
     @call
     def delete(self, ctx: RequestContext, flavorid: str) -> None:
         """Servers keep their embedded copy."""
-        ...
 
     @call
     def set_extra_specs(self, ctx: RequestContext, flavorid: str, specs: dict[str, str]) -> dict[str, str]:
         """Merge; answers all specs."""
-        ...
 
     @call
     def delete_extra_spec(self, ctx: RequestContext, flavorid: str, key: str) -> None:
         """Raises FlavorExtraSpecsNotFound."""
-        ...
 
     @call
     def access(self, ctx: RequestContext, flavorid: str) -> list[str]:
         """Project ids with access to a private flavor."""
-        ...
 
     @call
     def add_access(self, ctx: RequestContext, flavorid: str, project_id: str) -> list[str]:
         """Raises FlavorAccessExists."""
-        ...
 
     @call
     def remove_access(self, ctx: RequestContext, flavorid: str, project_id: str) -> list[str]:
         """Raises FlavorAccessNotFound."""
-        ...

@@ -16,17 +16,14 @@ class Keypairs(Interface):
     def index(self, ctx: RequestContext, user_id: str, limit: int | None = None,
               marker: str | None = None) -> list[Keypair]:
         """By name. Raises MarkerNotFound ("Marker X could not be found.")."""
-        ...
 
     @call
     def get(self, ctx: RequestContext, user_id: str, name: str) -> Keypair:
         """Raises KeypairNotFound."""
-        ...
 
     @call
     def create(self, ctx: RequestContext, keypair: Keypair) -> Keypair:
         """Raises KeyPairExists, QuotaLimit ("Quota exceeded, too many key pairs.")."""
-        ...
 
     @call
     def delete(self, ctx: RequestContext, user_id: str, name: str) -> None: ...

@@ -15,22 +15,18 @@ class Networks(Interface):
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[Network]:
         """The networks that a project may use (its own and the shared ones); None: all."""
-        ...
 
     @call
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> Network:
         """Raises NetworkNotFound."""
-        ...
 
     @call
     def create(self, ctx: RequestContext, network: Network) -> Network:
         """Raises NetworkDuplicate, InvalidInput."""
-        ...
 
     @call
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         """Raises NetworkInUse, NetworkNotFound."""
-        ...
 
 
 class SecurityGroups(Interface):
@@ -42,7 +38,6 @@ class SecurityGroups(Interface):
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
         """The default group of the caller's project is made at the first look."""
-        ...
 
     @call
     def get(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> SecurityGroup: ...
@@ -50,7 +45,6 @@ class SecurityGroups(Interface):
     @call
     def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup:
         """Raises SecurityGroupExists, QuotaLimit."""
-        ...
 
     @call
     def update(self, ctx: RequestContext, group_id: int, name: str, description: str,
@@ -59,15 +53,12 @@ class SecurityGroups(Interface):
     @call
     def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> None:
         """Raises SecurityGroupInUse, InvalidInput (default group)."""
-        ...
 
     @call
     def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule,
                  project_id: str | None = None) -> SecurityGroupRule:
         """Takes effect on the hosts of the group's servers at once. Raises InvalidInput (duplicate)."""
-        ...
 
     @call
     def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None) -> None:
         """Raises SecurityGroupRuleNotFound."""
-        ...

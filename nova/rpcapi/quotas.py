@@ -18,7 +18,6 @@ class Quotas(Interface):
     def get(self, ctx: RequestContext, project_id: str, user_id: str | None = None,
             usage: bool = False) -> QuotaSet:
         """The limits in force; with ``usage`` also what is in use."""
-        ...
 
     @call
     def defaults(self, ctx: RequestContext) -> QuotaSet: ...
@@ -27,12 +26,10 @@ class Quotas(Interface):
     def set(self, ctx: RequestContext, project_id: str, limits: dict[str, int], user_id: str | None = None,
             force: bool = False) -> QuotaSet:
         """Raises QuotaBelowUsage (unless ``force``), QuotaAboveProject (user above project)."""
-        ...
 
     @call
     def reset(self, ctx: RequestContext, project_id: str, user_id: str | None = None) -> None:
         """Back to the defaults."""
-        ...
 
     @call
     def get_class(self, ctx: RequestContext, name: str) -> QuotaSet: ...

@@ -18,14 +18,11 @@ class Scheduler(Interface):
 
         Raises NoValidHost with what refused how many hosts.
         """
-        ...
 
     @call
     def explain(self, ctx: RequestContext, spec: RequestSpec) -> list[Verdict]:
         """Per host, which filter refused the request first, or the weight of the host."""
-        ...
 
     @fanout
     def delta(self, ctx: RequestContext, delta: FleetDelta) -> None:
         """A conductor changed something of the fleet."""
-        ...

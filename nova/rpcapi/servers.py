@@ -27,7 +27,6 @@ class Servers(Interface):
 
         Raises FlavorNotFound, InvalidInput (key, group, zone, network), OverQuota, Network*.
         """
-        ...
 
     @call
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None,
@@ -36,7 +35,6 @@ class Servers(Interface):
     @call
     def index(self, ctx: RequestContext, query: ServerQuery) -> list[Instance]:
         """A page in the order asked for. Raises MarkerNotFound, InvalidInput."""
-        ...
 
     @call
     def operate(self, ctx: RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None = None,
@@ -46,31 +44,26 @@ class Servers(Interface):
         Checks lock, host and states as the operation declares them; raises InstanceIsLocked,
         InstanceNotReady, InstanceInvalidState, InstanceStateUnknown, ServiceUnavailable (host down).
         """
-        ...
 
     @call
     def update(self, ctx: RequestContext, uuid: str, changes: dict[str, Any],
                project_id: str | None = None) -> Instance:
         """Change display_name, display_description, hostname, access_ip_v4/v6, disk_config,
         pinned_availability_zone (2.104 rules: raises Conflict), locked_by, locked_reason."""
-        ...
 
     @call
     def set_metadata(self, ctx: RequestContext, uuid: str, metadata: dict[str, str], replace: bool = False,
                      project_id: str | None = None) -> dict[str, str]:
         """Merge (or replace) the metadata; raises QuotaLimit, InstanceInvalidState."""
-        ...
 
     @call
     def delete_metadata(self, ctx: RequestContext, uuid: str, key: str, project_id: str | None = None) -> None:
         """Raises MetadataNotFound, InstanceInvalidState."""
-        ...
 
     @call
     def set_tags(self, ctx: RequestContext, uuid: str, tags: list[str], mode: str = "replace",
                  project_id: str | None = None) -> list[str]:
-        """``mode``: replace, add or remove. Answers the tags as they were before."""
-        ...
+        """``mode``: replace, add, remove or clear. Answers the tags as they were before."""
 
     @call
     def lock(self, ctx: RequestContext, uuid: str, reason: str | None = None,
@@ -82,13 +75,11 @@ class Servers(Interface):
     @call
     def reset_state(self, ctx: RequestContext, uuid: str, state: str) -> None:
         """Set vm_state to ``active`` or ``error`` and release any task."""
-        ...
 
     @call
     def set_security_group(self, ctx: RequestContext, uuid: str, name: str, add: bool,
                            project_id: str | None = None) -> None:
         """Put the server into a security group of its project or take it out."""
-        ...
 
 
 class Actions(Interface):
@@ -102,9 +93,7 @@ class Actions(Interface):
               changes_since: datetime.datetime | None = None,
               changes_before: datetime.datetime | None = None) -> list[Action]:
         """``marker`` is a request id; raises MarkerNotFound."""
-        ...
 
     @call
     def get(self, ctx: RequestContext, instance_uuid: str, request_id: str) -> Action:
         """Raises InstanceActionNotFound."""
-        ...

@@ -7,7 +7,7 @@
 #   nova-guest.qcow2 all three on one bootable disk: MBR, FAT partition with syslinux, root partition that grows
 #
 # usage: build.sh OUTPUT_DIRECTORY      (root; needs no loop device and no mount)
-# needs: busybox-static dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod qemu-utils, apt's lists
+# needs: dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod qemu-utils, apt's lists
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -23,15 +23,16 @@ BOOT_MIB=32  # kernel, ramdisk and boot loader
 DRIVERS="virtio_pci virtio_blk virtio_net virtio_scsi ata_piix sd_mod sr_mod virtio_rng virtio_balloon virtio_console
     button evdev isofs vfat nls_cp437 nls_ascii nls_iso8859-1 nls_utf8 qemu_fw_cfg"
 
-fetch_kernel() { # unpack rather than install: nothing of this machine's boot changes
-    local package cache=$output/cache
-    package=$(apt-cache depends linux-image-cloud-amd64 | awk '$1 == "Depends:" { print $2; exit }')
-    mkdir -p "$cache" "$work/kernel"
-    if ! compgen -G "$cache/${package}_*.deb" > /dev/null; then
-        (cd "$cache" && apt-get -q -o APT::Sandbox::User=root download "$package")
-    fi
-    # the modules that are not listed above are never unpacked, which is most of the package
-    dpkg-deb --fsys-tarfile "$(compgen -G "$cache/${package}_*.deb" | tail -n 1)" |
+fetch_packages() { # unpack rather than install: nothing of this machine's boot or tools changes
+    local kernel cache=$output/cache package
+    kernel=$(apt-cache depends linux-image-cloud-amd64 | awk '$1 == "Depends:" { print $2; exit }')
+    mkdir -p "$cache" "$work/kernel" "$work/busybox"
+    for package in "$kernel" busybox-static; do
+        compgen -G "$cache/${package}_*.deb" > /dev/null ||
+            (cd "$cache" && apt-get -q -o APT::Sandbox::User=root download "$package")
+    done
+    dpkg-deb -x "$(compgen -G "$cache/busybox-static_*.deb" | tail -n 1)" "$work/busybox"
+    dpkg-deb --fsys-tarfile "$(compgen -G "$cache/${kernel}_*.deb" | tail -n 1)" |
         tar -x -C "$work/kernel" --wildcards './boot/vmlinuz*' './lib/modules/*'
     release=$(basename "$work"/kernel/lib/modules/*)
     cp "$work"/kernel/boot/vmlinuz-* "$output/vmlinuz"
@@ -50,29 +51,31 @@ copy_drivers() { # the listed drivers and all they depend on, and the order in w
     done < "$work/drivers" > "$work/tree/lib/modules/load-order"
 }
 
-copy_program() { # PROGRAM: with the shared libraries that it needs
+copy_program() { # PROGRAM DESTINATION: with the shared libraries that it needs
     local library
-    install -D "$(command -v "$1")" "$work/tree/usr/sbin/$1"
-    ldd "$(command -v "$1")" | grep -o '/[^ ]*' | while read -r library; do
+    install -D "$1" "$work/tree/$2"
+    ldd "$1" | grep -o '/[^ ]*' | while read -r library; do
         install -D "$library" "$work/tree$library"
     done
 }
 
 lay_out_tree() {
-    local tree=$work/tree applet
+    local tree=$work/tree program
     mkdir -p "$tree"/{bin,sbin,usr/bin,usr/sbin,lib64,dev,proc,sys,run,tmp,mnt,root,home/nova,var/lib,var/run,var/log}
     cp -a "$here/rootfs/." "$tree/"
     chown -R root:root "$tree"
     chown -R 1000:1000 "$tree/home/nova"
     chmod 600 "$tree/etc/shadow"
     chmod 1777 "$tree/tmp"
-    install /bin/busybox "$tree/bin/busybox"
-    for applet in $(/bin/busybox --list); do
-        [ -e "$tree/bin/$applet" ] || ln -s busybox "$tree/bin/$applet"
+    install "$work/busybox/bin/busybox" "$tree/bin/busybox"
+    for program in $("$work/busybox/bin/busybox" --list); do
+        [ -e "$tree/bin/$program" ] || ln -s busybox "$tree/bin/$program"
     done
-    for applet in init getty udhcpc; do ln -s ../bin/busybox "$tree/sbin/$applet"; done
-    rm -f "$tree/bin/init"
-    for applet in dropbear dropbearkey resize2fs; do copy_program "$applet"; done
+    ln -s ../bin/busybox "$tree/sbin/getty"
+    ln -s ../bin/busybox "$tree/sbin/init"
+    for program in dropbear dropbearkey resize2fs; do
+        copy_program "$(command -v "$program")" "usr/sbin/$program"
+    done
     copy_drivers
 }
 
@@ -114,7 +117,7 @@ pack_disk() {
 }
 
 mkdir -p "$output"
-fetch_kernel
+fetch_packages
 lay_out_tree
 pack_ramdisk
 pack_root

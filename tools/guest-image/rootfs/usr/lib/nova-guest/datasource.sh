@@ -18,8 +18,8 @@ read_config_drive() { # DIR
     [ "$found" = 0 ] && echo config-drive > "$1/source"
 }
 
-fetch() { # PATH FILE
-    wget -q -T 5 -O "$2" "$metadata_url/$1" 2> /dev/null && [ -s "$2" ]
+fetch() { # PATH FILE; this busybox's wget knows no time limit of its own
+    timeout 10 wget -q -O "$2" "$metadata_url/$1" 2> /dev/null && [ -s "$2" ]
 }
 
 read_metadata_service() { # DIR; the service may come up a little after the guest

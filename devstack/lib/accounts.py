@@ -1,0 +1,58 @@
+"""Brings Keystone's projects, users, role assignments and catalogue to what the stack needs; repeats do nothing."""
+
+import os
+import sys
+
+import openstack
+
+ROLES = {"nova": ("admin", "service"), "glance": ("admin", "service")}
+CATALOGUE = {
+    "glance": ("image", os.environ["GLANCE_URL"]),
+    "nova": ("compute", os.environ["NOVA_URL"]),
+}
+
+
+def project(identity, name):
+    return identity.find_project(name, domain_id="default") or identity.create_project(
+        name=name, domain_id="default")
+
+
+def user(identity, name, password):
+    found = identity.find_user(name, domain_id="default")
+    if found is None:
+        return identity.create_user(name=name, domain_id="default", password=password)
+    return identity.update_user(found, password=password)
+
+
+def grant(identity, who, where, names):
+    for name in names:
+        role = identity.find_role(name) or identity.create_role(name=name)
+        identity.assign_project_role_to_user(where, who, role)  # a PUT: repeating it is harmless
+
+
+def publish(identity, name, kind, url):
+    service = next(iter(identity.services(type=kind)), None) or identity.create_service(name=name, type=kind)
+    region = os.environ["OS_REGION_NAME"]
+    known = {endpoint.interface: endpoint for endpoint in identity.endpoints(service_id=service.id, region_id=region)}
+    for interface in ("public", "internal", "admin"):
+        endpoint = known.get(interface)
+        if endpoint is None:
+            identity.create_endpoint(service_id=service.id, interface=interface, url=url, region_id=region)
+        elif endpoint.url != url:
+            identity.update_endpoint(endpoint, url=url)
+
+
+def main():
+    identity = openstack.connect().identity
+    services, demo = project(identity, "service"), project(identity, "demo")
+    for name, roles in ROLES.items():
+        grant(identity, user(identity, name, os.environ["SERVICE_PASSWORD"]), services, roles)
+    grant(identity, user(identity, "demo", os.environ["DEMO_PASSWORD"]), demo, ["member"])
+    grant(identity, identity.find_user("admin", domain_id="default"), demo, ["admin"])
+    for name, (kind, url) in CATALOGUE.items():
+        publish(identity, name, kind, url)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+# shellcheck shell=bash
+# What every other file uses: saying what happens, waiting with a limit, running things once, keeping secrets.
+
+STARTED_AT=${STARTED_AT:-$SECONDS}
+
+say() { printf '%s\n' "$*"; }
+clock() { printf '%d:%02d' $(((SECONDS - STARTED_AT) / 60)) $(((SECONDS - STARTED_AT) % 60)); }
+step() { printf '\n[%s] %s\n' "$(clock)" "$*"; }
+note() { printf '       %s\n' "$*"; }
+warn() { printf 'WARNING: %s\n' "$*" >&2; }
+
+die() { # MESSAGE [LOGFILE]: with the end of the log that explains it
+    printf '\nERROR: %s\n' "$1" >&2
+    if [ -n "${2:-}" ] && [ -s "${2:-}" ]; then
+        printf -- '--- the end of %s ---\n' "$2" >&2
+        tail -n 30 "$2" >&2
+    fi
+    exit 1
+}
+
+require_root() {
+    [ "$(id -u)" = 0 ] || die "this must run as root: it installs packages, bridges and guests"
+}
+
+is_true() { case "${1,,}" in true | yes | on | 1) return 0 ;; *) return 1 ;; esac; }
+
+random_secret() { od -An -N16 -tx1 /dev/urandom | tr -d ' \n'; }
+
+secret() { # NAME: the variable NAME from secrets.env, generated when it is new
+    local name=$1 file=$DATA_DIR/secrets.env
+    if [ -z "${!name:-}" ]; then
+        printf -v "$name" '%s' "$(random_secret)"
+    fi
+    (umask 077 && touch "$file")
+    grep -q "^$name=" "$file" || printf '%s=%s\n' "$name" "${!name}" >> "$file"
+    export "${name?}"
+}
+
+load_secrets() {
+    # shellcheck disable=SC1091  # generated
+    [ ! -f "$DATA_DIR/secrets.env" ] || . "$DATA_DIR/secrets.env"
+}
+
+port_in_use() { ss -Hltn "sport = :$1" | grep -q .; }
+
+own_port() { # NAME FIRST: a port of this stack alone: the first free one from FIRST on, remembered for the next run
+    local name=$1 port=$2 file=$DATA_DIR/ports.env
+    if [ -n "${!name:-}" ]; then return 0; fi
+    if grep -qs "^$name=" "$file"; then
+        port=$(sed -n "s/^$name=//p" "$file")
+    else
+        while port_in_use "$port"; do port=$((port + 1)); done
+        printf '%s=%s\n' "$name" "$port" >> "$file"
+    fi
+    printf -v "$name" '%s' "$port"
+}
+
+write_file() { # PATH MODE [OWNER]: from standard input; untouched when nothing changed
+    local path=$1 mode=$2 owner=${3:-root:root} new
+    mkdir -p "$(dirname "$path")"
+    new=$(umask 077 && mktemp "$path.XXXXXX")
+    cat > "$new"
+    chmod "$mode" "$new"
+    chown "$owner" "$new"
+    if cmp -s "$new" "$path"; then rm "$new"; else mv "$new" "$path"; fi
+    chmod "$mode" "$path"
+}
+
+digest() { # FILE_OR_DIRECTORY…: one short hash of the contents; what does not exist does not count
+    find "$@" -type f ! -name '*.pyc' ! -path '*.egg-info/*' -print0 2> /dev/null |
+        LC_ALL=C sort -z | xargs -0r sha256sum | sha256sum | cut -c1-16
+}
+
+stamp_is() { [ "$(cat "$DATA_DIR/stamps/$1" 2> /dev/null)" = "$2" ]; }
+set_stamp() { mkdir -p "$DATA_DIR/stamps" && printf '%s' "$2" > "$DATA_DIR/stamps/$1"; }
+
+start_task() { # NAME FUNCTION [ARGUMENT…]: in the background, its output in a log
+    local name=$1
+    shift
+    ("$@") > "$DATA_DIR/logs/stack/$name.log" 2>&1 &
+    printf -v "TASK_$name" '%s' $!
+}
+
+finish_task() { # NAME WHAT: wait for it, showing that it moves
+    local name=$1 what=$2 log=$DATA_DIR/logs/stack/$1.log pid next=$((SECONDS + 5))
+    pid=TASK_$name
+    pid=${!pid}
+    while kill -0 "$pid" 2> /dev/null; do
+        if [ "$SECONDS" -ge "$next" ]; then
+            note "[$(clock)] $what … $(tail -n 1 "$log" | tr -d '\r' | cut -c1-90)"
+            next=$((SECONDS + 5))
+        fi
+        sleep 0.2
+    done
+    wait "$pid" || die "$what failed" "$log"
+    note "$what: done"
+}
+
+run_logged() { # NAME WHAT COMMAND…: a long command with progress, its output only when it fails
+    local name=$1 what=$2
+    shift 2
+    start_task "$name" "$@"
+    finish_task "$name" "$what"
+}
+
+wait_for() { # SECONDS WHAT LOGFILE COMMAND…: poll until the command succeeds
+    local limit=$((SECONDS + $1)) what=$2 log=$3 next=$((SECONDS + 10))
+    shift 3
+    until "$@" > /dev/null 2>&1; do
+        [ "$SECONDS" -lt "$limit" ] || die "$what: not within the time limit" "$log"
+        if [ "$SECONDS" -ge "$next" ]; then
+            note "[$(clock)] waiting for $what"
+            next=$((SECONDS + 10))
+        fi
+        sleep 0.2
+    done
+}
+
+http_answers() { # URL: any HTTP answer at all
+    "$VENV/bin/python" - "$1" <<- 'PYTHON'
+	import sys, urllib.error, urllib.request
+	try:
+	    urllib.request.urlopen(sys.argv[1], timeout=5)
+	except urllib.error.HTTPError as error:
+	    sys.exit(error.code >= 500)
+	except OSError:
+	    sys.exit(1)
+	PYTHON
+}

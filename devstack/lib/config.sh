@@ -1,0 +1,87 @@
+# shellcheck shell=bash
+# The options: the environment wins over local.conf, which wins over the defaults below. local.conf.sample explains them.
+
+read_local_conf() { # FILE: KEY=VALUE lines, of the section [[local|localrc]] if the file has sections; nothing is executed
+    local line key value wanted=true
+    grep -q '^\[\[' "$1" && wanted=false
+    while IFS= read -r line || [ -n "$line" ]; do
+        case "$line" in
+            '[[local|localrc]]'*) wanted=true; continue ;;
+            '[['*) wanted=false; continue ;;
+        esac
+        $wanted || continue
+        [[ $line =~ ^[[:space:]]*([A-Z][A-Z0-9_]*)=(.*)$ ]] || continue
+        key=${BASH_REMATCH[1]} value=${BASH_REMATCH[2]}
+        if [[ $value =~ ^\"([^\"]*)\" || $value =~ ^\'([^\']*)\' ]]; then
+            value=${BASH_REMATCH[1]}
+        else
+            value=${value%%[[:space:]]#*}
+            value=${value%"${value##*[![:space:]]}"}
+        fi
+        [ -n "${!key+set}" ] || printf -v "$key" '%s' "$value"
+    done < "$1"
+}
+
+load_options() {
+    local file=${LOCAL_CONF:-$DEVSTACK_DIR/local.conf}
+    [ ! -f "$file" ] || read_local_conf "$file"
+
+    DATA_DIR=${DATA_DIR:-/opt/stack/nova-data}
+    VENV=${VENV:-$DATA_DIR/venv}
+    PYTHON=${PYTHON:-/usr/bin/python3}
+
+    NOVA_DATABASE=${NOVA_DATABASE:-sqlite}
+    NOVA_ENABLED=${NOVA_ENABLED:-True}
+    NOVA_API_WORKERS=${NOVA_API_WORKERS:-2}
+    NOVA_CONDUCTOR_WORKERS=${NOVA_CONDUCTOR_WORKERS:-2}
+    HOST_NAME=${HOST_NAME:-$(hostname)}
+    SERVICE_HOST=${SERVICE_HOST:-127.0.0.1}
+    REGION_NAME=${REGION_NAME:-RegionOne}
+    DEBUG=${DEBUG:-False}
+    LIBVIRT_TYPE=${LIBVIRT_TYPE:-auto}
+
+    KEYSTONE_PORT=${KEYSTONE_PORT:-5000}
+    GLANCE_PORT=${GLANCE_PORT:-9292}
+    NOVA_API_PORT=${NOVA_API_PORT:-8774}
+    NOVA_METADATA_PORT=${NOVA_METADATA_PORT:-8775}
+
+    NETWORK_NAME=${NETWORK_NAME:-private}
+    NETWORK_CIDR=${NETWORK_CIDR:-10.11.0.0/24}
+    NETWORK_DNS=${NETWORK_DNS:-$(first_name_server)}
+    FIRST_SERVER=${FIRST_SERVER:-first}
+    FIRST_SERVER_FLAVOR=${FIRST_SERVER_FLAVOR:-m1.nano}
+
+    check_options
+    KEYSTONE_URL=http://$SERVICE_HOST:$KEYSTONE_PORT/v3
+    GLANCE_URL=http://$SERVICE_HOST:$GLANCE_PORT
+    NOVA_URL=http://$SERVICE_HOST:$NOVA_API_PORT/v2.1
+}
+
+first_name_server() { # what guests ask: this host's own, unless that is on loopback, where guests cannot reach it
+    awk '$1 == "nameserver" && $2 !~ /^127\./ && $2 !~ /:/ { print $2; exit }' /etc/resolv.conf
+}
+
+check_options() {
+    case "$DATA_DIR" in
+        / | /usr* | /etc* | /var | /home | /root) die "DATA_DIR=$DATA_DIR: choose a directory of the stack's own" ;;
+        /*) ;;
+        *) die "DATA_DIR=$DATA_DIR: must be an absolute path" ;;
+    esac
+    case "$NOVA_DATABASE" in
+        sqlite | postgresql | mysql) ;;
+        *) die "NOVA_DATABASE=$NOVA_DATABASE: choose sqlite, postgresql or mysql" ;;
+    esac
+    case "$LIBVIRT_TYPE" in
+        auto | qemu | kvm) ;;
+        *) die "LIBVIRT_TYPE=$LIBVIRT_TYPE: choose auto, qemu or kvm" ;;
+    esac
+}
+
+prepare_data_dir() {
+    mkdir -p "$DATA_DIR"/{etc,logs/stack,run,stamps,images,nova}
+    # libvirt's guests and the broker run under their own accounts and must be able to walk through; files with
+    # secrets have their own modes
+    chmod 755 "$DATA_DIR"
+    : > "$DATA_DIR/.nova-devstack"  # how unstack.sh knows that this directory may be removed
+    load_secrets
+}

@@ -1,0 +1,62 @@
+# shellcheck shell=bash
+# Glance from PyPI under uWSGI, with its images as files.
+
+prepare_glance() {
+    local etc=$DATA_DIR/etc/glance data=$DATA_DIR/glance
+    install -d -m 700 "$data" "$data/images" "$data/staging" "$data/tasks"
+    write_file "$etc/glance-api.conf" 600 <<- CONF
+	[DEFAULT]
+	debug = $DEBUG
+	use_stderr = True
+	enabled_backends = fs:file
+	[database]
+	connection = $(database_url glance)
+	[glance_store]
+	default_backend = fs
+	[fs]
+	filesystem_store_datadir = $data/images
+	[os_glance_staging_store]
+	filesystem_store_datadir = $data/staging
+	[os_glance_tasks_store]
+	filesystem_store_datadir = $data/tasks
+	[paste_deploy]
+	flavor = keystone
+	config_file = $VENV/etc/glance/glance-api-paste.ini
+	$(keystone_authtoken glance)
+	CONF
+    # one request per connection: uWSGI's plain socket forgets to tell clients that it closes
+    define_service glance "$(uwsgi_command 2 glance) --http-socket 127.0.0.1:$GLANCE_PORT --http-chunked-input --http-raw-body --add-header Connection:close" \
+        priority=11 stopsignal=INT "environment=OS_GLANCE_CONFIG_DIR=\"$etc\",CONFIG=\"$(digest "$etc")\""
+}
+
+keystone_authtoken() { # USER: how a service checks the tokens of its users
+    cat <<- CONF
+	[keystone_authtoken]
+	www_authenticate_uri = $KEYSTONE_URL
+	auth_url = $KEYSTONE_URL
+	auth_type = password
+	username = $1
+	password = $SERVICE_PASSWORD
+	project_name = service
+	user_domain_name = Default
+	project_domain_name = Default
+	region_name = $REGION_NAME
+	service_token_roles = service
+	service_token_roles_required = True
+	memcached_servers = 127.0.0.1:$MEMCACHED_PORT
+	CONF
+}
+
+sync_glance() {
+    local log=$DATA_DIR/logs/stack/glance.log version
+    version=$("$VENV/bin/python" -c 'import importlib.metadata as m; print(m.version("glance"))')-$(database_url glance | sha256sum)
+    ! stamp_is glance "$version" || return 0
+    "$VENV/bin/glance-manage" --config-file "$DATA_DIR/etc/glance/glance-api.conf" db_sync > "$log" 2>&1 ||
+        die "Glance's database" "$log"
+    set_stamp glance "$version"
+}
+
+wait_for_glance() {
+    wait_for 60 "Glance" "$DATA_DIR/logs/glance.log" http_answers "$GLANCE_URL/"
+    note "Glance answers at $GLANCE_URL"
+}

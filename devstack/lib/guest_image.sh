@@ -1,0 +1,13 @@
+# shellcheck shell=bash
+# The guest image, built once for each state of tools/guest-image.
+
+build_guest_image() {
+    local wanted
+    wanted=$(digest "$REPO/tools/guest-image")
+    if stamp_is guest-image "$wanted" && [ -s "$DATA_DIR/images/nova-guest.qcow2" ]; then
+        echo "up to date"
+        return 0
+    fi
+    "$REPO/tools/guest-image/build.sh" "$DATA_DIR/images"
+    set_stamp guest-image "$wanted"
+}

@@ -1,0 +1,96 @@
+# shellcheck shell=bash
+# Keystone from PyPI under uWSGI, and everything in it that the stack needs; memcached, which makes its tokens cheap.
+
+prepare_memcached() {
+    own_port MEMCACHED_PORT 11211
+    define_service memcached "/usr/bin/memcached -l 127.0.0.1 -p $MEMCACHED_PORT -m 64" user=nobody priority=2
+}
+
+prepare_keystone() {
+    secret ADMIN_PASSWORD
+    secret DEMO_PASSWORD
+    secret SERVICE_PASSWORD
+    local etc=$DATA_DIR/etc/keystone
+    write_file "$etc/keystone.conf" 600 <<- CONF
+	[DEFAULT]
+	debug = $DEBUG
+	use_stderr = True
+	[database]
+	connection = $(database_url keystone)
+	[token]
+	provider = fernet
+	[fernet_tokens]
+	key_repository = $DATA_DIR/keystone/fernet
+	[fernet_receipts]
+	key_repository = $DATA_DIR/keystone/fernet
+	[credential]
+	key_repository = $DATA_DIR/keystone/credential
+	[identity]
+	# a development stack: a log-in should not take a quarter of a second
+	password_hash_rounds = 4
+	[cache]
+	enabled = True
+	backend = dogpile.cache.memcached
+	memcache_servers = 127.0.0.1:$MEMCACHED_PORT
+	CONF
+    define_service keystone "$(uwsgi_command 2 keystone) --http 127.0.0.1:$KEYSTONE_PORT --http-keepalive --http-auto-chunked" \
+        priority=10 stopsignal=INT "environment=OS_KEYSTONE_CONFIG_DIR=\"$etc\",CONFIG=\"$(digest "$etc")\""
+}
+
+uwsgi_command() { # PROCESSES PACKAGE
+    echo "$VENV/bin/uwsgi --master --processes $1 --enable-threads --thunder-lock --lazy-apps --buffer-size 65535" \
+        "--die-on-term --need-app --disable-logging --pyhome $VENV --module $2.wsgi.api:application"
+}
+
+sync_keystone() {
+    local log=$DATA_DIR/logs/stack/keystone.log version
+    # the version and the database together say whether there is anything to do
+    version=$("$VENV/bin/python" -c 'import importlib.metadata as m; print(m.version("keystone"))')-$(database_url keystone | sha256sum)
+    ! stamp_is keystone "$version" || return 0
+    install -d -m 700 "$DATA_DIR/keystone"
+    {
+        keystone_manage db_sync
+        keystone_manage fernet_setup --keystone-user root --keystone-group root
+        keystone_manage credential_setup --keystone-user root --keystone-group root
+        keystone_manage bootstrap --bootstrap-password "$ADMIN_PASSWORD" --bootstrap-region-id "$REGION_NAME" \
+            --bootstrap-admin-url "$KEYSTONE_URL" --bootstrap-internal-url "$KEYSTONE_URL" --bootstrap-public-url "$KEYSTONE_URL"
+    } > "$log" 2>&1 || die "Keystone's database" "$log"
+    set_stamp keystone "$version"
+}
+
+keystone_manage() { "$VENV/bin/keystone-manage" --config-dir "$DATA_DIR/etc/keystone" "$@"; }
+
+wait_for_keystone() {
+    wait_for 60 "Keystone" "$DATA_DIR/logs/keystone.log" http_answers "$KEYSTONE_URL"
+    note "Keystone answers at $KEYSTONE_URL"
+}
+
+create_accounts() { # projects, users, roles and the service catalogue, in one process
+    local log=$DATA_DIR/logs/stack/accounts.log
+    as_admin SERVICE_PASSWORD="$SERVICE_PASSWORD" DEMO_PASSWORD="$DEMO_PASSWORD" GLANCE_URL="$GLANCE_URL" NOVA_URL="$NOVA_URL" \
+        "$VENV/bin/python" "$DEVSTACK_DIR/lib/accounts.py" > "$log" 2>&1 || die "creating the accounts" "$log"
+}
+
+as_admin() { # COMMAND…: with the administrator's credentials in the environment
+    env OS_AUTH_URL="$KEYSTONE_URL" OS_IDENTITY_API_VERSION=3 OS_USERNAME=admin OS_PASSWORD="$ADMIN_PASSWORD" OS_PROJECT_NAME=admin \
+        OS_USER_DOMAIN_NAME=Default OS_PROJECT_DOMAIN_NAME=Default OS_REGION_NAME="$REGION_NAME" "$@"
+}
+
+write_openrc() {
+    openrc admin admin "$ADMIN_PASSWORD" | write_file "$DATA_DIR/openrc" 600
+    openrc demo demo "$DEMO_PASSWORD" | write_file "$DATA_DIR/openrc-demo" 600
+}
+
+openrc() { # USER PROJECT PASSWORD
+    cat <<- RC
+	export OS_AUTH_URL=$KEYSTONE_URL
+	export OS_IDENTITY_API_VERSION=3
+	export OS_USERNAME=$1
+	export OS_PASSWORD=$3
+	export OS_PROJECT_NAME=$2
+	export OS_USER_DOMAIN_NAME=Default
+	export OS_PROJECT_DOMAIN_NAME=Default
+	export OS_REGION_NAME=$REGION_NAME
+	case ":\$PATH:" in *":$VENV/bin:"*) ;; *) export PATH="$VENV/bin:\$PATH" ;; esac
+	RC
+}

@@ -1,0 +1,78 @@
+# shellcheck shell=bash
+# libvirt: the system's own daemon if one answers, else one under the supervisor.
+
+libvirt_answers() { virsh -c qemu:///system version; }
+
+prepare_libvirt() { # sets LIBVIRT_SERVICES to the programs that the stack has to run itself
+    LIBVIRT_SERVICES=()
+    create_libvirt_account
+    local mine=$DATA_DIR/etc/supervisor.d/libvirtd.conf
+    if [ ! -e "$mine" ] && libvirt_answers > /dev/null 2>&1; then
+        note "a libvirtd is running already: using that one"
+        return 0
+    fi
+    write_file "$DATA_DIR/etc/libvirt/libvirtd.conf" 644 <<- CONF
+	unix_sock_rw_perms = "0700"
+	auth_unix_rw = "none"
+	log_outputs = "2:stderr"
+	CONF
+    mkdir -p /run/libvirt /var/lib/libvirt /var/log/libvirt/qemu
+    define_service virtlogd "/usr/sbin/virtlogd" priority=4
+    define_service libvirtd "/usr/sbin/libvirtd --config $DATA_DIR/etc/libvirt/libvirtd.conf" priority=5
+    LIBVIRT_SERVICES=(virtlogd libvirtd)
+}
+
+create_libvirt_account() { # what libvirt-daemon-system would create; that package wants systemd
+    getent group kvm > /dev/null || groupadd --system kvm
+    getent group libvirt-qemu > /dev/null || groupadd --system libvirt-qemu
+    id libvirt-qemu > /dev/null 2>&1 ||
+        useradd --system --gid kvm --groups libvirt-qemu --home-dir /var/lib/libvirt --no-create-home --shell /usr/sbin/nologin libvirt-qemu
+}
+
+wait_for_libvirt() {
+    wait_for 30 "libvirtd" "$DATA_DIR/logs/libvirtd.log" libvirt_answers
+    note "libvirtd answers: $(virsh -c qemu:///system version | sed -n 's/^Running hypervisor: //p')"
+}
+
+choose_virt_type() { # sets VIRT_TYPE; the presence of /dev/kvm says little, so a guest has to prove it
+    local host
+    case "$LIBVIRT_TYPE" in
+        qemu | kvm) VIRT_TYPE=$LIBVIRT_TYPE; return 0 ;;
+    esac
+    host=$(uname -r)-$(grep -m1 'model name' /proc/cpuinfo | md5sum | cut -c1-8)
+    if ! grep -qs "^$host " "$DATA_DIR/stamps/virt_type"; then
+        VIRT_TYPE=qemu
+        if [ -c /dev/kvm ] && kvm_guest_starts; then VIRT_TYPE=kvm; fi
+        set_stamp virt_type "$host $VIRT_TYPE"
+    fi
+    VIRT_TYPE=$(cut -d' ' -f2 "$DATA_DIR/stamps/virt_type")
+}
+
+kvm_guest_starts() { # the guest image's kernel gets ten seconds to say its first words
+    local console=$DATA_DIR/run/kvm-probe.log pid found=1
+    rm -f "$console"
+    qemu-system-x86_64 -machine pc,accel=kvm -m 128 -display none -nodefaults -no-reboot -serial "file:$console" \
+        -kernel "$DATA_DIR/images/vmlinuz" -initrd "$DATA_DIR/images/initrd.gz" -append 'console=ttyS0 nova.root=none' \
+        > /dev/null 2>&1 &
+    pid=$!
+    for _ in $(seq 50); do
+        if grep -aqs 'Linux version' "$console"; then found=0; break; fi
+        kill -0 "$pid" 2> /dev/null || break
+        sleep 0.2
+    done
+    kill -9 "$pid" 2> /dev/null || true
+    wait "$pid" 2> /dev/null || true
+    return "$found"
+}
+
+remove_guests() { # those whose disks are below DATA_DIR, and no others
+    local domain
+    libvirt_answers > /dev/null 2>&1 || return 0
+    for domain in $(virsh -c qemu:///system list --all --uuid); do
+        virsh -c qemu:///system dumpxml "$domain" 2> /dev/null | grep -qF "$DATA_DIR/nova/" || continue
+        virsh -c qemu:///system destroy "$domain" > /dev/null 2>&1 || true
+        virsh -c qemu:///system undefine "$domain" --managed-save --nvram > /dev/null 2>&1 ||
+            virsh -c qemu:///system undefine "$domain" > /dev/null 2>&1 || true
+        note "removed guest $domain"
+    done
+}

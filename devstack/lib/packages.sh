@@ -1,0 +1,52 @@
+# shellcheck shell=bash
+# Debian packages: only what is missing, without recommendations, without starting any of the services they bring.
+
+debian_packages() {
+    # python and its libvirt binding (built by Debian, so that no compiler is needed)
+    echo ca-certificates python3 python3-venv python3-libvirt
+    # the bus and the token cache
+    echo rabbitmq-server memcached
+    # guests
+    echo libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils genisoimage
+    # networks
+    echo iproute2 nftables dnsmasq-base procps openssh-client
+    # the guest image
+    echo dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod dosfstools
+    case "$NOVA_DATABASE" in
+        postgresql) echo postgresql ;;
+        mysql) echo mariadb-server ;;
+    esac
+}
+
+missing_packages() {
+    local package
+    for package in $(debian_packages); do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null)" = installed ] || echo "$package"
+    done
+}
+
+install_packages() {
+    local missing
+    missing=$(missing_packages)
+    if [ -z "$missing" ]; then
+        note "all there"
+        return 0
+    fi
+    # shellcheck disable=SC2086  # a list of packages
+    note "missing:" $missing
+    run_logged apt-update "reading the package lists" apt-get -q -o DPkg::Lock::Timeout=300 update
+    # shellcheck disable=SC2086
+    run_logged apt-install "installing packages" install_without_starting $missing
+}
+
+install_without_starting() { # the stack runs its own instances; the packages' services would take their ports
+    local policy=/usr/sbin/policy-rc.d
+    export DEBIAN_FRONTEND=noninteractive
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\n# left by devstack/stack.sh; removed at once\nexit 101\n' > "$policy"
+        chmod 755 "$policy"
+        # shellcheck disable=SC2064  # the path of now
+        trap "rm -f $policy" EXIT
+    fi
+    apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@"
+}

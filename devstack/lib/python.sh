@@ -1,0 +1,36 @@
+# shellcheck shell=bash
+# The one virtual environment of Nova, Keystone, Glance, the client and the process supervisor.
+
+# Wheels only, no compiler: pyuwsgi is uWSGI as a wheel. The services' major versions are pinned, the rest follows.
+PYTHON_PACKAGES="keystone>=30,<31 glance>=33,<34 python-openstackclient>=10,<11 pyuwsgi supervisor>=4.3,<5
+    python-memcached PyMySQL psycopg2-binary"
+
+install_python() {
+    local wanted
+    wanted=$({ echo "$PYTHON_PACKAGES $NOVA_ENABLED $REPO $("$PYTHON" --version)"; digest "$REPO/setup.cfg" "$REPO/pyproject.toml"; } |
+        sha256sum | cut -c1-16)
+    if stamp_is python "$wanted" && [ -x "$VENV/bin/supervisord" ]; then
+        echo "up to date"
+        return 0
+    fi
+    # byte code is written once, here; otherwise every start of every service would compile everything again
+    unset PYTHONDONTWRITEBYTECODE
+    [ -x "$VENV/bin/pip" ] || "$PYTHON" -m venv "$VENV"
+    link_libvirt_binding
+    local packages
+    read -r -d '' -a packages <<< "$PYTHON_PACKAGES" || true
+    if is_true "$NOVA_ENABLED"; then packages+=(-e "$REPO[libvirt]"); fi
+    # one call: the resolver sees all wishes at once
+    "$VENV/bin/pip" install --no-compile --prefer-binary --progress-bar off "${packages[@]}"
+    echo "compiling byte code"
+    "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" > /dev/null || true  # templates of code do not compile
+    set_stamp python "$wanted"
+}
+
+link_libvirt_binding() { # Debian's build of libvirt-python, visible to pip as well
+    local site file
+    site=$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+    for file in /usr/lib/python3/dist-packages/libvirt*; do
+        ln -sfn "$file" "$site/$(basename "$file")"
+    done
+}

@@ -1,0 +1,68 @@
+# shellcheck shell=bash
+# A RabbitMQ of the stack's own: its own node, ports, data and Erlang port mapper, all on loopback.
+
+prepare_rabbitmq() {
+    secret RABBIT_PASSWORD
+    own_port RABBIT_PORT 5672
+    own_port RABBIT_DIST_PORT 25672
+    own_port EPMD_PORT 4369
+    RABBIT_URL=rabbit://nova:$RABBIT_PASSWORD@127.0.0.1:$RABBIT_PORT/nova
+    local etc=$DATA_DIR/etc/rabbitmq data=$DATA_DIR/rabbitmq
+    install -d -o rabbitmq -g rabbitmq -m 750 "$data"
+
+    write_file "$etc/rabbitmq.conf" 644 <<- CONF
+	listeners.tcp.default = 127.0.0.1:$RABBIT_PORT
+	load_definitions = $etc/definitions.json
+	log.console = true
+	log.console.level = warning
+	log.file = false
+	CONF
+    rabbit_definitions | write_file "$etc/definitions.json" 640 root:rabbitmq
+    : > "$etc/empty"  # in place of the system's rabbitmq-env.conf and enabled_plugins
+    chmod 644 "$etc/empty"
+
+    define_service epmd "/usr/bin/epmd -address 127.0.0.1 -port $EPMD_PORT" user=rabbitmq priority=1
+    define_service rabbitmq /usr/lib/rabbitmq/bin/rabbitmq-server user=rabbitmq priority=2 stopasgroup=true killasgroup=true \
+        "environment=$(rabbit_environment | paste -sd,)"
+}
+
+rabbit_environment() {
+    local etc=$DATA_DIR/etc/rabbitmq data=$DATA_DIR/rabbitmq
+    cat <<- ENVIRONMENT
+	HOME="$data"
+	RABBITMQ_NODENAME="nova@localhost"
+	RABBITMQ_CONF_ENV_FILE="$etc/empty"
+	RABBITMQ_ENABLED_PLUGINS_FILE="$etc/empty"
+	RABBITMQ_CONFIG_FILE="$etc/rabbitmq.conf"
+	RABBITMQ_MNESIA_BASE="$data/mnesia"
+	RABBITMQ_LOG_BASE="$data/log"
+	RABBITMQ_DIST_PORT="$RABBIT_DIST_PORT"
+	RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1}"
+	ERL_EPMD_ADDRESS="127.0.0.1"
+	ERL_EPMD_PORT="$EPMD_PORT"
+	ENVIRONMENT
+}
+
+rabbit_definitions() { # user and vhost are loaded at every start: no slow command-line tool is needed for them
+    "$VENV/bin/python" - "$RABBIT_PASSWORD" <<- 'PYTHON'
+	import base64, hashlib, json, sys
+	password = sys.argv[1].encode()
+	salt = hashlib.sha256(b"salt" + password).digest()[:4]  # the same for every run, so that nothing seems changed
+	hashed = base64.b64encode(salt + hashlib.sha256(salt + password).digest()).decode()
+	print(json.dumps({
+	    "users": [{"name": "nova", "password_hash": hashed, "hashing_algorithm": "rabbit_password_hashing_sha256",
+	               "tags": ""}],
+	    "vhosts": [{"name": "nova"}],
+	    "permissions": [{"user": "nova", "vhost": "nova", "configure": ".*", "write": ".*", "read": ".*"}],
+	}, indent=1))
+	PYTHON
+}
+
+rabbit_answers() { # logs in as Nova will
+    "$VENV/bin/python" -c 'import sys, kombu; kombu.Connection(sys.argv[1]).connect()' "${RABBIT_URL/rabbit:/amqp:}"
+}
+
+wait_for_rabbitmq() {
+    wait_for 60 "RabbitMQ" "$DATA_DIR/logs/rabbitmq.log" rabbit_answers
+    note "RabbitMQ answers on port $RABBIT_PORT, vhost nova"
+}

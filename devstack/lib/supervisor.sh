@@ -1,0 +1,82 @@
+# shellcheck shell=bash
+# supervisord, with everything of it below DATA_DIR: each service of the stack is one of its programs.
+
+supervisorctl() { "$VENV/bin/supervisorctl" -c "$DATA_DIR/etc/supervisord.conf" "$@"; }
+
+supervisord_runs() {
+    local pid
+    pid=$(cat "$DATA_DIR/run/supervisord.pid" 2> /dev/null) || return 1
+    grep -qs "$DATA_DIR/etc/supervisord.conf" "/proc/$pid/cmdline"
+}
+
+start_supervisor() {
+    write_file "$DATA_DIR/etc/supervisord.conf" 644 <<- CONF
+	[unix_http_server]
+	file=$DATA_DIR/run/supervisor.sock
+	chmod=0700
+	[rpcinterface:supervisor]
+	supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
+	[supervisord]
+	pidfile=$DATA_DIR/run/supervisord.pid
+	logfile=$DATA_DIR/logs/supervisord.log
+	childlogdir=$DATA_DIR/logs
+	minfds=65536
+	[supervisorctl]
+	serverurl=unix://$DATA_DIR/run/supervisor.sock
+	[include]
+	files=$DATA_DIR/etc/supervisor.d/*.conf
+	CONF
+    mkdir -p "$DATA_DIR/etc/supervisor.d"
+    if supervisord_runs; then
+        note "supervisord is running"
+        return 0
+    fi
+    # not from within a directory that may go away, and without this shell's environment of options
+    (cd / && env -u PYTHONDONTWRITEBYTECODE "$VENV/bin/supervisord" -c "$DATA_DIR/etc/supervisord.conf")
+    wait_for 15 "supervisord" "$DATA_DIR/logs/supervisord.log" supervisorctl pid
+    note "supervisord started"
+}
+
+define_service() { # NAME COMMAND [KEY=VALUE…]: one program; KEY=VALUE are supervisord's own
+    local name=$1 command=$2
+    shift 2
+    {
+        echo "[program:$name]"
+        echo "command=$command"
+        # started by name and in order, by stack.sh
+        echo "autostart=false"
+        echo "autorestart=true"
+        echo "startretries=10"
+        echo "stopwaitsecs=30"
+        echo "redirect_stderr=true"
+        echo "stdout_logfile=$DATA_DIR/logs/$name.log"
+        echo "stdout_logfile_maxbytes=50MB"
+        echo "stdout_logfile_backups=1"
+        printf '%s\n' "$@"
+    } | write_file "$DATA_DIR/etc/supervisor.d/$name.conf" 600
+}
+
+start_services() { # NAME…: restarts those whose definition changed, starts those that do not run
+    local name pids=()
+    supervisorctl update "$@" > "$DATA_DIR/logs/stack/supervisor.log" 2>&1 || die "supervisord" "$DATA_DIR/logs/stack/supervisor.log"
+    for name in $(supervisorctl status "$@" | awk '$2 != "RUNNING" { print $1 }'); do
+        supervisorctl start "$name" >> "$DATA_DIR/logs/stack/supervisor.log" 2>&1 &
+        pids+=($!)
+    done
+    for name in "${pids[@]}"; do wait "$name" || true; done
+    for name in $(supervisorctl status "$@" | awk '$2 !~ /^(RUNNING|STARTING)$/ { print $1 }'); do
+        die "$name does not start" "$DATA_DIR/logs/$name.log"
+    done
+}
+
+stop_supervisor() {
+    local pid
+    supervisord_runs || return 0
+    pid=$(cat "$DATA_DIR/run/supervisord.pid")
+    kill "$pid"
+    for _ in $(seq 300); do
+        kill -0 "$pid" 2> /dev/null || return 0
+        sleep 0.2
+    done
+    warn "supervisord ($pid) is still stopping its services"
+}

@@ -1,0 +1,244 @@
+"""The WSGI application: one Falcon sink that finds the route, checks and calls its handler."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import parse_qsl
+
+import falcon
+import msgspec
+
+from nova import bus, exception
+from nova.api import auth, errors, microversion, openapi, router, routes, versions
+from nova.api.clients import Clients
+from nova.api.request import Request, Response
+from nova.conf import CONF
+
+LOG = logging.getLogger("nova.api.request")
+
+JSON = "application/json"
+_TYPES = frozenset({"", "text/plain", JSON, "application/vnd.openstack.compute+json"})
+_WITH_BODY = frozenset({"POST", "PUT"})
+_PREFIXES = {"v2": True, "v2.1": False}
+_VARY = f"{microversion.HEADER}, {microversion.OLD_HEADER}"
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class ProjectMismatch(exception.Invalid):
+    template = ("Malformed request URL: URL's project_id '{url}' doesn't match "
+                "Context's project_id '{own}'")
+
+
+class NoSuchAction(exception.Invalid):
+    template = "There is no such action: {name}"
+
+
+def create_app(bus_transport: Any = None) -> auth.App:
+    """The API as a WSGI application.
+
+    ``bus_transport``: a connection to the bus, or None: made from the configuration at the first
+    request that needs it (never before a fork).
+    """
+    clients = Clients((lambda: bus_transport) if bus_transport is not None else lambda: bus.connect(CONF))
+    app = falcon.App()
+    app.req_options.strip_url_path_trailing_slash = False
+    app.add_sink(Dispatcher(clients, router.Router(routes.ROUTES)).serve, prefix="/")
+    return auth.protect(app)
+
+
+class Dispatcher:
+    """From a request to the handler's answer, or to an error."""
+
+    def __init__(self, clients: Clients, table: router.Router) -> None:
+        self._clients = clients
+        self._router = table
+
+    def serve(self, req: falcon.Request, resp: falcon.Response, **_: Any) -> None:
+        started = time.monotonic()
+        environ = req.env
+        try:
+            path = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8")
+            if not auth.is_public(path):
+                self._serve(environ, path, resp)
+            elif path == "/openapi.json":
+                _send(resp, 200, openapi.document(routes.ROUTES, _version(environ), versions.host_url(environ)))
+            else:
+                _send(resp, *versions.public(environ, path, versions.host_url(environ)))
+        except UnicodeDecodeError:
+            _not_found(environ, resp)
+        except Exception as error:
+            _send(resp, *errors.describe(error))
+        LOG.info("%s %s %s %.1f ms", environ["REQUEST_METHOD"], environ.get("PATH_INFO"), resp.status[:3],
+                 (time.monotonic() - started) * 1000)
+
+    def _serve(self, environ: auth.Environ, path: str, resp: falcon.Response) -> None:
+        method = environ["REQUEST_METHOD"]
+        segments = path.split("/")[1:]
+        legacy = _PREFIXES[segments.pop(0)]
+        project = segments.pop(0) if len(segments) > 1 and router.PROJECT.fullmatch(segments[0]) else None
+        ctx = auth.context_of(environ, project)
+        for name in ("x-openstack-request-id", "x-compute-request-id"):
+            resp.set_header(name, ctx.request_id)
+        raw = _read_body(environ) if method in _WITH_BODY else b""
+        found = self._router.find(method, segments)
+        if found is None and segments[-1].endswith(".json"):
+            found = self._router.find(method, [*segments[:-1], segments[-1].removesuffix(".json")])
+        if found is None:
+            _not_found(environ, resp)
+            return
+        request = Request(ctx, self._clients, method, path, versions.host_url(environ))
+        request.legacy, request.project = legacy, project
+        leaf, request.params = found
+        if not legacy:
+            request.version = _version(environ)
+            shown = microversion.text(request.version)
+            resp.set_header(microversion.HEADER, f"{microversion.SERVICE} {shown}")
+            resp.set_header(microversion.OLD_HEADER, shown)
+            resp.set_header("Vary", _VARY)
+        if environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() not in _TYPES:
+            raise errors.UnsupportedContentType()
+        _check_project(request)
+        self._call(environ, leaf, request, raw, resp)
+
+    @staticmethod
+    def _call(environ: auth.Environ, leaf: router.Leaf, request: Request, raw: bytes, resp: falcon.Response) -> None:
+        body = _parse(raw)
+        action = _action(body) if leaf.has_actions else None
+        if leaf.has_actions and action not in leaf.actions:
+            raise NoSuchAction(name=action)
+        route = leaf.pick(action, request.version)
+        if route is None:
+            raise errors.RouteNotFound()
+        request.query_string = environ.get("QUERY_STRING", "")
+        _check_query(route, request)
+        _check_body(route, request, body)
+        if route.policy is not None:
+            request.authorize(route.policy)
+        answer = route.handler(request)
+        status = route.status(request.version)
+        if isinstance(answer, Response):
+            for name, value in answer.headers.items():
+                resp.set_header(name, value)
+            status = answer.status or status
+            answer = answer.body
+        _send(resp, status, answer)
+
+
+def _version(environ: auth.Environ) -> int:
+    return microversion.asked_for(
+        environ.get("HTTP_OPENSTACK_API_VERSION"), environ.get("HTTP_X_OPENSTACK_NOVA_API_VERSION"))
+
+
+def _send(resp: falcon.Response, status: int, body: Any) -> None:
+    resp.status = falcon.code_to_http_status(status)
+    if status == 204:
+        return
+    resp.content_type = JSON
+    resp.data = b"" if body is None else _encode(body)
+
+
+def _not_found(environ: auth.Environ, resp: falcon.Response) -> None:
+    """No such URL: not an answer of the Compute API, so not in its form."""
+    resp.status = falcon.HTTP_404
+    if "json" in environ.get("HTTP_ACCEPT", ""):
+        resp.content_type = JSON
+        resp.data = _encode({"message": errors.NOT_FOUND, "code": "404 Not Found", "title": "Not Found"})
+    else:
+        resp.content_type = "text/plain; charset=UTF-8"
+        resp.data = f"404 Not Found\n\n{errors.NOT_FOUND}\n".encode()
+
+
+def _read_body(environ: auth.Environ) -> bytes:
+    """Raises BodyTooLarge above [oslo_middleware]max_request_body_size."""
+    most: int = CONF.oslo_middleware.max_request_body_size
+    length = environ.get("CONTENT_LENGTH")
+    if length:
+        try:
+            size = int(length)
+        except ValueError:
+            raise errors.MalformedBody() from None
+        if size > most:
+            raise errors.BodyTooLarge()
+        return _read(environ["wsgi.input"], size)
+    if environ.get("HTTP_TRANSFER_ENCODING") or environ.get("wsgi.input_terminated"):
+        body = _read(environ["wsgi.input"], most + 1)
+        if len(body) > most:
+            raise errors.BodyTooLarge()
+        return body
+    return b""
+
+
+def _read(stream: Any, size: int) -> bytes:
+    parts = []
+    while size > 0:
+        part = stream.read(size)
+        if not part:
+            break
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _parse(raw: bytes) -> Any:
+    """None for no body."""
+    if not raw.strip():
+        return None
+    try:
+        return _decode(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise errors.MalformedBody() from error
+
+
+def _action(body: Any) -> str:
+    if not isinstance(body, dict) or len(body) != 1:
+        raise errors.MalformedBody()
+    return next(iter(body))
+
+
+def _check_project(request: Request) -> None:
+    own = request.ctx.project_id
+    if not own:
+        # A token of no project (unscoped, of a domain or of the system): no rule is for those.
+        raise exception.Forbidden("This API needs a token of a project.")
+    if request.project is not None and request.project != own:
+        raise ProjectMismatch(url=request.project, own=own)
+
+
+def _check_query(route: router.Route, request: Request) -> None:
+    declared = route.query
+    if declared is None or not request.query_string:
+        return
+    given: dict[str, list[str]] = {}
+    try:
+        for name, value in parse_qsl(request.query_string, keep_blank_values=True, errors="strict"):
+            given.setdefault(name, []).append(value)
+    except (UnicodeDecodeError, ValueError) as error:
+        raise exception.Invalid("Query string is not UTF-8 encoded") from error
+    version = microversion.LEGACY if request.legacy else request.version
+    declared.validator(version).check(given, "query parameters")
+    request.query = declared.known_only(given, version)
+
+
+def _check_body(route: router.Route, request: Request, body: Any) -> None:
+    declared = route.spec.body
+    if declared is None:
+        request.body = body
+        return
+    version = request.version
+    if request.legacy:
+        version = microversion.LEGACY
+        body = declared.clean(body)
+    if body is None and not declared.takes_null(version):
+        raise exception.Invalid(errors.MALFORMED)
+    declared.validator(version).check(body)
+    request.body = body
+
+
+def application_factory(*_: Any) -> Callable[..., Iterable[bytes]]:
+    """For servers that want a factory."""
+    return create_app()

@@ -1,0 +1,71 @@
+"""Who is asking: Keystone's answer, or plain headers for tests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from nova import exception, policies
+from nova.conf import CONF
+from nova.context import RequestContext
+
+Environ = dict[str, Any]
+App = Callable[[Environ, Any], Iterable[bytes]]
+
+_VERSIONED = re.compile(r"/v2(\.1)?/.+")
+_REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# What Keystone's implied roles give to a token that has the stronger role.
+_IMPLIED = {"admin": ("manager", "member", "reader"), "manager": ("member", "reader"), "member": ("reader",)}
+NOAUTH_PROJECT = "0" * 31 + "1"
+
+
+class Unauthorized(exception.NovaException):
+    code = 401
+    template = "The request you have made requires authentication."
+
+
+def is_public(path: str) -> bool:
+    """Version documents need no token."""
+    return _VERSIONED.fullmatch(path) is None
+
+
+def protect(app: App) -> App:
+    """``app`` behind keystonemiddleware (or as it is with noauth)."""
+    if CONF.api.auth_strategy != "keystone":
+        return app
+    from keystonemiddleware import auth_token
+
+    guarded = auth_token.AuthProtocol(app, {"oslo_config_config": CONF})
+
+    def choose(environ: Environ, start_response: Any) -> Iterable[bytes]:
+        return (app if is_public(environ.get("PATH_INFO", "")) else guarded)(environ, start_response)
+
+    return choose
+
+
+def context_of(environ: Environ, url_project: str | None) -> RequestContext:
+    """The context of a request; the current one of this thread from now on."""
+    global_id = environ.get("HTTP_X_OPENSTACK_REQUEST_ID", "")
+    kept = {"global_request_id": global_id} if _REQUEST_ID.fullmatch(global_id) else {"global_request_id": None}
+    if CONF.api.auth_strategy == "keystone":
+        if environ.get("HTTP_X_IDENTITY_STATUS") != "Confirmed":
+            raise Unauthorized()
+        ctx = RequestContext.from_environ(environ, **kept)
+    else:
+        ctx = _noauth(environ, url_project, kept)
+    ctx.is_admin = policies.is_admin(ctx)
+    return ctx
+
+
+def _noauth(environ: Environ, url_project: str | None, kept: dict[str, Any]) -> RequestContext:
+    """X-User-Id, X-Project-Id and X-Roles; a token "user:project" fills what is missing; admin by default."""
+    token = environ.get("HTTP_X_AUTH_TOKEN", "")
+    user, _, project = token.partition(":")
+    roles = [role.strip() for role in environ.get("HTTP_X_ROLES", "admin").split(",") if role.strip()]
+    for role in list(roles):
+        roles.extend(implied for implied in _IMPLIED.get(role, ()) if implied not in roles)
+    return RequestContext(
+        user_id=environ.get("HTTP_X_USER_ID") or user or "admin",
+        project_id=environ.get("HTTP_X_PROJECT_ID") or project or url_project or NOAUTH_PROJECT,
+        roles=roles, auth_token=token or None, **kept)

@@ -1,0 +1,63 @@
+"""The other services as the API sees them: one proxy per interface, made once per process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from nova import bus
+from nova.rpcapi.compute import Compute
+from nova.rpcapi.flavors import Flavors
+from nova.rpcapi.hosts import Aggregates, Hypervisors, ServerGroups, Services, Zones
+from nova.rpcapi.keypairs import Keypairs
+from nova.rpcapi.networks import Networks, SecurityGroups
+from nova.rpcapi.quotas import Quotas
+from nova.rpcapi.scheduler import Scheduler
+from nova.rpcapi.servers import Actions, Servers
+
+INTERFACES: dict[str, Any] = {
+    "servers": Servers, "actions": Actions, "flavors": Flavors, "keypairs": Keypairs, "quotas": Quotas,
+    "services": Services, "hypervisors": Hypervisors, "zones": Zones, "aggregates": Aggregates,
+    "server_groups": ServerGroups, "networks": Networks, "security_groups": SecurityGroups,
+    "scheduler": Scheduler, "compute": Compute,
+}
+
+
+class Clients:
+    """``clients.servers.get(ctx, ...)``: connects to the broker at the first use (so after a fork)."""
+
+    if TYPE_CHECKING:
+        servers: Servers
+        actions: Actions
+        flavors: Flavors
+        keypairs: Keypairs
+        quotas: Quotas
+        services: Services
+        hypervisors: Hypervisors
+        zones: Zones
+        aggregates: Aggregates
+        server_groups: ServerGroups
+        networks: Networks
+        security_groups: SecurityGroups
+        scheduler: Scheduler
+        compute: Compute
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._transport: Any = None
+
+    def transport(self) -> Any:
+        with self._lock:
+            if self._transport is None:
+                self._transport = self._connect()
+            return self._transport
+
+    def __getattr__(self, name: str) -> Any:
+        declared = INTERFACES.get(name)
+        if declared is None:
+            raise AttributeError(name)
+        proxy = bus.client(self.transport(), declared)
+        setattr(self, name, proxy)  # so that __getattr__ runs once per interface
+        return proxy

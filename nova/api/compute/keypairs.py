@@ -1,0 +1,118 @@
+"""os-keypairs: the public keys of users."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Any
+
+from nova import exception
+from nova.api.fields import (
+    LIMIT,
+    LINKS,
+    NAME,
+    STRING,
+    Array,
+    Changing,
+    Combined,
+    Field,
+    Object,
+    Out,
+    Query,
+    View,
+    enum,
+    string,
+)
+from nova.api.request import Request, iso_precise
+from nova.api.router import accepts
+from nova.objects.keypair import Keypair
+
+POLICY = "os_compute_api:os-keypairs:"
+
+_KEY_NAME = Changing({
+    0: NAME,
+    1: Combined("allOf", NAME, string(pattern=r"^[_\- a-zA-Z0-9]+$", minLength=1, maxLength=255)),
+    92: Combined("allOf", NAME, string(pattern=r"^[_\-\@\. a-zA-Z0-9]+$", minLength=1, maxLength=255)),
+})
+CREATE = Object({"keypair": Field(Object({
+    "name": Field(_KEY_NAME, required=True),
+    "type": Field(enum("ssh", "x509"), since=2),
+    "public_key": Field(STRING, required=92),
+    "user_id": Field(STRING, since=10),
+}), required=True)})
+
+_USER = {"user_id": Field(STRING, since=10)}
+INDEX_QUERY = Query({**_USER, "limit": Field(LIMIT, since=35), "marker": Field(STRING, since=35)}, strict=75)
+ONE_QUERY = Query(_USER, strict=75)
+
+_KEYS = [
+    Out("name", STRING),
+    Out("type", STRING, since=2),
+    Out("public_key", STRING),
+    Out("fingerprint", STRING),
+]
+LISTED = View(_KEYS)
+SHOWN = View([
+    *_KEYS,
+    Out("user_id", STRING),
+    Out("id", STRING),
+    Out("created_at", STRING, lambda key, _req: iso_precise(key.created_at)),
+    Out("updated_at", STRING, lambda _key, _req: None),
+    Out("deleted_at", STRING, lambda _key, _req: None),
+    Out("deleted", STRING, lambda _key, _req: False),
+])
+CREATED = View([*_KEYS, Out("user_id", STRING)])
+
+
+def _user(req: Request, operation: str, user_id: str | None) -> str:
+    """The user whose keys are meant: somebody else's need the policy."""
+    user = user_id or req.ctx.user_id
+    req.authorize(POLICY + operation, {"user_id": user})
+    return user
+
+
+@accepts(query=INDEX_QUERY, answer=Object({
+    "keypairs": Array(Object({"keypair": LISTED})), "keypairs_links": Field(LINKS, since=35)}))
+def index(req: Request) -> dict[str, Any]:
+    """List the key pairs of a user."""
+    user = _user(req, "index", req.arg("user_id"))
+    limit, marker = req.page()
+    paged = req.version >= 35
+    found = req.clients.keypairs.index(req.ctx, user, limit=limit if paged else None, marker=marker)
+    answer: dict[str, Any] = {"keypairs": [{"keypair": LISTED.render(key, req)} for key in found]}
+    links = req.next_links("os-keypairs", found, limit, found[-1].name if found else None) if paged else []
+    if links:
+        answer["keypairs_links"] = links
+    return answer
+
+
+@accepts(query=ONE_QUERY, answer=Object({"keypair": SHOWN}))
+def show(req: Request) -> dict[str, Any]:
+    """Show a key pair."""
+    user = _user(req, "show", req.arg("user_id"))
+    return {"keypair": SHOWN.render(req.clients.keypairs.get(req.ctx, user, req.params["id"]), req)}
+
+
+@accepts(body=CREATE, answer=Object({"keypair": CREATED}), errors=(409,))
+def create(req: Request) -> dict[str, Any]:
+    """Import a public key."""
+    wanted = req.body["keypair"]
+    user = _user(req, "create", wanted.get("user_id"))
+    public = wanted.get("public_key", "")
+    key = Keypair(user_id=user, name=wanted["name"].strip(), type=wanted.get("type", "ssh"), public_key=public,
+                  fingerprint=_fingerprint(public))
+    return {"keypair": CREATED.render(req.clients.keypairs.create(req.ctx, key), req)}
+
+
+def _fingerprint(public: str) -> str:
+    try:
+        digest = hashlib.md5(base64.b64decode(public.split()[1]), usedforsecurity=False).hexdigest()
+    except (ValueError, IndexError):
+        raise exception.InvalidKeypair(reason="failed to generate fingerprint") from None
+    return ":".join(digest[at:at + 2] for at in range(0, len(digest), 2))
+
+
+@accepts(query=ONE_QUERY)
+def delete(req: Request) -> None:
+    """Delete a key pair."""
+    req.clients.keypairs.delete(req.ctx, _user(req, "delete", req.arg("user_id")), req.params["id"])

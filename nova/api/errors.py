@@ -1,0 +1,64 @@
+"""The one place where errors become responses."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from nova import exception
+
+LOG = logging.getLogger(__name__)
+
+KEYS = {
+    400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNotFound", 405: "badMethod",
+    409: "conflictingRequest", 413: "overLimit", 415: "badMediaType", 429: "overLimit",
+    501: "notImplemented", 503: "serviceUnavailable",
+}
+
+# What those statuses that are not the fault of Nova may say of themselves.
+_SPEAKING = frozenset({501, 503})
+
+NOT_FOUND = "The resource could not be found."
+MALFORMED = ("The server could not comply with the request since it is either malformed or otherwise "
+             "incorrect.")
+
+
+class RouteNotFound(exception.NotFound):
+    """The operation does not exist in the microversion that was asked for."""
+
+    template = NOT_FOUND
+
+
+class Gone(exception.NovaException):
+    code = 410
+    template = "This resource is no longer available. No forwarding address is given."
+
+
+class UnsupportedContentType(exception.Invalid):
+    code = 415
+    template = "Unsupported Content-Type"
+
+
+class MalformedBody(exception.Invalid):
+    template = "Malformed request body"
+
+
+class BodyTooLarge(exception.Invalid):
+    code = 413
+    template = "Request is too large."
+
+
+def body(code: int, message: str) -> dict[str, Any]:
+    """The error body of the Compute API."""
+    return {KEYS.get(code, "computeFault"): {"code": code, "message": message}}
+
+
+def describe(error: Exception) -> tuple[int, dict[str, Any]]:
+    """Status and body for an error; what nobody expected goes to the log and says nothing."""
+    if isinstance(error, exception.NovaException) and (error.code < 500 or error.code in _SPEAKING):
+        return error.code, body(error.code, error.message)
+    LOG.error("Unexpected error in the API", exc_info=error)
+    kind = type(error)
+    message = ("Unexpected API Error. The log of nova-api has the details under the request id of this answer.\n"
+               f"<class '{kind.__module__}.{kind.__qualname__}'>")
+    return 500, body(500, message)

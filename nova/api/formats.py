@@ -1,0 +1,111 @@
+"""The string formats that schemas name, as facts about values: each check raises ValueError."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import ipaddress
+import re
+import unicodedata
+import uuid
+from collections.abc import Callable
+
+import jsonschema
+
+CHECKER = jsonschema.FormatChecker(formats=())
+
+_NAME_RULE = "printable characters. Can not start or end with whitespace."
+_SPACES_RULE = "printable characters with at least one non space character"
+_ZONE_RULE = "printable characters except :. Can not start or end with whitespace."
+
+
+def parse_time(text: str) -> datetime.datetime:
+    """An ISO 8601 time as an aware UTC time; without a zone it is UTC. Raises ValueError."""
+    # "+" of a time zone arrives as a space when a client forgets to quote it in a URL.
+    try:
+        value = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        value = datetime.datetime.fromisoformat(re.sub(r" (\d\d:?\d\d)$", r"+\1", text))
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=datetime.UTC)
+    try:
+        return value.astimezone(datetime.UTC)
+    except OverflowError as error:
+        raise ValueError(text) from error
+
+
+def decode_base64(text: str) -> bytes:
+    """Raises ValueError for anything but base64 (line breaks are fine)."""
+    try:
+        return base64.b64decode("".join(text.split()).encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise ValueError("not base64") from error
+
+
+def is_uuid(text: object) -> bool:
+    """A uuid with or without hyphens, in any case."""
+    if not isinstance(text, str):
+        return False
+    try:
+        plain = uuid.UUID(text).hex
+    except ValueError:
+        return False
+    return text.lower().replace("-", "") == plain
+
+
+def printable(text: str) -> bool:
+    """Characters of the basic plane that are neither controls nor unassigned nor line separators."""
+    return all(ord(char) < 0xFFFE and _printable(char) for char in text)
+
+
+def _printable(char: str) -> bool:
+    category = unicodedata.category(char)
+    return category[0] != "C" and (category[0] != "Z" or category == "Zs")
+
+
+def _name(value: str) -> bool:
+    return bool(value) and printable(value) and not value[0].isspace() and not value[-1].isspace()
+
+
+def _name_with_spaces(value: str) -> bool:
+    return printable(value) and bool(value.strip())
+
+
+class NameError_(ValueError):
+    """An unusable name; the message is for the user as it is."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__(f"An invalid 'name' value was provided. The name must be: {rule}")
+
+
+def _register(name: str, check: Callable[[str], object], rule: str | None = None) -> None:
+    def checked(value: object) -> bool:
+        # A format is about strings; the type keyword says whether others may be there.
+        if not isinstance(value, str):
+            return True
+        if not check(value):
+            if rule:
+                raise NameError_(rule)
+            return False
+        return True
+
+    CHECKER.checks(name, raises=(ValueError, re.error, OverflowError, RecursionError))(checked)
+
+
+def _is_address(kind: type) -> Callable[[str], bool]:
+    return lambda value: bool(kind(value)) and "%" not in value
+
+
+_register("name", _name, _NAME_RULE)
+_register("name_with_leading_trailing_spaces", _name_with_spaces, _SPACES_RULE)
+_register("az_name", lambda value: _name(value) and ":" not in value, _ZONE_RULE)
+_register("az_name_with_leading_trailing_spaces",
+          lambda value: _name_with_spaces(value) and ":" not in value, _ZONE_RULE)
+_register("printable", printable)
+_register("uuid", is_uuid)
+_register("ipv4", _is_address(ipaddress.IPv4Address))
+_register("ipv6", _is_address(ipaddress.IPv6Address))
+_register("date-time", parse_time)
+_register("regex", re.compile)
+_register("base64", lambda value: decode_base64(value) is not None)

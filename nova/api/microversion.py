@@ -1,0 +1,65 @@
+"""Microversions: which exist, and which one a request asks for.
+
+Everywhere in the API a microversion is written as its minor number: 47 is 2.47. 0 is the
+compatibility mode of ``/v2`` (declarations may differ there; handlers see 1).
+"""
+
+from __future__ import annotations
+
+import re
+
+from nova import exception
+
+LEGACY = 0
+MIN = 1
+MAX = 104
+
+HEADER = "OpenStack-API-Version"
+OLD_HEADER = "X-OpenStack-Nova-API-Version"
+SERVICE = "compute"
+
+_PATTERN = re.compile(r"([1-9]\d*)\.([1-9]\d*|0)")
+
+
+class VersionNotAcceptable(exception.NovaException):
+    code = 406
+    template = ("Version {version} is not supported by the API. "
+                f"Minimum is 2.{MIN} and maximum is 2.{MAX}.")
+
+
+class VersionMalformed(exception.Invalid):
+    template = "API Version String {version} is of invalid format. Must be of format MajorNum.MinorNum."
+
+
+def text(version: int) -> str:
+    return f"2.{version}"
+
+
+def asked_for(new: str | None, old: str | None) -> int:
+    """The version that the values of the new and the old header ask for; 1 without any.
+
+    The new header may name several services; it wins. Raises VersionMalformed, VersionNotAcceptable.
+    """
+    value = None
+    for item in (new or "").split(","):
+        service, _, version = item.strip().partition(" ")
+        if service == SERVICE and version.strip():
+            value = version.strip()
+    if value is None:
+        value = (old or "").strip() or None
+    if value is None:
+        return MIN
+    return parse(value)
+
+
+def parse(value: str) -> int:
+    """"2.47" or "latest" as a minor number."""
+    if value == "latest":
+        return MAX
+    match = _PATTERN.fullmatch(value)
+    if match is None:
+        raise VersionMalformed(version=value)
+    major, minor = int(match[1]), int(match[2])
+    if major != 2 or not MIN <= minor <= MAX:
+        raise VersionNotAcceptable(version=value)
+    return minor

@@ -1,0 +1,145 @@
+"""From a URL to the routes behind it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nova.api import fields, microversion
+
+Handler = Callable[[Any], Any]
+
+# The first segment of a path that is a project; no collection of the API looks like that.
+PROJECT = re.compile(r"[0-9a-f-]+")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spec:
+    """What an operation takes and answers (None: nothing is checked, nothing is said)."""
+
+    query: fields.Query | None = None
+    body: fields.Type | None = None
+    answer: fields.Type | None = None
+    errors: tuple[int, ...] = ()
+
+
+NOTHING = Spec()
+_NO_QUERY = fields.Query()
+
+
+def accepts(query: fields.Query | None = None, body: fields.Type | None = None,
+            answer: fields.Type | None = None, errors: Iterable[int] = ()) -> Callable[[Handler], Handler]:
+    """Declare on a handler the query parameters and the body that it accepts, and its answer.
+
+    ``errors`` are the statuses that the operation may answer besides the general ones (for OpenAPI).
+    """
+    def mark(handler: Handler) -> Handler:
+        handler.spec = Spec(query, body, answer, tuple(errors))  # type: ignore[attr-defined]
+        return handler
+
+    return mark
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Route:
+    """One line of the table.
+
+    ``policy`` is checked before the handler with the caller's own project as target; None: the
+    handler does it. ``since`` and ``until``: outside of these versions the route is 404.
+    ``success``: the status, or a mapping of the version from which it counts to the status.
+    ``action``: for POST .../action, the key of the body that chooses this route.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    policy: str | None = None
+    since: int = microversion.MIN
+    until: int = microversion.MAX
+    success: int | Mapping[int, int] = 200
+    action: str | None = None
+
+    @property
+    def spec(self) -> Spec:
+        return getattr(self.handler, "spec", NOTHING)
+
+    @property
+    def query(self) -> fields.Query | None:
+        """The declared query; a GET without one takes no parameters (unknown ones are 400 from 2.102)."""
+        return self.spec.query or (_NO_QUERY if self.method == "GET" else None)
+
+    def status(self, version: int) -> int:
+        if isinstance(self.success, int):
+            return self.success
+        return self.success[max(since for since in self.success if since <= version)]
+
+
+class Leaf:
+    """All routes of one path template and method, by action name (None: not an action)."""
+
+    __slots__ = ("actions", "has_actions", "names")
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.actions: dict[str | None, list[Route]] = {}
+        self.has_actions = False
+
+    def pick(self, action: str | None, version: int) -> Route | None:
+        for route in self.actions.get(action, ()):
+            if route.since <= version <= route.until:
+                return route
+        return None
+
+
+class _Node:
+    __slots__ = ("any", "leaves", "named")
+
+    def __init__(self) -> None:
+        self.named: dict[str, _Node] = {}
+        self.any: _Node | None = None
+        self.leaves: dict[str, Leaf] = {}
+
+
+class Router:
+    """A tree of path segments; ``{name}`` matches any one segment, literal segments win."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._root = _Node()
+        for route in routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        node, names = self._root, []
+        for segment in route.path.strip("/").split("/"):
+            if segment.startswith("{"):
+                names.append(segment[1:-1])
+                node.any = node = node.any or _Node()
+            else:
+                node = node.named.setdefault(segment, _Node())
+        leaf = node.leaves.setdefault(route.method, Leaf(tuple(names)))
+        leaf.actions.setdefault(route.action, []).append(route)
+        leaf.has_actions = leaf.has_actions or route.action is not None
+
+    def find(self, method: str, segments: list[str]) -> tuple[Leaf, dict[str, str]] | None:
+        """The leaf of a path (without version and project) and its parameters; None: no such URL."""
+        values: list[str] = []
+        found = self._walk(self._root, method, segments, 0, values)
+        return None if found is None else (found, dict(zip(found.names, values, strict=True)))
+
+    def _walk(self, node: _Node, method: str, segments: list[str], at: int, values: list[str]) -> Leaf | None:
+        if at == len(segments):
+            return node.leaves.get(method)
+        child = node.named.get(segments[at])
+        if child is not None:
+            found = self._walk(child, method, segments, at + 1, values)
+            if found is not None:
+                return found
+        if node.any is not None and segments[at]:
+            values.append(segments[at])
+            found = self._walk(node.any, method, segments, at + 1, values)
+            if found is not None:
+                return found
+            values.pop()
+        return None

@@ -1,0 +1,72 @@
+"""The documents that say which versions of the API there are; they need no token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova.api import errors, microversion
+from nova.api.request import Request
+from nova.conf import CONF
+
+_MEDIA = "application/vnd.openstack.compute+json;version="
+_ITEMS: dict[str, dict[str, Any]] = {
+    "v2.0": {"id": "v2.0", "status": "DEPRECATED", "version": "", "min_version": "",
+             "updated": "2025-07-04T12:00:00Z"},
+    "v2.1": {"id": "v2.1", "status": "CURRENT", "version": microversion.text(microversion.MAX),
+             "min_version": microversion.text(microversion.MIN), "updated": "2013-07-23T11:33:21Z"},
+}
+_SEGMENTS = {"v2.0": "v2", "v2.1": "v2.1"}
+_IDS = {segment: ident for ident, segment in _SEGMENTS.items()}
+
+
+def host_url(environ: dict[str, Any]) -> str:
+    """What links begin with: [api]compute_link_prefix, or the address that the client used."""
+    prefix: str | None = CONF.api.compute_link_prefix
+    if prefix:
+        return prefix.rstrip("/")
+    scheme = environ.get("HTTP_X_FORWARDED_PROTO") or environ["wsgi.url_scheme"]
+    host = environ.get("HTTP_X_FORWARDED_HOST") or environ.get("HTTP_HOST")
+    if not host:
+        host = f"{environ['SERVER_NAME']}:{environ['SERVER_PORT']}"
+    return f"{scheme}://{host}{environ.get('SCRIPT_NAME', '')}".rstrip("/")
+
+
+def public(environ: dict[str, Any], path: str, base: str) -> tuple[int, Any]:
+    """Status and body for a path that is not behind a version."""
+    segments = path.strip("/").split("/")
+    if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+        return 404, errors.body(404, errors.NOT_FOUND)
+    if segments == [""]:
+        return 200, {"versions": [_item(ident, base) for ident in _ITEMS]}
+    if len(segments) == 1 and segments[0] in _IDS:
+        return 200, {"version": document(_IDS[segments[0]], base)}
+    return 300, {"choices": [_choice(ident, base, path) for ident in _ITEMS]}
+
+
+def show(req: Request) -> dict[str, Any]:
+    """GET /versions/{id}"""
+    if req.params["id"] not in _ITEMS:
+        raise errors.RouteNotFound()
+    return {"version": document(req.params["id"], req.host_url)}
+
+
+def document(ident: str, base: str) -> dict[str, Any]:
+    """The document of one version."""
+    item = _item(ident, base)
+    item["links"].append({"rel": "describedby", "type": "text/html", "href": "http://docs.openstack.org/"})
+    item["media-types"] = _media(ident)
+    return item
+
+
+def _media(ident: str) -> list[dict[str, str]]:
+    return [{"base": "application/json", "type": _MEDIA + ("2" if ident == "v2.0" else "2.1")}]
+
+
+def _item(ident: str, base: str) -> dict[str, Any]:
+    return {**_ITEMS[ident], "links": [{"rel": "self", "href": f"{base}/{_SEGMENTS[ident]}/"}]}
+
+
+def _choice(ident: str, base: str, path: str) -> dict[str, Any]:
+    href = f"{base}/{_SEGMENTS[ident]}/{path.strip('/')}"
+    return {"id": ident, "status": _ITEMS[ident]["status"], "links": [{"rel": "self", "href": href}],
+            "media-types": _media(ident)}

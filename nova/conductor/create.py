@@ -1,0 +1,181 @@
+"""Accepting a create request: everything is checked and written in one transaction, or refused."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor import addresses
+from nova.conductor.engine import Engine, Run
+from nova.conf import CONF
+from nova.db import actions, aggregates, flavors, instances, keypairs, quotas, security_groups, server_groups, services
+from nova.objects import states
+from nova.objects.base import new_uuid, utcnow
+from nova.objects.flavor import Flavor
+from nova.objects.image import Image
+from nova.objects.instance import Instance, Key, ServerCreate, ServerCreated
+from nova.objects.scheduling import GroupSpec, RequestSpec
+from nova.operations.build import Build, BuildData
+from nova.operations.hostname import hostname_of
+from nova.operations.resources import requested_resources
+
+_GIB = 1024**3
+
+
+def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
+    """Promise the servers (rows), then place and build them in the background.
+
+    Raises FlavorNotFound, InvalidInput, OverQuota, Network*, SecurityGroupNotFound, Flavor*TooSmall.
+    """
+    runs, created = engine.core.db.write(lambda connection: _accept(engine, connection, ctx, request))
+    engine.start_builds(ctx, runs)
+    return created
+
+
+def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestContext,
+            request: ServerCreate) -> tuple[list[Run], ServerCreated]:
+    project_id, user_id = ctx.project_id or "", ctx.user_id or ""
+    flavor = _flavor(connection, request, project_id)
+    volume_backed = any(disk.boot_index == 0 and disk.destination == "volume" for disk in request.block_devices)
+    check_image_fits(flavor, request.image, volume_backed)
+    key = _key(connection, request, user_id)
+    zone = request.availability_zone or CONF.default_schedule_zone
+    if zone is not None and not request.forced_host:
+        _check_zone(connection, zone)
+    _check_hosts(connection, request)
+    group = _group(connection, request, project_id)
+    requested_networks = addresses.choose(connection, project_id, request.networks)
+    groups = security_groups.resolve(connection, project_id, request.security_groups or ["default"])
+    count = quotas.reserve(connection, project_id, user_id, flavor.vcpus, flavor.memory_mb, request.min_count,
+                           request.max_count)
+
+    reservation_id = "r-" + secrets.token_hex(4)
+    template = Instance(
+        uuid="", project_id=project_id, user_id=user_id, display_name=request.name, hostname="",
+        display_description=request.description, task_state=states.SCHEDULING, flavor=flavor, image=request.image,
+        image_ref=request.image.id if request.image and not volume_backed else "",
+        kernel_id=_property(request.image, "kernel_id"), ramdisk_id=_property(request.image, "ramdisk_id"),
+        key=key, user_data=request.user_data, metadata=request.metadata, tags=request.tags,
+        system_metadata={f"image_{name}": value for name, value in _properties(request.image).items()},
+        security_groups=[group.name for group in groups], requested_networks=requested_networks,
+        block_devices=request.block_devices, personality=request.personality, config_drive=_wants_drive(request),
+        disk_config=request.disk_config, access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
+        reservation_id=reservation_id, pinned_availability_zone=zone, availability_zone=zone,
+        scheduler_hints=request.scheduler_hints, server_group=group.uuid if group else None,
+        trusted_certs=request.trusted_certs, admin_pass=request.admin_pass, created_at=utcnow(), updated_at=utcnow())
+    runs = []
+    for index in range(count):
+        instance = _named(template, request, index, count)
+        spec = _spec(instance, request, group, volume_backed)
+        data = msgspec.to_builtins(BuildData(spec=spec, max_tries=1 if request.forced_node or request.forced_host
+                                             else CONF.conductor.max_attempts))
+        action = engine.new_action(ctx, Build, instance, data)
+        instance.action_uuid = action.uuid
+        runs.append(Run(action, instance))
+    instances.insert(connection, [run.instance for run in runs])
+    actions.insert(connection, [run.action for run in runs])
+    security_groups.add_members(connection, [group.id for group in groups], [run.instance.uuid for run in runs])
+    return runs, ServerCreated(uuids=[run.instance.uuid for run in runs], reservation_id=reservation_id)
+
+
+# --- checks --------------------------------------------------------------------------------------------
+def check_image_fits(flavor: Flavor, image: Image | None, volume_backed: bool) -> None:
+    """Raises FlavorMemoryTooSmall, FlavorDiskTooSmall."""
+    if image is None:
+        return
+    if image.min_ram > flavor.memory_mb:
+        raise exception.FlavorMemoryTooSmall()
+    if volume_backed or flavor.root_gb == 0:
+        return
+    if image.min_disk > flavor.root_gb:
+        raise exception.FlavorDiskTooSmall(
+            f"Flavor's disk is smaller than the minimum size specified in image metadata. Flavor disk is "
+            f"{flavor.root_gb * _GIB} bytes, minimum size is {image.min_disk * _GIB} bytes.")
+    size = max(image.virtual_size or 0, image.size or 0)
+    if size > flavor.root_gb * _GIB:
+        raise exception.FlavorDiskTooSmall(
+            f"Flavor's disk is too small for requested image. Flavor disk is {flavor.root_gb * _GIB} bytes, "
+            f"image is {size} bytes.")
+
+
+def _flavor(connection: sa.Connection, request: ServerCreate, project_id: str) -> Flavor:
+    try:
+        return flavors.get(connection, request.flavor_id, project_id)
+    except exception.FlavorNotFound as error:
+        # In a create request an unknown flavor is bad input, not a missing resource.
+        raise exception.InvalidInput(str(error)) from error
+
+
+def _key(connection: sa.Connection, request: ServerCreate, user_id: str) -> Key | None:
+    if not request.key_name:
+        return None
+    try:
+        found = keypairs.get(connection, user_id, request.key_name)
+    except exception.KeypairNotFound as error:
+        raise exception.InvalidInput("Invalid key_name provided.") from error
+    return Key(name=found.name, type=found.type, public_key=found.public_key)
+
+
+def _check_zone(connection: sa.Connection, zone: str) -> None:
+    if zone not in aggregates.zones(connection):
+        raise exception.InvalidInput("The requested availability zone is not available")
+
+
+def _check_hosts(connection: sa.Connection, request: ServerCreate) -> None:
+    for host in (request.forced_host, request.requested_host):
+        if host and not services.compute_exists(connection, host):
+            raise exception.InvalidInput(f"Compute host {host} could not be found.")
+
+
+def _group(connection: sa.Connection, request: ServerCreate, project_id: str) -> GroupSpec | None:
+    wanted = request.scheduler_hints.get("group")
+    wanted = wanted[0] if isinstance(wanted, list) and wanted else wanted
+    if not wanted:
+        return None
+    try:
+        group = server_groups.get(connection, str(wanted), project_id)
+    except exception.ServerGroupNotFound as error:
+        raise exception.InvalidInput(str(error)) from error
+    limit = quotas.limits(connection, project_id, None)["server_group_members"]
+    if limit >= 0 and len(group.members) + request.min_count > limit:
+        raise exception.QuotaLimit("Quota exceeded, too many servers in group")
+    return GroupSpec(uuid=group.uuid, policy=group.policy,
+                     max_server_per_host=int(group.rules.get("max_server_per_host", 1)))
+
+
+# --- making the rows -----------------------------------------------------------------------------------
+def _named(template: Instance, request: ServerCreate, index: int, count: int) -> Instance:
+    """The server number ``index`` of ``count`` of one request."""
+    uuid = new_uuid()
+    name = request.name if request.max_count == 1 else f"{request.name}-{index + 1}"
+    hostname = request.hostname or hostname_of(name, f"Server-{uuid}")
+    return msgspec.structs.replace(template, uuid=uuid, display_name=name, hostname=hostname, launch_index=index,
+                                   tags=list(template.tags), metadata=dict(template.metadata))
+
+
+def _spec(instance: Instance, request: ServerCreate, group: GroupSpec | None, volume_backed: bool) -> RequestSpec:
+    resources, required, forbidden = requested_resources(instance.flavor, instance.image, volume_backed)
+    return RequestSpec(
+        instance_uuids=[instance.uuid], project_id=instance.project_id, user_id=instance.user_id,
+        flavor=instance.flavor, image=instance.image, resources=resources, required_traits=required,
+        forbidden_traits=forbidden, availability_zone=instance.pinned_availability_zone,
+        hints=request.scheduler_hints, group=group, force_host=request.forced_host, force_node=request.forced_node,
+        requested_host=request.requested_host, requested_node=request.requested_node,
+        alternates=CONF.conductor.max_attempts - 1)
+
+
+def _wants_drive(request: ServerCreate) -> bool:
+    return (request.config_drive or CONF.force_config_drive
+            or _property(request.image, "img_config_drive") == "mandatory")
+
+
+def _properties(image: Image | None) -> dict[str, Any]:
+    return image.properties if image else {}
+
+
+def _property(image: Image | None, name: str) -> str:
+    return str(_properties(image).get(name) or "")

@@ -1,0 +1,194 @@
+"""Servers: what the API asks about instances, and the changes that need no operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor import create
+from nova.conductor.core import Core
+from nova.conductor.engine import Engine
+from nova.db import actions, instances, quotas, security_groups, server_list
+from nova.objects import states
+from nova.objects.action import Action
+from nova.objects.base import new_uuid, utcnow
+from nova.objects.instance import Instance, ServerCreate, ServerCreated, ServerQuery
+
+_METADATA_STATES = frozenset({states.ACTIVE, states.PAUSED, states.SUSPENDED, states.STOPPED})
+_UPDATABLE = frozenset({"display_name", "display_description", "hostname", "access_ip_v4", "access_ip_v6",
+                        "disk_config", "system_metadata"})
+_MAX_TAGS = 50
+
+
+class Servers:
+    """Implements :class:`nova.rpcapi.servers.Servers`."""
+
+    def __init__(self, core: Core, engine: Engine) -> None:
+        self.core = core
+        self.engine = engine
+
+    def create(self, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
+        return create.create(self.engine, ctx, request)
+
+    def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None, deleted: bool) -> Instance:
+        return self.core.db.read(lambda connection: instances.get(connection, uuid, project_id, deleted))
+
+    def index(self, ctx: context.RequestContext, query: ServerQuery) -> list[Instance]:
+        return self.core.db.read(lambda connection: server_list.search(connection, query))
+
+    def operate(self, ctx: context.RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None,
+                project_id: str | None) -> Action:
+        return self.engine.start(ctx, uuid, operation, payload or {}, project_id)
+
+    def update(self, ctx: context.RequestContext, uuid: str, changes: dict[str, Any],
+               project_id: str | None) -> Instance:
+        plain = {name: value for name, value in changes.items() if name in _UPDATABLE}
+
+        def write(connection: sa.Connection, instance: Instance) -> None:
+            if "system_metadata" in plain:
+                plain["system_metadata"] = {**instance.system_metadata, **plain["system_metadata"]}
+            if "pinned_availability_zone" in changes:
+                plain["pinned_availability_zone"] = _pin(instance, changes["pinned_availability_zone"])
+            instances.update(connection, uuid, plain)
+
+        return self._change(uuid, project_id, write)
+
+    def set_metadata(self, ctx: context.RequestContext, uuid: str, metadata: dict[str, str], replace: bool,
+                     project_id: str | None) -> dict[str, str]:
+        def write(connection: sa.Connection, instance: Instance) -> None:
+            _check_metadata_state(instance, "update metadata")
+            merged = metadata if replace else {**instance.metadata, **metadata}
+            limit = quotas.limits(connection, instance.project_id, None)["metadata_items"]
+            if 0 <= limit < len(merged):
+                raise exception.QuotaLimit(f"Maximum number of metadata items exceeds {limit}")
+            instances.update(connection, uuid, {"metadata": merged})
+
+        return self._change(uuid, project_id, write).metadata
+
+    def delete_metadata(self, ctx: context.RequestContext, uuid: str, key: str, project_id: str | None) -> None:
+        def write(connection: sa.Connection, instance: Instance) -> None:
+            if key not in instance.metadata:
+                raise exception.MetadataNotFound()
+            _check_metadata_state(instance, "delete metadata")
+            left = {name: value for name, value in instance.metadata.items() if name != key}
+            instances.update(connection, uuid, {"metadata": left})
+
+        self._change(uuid, project_id, write)
+
+    def set_tags(self, ctx: context.RequestContext, uuid: str, tags: list[str], mode: str,
+                 project_id: str | None) -> list[str]:
+        before: list[str] = []
+
+        def write(connection: sa.Connection, instance: Instance) -> None:
+            label = {"replace": "update tags", "add": "update tag", "remove": "delete tag", "clear": "delete tags"}
+            _check_metadata_state(instance, label[mode])
+            before[:] = instance.tags
+            after = {"replace": lambda: list(dict.fromkeys(tags)),
+                     "add": lambda: list(dict.fromkeys([*instance.tags, *tags])),
+                     "remove": lambda: [tag for tag in instance.tags if tag not in tags],
+                     "clear": lambda: []}[mode]()
+            if len(after) > _MAX_TAGS:
+                raise exception.Invalid(f"The number of tags exceeded the per-server limit {_MAX_TAGS}")
+            instances.update(connection, uuid, {"tags": sorted(after)})
+
+        self._change(uuid, project_id, write)
+        return before
+
+    # --- lock ------------------------------------------------------------------------------------
+    def lock(self, ctx: context.RequestContext, uuid: str, reason: str | None, project_id: str | None) -> None:
+        def write(connection: sa.Connection, instance: Instance) -> None:
+            owner = ctx.project_id == instance.project_id
+            if instance.locked and owner:
+                return  # the owner locking again changes nothing
+            self._instant(connection, ctx, instance, "lock", locked_by="owner" if owner else "admin",
+                          locked_reason=reason)
+
+        self._change(uuid, project_id, write)
+
+    def unlock(self, ctx: context.RequestContext, uuid: str, project_id: str | None) -> None:
+        self._change(uuid, project_id, lambda connection, instance: self._instant(
+            connection, ctx, instance, "unlock", locked_by=None, locked_reason=None))
+
+    def reset_state(self, ctx: context.RequestContext, uuid: str, state: str) -> None:
+        def write(connection: sa.Connection, instance: Instance) -> None:
+            if instance.action_uuid:
+                actions.supersede(connection, instance.action_uuid)
+            self._instant(connection, ctx, instance, "resetState", vm_state=state, task_state=None, action_uuid=None)
+
+        self._change(uuid, None, write)
+
+    def _instant(self, connection: sa.Connection, ctx: context.RequestContext, instance: Instance, name: str,
+                 **changes: Any) -> None:
+        """An action that is done as soon as it is written."""
+        now = utcnow()
+        actions.insert(connection, [Action(
+            uuid=new_uuid(), instance_uuid=instance.uuid, action=name, outcome="success", request_id=ctx.request_id,
+            user_id=ctx.user_id, project_id=ctx.project_id, start_time=now, finish_time=now, updated_at=now)])
+        instances.update(connection, instance.uuid, changes)
+
+    # --- security groups -------------------------------------------------------------------------
+    def set_security_group(self, ctx: context.RequestContext, uuid: str, name: str, add: bool,
+                           project_id: str | None) -> None:
+        def write(connection: sa.Connection, instance: Instance) -> None:
+            group = security_groups.resolve(connection, instance.project_id, [name])[0]
+            names = [other for other in instance.security_groups if other != group.name]
+            if add == (group.name in instance.security_groups):
+                state = "already" if add else "not"
+                raise exception.Invalid(f"Security group {group.name} is {state} associated with the instance {uuid}")
+            security_groups.remove_members(connection, uuid)
+            names = [*names, group.name] if add else names
+            members = security_groups.resolve(connection, instance.project_id, names) if names else []
+            security_groups.add_members(connection, [member.id for member in members], [uuid])
+            instances.update(connection, uuid, {"security_groups": names})
+
+        instance = self._change(uuid, project_id, write)
+        if instance.host:
+            rules = self.core.db.read(lambda connection: security_groups.rules_of_instance(connection, uuid))
+            self.core.compute_at(instance.host).refresh_rules(ctx, instance, rules)
+
+    # --- shared ----------------------------------------------------------------------------------
+    def _change(self, uuid: str, project_id: str | None,
+                write: Callable[[sa.Connection, Instance], None]) -> Instance:
+        """Lock the instance, change it, and answer it as it is then: one transaction."""
+        def transaction(connection: sa.Connection) -> Instance:
+            write(connection, instances.lock(connection, uuid, project_id))
+            return instances.get(connection, uuid)
+
+        return self.core.db.write(transaction)
+
+
+class Actions:
+    """Implements :class:`nova.rpcapi.servers.Actions`."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def index(self, ctx: context.RequestContext, instance_uuid: str, limit: int | None, marker: str | None,
+              changes_since: Any, changes_before: Any) -> list[Action]:
+        return self.core.db.read(lambda connection: actions.index(
+            connection, instance_uuid, limit, marker, changes_since, changes_before))
+
+    def get(self, ctx: context.RequestContext, instance_uuid: str, request_id: str) -> Action:
+        return self.core.db.read(lambda connection: actions.by_request(connection, instance_uuid, request_id))
+
+
+def _check_metadata_state(instance: Instance, method: str) -> None:
+    if instance.vm_state not in _METADATA_STATES:
+        raise exception.InstanceInvalidState(method=method, instance_uuid=instance.uuid, attr="vm_state",
+                                             state=instance.vm_state)
+
+
+def _pin(instance: Instance, zone: str | None) -> str | None:
+    """The zone a server may be pinned to by PUT (2.104). Raises Conflict."""
+    if zone is None or zone == instance.pinned_availability_zone:
+        return zone
+    if instance.pinned_availability_zone is not None:
+        raise exception.Conflict(f"Instance {instance.uuid} is pinned to another availability zone; unpin it first.")
+    if zone != instance.availability_zone:
+        raise exception.Conflict(f"Instance {instance.uuid} is not in availability zone {zone}.")
+    return zone
+
+

@@ -1,0 +1,468 @@
+"""The saga engine: journals actions and walks them through their steps.
+
+Every advance is one transaction that is fenced by the action's attempt: it writes the step's
+results, the instance and the next step together. Whatever is lost after a commit (this process,
+a message, a host) is found again by its lease.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import datetime
+import logging
+import traceback
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor.control import ConductorControl, converted
+from nova.conductor.core import Core
+from nova.conf import CONF
+from nova.db import actions, instances, security_groups, services
+from nova.objects.action import Action, Event, Failure
+from nova.objects.base import new_uuid, utcnow
+from nova.objects.instance import Instance, StepOrder, StepReport
+from nova.operations import REGISTRY
+from nova.operations.base import CONDUCTOR, Journal, Operation, Step, check, journal
+
+LOG = logging.getLogger(__name__)
+
+# How often a step is sent to a host that is up and yet never reports, before it counts as failed.
+_MAX_DISPATCHES = 10
+
+# How often a conductor step is tried again because a service it needs did not answer.
+_MAX_ATTEMPTS = 20
+
+
+def failure_of(error: BaseException, host: str | None = None) -> Failure:
+    """What a user may read of an error: its message if it was raised on purpose, else its class."""
+    meant = isinstance(error, exception.NovaException)
+    return Failure(
+        code=error.code if isinstance(error, exception.NovaException) else 500,
+        message=str(error) if meant else f"Unexpected error: {type(error).__name__}",
+        kind=type(error).__name__,
+        details="".join(traceback.format_exception(error)),
+        host=host,
+        # What is wrong with the request is wrong on every host.
+        retry=not isinstance(error, exception.Invalid | exception.NotFound | exception.Forbidden
+                             | exception.NoValidHost | exception.MaxRetriesExceeded))
+
+
+class Run:
+    """One action in the hands of this conductor."""
+
+    def __init__(self, action: Action, instance: Instance) -> None:
+        self.action = action
+        self.instance = instance
+        self.journal: Journal = journal(action)
+        self.operation: Operation = REGISTRY[action.operation or ""](instance, self.journal.data)
+
+    @property
+    def step(self) -> Step | None:
+        return self.operation.step_named(self.action.step) if self.action.step else None
+
+    def payload(self) -> dict[str, Any]:
+        self.journal.data = msgspec.to_builtins(self.operation.data)
+        return msgspec.to_builtins(self.journal)  # type: ignore[no-any-return]
+
+
+class Engine:
+    """One per conductor process."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._pool = concurrent.futures.ThreadPoolExecutor(CONF.conductor.threads, thread_name_prefix="steps")
+
+    def stop(self) -> None:
+        """Let the running conductor steps finish; queued ones are left to their leases."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    # --- accepting ---------------------------------------------------------------------------------
+    def new_action(self, ctx: context.RequestContext, operation: type[Operation], instance: Instance,
+                   data: dict[str, Any]) -> Action:
+        """The journal row of a run, at its first step, held by this conductor."""
+        first = operation(instance, data).first()
+        return Action(
+            uuid=new_uuid(), instance_uuid=instance.uuid, action=operation.action, operation=operation.name,
+            payload=msgspec.to_builtins(Journal(data=data)), step=first.name if first else None, attempt=1,
+            owner=self.core.name, lease_until=self._lease(), request_id=ctx.request_id, user_id=ctx.user_id,
+            project_id=ctx.project_id, start_time=utcnow(), updated_at=utcnow())
+
+    def start(self, ctx: context.RequestContext, uuid: str, name: str, request: dict[str, Any],
+              project_id: str | None = None) -> Action:
+        """Accept an operation on an instance: one transaction, then its steps run in the background.
+
+        Raises InstanceNotFound and what :func:`nova.operations.base.check` raises.
+        """
+        operation = REGISTRY[name]
+
+        def accept(connection: sa.Connection) -> tuple[Action, Instance]:
+            instance = instances.lock(connection, uuid, project_id)
+            check(operation.rules, instance, bool(ctx.is_admin),
+                  lambda: services.host_up(connection, instance.host or ""))
+            action = self.new_action(ctx, operation, instance, operation.new_data(instance, request))
+            if instance.action_uuid:
+                actions.supersede(connection, instance.action_uuid)
+            actions.insert(connection, [action])
+            changes = {"action_uuid": action.uuid, "task_state": operation.task_state}
+            instances.update(connection, uuid, changes)
+            instance.action_uuid, instance.task_state = action.uuid, operation.task_state
+            return action, instance
+
+        action, instance = self.core.db.write(accept)
+        LOG.info("[instance: %s] %s accepted", uuid, action.action)
+        self.submit(ctx, Run(action, instance))
+        return action
+
+    def submit(self, ctx: context.RequestContext, run: Run) -> None:
+        """Advance a run in the background."""
+        self._pool.submit(self._advance_safely, ctx, run)
+
+    def start_builds(self, ctx: context.RequestContext, runs: list[Run]) -> None:
+        """Place the servers of one request together, so that they are chosen in one look at the fleet."""
+        if len(runs) == 1:
+            self.submit(ctx, runs[0])
+        else:
+            self._pool.submit(self._place_together, ctx, runs)
+
+    def _place_together(self, ctx: context.RequestContext, runs: list[Run]) -> None:
+        ctx.update_store()
+        spec = msgspec.structs.replace(runs[0].operation.data.spec,
+                                       instance_uuids=[run.instance.uuid for run in runs])
+        try:
+            ConductorControl(self.core, ctx, runs[0].instance).group_hosts(spec)
+            for run, candidates in zip(runs, self.core.scheduler.select(ctx, spec), strict=True):
+                run.operation.data.candidates, run.operation.data.selected = candidates, True
+        except exception.NovaException as error:
+            # Each asks for itself then, and fails with its own fault.
+            LOG.info("%d servers could not be placed together: %s", len(runs), error)
+        for run in runs:
+            self.submit(ctx, run)
+
+    # --- reports from hosts ------------------------------------------------------------------------
+    def step_done(self, ctx: context.RequestContext, report: StepReport) -> None:
+        """The end of an order. Raises StaleReport when the attempt is not the current one."""
+        run = self._load(report)
+        ctl = ConductorControl(self.core, ctx, run.instance)
+        ctl.set(**converted(report.changes))
+        run.operation.data = msgspec.convert({**msgspec.to_builtins(run.operation.data), **report.results},
+                                             run.operation.data_type)
+        step = run.operation.step_named(report.step)
+        if report.failure is not None:
+            failure = msgspec.convert(report.failure, Failure)
+            self._step_failed(ctx, run, step, failure, ctl)
+        else:
+            self._step_succeeded(ctx, run, step, ctl)
+
+    def progress(self, ctx: context.RequestContext, report: StepReport) -> None:
+        """The next step of an order began."""
+        run = self._load(report)
+        step = run.operation.step_named(report.step)
+
+        def write(connection: sa.Connection) -> None:
+            actions.update(connection, run.action, step=step.name, events=self._opened(run, step),
+                           lease_until=self._lease())
+            if step.task_state and not run.action.undoing:
+                instances.update(connection, run.instance.uuid, {"task_state": step.task_state})
+
+        self.core.db.write(write)
+
+    def _load(self, report: StepReport) -> Run:
+        def load(connection: sa.Connection) -> Run:
+            action = actions.get(connection, report.action_uuid)
+            if action is None or action.outcome is not None or action.attempt != report.attempt:
+                raise exception.StaleReport(action=report.action_uuid, step=report.step, attempt=report.attempt)
+            return Run(action, instances.get(connection, action.instance_uuid, deleted=True))
+
+        return self.core.db.read(load)
+
+    def resume(self, ctx: context.RequestContext, host: str) -> list[StepOrder]:
+        """New attempts of everything that a restarted host was doing."""
+        def take(connection: sa.Connection) -> list[StepOrder]:
+            orders = []
+            for action in actions.owned(connection, owner_of(host)):
+                run = Run(action, instances.get(connection, action.instance_uuid, deleted=True))
+                if run.step is None:
+                    continue
+                actions.update(connection, action, attempt=action.attempt + 1, lease_until=self._lease())
+                action.attempt += 1
+                orders.append(self._order(connection, run, run.step, action.attempt))
+            return orders
+
+        orders = self.core.db.write(take)
+        if orders:
+            LOG.info("Host %s resumes %d operations", host, len(orders))
+        return orders
+
+    # --- recovery ----------------------------------------------------------------------------------
+    def recover(self, ctx: context.RequestContext, limit: int = 100) -> int:
+        """Take over actions whose lease ended; answers how many."""
+        expired = self.core.db.read(lambda connection: actions.expired(connection, utcnow(), limit))
+        for action in expired:
+            try:
+                self._take_over(ctx, action)
+            except exception.StaleReport:
+                continue  # somebody else was faster
+            except Exception:
+                LOG.exception("Action %s could not be taken over", action.uuid)
+        return len(expired)
+
+    def _take_over(self, ctx: context.RequestContext, action: Action) -> None:
+        def take(connection: sa.Connection) -> tuple[Run, bool]:
+            run = Run(action, instances.get(connection, action.instance_uuid, deleted=True))
+            actions.update(connection, action, attempt=action.attempt + 1, owner=self.core.name,
+                           lease_until=self._lease())
+            action.attempt += 1
+            action.owner = self.core.name
+            step = run.step
+            host = run.operation.host_of(step) if step else ""
+            return run, not host or services.host_up(connection, host)
+
+        run, host_up = self.core.db.write(take)
+        caller = _context_of(run.action)
+        LOG.info("[instance: %s] Took over %s at step %s (attempt %d)", run.instance.uuid, action.action,
+                 action.step, action.attempt)
+        if not host_up:
+            self._pool.submit(self._host_lost, caller, run)
+        else:
+            self.submit(caller, run)
+
+    def _host_lost(self, ctx: context.RequestContext, run: Run) -> None:
+        step = run.step
+        assert step is not None
+        host = run.operation.host_of(step)
+        ctl = ConductorControl(self.core, ctx, run.instance)
+        try:
+            if run.action.undoing or step.when_down == "skip":
+                self._step_succeeded(ctx, run, run.operation.batch(step, run.action.undoing)[-1], ctl)
+            else:
+                self._step_failed(ctx, run, step, failure_of(exception.HostDown(host=host), host), ctl)
+        except exception.StaleReport:
+            LOG.info("Action %s went on without us", run.action.uuid)
+        except Exception:
+            LOG.exception("Action %s could not be advanced; its lease will end", run.action.uuid)
+
+    # --- walking -------------------------------------------------------------------------------------
+    def _advance_safely(self, ctx: context.RequestContext, run: Run) -> None:
+        ctx.update_store()
+        try:
+            self._advance(ctx, run)
+        except exception.StaleReport:
+            LOG.info("[instance: %s] %s was superseded", run.instance.uuid, run.action.action)
+        except Exception:
+            LOG.exception("Action %s could not be advanced; its lease will end", run.action.uuid)
+
+    def _advance(self, ctx: context.RequestContext, run: Run) -> None:
+        """Run conductor steps until a host has to go on, or all is done."""
+        step = run.step
+        if step is None:
+            self._finish(ctx, run, ConductorControl(self.core, ctx, run.instance), None)
+            return
+        if step.place != CONDUCTOR:
+            self._dispatch_again(ctx, run, step)
+            return
+        before = msgspec.to_builtins(run.operation.data)
+        ctl = ConductorControl(self.core, ctx, run.instance)
+        try:
+            run.operation.run(step, ctl, run.action.undoing)
+            self._step_succeeded(ctx, run, step, ctl)
+        except exception.StaleReport:
+            raise
+        except exception.ServiceUnavailable as error:
+            # The broker, a scheduler or the database is away: the lease brings the step back.
+            if run.action.attempt >= _MAX_ATTEMPTS:
+                self._step_failed(ctx, run, step, failure_of(error), self._fresh_control(ctx, run))
+            else:
+                LOG.warning("[instance: %s] Step %s waits: %s", run.instance.uuid, step.name, error)
+        except Exception as error:
+            if not isinstance(error, exception.NovaException):
+                LOG.exception("[instance: %s] Step %s failed", run.instance.uuid, step.name)
+            if not isinstance(error, exception.ClaimLost):
+                run.operation.data = msgspec.convert(before, run.operation.data_type)
+            self._step_failed(ctx, run, step, failure_of(error), self._fresh_control(ctx, run))
+
+    def _fresh_control(self, ctx: context.RequestContext, run: Run) -> ConductorControl:
+        """A control without the wishes of a step that failed."""
+        fresh = self.core.db.read(lambda connection: instances.get(connection, run.instance.uuid, deleted=True))
+        run.instance = run.operation.instance = fresh
+        return ConductorControl(self.core, ctx, fresh)
+
+    def _step_succeeded(self, ctx: context.RequestContext, run: Run, step: Step, ctl: ConductorControl) -> None:
+        if run.action.undoing:
+            self._undone(ctx, run, step, ctl)
+            return
+        follower = run.operation.after(step)
+        if follower is None:
+            self._finish(ctx, run, ctl, None)
+        else:
+            self._go_to(ctx, run, follower, ctl, done=step)
+
+    def _step_failed(self, ctx: context.RequestContext, run: Run, step: Step, failure: Failure,
+                     ctl: ConductorControl) -> None:
+        """Begin to run backwards; a compensation that fails does not stop the others."""
+        if run.action.undoing:
+            LOG.error("[instance: %s] Compensation of %s failed: %s", run.instance.uuid, step.name, failure.message)
+            self._undone(ctx, run, step, ctl)
+            return
+        LOG.warning("[instance: %s] %s failed at %s%s: %s", run.instance.uuid, run.action.action, step.name,
+                    f" on {failure.host}" if failure.host else "", failure.message)
+        # The first cause is what the user needs: "no more hosts" after it explains nothing.
+        if run.journal.failure is None or failure.kind not in ("NoValidHost", "MaxRetriesExceeded", "ClaimLost"):
+            run.journal.failure = failure
+        run.journal.latest = failure
+        run.action.undoing = True
+        if step.undo and not (step.place == CONDUCTOR and failure.kind != "ClaimLost"):
+            self._go_to(ctx, run, step, ctl, done=step, failure=failure)
+        else:
+            # A conductor step that failed wrote nothing: nothing to undo of it.
+            self._undone(ctx, run, step, ctl, failure)
+
+    def _undone(self, ctx: context.RequestContext, run: Run, step: Step, ctl: ConductorControl,
+                failure: Failure | None = None) -> None:
+        """``step`` is compensated: go on forwards again if the operation may, else further back."""
+        operation, cause = run.operation, run.journal.failure or Failure(message="Unknown failure.")
+        if operation.retry_from == step.name and operation.may_retry(run.journal.latest or cause):
+            run.action.undoing = False
+            ctl.set(task_state=operation.task_state)
+            self._go_to(ctx, run, step, ctl, done=step, failure=failure)
+            return
+        previous = operation.before(step)
+        if previous is None:
+            self._finish(ctx, run, ctl, cause)
+        else:
+            self._go_to(ctx, run, previous, ctl, done=step, failure=failure)
+
+    # --- writing -------------------------------------------------------------------------------------
+    def _go_to(self, ctx: context.RequestContext, run: Run, step: Step, ctl: ConductorControl, done: Step,
+               failure: Failure | None = None) -> None:
+        """One transaction: what ``done`` left behind, and ``step`` as the current one. Then run it."""
+        host = run.operation.host_of(step)
+        if host and not run.action.undoing and step.task_state:
+            ctl.set(task_state=step.task_state)
+        run.journal.dispatches = 1 if host else 0
+        closed = self._closed(run, done, failure)
+
+        def write(connection: sa.Connection) -> StepOrder | None:
+            run.action.events = self._opened(run, step, closed) if not run.action.undoing else closed
+            self._write(connection, run, step, host)
+            ctl.apply(connection)
+            return self._order(connection, run, step, run.action.attempt + 1) if host else None
+
+        before = run.action.attempt
+        order = self.core.db.write(write)
+        run.action.attempt, run.action.step = before + 1, step.name
+        ctl.published()
+        if order is None:
+            self._advance(ctx, run)
+        else:
+            self._send(ctx, host, order)
+
+    def _dispatch_again(self, ctx: context.RequestContext, run: Run, step: Step) -> None:
+        """Send a host step: at the start of an operation, or once more when a report never came."""
+        host = run.operation.host_of(step)
+        ctl = ConductorControl(self.core, ctx, run.instance)
+        run.journal.dispatches += 1
+        if run.journal.dispatches > _MAX_DISPATCHES:
+            error = exception.HostDown(f"Host {host} was asked {_MAX_DISPATCHES} times to run {step.name} "
+                                       "and never reported.")
+            if run.action.undoing:
+                self._undone(ctx, run, step, ctl)
+            else:
+                self._step_failed(ctx, run, step, failure_of(error, host), ctl)
+            return
+
+        def write(connection: sa.Connection) -> StepOrder:
+            run.action.events = self._opened(run, step)
+            self._write(connection, run, step, host)
+            return self._order(connection, run, step, run.action.attempt + 1)
+
+        before = run.action.attempt
+        order = self.core.db.write(write)
+        run.action.attempt = before + 1
+        self._send(ctx, host, order)
+
+    def _write(self, connection: sa.Connection, run: Run, step: Step, host: str) -> None:
+        actions.update(
+            connection, run.action, step=step.name, attempt=run.action.attempt + 1, undoing=run.action.undoing,
+            owner=owner_of(host) if host else self.core.name, lease_until=self._lease(), payload=run.payload(),
+            events=run.action.events)
+
+    def _order(self, connection: sa.Connection, run: Run, step: Step, attempt: int) -> StepOrder:
+        action = msgspec.structs.replace(run.action, payload=run.payload(), events=[])
+        plugs = bool(run.instance.network_info) and not run.action.undoing
+        rules = security_groups.rules_of_instance(connection, run.instance.uuid) if plugs else []
+        return StepOrder(action=action, step=step.name, attempt=attempt, undo=run.action.undoing,
+                         instance=run.instance, rules=rules)
+
+    def _send(self, ctx: context.RequestContext, host: str, order: StepOrder) -> None:
+        try:
+            self.core.compute_at(host).run(ctx, order)
+        except exception.ServiceUnavailable as error:
+            LOG.warning("Step %s was not sent to %s (%s); its lease will end", order.step, host, error)
+
+    def _finish(self, ctx: context.RequestContext, run: Run, ctl: ConductorControl, failure: Failure | None) -> None:
+        """End the action and let go of the instance, in the states that the operation decides."""
+        if failure is None:
+            run.operation.succeeded(ctl)
+        else:
+            run.operation.failed(ctl, failure)
+        now = utcnow()
+        events = self._closed(run, run.step, failure, at_end=True)
+
+        def write(connection: sa.Connection) -> None:
+            actions.update(
+                connection, run.action, step=None, outcome="error" if failure else "success", finish_time=now,
+                lease_until=None, undoing=False, events=events, payload=run.payload(),
+                message="Error" if failure else None)
+            ctl.apply(connection, action_uuid=None)
+
+        self.core.db.write(write)
+        ctl.published()
+        if failure:
+            LOG.warning("[instance: %s] %s ended in %s: %s", run.instance.uuid, run.action.action,
+                        run.instance.vm_state, failure.message)
+        else:
+            LOG.info("[instance: %s] %s done: %s", run.instance.uuid, run.action.action, run.instance.vm_state)
+
+    def _lease(self) -> datetime.datetime:
+        return utcnow() + datetime.timedelta(seconds=CONF.conductor.lease)
+
+    # --- events ------------------------------------------------------------------------------------
+    def _opened(self, run: Run, step: Step, events: list[Event] | None = None) -> list[Event]:
+        """The events with the step's one open."""
+        events = list(run.action.events if events is None else events)
+        name = step.event
+        if name is None or any(event.event == name and event.finish_time is None for event in events):
+            return events
+        return [*events, Event(event=name, start_time=utcnow(), host=run.operation.host_of(step) or None)]
+
+    def _closed(self, run: Run, step: Step | None, failure: Failure | None, at_end: bool = False) -> list[Event]:
+        """The events after ``step`` ended: an event stays open while the next step shares its name."""
+        if failure is not None and step is not None and step.place == CONDUCTOR and not run.action.events:
+            name = step.event or "conductor_schedule_and_build_instances"
+            start = run.action.start_time
+            return [Event(event=name, start_time=start, finish_time=utcnow(), result="Error",
+                          traceback=failure.details, details=failure.message)]
+        if failure is None and not at_end and not run.action.undoing:
+            return list(run.action.events)
+        closed = []
+        for event in run.action.events:
+            if event.finish_time is None:
+                event = msgspec.structs.replace(
+                    event, finish_time=utcnow(), result="Error" if failure else "Success",
+                    traceback=failure.details if failure else None, details=failure.message if failure else None)
+            closed.append(event)
+        return closed
+
+
+def owner_of(host: str) -> str:
+    """The name under which a compute host holds leases."""
+    return f"compute@{host}"
+
+
+def _context_of(action: Action) -> context.RequestContext:
+    """The context of whoever asked for the action, for a run that goes on without the request."""
+    return context.RequestContext(request_id=action.request_id, user_id=action.user_id, project_id=action.project_id,
+                                  overwrite=False)

@@ -1,0 +1,92 @@
+"""The journal of operations: one row per action, its steps as events, its lease."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db import models, rows
+from nova.objects.action import Action
+from nova.objects.base import utcnow
+
+TABLE = models.actions
+
+
+def insert(connection: sa.Connection, actions: Sequence[Action]) -> None:
+    connection.execute(sa.insert(TABLE), [rows.values_of(TABLE, action) for action in actions])
+
+
+def get(connection: sa.Connection, uuid: str) -> Action | None:
+    row = connection.execute(sa.select(TABLE).where(TABLE.c.uuid == uuid)).first()
+    return rows.to_object(Action, row) if row else None
+
+
+def update(connection: sa.Connection, held: Action, **changes: Any) -> None:
+    """Write to an unfinished action at the attempt we hold. Raises StaleReport when it is not ours any more."""
+    done = connection.execute(
+        sa.update(TABLE).where(TABLE.c.uuid == held.uuid, TABLE.c.attempt == held.attempt, TABLE.c.outcome.is_(None))
+        .values(updated_at=utcnow(), **changes))
+    if done.rowcount != 1:
+        raise exception.StaleReport(action=held.uuid, step=held.step, attempt=held.attempt)
+
+
+def supersede(connection: sa.Connection, uuid: str) -> None:
+    """End an action because another one took its instance; its reports are refused from now on."""
+    now = utcnow()
+    connection.execute(
+        sa.update(TABLE).where(TABLE.c.uuid == uuid, TABLE.c.outcome.is_(None))
+        .values(outcome="superseded", finish_time=now, updated_at=now, lease_until=None))
+
+
+def renew(connection: sa.Connection, owner: str, uuids: Sequence[str], until: datetime.datetime) -> list[str]:
+    """Extend the leases of these actions; answers those that ``owner`` does not hold any more."""
+    if not uuids:
+        return []
+    mine = sa.and_(TABLE.c.uuid.in_(uuids), TABLE.c.owner == owner, TABLE.c.outcome.is_(None))
+    held = set(connection.scalars(sa.select(TABLE.c.uuid).where(mine)))
+    if held:
+        connection.execute(sa.update(TABLE).where(mine).values(lease_until=until))
+    return [uuid for uuid in uuids if uuid not in held]
+
+
+def expired(connection: sa.Connection, now: datetime.datetime, limit: int) -> list[Action]:
+    """Unfinished actions whose owner gave no sign, longest first."""
+    statement = (sa.select(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.lease_until < now)
+                 .order_by(TABLE.c.lease_until).limit(limit))
+    return [rows.to_object(Action, row) for row in connection.execute(statement)]
+
+
+def owned(connection: sa.Connection, owner: str) -> list[Action]:
+    """The unfinished actions that ``owner`` runs."""
+    statement = sa.select(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.owner == owner).order_by(TABLE.c.id)
+    return [rows.to_object(Action, row) for row in connection.execute(statement)]
+
+
+def index(connection: sa.Connection, instance_uuid: str, limit: int | None, marker: str | None,
+          changes_since: datetime.datetime | None, changes_before: datetime.datetime | None) -> list[Action]:
+    """Newest first; ``marker`` is a request id. Raises MarkerNotFound."""
+    statement = sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.id.desc())
+    if marker is not None:
+        found = connection.scalar(sa.select(sa.func.min(TABLE.c.id)).where(
+            TABLE.c.instance_uuid == instance_uuid, TABLE.c.request_id == marker))
+        if found is None:
+            raise exception.MarkerNotFound(marker=marker)
+        statement = statement.where(TABLE.c.id < found)
+    if changes_since is not None:
+        statement = statement.where(TABLE.c.updated_at >= changes_since)
+    if changes_before is not None:
+        statement = statement.where(TABLE.c.updated_at <= changes_before)
+    return [rows.to_object(Action, row) for row in connection.execute(statement.limit(limit))]
+
+
+def by_request(connection: sa.Connection, instance_uuid: str, request_id: str) -> Action:
+    row = connection.execute(
+        sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid, TABLE.c.request_id == request_id)
+        .order_by(TABLE.c.id).limit(1)).first()
+    if row is None:
+        raise exception.InstanceActionNotFound(request_id=request_id, instance_uuid=instance_uuid)
+    return rows.to_object(Action, row)

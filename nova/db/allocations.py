@@ -1,0 +1,100 @@
+"""Claims: conditional updates that cannot oversell a provider, whoever else is claiming."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db import models
+from nova.objects.base import utcnow
+from nova.objects.scheduling import NodeUsage
+
+INVENTORIES = models.inventories
+ALLOCATIONS = models.allocations
+NODES = models.compute_nodes
+
+
+def claim(connection: sa.Connection, consumer: str, provider: str, resources: dict[str, int], project_id: str,
+          user_id: str) -> None:
+    """Take ``resources`` of ``provider`` for ``consumer``: all or ClaimLost.
+
+    The node counts one instance and one heavy operation more. A consumer that has this claim
+    already keeps it (a step that runs twice claims once).
+    """
+    held = connection.scalar(sa.select(ALLOCATIONS.c.resources).where(
+        ALLOCATIONS.c.consumer_uuid == consumer, ALLOCATIONS.c.provider_uuid == provider))
+    if held is not None:
+        return
+    if resources:
+        amount = _per_class(resources)
+        room = (INVENTORIES.c.total - INVENTORIES.c.reserved) * INVENTORIES.c.ratio
+        taken = connection.execute(sa.update(INVENTORIES).where(
+            INVENTORIES.c.provider_uuid == provider,
+            INVENTORIES.c.resource_class.in_(list(resources)),
+            INVENTORIES.c.used + amount <= room,
+        ).values(used=INVENTORIES.c.used + amount))
+        if taken.rowcount != len(resources):
+            raise exception.ClaimLost(node=provider)
+    _count(connection, provider, instances=1, io_ops=1)
+    connection.execute(sa.insert(ALLOCATIONS).values(
+        consumer_uuid=consumer, provider_uuid=provider, resources=resources, project_id=project_id, user_id=user_id,
+        created_at=utcnow()))
+
+
+def release(connection: sa.Connection, consumer: str) -> list[str]:
+    """Give back all that ``consumer`` holds; answers the providers it was on."""
+    held = connection.execute(
+        sa.select(ALLOCATIONS.c.provider_uuid, ALLOCATIONS.c.resources)
+        .where(ALLOCATIONS.c.consumer_uuid == consumer).with_for_update()).all()
+    for provider, resources in held:
+        if resources:
+            connection.execute(sa.update(INVENTORIES).where(
+                INVENTORIES.c.provider_uuid == provider, INVENTORIES.c.resource_class.in_(list(resources)),
+            ).values(used=INVENTORIES.c.used - _per_class(resources)))
+        _count(connection, provider, instances=-1)
+    if held:
+        connection.execute(sa.delete(ALLOCATIONS).where(ALLOCATIONS.c.consumer_uuid == consumer))
+    return [provider for provider, _resources in held]
+
+
+def finish_io(connection: sa.Connection, node_uuid: str, failed: bool | None) -> None:
+    """One heavy operation less on a node; a failed build counts, a good one clears the count (None: neither)."""
+    builds = {True: NODES.c.failed_builds + 1, False: 0, None: NODES.c.failed_builds}[failed]
+    connection.execute(sa.update(NODES).where(NODES.c.uuid == node_uuid).values(
+        num_io_ops=sa.case((NODES.c.num_io_ops > 0, NODES.c.num_io_ops - 1), else_=0),
+        failed_builds=builds,
+        generation=NODES.c.generation + 1))
+
+
+def provider_of(connection: sa.Connection, consumer: str) -> str | None:
+    """The provider that a consumer has a claim on."""
+    return connection.scalar(sa.select(ALLOCATIONS.c.provider_uuid).where(ALLOCATIONS.c.consumer_uuid == consumer))
+
+
+def usage(connection: sa.Connection, node_uuids: Collection[str]) -> list[NodeUsage]:
+    """What the schedulers want to know of nodes after a change."""
+    found = connection.execute(
+        sa.select(NODES.c.uuid, INVENTORIES.c.resource_class, INVENTORIES.c.used, NODES.c.num_instances,
+                  NODES.c.num_io_ops, NODES.c.failed_builds, NODES.c.generation)
+        .join(INVENTORIES, NODES.c.uuid == INVENTORIES.c.provider_uuid).where(NODES.c.uuid.in_(node_uuids)))
+    usages: dict[str, NodeUsage] = {}
+    for row in found:
+        usage = usages.setdefault(row.uuid, NodeUsage(
+            node_uuid=row.uuid, num_instances=row.num_instances, num_io_ops=row.num_io_ops,
+            failed_builds=row.failed_builds, generation=row.generation, used={}))
+        usage.used[row.resource_class] = row.used
+    return list(usages.values())
+
+
+def _per_class(resources: dict[str, int]) -> sa.ColumnElement[Any]:
+    """The amount that belongs to the row's resource class."""
+    return sa.case(*((INVENTORIES.c.resource_class == name, amount) for name, amount in resources.items()), else_=0)
+
+
+def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: int = 0) -> None:
+    connection.execute(sa.update(NODES).where(NODES.c.uuid == node_uuid).values(
+        num_instances=NODES.c.num_instances + instances, num_io_ops=NODES.c.num_io_ops + io_ops,
+        generation=NODES.c.generation + 1))

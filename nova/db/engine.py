@@ -1,0 +1,124 @@
+"""The database of a conductor: transactions that survive deadlocks and lost connections.
+
+A transaction is a function of a connection, run as a whole: it may be run again, so it must
+have no effect outside the database.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+from oslo_db.sqlalchemy import exc_filters
+
+from nova import exception
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Transaction = Callable[[sa.Connection], T]
+
+# What another try of the whole transaction may cure.
+_TRANSIENT = (db_exception.DBDeadlock, db_exception.DBConnectionError, db_exception.RetryRequest)
+
+
+class Database:
+    """A pool of connections to one database. Never share one across a fork."""
+
+    def __init__(self, url: str, pool_size: int = 20, max_overflow: int = 50, recycle: int = 3600,
+                 max_retries: int = 20) -> None:
+        self.max_retries = max_retries
+        self.engine = _create(url, pool_size, max_overflow, recycle)
+        self.dialect = self.engine.dialect.name
+
+    def read(self, transaction: Transaction[T]) -> T:
+        """Run a transaction that only reads."""
+        return self._run(transaction, write=False)
+
+    def write(self, transaction: Transaction[T]) -> T:
+        """Run a transaction that writes: all of it, or nothing and the error it raised."""
+        return self._run(transaction, write=True)
+
+    def _run(self, transaction: Transaction[T], write: bool) -> T:
+        for attempt in range(self.max_retries + 1):
+            try:
+                with self.engine.connect() as connection:
+                    # SQLite takes its one write lock at once: a lock taken later cannot be waited for.
+                    connection = connection.execution_options(nova_write=write)
+                    with connection.begin():
+                        return transaction(connection)
+            except _TRANSIENT as error:
+                if attempt == self.max_retries:
+                    raise exception.ServiceUnavailable("The database is not available.") from error
+                LOG.info("Transaction is tried again (%s)", type(error).__name__)
+                # Losers of a deadlock must not meet again; a restarting server needs seconds.
+                longest = min(2.0, 0.01 * 2**attempt)
+                time.sleep(random.uniform(longest / 2, longest))  # noqa: S311
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Engine:
+    parsed = sa.make_url(url)
+    options: dict[str, Any] = {"pool_recycle": recycle}
+    if parsed.get_backend_name() == "sqlite":
+        options["connect_args"] = {"timeout": 30, "check_same_thread": False}
+        if parsed.database in (None, "", ":memory:"):
+            raise ValueError("An in-memory SQLite database cannot be shared by threads; name a file.")
+        # Readers get a connection each; WAL lets them read while one writes.
+        options.update(poolclass=sa.pool.QueuePool, pool_size=pool_size, max_overflow=max_overflow)
+    else:
+        options.update(pool_size=pool_size, max_overflow=max_overflow, isolation_level="READ COMMITTED")
+        if parsed.get_backend_name() in ("mysql", "mariadb"):
+            options["connect_args"] = {"charset": "utf8mb4"}
+    engine = sa.create_engine(parsed, **options)
+    if parsed.get_backend_name() == "sqlite":
+        sa.event.listen(engine, "connect", _sqlite_connect)
+        sa.event.listen(engine, "begin", _sqlite_begin)
+    exc_filters.register_engine(engine)
+    return engine
+
+
+def _sqlite_connect(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.isolation_level = None  # we say BEGIN ourselves
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA busy_timeout=30000")
+    cursor.close()
+    connection.create_function("REGEXP", 2, _regexp, deterministic=True)
+
+
+def _sqlite_begin(connection: sa.Connection) -> None:
+    write = connection.get_execution_options().get("nova_write", True)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _regexp(pattern: str, value: str | None) -> bool:
+    """What SQLite calls for REGEXP: found anywhere, whatever the case (as MariaDB has it)."""
+    import re
+
+    return value is not None and re.search(pattern, str(value), re.IGNORECASE) is not None
+
+
+class StatementCounter:
+    """Counts the statements that a database runs (tests assert the counts)."""
+
+    def __init__(self, database: Database) -> None:
+        self.statements: list[str] = []
+        sa.event.listen(database.engine, "before_cursor_execute", self._note)
+
+    def _note(self, _connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        self.statements.append(statement)
+
+    def take(self) -> list[str]:
+        taken, self.statements = self.statements, []
+        return taken

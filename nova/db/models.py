@@ -1,0 +1,335 @@
+"""The tables. Few wide rows: what is always read together sits together, as JSON where it is never queried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Column, Index, Table, UniqueConstraint
+
+from nova.db.types import Json, Utc, big_id, long_text, text
+from nova.objects.action import Event
+from nova.objects.flavor import Flavor
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice, Fault, Key, Personality
+from nova.objects.network import VIF, NetworkRequest
+
+metadata = sa.MetaData()
+
+
+def _table(name: str, *items: Any) -> Table:
+    return Table(name, metadata, *items, mysql_engine="InnoDB", mysql_charset="utf8mb4", mysql_collate="utf8mb4_bin")
+
+
+def _times() -> tuple[Column[Any], Column[Any]]:
+    return Column("created_at", Utc, nullable=False), Column("updated_at", Utc)
+
+
+# --- hosts ---------------------------------------------------------------------------------------
+services = _table(
+    "services",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("host", text(), nullable=False),
+    Column("binary", text(), nullable=False),
+    Column("topic", text(), nullable=False),
+    Column("disabled", sa.Boolean, nullable=False),
+    Column("disabled_reason", text()),
+    Column("forced_down", sa.Boolean, nullable=False),
+    # What the schedulers were last told; whether it is up now follows from last_seen.
+    Column("up", sa.Boolean, nullable=False),
+    Column("last_seen", Utc),
+    Column("version", sa.Integer, nullable=False),
+    *_times(),
+    UniqueConstraint("host", "binary", name="uq_services_host_binary"),
+    Index("ix_services_last_seen", "last_seen"),
+)
+
+compute_nodes = _table(
+    "compute_nodes",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("host", text(), nullable=False),
+    Column("hypervisor_hostname", text(), nullable=False),
+    Column("hypervisor_type", text(), nullable=False),
+    Column("hypervisor_version", sa.Integer, nullable=False),
+    Column("host_ip", text(64), nullable=False),
+    Column("cpu_info", Json(dict[str, Any]), nullable=False),
+    Column("supported_instances", Json(list[tuple[str, str, str]]), nullable=False),
+    Column("disk_available_least", sa.Integer),
+    Column("uptime", text()),
+    Column("service_id", sa.BigInteger, nullable=False),
+    Column("num_instances", sa.Integer, nullable=False),
+    Column("num_io_ops", sa.Integer, nullable=False),
+    Column("failed_builds", sa.Integer, nullable=False),
+    # Counts changes, so that two states of a node can be ordered.
+    Column("generation", sa.BigInteger, nullable=False),
+    *_times(),
+    UniqueConstraint("host", "hypervisor_hostname", name="uq_compute_nodes_host_node"),
+)
+
+providers = _table(
+    "providers",
+    Column("uuid", text(36), primary_key=True),
+    Column("name", text(), nullable=False),
+    Column("parent_uuid", text(36)),
+    Column("root_uuid", text(36), nullable=False),
+    Column("traits", Json(list[str]), nullable=False),
+    Index("ix_providers_root_uuid", "root_uuid"),
+)
+
+inventories = _table(
+    "inventories",
+    Column("provider_uuid", text(36), primary_key=True),
+    Column("resource_class", text(), primary_key=True),
+    Column("total", sa.BigInteger, nullable=False),
+    Column("reserved", sa.BigInteger, nullable=False),
+    Column("ratio", sa.Float(53), nullable=False),
+    Column("min_unit", sa.BigInteger, nullable=False),
+    Column("max_unit", sa.BigInteger, nullable=False),
+    Column("step_size", sa.BigInteger, nullable=False),
+    Column("used", sa.BigInteger, nullable=False),
+)
+
+allocations = _table(
+    "allocations",
+    Column("consumer_uuid", text(36), primary_key=True),
+    Column("provider_uuid", text(36), primary_key=True),
+    Column("resources", Json(dict[str, int]), nullable=False),
+    Column("project_id", text(), nullable=False),
+    Column("user_id", text(), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Index("ix_allocations_provider_uuid", "provider_uuid"),
+)
+
+aggregates = _table(
+    "aggregates",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("name", text(), nullable=False, unique=True),
+    Column("hosts", Json(list[str]), nullable=False),
+    Column("metadata", Json(dict[str, str]), nullable=False),
+    *_times(),
+)
+
+server_groups = _table(
+    "server_groups",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("name", text(), nullable=False),
+    Column("project_id", text(), nullable=False),
+    Column("user_id", text(), nullable=False),
+    Column("policy", text(32), nullable=False),
+    Column("rules", Json(dict[str, Any]), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Index("ix_server_groups_project_id", "project_id"),
+)
+
+# --- what users choose from ------------------------------------------------------------------------
+flavors = _table(
+    "flavors",
+    Column("id", big_id(), primary_key=True),
+    Column("flavorid", text(), nullable=False, unique=True),
+    Column("name", text(), nullable=False, unique=True),
+    Column("memory_mb", sa.BigInteger, nullable=False),
+    Column("vcpus", sa.BigInteger, nullable=False),
+    Column("root_gb", sa.BigInteger, nullable=False),
+    Column("ephemeral_gb", sa.BigInteger, nullable=False),
+    Column("swap", sa.BigInteger, nullable=False),
+    Column("rxtx_factor", sa.Float(53), nullable=False),
+    Column("is_public", sa.Boolean, nullable=False),
+    Column("disabled", sa.Boolean, nullable=False),
+    Column("description", long_text()),
+    Column("extra_specs", Json(dict[str, str]), nullable=False),
+    *_times(),
+)
+
+flavor_access = _table(
+    "flavor_access",
+    Column("flavor_id", sa.BigInteger, primary_key=True),
+    Column("project_id", text(), primary_key=True),
+)
+
+keypairs = _table(
+    "keypairs",
+    Column("id", big_id(), primary_key=True),
+    Column("user_id", text(), nullable=False),
+    Column("name", text(), nullable=False),
+    Column("type", text(16), nullable=False),
+    Column("public_key", long_text(), nullable=False),
+    Column("fingerprint", text(), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    UniqueConstraint("user_id", "name", name="uq_keypairs_user_id_name"),
+)
+
+# user_id "" is the project as a whole; project_id "class:NAME" holds the limits of a quota class.
+quotas = _table(
+    "quotas",
+    Column("project_id", text(), primary_key=True),
+    Column("user_id", text(), primary_key=True),
+    Column("limits", Json(dict[str, int]), nullable=False),
+)
+
+quota_usages = _table(
+    "quota_usages",
+    Column("project_id", text(), primary_key=True),
+    Column("user_id", text(), primary_key=True),
+    Column("instances", sa.BigInteger, nullable=False),
+    Column("cores", sa.BigInteger, nullable=False),
+    Column("ram", sa.BigInteger, nullable=False),
+)
+
+# --- servers ---------------------------------------------------------------------------------------
+instances = _table(
+    "instances",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("project_id", text(), nullable=False),
+    Column("user_id", text(), nullable=False),
+    Column("display_name", text(), nullable=False),
+    Column("display_description", text()),
+    Column("hostname", text(), nullable=False),
+    Column("vm_state", text(32), nullable=False),
+    Column("task_state", text(48)),
+    Column("power_state", sa.Integer, nullable=False),
+    Column("progress", sa.Integer, nullable=False),
+    Column("host", text()),
+    Column("node", text()),
+    Column("availability_zone", text()),
+    Column("pinned_availability_zone", text()),
+    Column("flavorid", text(), nullable=False),
+    Column("flavor", Json(Flavor), nullable=False),
+    Column("image_ref", text(), nullable=False),
+    Column("image", Json(Image)),
+    Column("kernel_id", text(), nullable=False),
+    Column("ramdisk_id", text(), nullable=False),
+    Column("key_name", text()),
+    Column("key", Json(Key)),
+    Column("user_data", long_text()),
+    Column("metadata", Json(dict[str, str]), nullable=False),
+    Column("system_metadata", Json(dict[str, str]), nullable=False),
+    Column("tags", Json(list[str]), nullable=False),
+    Column("security_groups", Json(list[str]), nullable=False),
+    Column("requested_networks", Json(list[NetworkRequest])),
+    Column("network_info", Json(list[VIF]), nullable=False),
+    # The fixed addresses between commas, for the ip filters: ",10.0.0.3,10.1.0.7,".
+    Column("addresses", text(1024), nullable=False),
+    Column("block_devices", Json(list[BlockDevice]), nullable=False),
+    Column("personality", Json(list[Personality]), nullable=False),
+    Column("config_drive", sa.Boolean, nullable=False),
+    Column("disk_config", text(16), nullable=False),
+    Column("access_ip_v4", text(64)),
+    Column("access_ip_v6", text(64)),
+    Column("launch_index", sa.Integer, nullable=False),
+    Column("reservation_id", text(), nullable=False),
+    Column("root_device_name", text(), nullable=False),
+    Column("locked_by", text(16)),
+    Column("locked_reason", text()),
+    Column("admin_pass", text()),
+    Column("trusted_certs", Json(list[str])),
+    Column("scheduler_hints", Json(dict[str, Any]), nullable=False),
+    Column("server_group", text(36)),
+    Column("fault", Json(Fault)),
+    Column("action_uuid", text(36)),
+    *_times(),
+    Column("launched_at", Utc),
+    Column("terminated_at", Utc),
+    Column("deleted", sa.Boolean, nullable=False),
+    Index("ix_instances_project", "project_id", "deleted", "created_at", "uuid"),
+    Index("ix_instances_created", "deleted", "created_at", "uuid"),
+    Index("ix_instances_updated", "updated_at"),
+    Index("ix_instances_host", "host", "deleted", "uuid"),
+    Index("ix_instances_server_group", "server_group"),
+    Index("ix_instances_reservation", "reservation_id"),
+)
+
+actions = _table(
+    "actions",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("instance_uuid", text(36), nullable=False),
+    Column("action", text(64), nullable=False),
+    Column("operation", text(64)),
+    Column("payload", Json(dict[str, Any]), nullable=False),
+    Column("step", text(64)),
+    Column("attempt", sa.Integer, nullable=False),
+    Column("undoing", sa.Boolean, nullable=False),
+    Column("owner", text()),
+    Column("lease_until", Utc),
+    Column("outcome", text(16)),
+    Column("request_id", text(), nullable=False),
+    Column("user_id", text()),
+    Column("project_id", text()),
+    Column("start_time", Utc, nullable=False),
+    Column("finish_time", Utc),
+    Column("updated_at", Utc),
+    Column("message", text()),
+    Column("events", Json(list[Event]), nullable=False),
+    Index("ix_actions_instance", "instance_uuid", "id"),
+    Index("ix_actions_lease", "outcome", "lease_until"),
+    Index("ix_actions_owner", "outcome", "owner"),
+)
+
+# --- networks --------------------------------------------------------------------------------------
+networks = _table(
+    "networks",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("label", text(), nullable=False),
+    Column("cidr", text(64), nullable=False),
+    Column("gateway", text(64), nullable=False),
+    Column("dns", Json(list[str]), nullable=False),
+    Column("dhcp_start", text(64)),
+    Column("mtu", sa.Integer, nullable=False),
+    Column("bridge", text(15), nullable=False, unique=True),
+    Column("vlan", sa.Integer),
+    Column("bridge_interface", text(15)),
+    Column("project_id", text()),
+    # The first offset in the subnet that was never given out; freed ones are taken after the last.
+    Column("next_offset", sa.BigInteger, nullable=False),
+    Column("created_at", Utc, nullable=False),
+)
+
+# An address that was given out once; instance_uuid null: free again.
+fixed_ips = _table(
+    "fixed_ips",
+    Column("id", big_id(), primary_key=True),
+    Column("network_uuid", text(36), nullable=False),
+    Column("address", text(64), nullable=False),
+    Column("instance_uuid", text(36)),
+    Column("vif_id", text(36)),
+    Column("updated_at", Utc),
+    UniqueConstraint("network_uuid", "address", name="uq_fixed_ips_network_address"),
+    Index("ix_fixed_ips_free", "network_uuid", "instance_uuid", "updated_at"),
+    Index("ix_fixed_ips_instance", "instance_uuid"),
+)
+
+security_groups = _table(
+    "security_groups",
+    Column("id", big_id(), primary_key=True),
+    Column("project_id", text(), nullable=False),
+    Column("name", text(), nullable=False),
+    Column("description", text(), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    UniqueConstraint("project_id", "name", name="uq_security_groups_project_name"),
+)
+
+security_group_rules = _table(
+    "security_group_rules",
+    Column("id", big_id(), primary_key=True),
+    Column("parent_group_id", sa.BigInteger, nullable=False),
+    Column("protocol", text(8)),
+    Column("from_port", sa.Integer),
+    Column("to_port", sa.Integer),
+    Column("cidr", text(64)),
+    Column("group_id", sa.BigInteger),
+    Index("ix_security_group_rules_parent", "parent_group_id"),
+    Index("ix_security_group_rules_group", "group_id"),
+)
+
+security_group_members = _table(
+    "security_group_members",
+    Column("group_id", sa.BigInteger, primary_key=True),
+    Column("instance_uuid", text(36), primary_key=True),
+    Index("ix_security_group_members_instance", "instance_uuid"),
+)

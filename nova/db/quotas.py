@@ -1,0 +1,203 @@
+"""Limits, and what servers use of them. Limits are checked in the transaction that spends them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.conf import CONF
+from nova.db import models
+
+LIMITS = models.quotas
+USAGES = models.quota_usages
+
+# Resource name of a quota set -> its option in [quota]; None: unlimited unless somebody sets a limit.
+RESOURCES: dict[str, str | None] = {
+    "instances": "instances", "cores": "cores", "ram": "ram", "metadata_items": "metadata_items",
+    "injected_files": "injected_files", "injected_file_content_bytes": "injected_file_content_bytes",
+    "injected_file_path_bytes": "injected_file_path_length", "key_pairs": "key_pairs",
+    "server_groups": "server_groups", "server_group_members": "server_group_members",
+    "fixed_ips": None, "floating_ips": None, "security_groups": None, "security_group_rules": None,
+}
+# What quota_usages counts.
+COUNTED = ("instances", "cores", "ram")
+_CLASS = "class:"
+_DEFAULT = _CLASS + "default"
+
+
+# --- limits ----------------------------------------------------------------------------------
+def configured() -> dict[str, int]:
+    """The limits of the configuration, below all rows."""
+    return {name: getattr(CONF.quota, option) if option else -1 for name, option in RESOURCES.items()}
+
+
+def explicit(connection: sa.Connection, project_id: str,
+             user_id: str | None = None) -> tuple[dict[str, int], dict[str, int]]:
+    """The project's limits (defaults included), and those set for the user alone. One statement."""
+    mine = sa.and_(LIMITS.c.project_id == project_id, LIMITS.c.user_id.in_({"", user_id or ""}))
+    default = sa.and_(LIMITS.c.project_id == _DEFAULT, LIMITS.c.user_id == "")
+    found = {(row.project_id, row.user_id): row.limits
+             for row in connection.execute(sa.select(LIMITS).where(sa.or_(mine, default)))}
+    project = {**configured(), **found.get((_DEFAULT, ""), {}), **found.get((project_id, ""), {})}
+    return project, found.get((project_id, user_id), {}) if user_id else {}
+
+
+def limits(connection: sa.Connection, project_id: str, user_id: str | None = None) -> dict[str, int]:
+    """The limits in force: user before project before default class before configuration. -1: unlimited."""
+    project, user = explicit(connection, project_id, user_id)
+    return {**project, **user}
+
+
+def defaults(connection: sa.Connection) -> dict[str, int]:
+    """The limits of a project that has none of its own."""
+    return class_limits(connection, "default")
+
+
+def class_limits(connection: sa.Connection, name: str) -> dict[str, int]:
+    found = connection.scalar(sa.select(LIMITS.c.limits).where(
+        LIMITS.c.project_id == _CLASS + name, LIMITS.c.user_id == ""))
+    return {**configured(), **(found or {})}
+
+
+def set_class_limits(connection: sa.Connection, name: str, changes: dict[str, int]) -> dict[str, int]:
+    """Merge ``changes``; answers all limits of the class. Raises InvalidInput."""
+    set_limits(connection, _CLASS + name, None, changes)
+    return class_limits(connection, name)
+
+
+def set_limits(connection: sa.Connection, project_id: str, user_id: str | None, changes: dict[str, int]) -> None:
+    """Merge ``changes`` into the row. Raises InvalidInput for unknown resources and limits below -1."""
+    for name, value in changes.items():
+        if name not in RESOURCES or not -1 <= value <= 0x7FFFFFFF:
+            raise exception.InvalidInput(reason=f"{value} is not a limit of {name}")
+    this = sa.and_(LIMITS.c.project_id == project_id, LIMITS.c.user_id == (user_id or ""))
+    before = connection.scalar(sa.select(LIMITS.c.limits).where(this).with_for_update())
+    if before is not None:
+        connection.execute(sa.update(LIMITS).where(this).values(limits={**before, **changes}))
+        return
+    try:
+        connection.execute(sa.insert(LIMITS).values(
+            project_id=project_id, user_id=user_id or "", limits=changes))
+    except db_exception.DBDuplicateEntry as error:
+        raise db_exception.RetryRequest(error) from error
+
+
+def reset(connection: sa.Connection, project_id: str, user_id: str | None = None) -> None:
+    """Forget the limits of a user in the project, or of the project and all its users."""
+    statement = sa.delete(LIMITS).where(LIMITS.c.project_id == project_id)
+    connection.execute(statement.where(LIMITS.c.user_id == user_id) if user_id else statement)
+
+
+# --- usage -----------------------------------------------------------------------------------
+def usage(connection: sa.Connection, project_id: str, user_id: str | None = None) -> dict[str, int]:
+    """What the project (or one user in it) has in use; key pairs are counted for a user only."""
+    row = connection.execute(sa.select(USAGES).where(
+        USAGES.c.project_id == project_id, USAGES.c.user_id == (user_id or ""))).first()
+    used = dict.fromkeys(RESOURCES, 0)
+    if row is not None:
+        used.update({name: getattr(row, name) for name in COUNTED})
+    used["server_groups"] = count_server_groups(connection, project_id, user_id)
+    used["security_groups"] = 0 if user_id else count_security_groups(connection, project_id)
+    if user_id:
+        used["key_pairs"] = count_key_pairs(connection, user_id)
+    return used
+
+
+def count_key_pairs(connection: sa.Connection, user_id: str) -> int:
+    return connection.scalar(sa.select(sa.func.count()).select_from(models.keypairs).where(
+        models.keypairs.c.user_id == user_id)) or 0
+
+
+def count_server_groups(connection: sa.Connection, project_id: str, user_id: str | None = None) -> int:
+    groups = models.server_groups
+    statement = sa.select(sa.func.count()).select_from(groups).where(groups.c.project_id == project_id)
+    return connection.scalar(statement.where(groups.c.user_id == user_id) if user_id else statement) or 0
+
+
+def count_security_groups(connection: sa.Connection, project_id: str) -> int:
+    groups = models.security_groups
+    return connection.scalar(sa.select(sa.func.count()).select_from(groups).where(
+        groups.c.project_id == project_id)) or 0
+
+
+def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = ("",)) -> dict[str, dict[str, int]]:
+    """Hold the usage rows (made if missing) until the transaction ends: user id -> what is in use.
+
+    Two transactions that lock the same row run one after the other. user id "" is the whole project.
+    """
+    wanted = sorted(set(user_ids))
+    found = {row.user_id: {name: getattr(row, name) for name in COUNTED} for row in connection.execute(
+        sa.select(USAGES).where(USAGES.c.project_id == project_id, USAGES.c.user_id.in_(wanted))
+        .order_by(USAGES.c.user_id).with_for_update())}
+    missing = [user_id for user_id in wanted if user_id not in found]
+    if missing:
+        nothing = dict.fromkeys(COUNTED, 0)
+        try:
+            connection.execute(sa.insert(USAGES), [
+                {"project_id": project_id, "user_id": user_id, **nothing} for user_id in missing])
+        except db_exception.DBDuplicateEntry as error:  # the other one's row will be found and locked
+            raise db_exception.RetryRequest(error) from error
+        found.update({user_id: dict(nothing) for user_id in missing})
+    return found
+
+
+def reserve(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, min_count: int,
+            max_count: int) -> int:
+    """Spend quota for as many servers of ``cores`` and ``ram`` (MiB) each as fit, at most ``max_count``.
+
+    Answers how many. Raises OverQuota when not even ``min_count`` fit.
+    """
+    project, user = explicit(connection, project_id, user_id)
+    used = lock(connection, project_id, ("", user_id))
+    each = {"instances": 1, "cores": cores, "ram": ram}
+    count = min(_room(project, used[""], each, min_count, max_count),
+                _room(user, used[user_id], each, min_count, max_count))
+    spend(connection, project_id, user_id, count, count * cores, count * ram)
+    return count
+
+
+def _room(limits: dict[str, int], used: dict[str, int], each: dict[str, int], min_count: int, max_count: int) -> int:
+    """How many servers fit below ``limits`` (resources without one are unlimited). Raises OverQuota."""
+    count = max_count
+    overs = []
+    for name in sorted(each):
+        limit, amount = limits.get(name, -1), each[name]
+        if limit < 0 or amount <= 0:
+            continue
+        fit = (limit - used[name]) // amount
+        count = min(count, fit)
+        if fit < min_count:
+            overs.append(name)
+    if overs:
+        raise exception.OverQuota(
+            overs=", ".join(overs), req=", ".join(str(each[name] * min_count) for name in overs),
+            used=", ".join(str(used[name]) for name in overs), allowed=", ".join(str(limits[name]) for name in overs))
+    return count
+
+
+def release(connection: sa.Connection, project_id: str, user_id: str, instances: int, cores: int, ram: int) -> None:
+    """Give back what servers had; never below nothing."""
+    spend(connection, project_id, user_id, -instances, -cores, -ram)
+
+
+def spend(connection: sa.Connection, project_id: str, user_id: str, instances: int = 0, cores: int = 0,
+          ram: int = 0) -> None:
+    """Add to (or, below zero, take from) the usage of the project and of the user, unchecked."""
+    amounts = {"instances": instances, "cores": cores, "ram": ram}
+    changes = {}
+    for name, amount in amounts.items():
+        after = USAGES.c[name] + amount
+        changes[name] = sa.case((after < 0, 0), else_=after) if amount < 0 else after
+    connection.execute(sa.update(USAGES).where(
+        USAGES.c.project_id == project_id, USAGES.c.user_id.in_(["", user_id])).values(changes))
+
+
+def serialize(connection: sa.Connection, name: str) -> None:
+    """Let transactions that change the set called ``name`` run one after the other.
+
+    For checks over all rows of a table, which no row lock covers: the lock is a usage row of no project.
+    """
+    lock(connection, "", (name,))

@@ -1,0 +1,71 @@
+"""Column types that behave the same on SQLite, PostgreSQL and MariaDB."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+
+class Json(sa.types.TypeDecorator[Any]):
+    """A value of a msgspec-known type, stored as JSON text (never queried by content)."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, value_type: Any) -> None:
+        super().__init__()
+        self.value_type = value_type
+        self._decode = msgspec.json.Decoder(value_type).decode
+
+    @property
+    def _static_cache_key(self) -> Any:
+        return (type(self), repr(self.value_type))
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
+        if dialect.name in ("mysql", "mariadb"):
+            return dialect.type_descriptor(mysql.LONGTEXT())
+        return dialect.type_descriptor(sa.Text())
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
+        return None if value is None else msgspec.json.encode(value).decode()
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
+        return None if value is None else self._decode(value)
+
+
+class Utc(sa.types.TypeDecorator[datetime.datetime]):
+    """An aware UTC time with microseconds (databases keep it without a zone)."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
+        if dialect.name in ("mysql", "mariadb"):
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        return dialect.type_descriptor(sa.DateTime())
+
+    def process_bind_param(self, value: datetime.datetime | None, dialect: sa.Dialect) -> datetime.datetime | None:
+        if value is None:
+            return None
+        return value.astimezone(datetime.UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime.datetime | None:
+        return None if value is None else value.replace(tzinfo=datetime.UTC)
+
+
+def text(length: int = 255) -> sa.String[Any] | Any:
+    """A short string; longer ones (user data, keys) are ``long_text``."""
+    return sa.String(length)
+
+
+def long_text() -> Any:
+    return sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+
+
+def big_id() -> Any:
+    """A growing integer key (SQLite only counts plain INTEGER keys up)."""
+    return sa.BigInteger().with_variant(sa.Integer(), "sqlite")

@@ -1,0 +1,185 @@
+"""What this host has plugged, kept in files: networks/<network id>/ below the state path.
+
+Records are written before anything is made and removed after everything is unmade, so whatever
+exists on the host under our names is recorded here, also after a crash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import msgspec
+
+from nova.objects.base import Object
+from nova.objects.network import VIF, FilterRule
+
+LOG = logging.getLogger(__name__)
+
+DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,15}")
+MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
+IDENTIFIER = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+class HostNet(Object, kw_only=True):
+    """One network as this host needs it. ``link`` numbers its point-to-point link to the root namespace."""
+
+    id: str
+    label: str = ""
+    bridge: str
+    cidr: str
+    gateway: str
+    dns: list[str] = []
+    mtu: int = 1500
+    vlan: int | None = None
+    bridge_interface: str | None = None
+    link: int | None = None
+
+    @property
+    def namespace(self) -> str:
+        return f"nova-{self.id[:12]}"
+
+    @property
+    def short(self) -> str:
+        """The part of device names that tells networks apart: names have at most 15 characters."""
+        return self.id.replace("-", "")[:11]
+
+    @property
+    def bridge_port(self) -> str:
+        """The bridge's end of the veth pair to the namespace."""
+        return f"nvp{self.short}"
+
+    @property
+    def uplink_port(self) -> str:
+        """The root namespace's end of the veth pair that guests reach the outside by."""
+        return f"nvu{self.short}"
+
+    @property
+    def wire_port(self) -> str | None:
+        """The port towards other hosts: a VLAN of the host's interface, or the interface itself."""
+        if not self.bridge_interface:
+            return None
+        return self.bridge_interface if self.vlan is None else f"nvl{self.short}"
+
+    @property
+    def prefix(self) -> int:
+        return ipaddress.ip_network(self.cidr).prefixlen
+
+
+class Guest(Object, kw_only=True):
+    """The interfaces of one instance on one network, and the rules of the instance."""
+
+    uuid: str
+    hostname: str = ""
+    vifs: list[VIF] = []
+    rules: list[FilterRule] = []
+
+
+def of_vif(vif: VIF) -> HostNet:
+    """The network that a VIF belongs to.
+
+    Raises ValueError for one that lacks what a host needs, or has values that must not get into
+    the configuration of the system's tools.
+    """
+    cidr = ipaddress.IPv4Network(vif.cidr or ipaddress.ip_interface(f"{vif.address}/{vif.prefix}").network)
+    ipaddress.IPv4Address(vif.address)
+    devices = [vif.bridge, vif.devname] + ([vif.bridge_interface] if vif.bridge_interface else [])
+    for value, pattern in [(vif.network_id, IDENTIFIER), (vif.mac, MAC), *((name, DEVICE) for name in devices)]:
+        if not pattern.fullmatch(value):
+            raise ValueError(f"{value!r} is not usable for the interface {vif.id}")
+    return HostNet(id=vif.network_id, label=vif.label, bridge=vif.bridge, cidr=str(cidr),
+                   gateway=str(ipaddress.IPv4Address(vif.gateway or "none")),
+                   dns=[str(ipaddress.ip_address(address)) for address in vif.dns], mtu=vif.mtu, vlan=vif.vlan,
+                   bridge_interface=vif.bridge_interface)
+
+
+def tag(state_path: str) -> str:
+    """A short name for everything that belongs to one state path: several may share a machine."""
+    return hashlib.sha256(os.path.abspath(state_path).encode()).hexdigest()[:8]
+
+
+class Records:
+    """The files. Callers hold the lock of the network they write to."""
+
+    def __init__(self, state_path: str) -> None:
+        self.root = os.path.join(state_path, "networks")
+
+    def networks(self) -> list[str]:
+        try:
+            return sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
+        except FileNotFoundError:
+            return []
+
+    def network(self, network_id: str) -> HostNet | None:
+        return _read(self._network_file(network_id), HostNet)
+
+    def save_network(self, net: HostNet) -> None:
+        _write(self._network_file(net.id), net)
+
+    def forget_network(self, network_id: str) -> None:
+        shutil.rmtree(os.path.join(self.root, network_id), ignore_errors=True)
+
+    def guest(self, network_id: str, uuid: str) -> Guest | None:
+        return _read(self._guest_file(network_id, uuid), Guest)
+
+    def guests(self, network_id: str) -> Iterator[Guest]:
+        """Every guest of a network; unreadable files count as guests without interfaces."""
+        for uuid in self.guest_ids(network_id):
+            yield self.guest(network_id, uuid) or Guest(uuid=uuid)
+
+    def guest_ids(self, network_id: str) -> list[str]:
+        try:
+            names = os.listdir(os.path.join(self.root, network_id, "instances"))
+        except FileNotFoundError:
+            return []
+        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+
+    def networks_of(self, uuid: str) -> list[str]:
+        return [network for network in self.networks() if os.path.exists(self._guest_file(network, uuid))]
+
+    def save_guest(self, network_id: str, guest: Guest) -> None:
+        _write(self._guest_file(network_id, guest.uuid), guest)
+
+    def forget_guest(self, network_id: str, uuid: str) -> None:
+        try:
+            os.unlink(self._guest_file(network_id, uuid))
+        except FileNotFoundError:
+            return
+
+    def _network_file(self, network_id: str) -> str:
+        return os.path.join(self.root, network_id, "network.json")
+
+    def _guest_file(self, network_id: str, uuid: str) -> str:
+        return os.path.join(self.root, network_id, "instances", f"{uuid}.json")
+
+
+def _read(path: str, kind: type) -> object | None:
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        LOG.warning("Ignoring the unreadable record %s: %s", path, error)
+        return None
+
+
+def _write(path: str, value: Object) -> None:
+    """Replace a file in one go; readers see the old or the new one."""
+    data = msgspec.json.encode(value)
+    folder = os.path.dirname(path)
+    os.makedirs(folder, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,103 @@
+"""Build: from an accepted request to a running guest.
+
+place (conductor) → network, disks, start (on the host). A host that fails is cleaned up and the
+build goes on with the next alternate; the last failure is the server's fault.
+"""
+
+from __future__ import annotations
+
+from nova import exception
+from nova.objects import states
+from nova.objects.action import Failure
+from nova.objects.base import Object, utcnow
+from nova.objects.scheduling import RequestSpec, Selection
+from nova.operations.base import CONDUCTOR, Operation, Rules, step
+from nova.operations.contexts import Control, Host
+
+_EVENT = "compute__do_build_and_run_instance"
+
+
+class BuildData(Object, kw_only=True):
+    """``candidates``: the host in use first, then the alternates. ``tries`` counts hosts tried."""
+
+    spec: RequestSpec
+    candidates: list[Selection] = []
+    selected: bool = False
+    host: str = ""
+    tries: int = 0
+    max_tries: int = 3
+
+
+class Build(Operation):
+    name = "build"
+    action = "create"
+    rules = Rules(label="create", vm_states=frozenset({states.BUILDING}), launched=False)
+    data_type = BuildData
+    task_state = states.SCHEDULING
+    retry_from = "place"
+
+    @step(CONDUCTOR, undo="unplace")
+    def place(self, ctl: Control) -> None:
+        data: BuildData = self.data
+        if not data.selected:
+            ctl.group_hosts(data.spec)
+            data.candidates = ctl.select(data.spec)[0]
+            data.selected = True
+        if not data.candidates:
+            raise exception.MaxRetriesExceeded(instance_uuid=self.instance.uuid)
+        selection = data.candidates[0]
+        data.host = selection.host
+        ctl.claim(selection, data.spec.resources)
+        ctl.take_addresses()
+        ctl.set(host=selection.host, node=selection.node)
+
+    @step("host", event=_EVENT, task_state=states.NETWORKING, undo="unplug")
+    def network(self, host: Host) -> None:
+        host.network.plug(host.instance, host.rules)
+
+    @step("host", event=_EVENT, task_state=states.BLOCK_DEVICE_MAPPING, undo="wipe")
+    def disks(self, host: Host) -> None:
+        host.prepare_disks()
+
+    @step("host", event=_EVENT, task_state=states.SPAWNING)
+    def start(self, host: Host) -> None:
+        host.spawn()
+        host.set(power_state=host.driver.power_state(host.instance.uuid))
+
+    # --- compensations ---------------------------------------------------------------------------
+    def unplug(self, host: Host) -> None:
+        host.network.unplug(host.instance)
+
+    def wipe(self, host: Host) -> None:
+        host.driver.destroy(host.instance)
+
+    def unplace(self, ctl: Control) -> None:
+        data: BuildData = self.data
+        ctl.finish_io(failed=True)
+        ctl.release_claim()
+        ctl.set(host=None, node=None, availability_zone=None)
+        if data.candidates:
+            data.spec.ignore_hosts = [*data.spec.ignore_hosts, data.candidates.pop(0).host]
+        data.host = ""
+
+    # --- decisions ---------------------------------------------------------------------------------
+    def may_retry(self, failure: Failure) -> bool:
+        data: BuildData = self.data
+        # Losing the room to another server is nobody's fault; every host is lost at most once.
+        if failure.kind != "ClaimLost":
+            data.tries += 1
+        if not failure.retry or data.tries >= data.max_tries:
+            return False
+        # Out of alternates with tries left: ask again, without the hosts that failed.
+        if not data.candidates:
+            data.selected = False
+        return True
+
+    def succeeded(self, ctl: Control) -> None:
+        ctl.finish_io(failed=False)
+        ctl.set(vm_state=states.ACTIVE, task_state=None, launched_at=utcnow(), progress=0)
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        ctl.release_addresses()
+        ctl.set(vm_state=states.ERROR, task_state=None)
+        ctl.fault(failure)

@@ -1,0 +1,13 @@
+"""The host name that a server gets from its display name (facts/errors.md section 9)."""
+
+from __future__ import annotations
+
+import re
+
+
+def hostname_of(display_name: str, default: str) -> str:
+    """At most 63 characters of a-z 0-9 and ``-``; ``default`` when nothing usable is left."""
+    latin = display_name.encode("latin-1", "ignore").decode("latin-1")
+    dashed = re.sub(r"[ _.]", "-", latin)
+    plain = re.sub(r"[^\w-]", "", dashed, flags=re.ASCII).lower()
+    return plain[:63].strip(".-") or default

@@ -1,0 +1,147 @@
+"""Power actions: one step on the server's host each, and what the server is afterwards."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from nova.objects import states
+from nova.operations.base import Operation, Rules, step
+from nova.operations.contexts import Control, Host
+
+
+class _PowerAction(Operation):
+    """``final`` is the vm_state of success; the step reports the power state it left."""
+
+    final: ClassVar[str]
+
+    def succeeded(self, ctl: Control) -> None:
+        ctl.set(vm_state=self.final, task_state=None)
+
+
+def _report(host: Host) -> None:
+    host.set(power_state=host.driver.power_state(host.instance.uuid))
+
+
+class Start(_PowerAction):
+    name = action = "start"
+    rules = Rules(label="start", vm_states=frozenset({states.STOPPED}), host="needed")
+    task_state = states.POWERING_ON
+    final = states.ACTIVE
+
+    @step("host", event="compute_start_instance", task_state=states.POWERING_ON)
+    def power_on(self, host: Host) -> None:
+        host.network.plug(host.instance, host.rules)
+        host.driver.power_on(host.instance)
+        _report(host)
+
+
+class Stop(_PowerAction):
+    name = action = "stop"
+    rules = Rules(label="stop", vm_states=frozenset({states.ACTIVE, states.ERROR}), host="needed")
+    task_state = states.POWERING_OFF
+    final = states.STOPPED
+
+    @step("host", event="compute_stop_instance", task_state=states.POWERING_OFF)
+    def power_off(self, host: Host) -> None:
+        host.driver.power_off(host.instance, timeout=host.shutdown_timeout)
+        _report(host)
+
+    def succeeded(self, ctl: Control) -> None:
+        super().succeeded(ctl)
+        ctl.set(progress=0)
+
+
+class ForceStop(Stop):
+    """What the power sync starts for a guest that runs though its server is stopped, or the reverse."""
+
+    name = "force_stop"
+    rules = Rules(label="stop", host="needed", lock=False)
+
+    @step("host", event="compute_stop_instance", task_state=states.POWERING_OFF)
+    def power_off(self, host: Host) -> None:
+        host.driver.power_off(host.instance)
+        _report(host)
+
+
+class RebootSoft(_PowerAction):
+    name = "reboot_soft"
+    action = "reboot"
+    rules = Rules(label="reboot", vm_states=frozenset({states.ACTIVE}))
+    task_state = states.REBOOTING
+    final = states.ACTIVE
+
+    @step("host", event="compute_reboot_instance", task_state=states.REBOOT_STARTED)
+    def reboot(self, host: Host) -> None:
+        host.network.plug(host.instance, host.rules)
+        host.driver.reboot(host.instance, hard=False, timeout=host.shutdown_timeout)
+        _report(host)
+
+
+class RebootHard(_PowerAction):
+    name = "reboot_hard"
+    action = "reboot"
+    rules = Rules(
+        label="reboot",
+        vm_states=frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED, states.ERROR}),
+        task_states=frozenset({
+            None, states.REBOOTING, states.REBOOT_PENDING, states.REBOOT_STARTED, states.RESUMING,
+            states.REBOOTING_HARD, states.UNPAUSING, states.PAUSING, states.SUSPENDING}),
+        preempts=True,
+    )
+    task_state = states.REBOOTING_HARD
+    final = states.ACTIVE
+
+    @step("host", event="compute_reboot_instance", task_state=states.REBOOT_STARTED_HARD)
+    def reboot(self, host: Host) -> None:
+        host.network.plug(host.instance, host.rules)
+        host.driver.reboot(host.instance, hard=True)
+        _report(host)
+
+
+class Pause(_PowerAction):
+    name = action = "pause"
+    rules = Rules(label="pause", vm_states=frozenset({states.ACTIVE}))
+    task_state = states.PAUSING
+    final = states.PAUSED
+
+    @step("host", event="compute_pause_instance", task_state=states.PAUSING)
+    def pause(self, host: Host) -> None:
+        host.driver.pause(host.instance)
+        _report(host)
+
+
+class Unpause(_PowerAction):
+    name = action = "unpause"
+    rules = Rules(label="unpause", vm_states=frozenset({states.PAUSED}))
+    task_state = states.UNPAUSING
+    final = states.ACTIVE
+
+    @step("host", event="compute_unpause_instance", task_state=states.UNPAUSING)
+    def unpause(self, host: Host) -> None:
+        host.driver.unpause(host.instance)
+        _report(host)
+
+
+class Suspend(_PowerAction):
+    name = action = "suspend"
+    rules = Rules(label="suspend", vm_states=frozenset({states.ACTIVE}))
+    task_state = states.SUSPENDING
+    final = states.SUSPENDED
+
+    @step("host", event="compute_suspend_instance", task_state=states.SUSPENDING)
+    def suspend(self, host: Host) -> None:
+        host.driver.suspend(host.instance)
+        _report(host)
+
+
+class Resume(_PowerAction):
+    name = action = "resume"
+    rules = Rules(label="resume", vm_states=frozenset({states.SUSPENDED}))
+    task_state = states.RESUMING
+    final = states.ACTIVE
+
+    @step("host", event="compute_resume_instance", task_state=states.RESUMING)
+    def resume(self, host: Host) -> None:
+        host.network.plug(host.instance, host.rules)
+        host.driver.resume(host.instance)
+        _report(host)

@@ -1,0 +1,32 @@
+"""Flavors, their extra specs and who may use them."""
+
+from nova.policies.base import ADMIN, READER, rule
+
+RULES = [
+    rule("os_compute_api:os-flavor-access:add_tenant_access", ADMIN, "Give a project access to a flavor.",
+         "POST /flavors/{flavor_id}/action (addTenantAccess)"),
+    rule("os_compute_api:os-flavor-access:remove_tenant_access", ADMIN, "Take access to a flavor from a project.",
+         "POST /flavors/{flavor_id}/action (removeTenantAccess)"),
+    rule("os_compute_api:os-flavor-access", ADMIN, "List the projects with access to a flavor.",
+         "GET /flavors/{flavor_id}/os-flavor-access"),
+    rule("os_compute_api:os-flavor-extra-specs:show", READER, "Show extra specs of a flavor.",
+         "GET /flavors/{flavor_id}/os-extra_specs/{flavor_extra_spec_key}"),
+    rule("os_compute_api:os-flavor-extra-specs:create", ADMIN, "Create extra specs of a flavor.",
+         "POST /flavors/{flavor_id}/os-extra_specs/"),
+    rule("os_compute_api:os-flavor-extra-specs:update", ADMIN, "Change extra specs of a flavor.",
+         "PUT /flavors/{flavor_id}/os-extra_specs/{flavor_extra_spec_key}"),
+    rule("os_compute_api:os-flavor-extra-specs:delete", ADMIN, "Delete extra specs of a flavor.",
+         "DELETE /flavors/{flavor_id}/os-extra_specs/{flavor_extra_spec_key}"),
+    rule("os_compute_api:os-flavor-extra-specs:index", READER, "List extra specs of a flavor.",
+         "GET /flavors/{flavor_id}/os-extra_specs/",
+         "POST /flavors",
+         "GET /flavors/detail",
+         "GET /flavors/{flavor_id}",
+         "PUT /flavors/{flavor_id}"),
+    rule("os_compute_api:os-flavor-manage:create", ADMIN, "Create a flavor.",
+         "POST /flavors"),
+    rule("os_compute_api:os-flavor-manage:update", ADMIN, "Change a flavor.",
+         "PUT /flavors/{flavor_id}"),
+    rule("os_compute_api:os-flavor-manage:delete", ADMIN, "Delete a flavor.",
+         "DELETE /flavors/{flavor_id}"),
+]

@@ -1,0 +1,191 @@
+"""The images that guests of this host stand on: each is downloaded, checked and converted once.
+
+A cached image is raw or qcow2 and complete: it gets its name when it is finished. The name is the
+image's id and its format (``<id>.qcow2``), below ``instances_path``/``[image_cache]subdirectory_name``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from nova import exception
+from nova.conf import CONF
+from nova.virt import qemuimg
+
+LOG = logging.getLogger(__name__)
+
+# Glance's disk formats and what QEMU calls them. Kernels, ramdisks and machine images are plain data.
+DISK_FORMATS = {
+    "raw": "raw", "ami": "raw", "aki": "raw", "ari": "raw", "iso": "raw",
+    "qcow2": "qcow2", "vmdk": "vmdk", "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx",
+}
+# The kinds of VMDK that are a single file; the others refer to files of the host.
+_VMDK_KINDS = ("monolithicSparse", "streamOptimized")
+
+# A build that fetched its image a moment ago may not have its disk on it yet.
+_GRACE = 300
+
+
+def cached_format(disk_format: str | None) -> str:
+    """In which format (raw or qcow2) an image of Glance's ``disk_format`` is kept. Raises ImageUnacceptable."""
+    if disk_format not in DISK_FORMATS:
+        raise exception.ImageUnacceptable(image_id="", reason=f"disk format {disk_format} is not supported")
+    return "raw" if DISK_FORMATS[disk_format] == "raw" or CONF.force_raw_images else "qcow2"
+
+
+class ImageCache:
+    """The cache in ``directory`` (default: as configured). Safe among threads and processes."""
+
+    def __init__(self, directory: str | None = None) -> None:
+        self.directory = directory or os.path.join(CONF.instances_path, CONF.image_cache.subdirectory_name)
+
+    def fetch(self, image_id: str, download: Callable[[str], None], disk_format: str | None) -> str:
+        """The path of the cached image; its format is ``cached_format(disk_format)``.
+
+        ``download`` writes the image's data to the (new) file that it is given; it is called when the
+        image is not here yet, once even if many builds want the image at the same time.
+        Raises ImageUnacceptable (not what ``disk_format`` says, or it refers to other files) and DiskFull.
+        """
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", image_id):
+            raise exception.ImageUnacceptable(image_id=image_id, reason="its id is no file name")
+        with _blame(image_id):
+            path = os.path.join(self.directory, f"{image_id}.{cached_format(disk_format)}")
+            with self._locked(image_id):
+                if not os.path.exists(path):
+                    self._add(image_id, download, DISK_FORMATS[disk_format or ""], disk_format, path)
+                os.utime(path)
+        return path
+
+    def clean(self, used: set[str]) -> list[str]:
+        """Remove images that are not in ``used`` (paths) and were not for long; the paths that went.
+
+        Each call notes when an image was last seen in use: its modification time.
+        """
+        removed: list[str] = []
+        if not os.path.isdir(self.directory):
+            return removed
+        keep = max(CONF.image_cache.remove_unused_original_minimum_age_seconds, _GRACE)
+        for name in sorted(os.listdir(self.directory)):
+            path = os.path.join(self.directory, name)
+            if not os.path.isfile(path) or name.startswith("."):
+                continue
+            image_id, _, kind = name.rpartition(".")
+            if kind in ("raw", "qcow2") and path in used:
+                os.utime(path)
+            elif kind in ("part", "conv") or CONF.image_cache.remove_unused_base_images:
+                with self._locked(image_id, wait=False) as locked:
+                    # a half-made file whose lock is free is a crash's
+                    if locked and (kind in ("part", "conv") or _age(path) > keep):
+                        os.unlink(path)
+                        removed.append(path)
+        for path in removed:
+            LOG.info("Removed %s from the image cache", os.path.basename(path))
+        return removed
+
+    # --- inside ------------------------------------------------------------------------------------
+    def _add(self, image_id: str, download: Callable[[str], None], qemu_format: str, disk_format: str | None,
+             path: str) -> None:
+        part = os.path.join(self.directory, f"{image_id}.part")
+        converted = os.path.join(self.directory, f"{image_id}.conv")
+        started = time.monotonic()
+        try:
+            _remove(part, converted)
+            download(part)
+            inspect(image_id, part, disk_format)
+            if path.endswith(f".{qemu_format}"):
+                ready = part
+            else:
+                qemuimg.convert(part, qemu_format, converted, path.rpartition(".")[2])
+                ready = converted
+            os.chmod(ready, 0o644)
+            os.rename(ready, path)
+        finally:
+            _remove(part, converted)
+        LOG.info("Cached image %s (%d MiB) in %.1f s", image_id, os.stat(path).st_size >> 20,
+                 time.monotonic() - started)
+
+    @contextlib.contextmanager
+    def _locked(self, image_id: str, wait: bool = True) -> Iterator[bool]:
+        """Hold the image's lock; yields False when ``wait`` is false and somebody else has it."""
+        locks = os.path.join(self.directory, "locks")
+        os.makedirs(locks, mode=0o755, exist_ok=True)
+        with open(os.path.join(locks, image_id), "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+
+
+def inspect(image_id: str, path: str, disk_format: str | None) -> dict[str, Any]:
+    """Refuse an image that is not what ``disk_format`` says or that refers to other files.
+
+    Raises ImageUnacceptable; returns what qemu-img says of the image.
+    """
+    def refuse(reason: str) -> exception.ImageUnacceptable:
+        return exception.ImageUnacceptable(image_id=image_id, reason=reason)
+
+    expected = DISK_FORMATS.get(disk_format or "")
+    if expected is None:
+        raise refuse(f"disk format {disk_format} is not supported")
+    found = qemuimg.sniff(path)
+    if disk_format == "iso":
+        if found != "iso":
+            raise refuse("its content is not in the format iso")
+    elif expected == "raw" and found not in (None, "iso"):
+        raise refuse(f"its content is in the format {found}, not {disk_format}")
+    elif expected != "raw" and found != expected and not (expected == "vpc" and found is None):
+        # (a VHD of fixed size has its mark at the end)
+        raise refuse(f"its content is not in the format {disk_format}")
+    if expected == "qcow2":
+        header = qemuimg.Qcow2Header(path)
+        if header.backing is not None or header.data_file:
+            raise refuse("it refers to another file")
+        if header.encrypted:
+            raise refuse("it is encrypted")
+    try:
+        facts = qemuimg.info(path, expected)
+    except exception.InvalidDiskInfo as error:
+        raise refuse(f"its content is not in the format {disk_format} ({error.message})") from error
+    detail = facts.get("format-specific", {}).get("data", {})
+    if facts.get("backing-filename") or detail.get("data-file"):
+        raise refuse("it refers to another file")
+    if facts.get("encrypted"):
+        raise refuse("it is encrypted")
+    if expected == "vmdk" and detail.get("create-type") not in _VMDK_KINDS:
+        raise refuse(f"a VMDK of type {detail.get('create-type')} refers to other files")
+    return facts
+
+
+@contextlib.contextmanager
+def _blame(image_id: str) -> Iterator[None]:
+    """Say which image, and that a file system is full."""
+    try:
+        yield
+    except exception.ImageUnacceptable as error:
+        raise exception.ImageUnacceptable(image_id=image_id, reason=error.kwargs.get("reason", "")) from error
+    except exception.InvalidDiskInfo as error:
+        raise exception.ImageUnacceptable(image_id=image_id, reason=error.message) from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise exception.DiskFull(reason=f"no room for image {image_id}") from error
+        raise
+
+
+def _age(path: str) -> float:
+    return time.time() - os.stat(path).st_mtime
+
+
+def _remove(*paths: str) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)

@@ -1,0 +1,56 @@
+"""The serial console log of a guest: written by virtlogd, kept across reboots, cut into pieces by it."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from nova import exception
+
+LOG_NAME = "console.log"
+# The most that is read of a log, from its end.
+MAX_BYTES = 100 * 1024
+
+
+def log_path(directory: str) -> str:
+    return os.path.join(directory, LOG_NAME)
+
+
+def read(directory: str, instance_id: str, lines: int | None = None) -> bytes:
+    """The last ``lines`` of the log (None: all), of at most MAX_BYTES. Raises ConsoleLogUnavailable."""
+    path = log_path(directory)
+    # virtlogd moves a full piece to .0, an older one to .1 and so on
+    older = sorted((piece for piece in glob.glob(glob.escape(path) + ".*") if piece.rpartition(".")[2].isdigit()),
+                   key=lambda piece: int(piece.rpartition(".")[2]))
+    tail = b""
+    found = False
+    for piece in [path, *older]:
+        try:
+            tail = _end_of(piece, MAX_BYTES - len(tail)) + tail
+            found = True
+        except FileNotFoundError:
+            continue  # not written yet, or just being moved
+        if len(tail) >= MAX_BYTES:
+            break
+    if not found:
+        raise exception.ConsoleLogUnavailable(instance_id=instance_id)
+    return tail if lines is None or lines < 0 else last_lines(tail, lines)
+
+
+def last_lines(text: bytes, count: int) -> bytes:
+    """The last ``count`` lines; a newline at the end belongs to the last one."""
+    if count <= 0:
+        return b""
+    start = len(text) - 1 if text.endswith(b"\n") else len(text)
+    for _ in range(count):
+        start = text.rfind(b"\n", 0, start)
+        if start < 0:
+            return text
+    return text[start + 1:]
+
+
+def _end_of(path: str, size: int) -> bytes:
+    with open(path, "rb") as file:
+        length = os.fstat(file.fileno()).st_size
+        file.seek(max(0, length - size))
+        return file.read(size)

@@ -1,0 +1,45 @@
+"""What libvirt's errors mean here."""
+
+from __future__ import annotations
+
+import libvirt
+
+from nova import exception
+
+# The connection, not the request, failed.
+_CONNECTION_DOMAINS = frozenset({libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC})
+_CONNECTION_CODES = frozenset({
+    libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_RPC, libvirt.VIR_ERR_NO_CONNECT,
+    libvirt.VIR_ERR_INVALID_CONN, libvirt.VIR_ERR_OPERATION_FAILED,
+})
+# The definition of the guest asks for what this hypervisor does not have.
+_BAD_REQUEST_CODES = frozenset({
+    libvirt.VIR_ERR_CONFIG_UNSUPPORTED, libvirt.VIR_ERR_XML_ERROR, libvirt.VIR_ERR_XML_DETAIL,
+    libvirt.VIR_ERR_UNKNOWN_HOST,
+})
+
+
+def is_disconnect(error: libvirt.libvirtError) -> bool:
+    """Whether the connection to libvirtd is gone (so that the call may be repeated on a new one)."""
+    if error.get_error_code() in (libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_INVALID_CONN):
+        return True
+    return error.get_error_domain() in _CONNECTION_DOMAINS and error.get_error_code() in _CONNECTION_CODES
+
+
+def is_missing(error: libvirt.libvirtError) -> bool:
+    """Whether the domain does not exist (any more)."""
+    return error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
+
+
+def translate(error: libvirt.libvirtError, host: str, uuid: str) -> Exception:
+    """The exception that tells the caller; the libvirt error itself where there is none better."""
+    text = error.get_error_message() or str(error)
+    if is_disconnect(error):
+        return exception.HypervisorUnavailable(reason=host)
+    if is_missing(error):
+        return exception.GuestNotFound(instance_uuid=uuid)
+    if error.get_error_code() in _BAD_REQUEST_CODES:
+        return exception.InvalidInput(reason=f"the hypervisor cannot run this server: {text}")
+    if "No space left on device" in text:
+        return exception.DiskFull(reason="the hypervisor found no space left")
+    return error

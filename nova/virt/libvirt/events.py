@@ -1,0 +1,91 @@
+"""From libvirt's lifecycle events to "this guest is now like that".
+
+An event says only that a guest changed; its state is read when the event is handled, so a report is
+never older than the guest. After a reconnect every guest whose state differs from the last known is reported.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from nova import exception
+from nova.objects.compute import GuestStatus
+
+LOG = logging.getLogger(__name__)
+
+
+class EventReporter:
+    """Hands changes of Nova's guests to ``report`` in one thread of its own.
+
+    ``look(uuid)`` is the state of one of Nova's guests (GuestNotFound: not there, or not Nova's) and
+    ``look_all()`` those of all.
+    """
+
+    def __init__(self, look: Callable[[str], int], look_all: Callable[[], list[GuestStatus]],
+                 report: Callable[[GuestStatus], None]) -> None:
+        self._look = look
+        self._look_all = look_all
+        self._report = report
+        self._known: dict[str, int] = {}
+        # a uuid: it changed; None: anything may have; _END: stop
+        self._changes: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="libvirt-guests", daemon=True)
+
+    _END = ""
+
+    def start(self) -> None:
+        """What guests are like now is known; only changes are reported."""
+        self._known = {guest.uuid: guest.power_state for guest in self._look_all()}
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._changes.put(self._END)
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+
+    def changed(self, uuid: str) -> None:
+        """A guest (of anybody) changed. Returns at once: this is called in libvirt's thread."""
+        self._changes.put(uuid)
+
+    def reconnected(self) -> None:
+        """Events may have been missed."""
+        self._changes.put(None)
+
+    # --- inside ------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        while True:
+            uuid = self._changes.get()
+            if uuid == self._END:
+                return
+            try:
+                if uuid is None:
+                    self._compare()
+                else:
+                    self._check(uuid)
+            except exception.HypervisorUnavailable:
+                LOG.info("libvirt is away; the guests are compared when it is back")
+            except Exception:
+                LOG.exception("A change of guest %s could not be reported", uuid or "(any)")
+
+    def _check(self, uuid: str) -> None:
+        try:
+            self._note(GuestStatus(uuid=uuid, power_state=self._look(uuid)))
+        except exception.GuestNotFound:
+            self._known.pop(uuid, None)
+
+    def _compare(self) -> None:
+        guests = self._look_all()
+        for gone in self._known.keys() - {guest.uuid for guest in guests}:
+            del self._known[gone]
+        for guest in guests:
+            self._note(guest)
+
+    def _note(self, guest: GuestStatus) -> None:
+        if self._known.get(guest.uuid) == guest.power_state:
+            return
+        self._known[guest.uuid] = guest.power_state
+        LOG.debug("Guest %s is now in power state %s", guest.uuid, guest.power_state)
+        self._report(guest)

@@ -1,0 +1,180 @@
+"""The connection to libvirt: made when needed, watched, and made again when libvirtd restarts.
+
+libvirt needs one thread of the process for its events; it is started with the first connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import libvirt
+
+from nova import exception
+from nova.conf import CONF
+from nova.virt.libvirt import errors
+
+LOG = logging.getLogger(__name__)
+
+# A connection without a sign of life for KEEPALIVE_INTERVAL * KEEPALIVE_COUNT seconds is closed.
+KEEPALIVE_INTERVAL = 5
+KEEPALIVE_COUNT = 5
+# Seconds between two attempts to connect.
+RETRY_INTERVAL = 1.0
+
+_loop_lock = threading.Lock()
+_loop_runs = False
+
+
+def _start_event_loop() -> None:
+    """Once per process, before the first connection."""
+    global _loop_runs
+    with _loop_lock:
+        if _loop_runs:
+            return
+        # libvirt would print every error to stderr, also those that are expected
+        libvirt.registerErrorHandler(lambda _context, _error: None, None)
+        libvirt.virEventRegisterDefaultImpl()
+        threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()
+        _loop_runs = True
+
+
+def _run_events() -> None:
+    while True:
+        try:
+            libvirt.virEventRunDefaultImpl()
+        except libvirt.libvirtError:
+            LOG.exception("libvirt's event loop failed; it goes on")
+            time.sleep(RETRY_INTERVAL)
+
+
+class Host:
+    """The connection of one driver.
+
+    ``on_lifecycle(uuid)`` is called, in libvirt's thread, when the state of any domain changed;
+    ``on_connected()`` after every connection that is made.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.on_lifecycle: Callable[[str], None] | None = None
+        self.on_connected: Callable[[], None] | None = None
+        self._connection: libvirt.virConnect | None = None
+        self._lock = threading.Lock()
+        self._lost = threading.Event()
+        self._stopped = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Connect (HypervisorUnavailable if that is not possible) and keep connected until stop()."""
+        self._stopped.clear()
+        self.connection()
+        self._watcher = threading.Thread(target=self._watch, name="libvirt-watch", daemon=True)
+        self._watcher.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._lost.set()
+        if self._watcher is not None:
+            self._watcher.join(timeout=10)
+        with self._lock:
+            connection, self._connection = self._connection, None
+        _close(connection)
+
+    def connection(self) -> libvirt.virConnect:
+        """The live connection, made anew if it is gone. Raises HypervisorUnavailable."""
+        fresh = False
+        with self._lock:
+            if self._connection is not None and not _alive(self._connection):
+                _close(self._connection)
+                self._connection = None
+            if self._connection is None:
+                self._connection = self._connect()
+                fresh = True
+            connection = self._connection
+        if fresh and self.on_connected is not None:
+            self.on_connected()
+        return connection
+
+    def call(self, function: Callable[[libvirt.virConnect], Any], uuid: str = "") -> Any:
+        """``function(connection)``, again on a new connection while libvirtd restarts.
+
+        So the function must be repeatable. Waits up to [libvirt]reconnect_timeout, then raises
+        HypervisorUnavailable; other errors as errors.translate has them.
+        """
+        deadline = time.monotonic() + CONF.libvirt.reconnect_timeout
+        while True:
+            try:
+                return function(self.connection())
+            except libvirt.libvirtError as error:
+                if not errors.is_disconnect(error):
+                    raise errors.translate(error, CONF.host, uuid) from error
+                self._lost.set()
+                LOG.warning("Lost the connection to libvirt: %s", error)
+                if time.monotonic() > deadline:
+                    raise exception.HypervisorUnavailable(reason=CONF.host) from error
+            except exception.HypervisorUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+            if self._stopped.wait(RETRY_INTERVAL):
+                raise exception.HypervisorUnavailable(reason=CONF.host)
+
+    # --- inside ------------------------------------------------------------------------------------
+    def _connect(self) -> libvirt.virConnect:
+        _start_event_loop()
+        try:
+            connection = libvirt.open(self.uri)
+            connection.setKeepAlive(KEEPALIVE_INTERVAL, KEEPALIVE_COUNT)
+            connection.registerCloseCallback(self._closed, None)
+            connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle, None)
+        except libvirt.libvirtError as error:
+            LOG.debug("Cannot connect to libvirt at %s: %s", self.uri, error)
+            raise exception.HypervisorUnavailable(reason=CONF.host) from error
+        self._lost.clear()
+        LOG.info("Connected to libvirt at %s", self.uri)
+        return connection
+
+    def _closed(self, _connection: libvirt.virConnect, reason: int, _opaque: object) -> None:
+        if not self._stopped.is_set():
+            LOG.warning("The connection to libvirt was closed (reason %s)", reason)
+            self._lost.set()
+
+    def _lifecycle(self, _connection: libvirt.virConnect, domain: libvirt.virDomain, _event: int, _detail: int,
+                   _opaque: object) -> None:
+        if self.on_lifecycle is not None:
+            self.on_lifecycle(domain.UUIDString())
+
+    def _watch(self) -> None:
+        """Reconnect as soon as libvirtd is back, so that events flow even if nobody asks for anything."""
+        while not self._stopped.is_set():
+            self._lost.wait()
+            if self._stopped.is_set():
+                return
+            try:
+                self.connection()
+                self._lost.clear()
+            except exception.HypervisorUnavailable:
+                self._stopped.wait(RETRY_INTERVAL)
+            except Exception:
+                LOG.exception("Reconnecting to libvirt failed")
+                self._stopped.wait(RETRY_INTERVAL)
+
+
+def _alive(connection: libvirt.virConnect) -> bool:
+    try:
+        return bool(connection.isAlive())
+    except libvirt.libvirtError:
+        return False
+
+
+def _close(connection: libvirt.virConnect | None) -> None:
+    if connection is None:
+        return
+    try:
+        connection.unregisterCloseCallback()
+        connection.close()
+    except libvirt.libvirtError:
+        pass  # it is gone already

@@ -1,0 +1,139 @@
+"""Starting, stopping and freezing a domain. Every function may be repeated and leaves the same state."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import libvirt
+
+from nova import exception
+from nova.objects import states
+from nova.virt.libvirt import errors
+
+LOG = logging.getLogger(__name__)
+
+# A guest that is still booting misses the first press of its power button.
+PRESS_INTERVAL = 10
+_POLL_INTERVAL = 0.5
+_KILL_ATTEMPTS = 3
+
+_POWER_STATES = {
+    libvirt.VIR_DOMAIN_NOSTATE: states.NOSTATE,
+    libvirt.VIR_DOMAIN_RUNNING: states.RUNNING,
+    libvirt.VIR_DOMAIN_BLOCKED: states.RUNNING,
+    libvirt.VIR_DOMAIN_PAUSED: states.POWER_PAUSED,
+    libvirt.VIR_DOMAIN_SHUTDOWN: states.SHUTDOWN,
+    libvirt.VIR_DOMAIN_SHUTOFF: states.SHUTDOWN,
+    libvirt.VIR_DOMAIN_CRASHED: states.CRASHED,
+    libvirt.VIR_DOMAIN_PMSUSPENDED: states.POWER_SUSPENDED,
+}
+_UNDEFINE = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+             | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA)
+
+
+def state(domain: libvirt.virDomain) -> int:
+    """The power state; a guest with saved memory is suspended."""
+    value, reason = domain.state()
+    if value == libvirt.VIR_DOMAIN_SHUTOFF:
+        if domain.hasManagedSaveImage():
+            return states.POWER_SUSPENDED
+        if reason == libvirt.VIR_DOMAIN_SHUTOFF_CRASHED:
+            return states.CRASHED
+    return _POWER_STATES.get(value, states.NOSTATE)
+
+
+def start(domain: libvirt.virDomain) -> None:
+    """Make it run: from saved memory if there is some."""
+    try:
+        if not domain.isActive():
+            domain.create()
+    except libvirt.libvirtError as error:
+        if not domain.isActive():
+            raise error
+    unpause(domain)
+
+
+def kill(domain: libvirt.virDomain) -> None:
+    """Pull the plug."""
+    for attempt in range(1, _KILL_ATTEMPTS + 1):
+        try:
+            if not domain.isActive():
+                return
+            domain.destroy()
+            return
+        except libvirt.libvirtError as error:
+            if errors.is_missing(error) or error.get_error_code() == libvirt.VIR_ERR_OPERATION_INVALID:
+                return
+            if errors.is_disconnect(error) or attempt == _KILL_ATTEMPTS:
+                raise
+            LOG.warning("Guest %s does not stop (attempt %d): %s", domain.UUIDString(), attempt, error)
+            time.sleep(_POLL_INTERVAL)
+
+
+def shut_down(domain: libvirt.virDomain, timeout: float) -> bool:
+    """Ask the guest to shut down and wait; whether it is off (or was started anew by somebody else)."""
+    number = domain.ID()
+    deadline = time.monotonic() + timeout
+    pressed = float("-inf")
+    while True:
+        # a domain that is off has the number -1, one that was started again has another
+        if not domain.isActive() or domain.ID() != number:
+            return True
+        now = time.monotonic()
+        if now >= deadline or domain.state()[0] not in (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED,
+                                                        libvirt.VIR_DOMAIN_SHUTDOWN):
+            return False
+        if now - pressed >= PRESS_INTERVAL:
+            pressed = now
+            _press(domain)
+        time.sleep(max(0.0, min(_POLL_INTERVAL, deadline - now)))
+
+
+def _press(domain: libvirt.virDomain) -> None:
+    try:
+        domain.shutdown()
+    except libvirt.libvirtError as error:
+        if errors.is_disconnect(error):
+            raise
+        LOG.debug("Guest %s could not be asked to shut down: %s", domain.UUIDString(), error)
+
+
+def pause(domain: libvirt.virDomain) -> None:
+    if state(domain) != states.POWER_PAUSED:
+        _running(domain, "pause")
+        domain.suspend()
+
+
+def unpause(domain: libvirt.virDomain) -> None:
+    if state(domain) == states.POWER_PAUSED:
+        domain.resume()
+
+
+def save(domain: libvirt.virDomain) -> None:
+    """Save memory to disk and stop."""
+    if state(domain) != states.POWER_SUSPENDED:
+        _running(domain, "suspend")
+        domain.managedSave(0)
+
+
+def forget_memory(domain: libvirt.virDomain) -> None:
+    """Drop saved memory, so that the next start is a boot."""
+    if domain.hasManagedSaveImage():
+        domain.managedSaveRemove()
+
+
+def undefine(domain: libvirt.virDomain, keep_nvram: bool = False) -> None:
+    """Remove the domain, its saved memory and (unless kept) its UEFI variables."""
+    nvram = libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM if keep_nvram else libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+    try:
+        domain.undefineFlags(_UNDEFINE | nvram)
+    except libvirt.libvirtError as error:
+        if not errors.is_missing(error):
+            raise
+
+
+def _running(domain: libvirt.virDomain, method: str) -> None:
+    if not domain.isActive():
+        raise exception.InstanceInvalidState(method=method, instance_uuid=domain.UUIDString(), attr="power_state",
+                                             state="SHUTDOWN")

@@ -1,0 +1,20 @@
+"""Small helpers to write XML."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+
+def element(parent: ET.Element, tag: str, text: object = None, **attributes: object) -> ET.Element:
+    """A child with text and attributes; None values are left out, a trailing _ of a name is dropped."""
+    child = ET.SubElement(parent, tag, {name.rstrip("_"): str(value) for name, value in attributes.items()
+                                        if value is not None})
+    if text is not None:
+        child.text = clean(str(text))
+    return child
+
+
+def clean(text: str) -> str:
+    """Without the characters that XML cannot carry."""
+    return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)
