@@ -78,16 +78,20 @@ start_task() { # NAME FUNCTION [ARGUMENT…]: in the background, its output in a
     local name=$1
     shift
     ("$@") > "$DATA_DIR/logs/stack/$name.log" 2>&1 &
-    printf -v "TASK_$name" '%s' $!
+    printf -v "TASK_${name//-/_}" '%s' $!
+}
+
+last_words() { # LOG: what a background task is about
+    grep -v '^WARNING' "$1" | tail -n 1 | tr -d '\r' | cut -c1-90 || true
 }
 
 finish_task() { # NAME WHAT: wait for it, showing that it moves
     local name=$1 what=$2 log=$DATA_DIR/logs/stack/$1.log pid next=$((SECONDS + 5))
-    pid=TASK_$name
+    pid=TASK_${name//-/_}
     pid=${!pid}
     while kill -0 "$pid" 2> /dev/null; do
         if [ "$SECONDS" -ge "$next" ]; then
-            note "[$(clock)] $what … $(tail -n 1 "$log" | tr -d '\r' | cut -c1-90)"
+            note "[$(clock)] $what … $(last_words "$log")"
             next=$((SECONDS + 5))
         fi
         sleep 0.2

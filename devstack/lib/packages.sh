@@ -11,7 +11,7 @@ debian_packages() {
     # networks
     echo iproute2 nftables dnsmasq-base procps openssh-client
     # the guest image
-    echo dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod dosfstools
+    echo dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod
     case "$NOVA_DATABASE" in
         postgresql) echo postgresql ;;
         mysql) echo mariadb-server ;;

@@ -20,7 +20,7 @@ start_supervisor() {
 	pidfile=$DATA_DIR/run/supervisord.pid
 	logfile=$DATA_DIR/logs/supervisord.log
 	childlogdir=$DATA_DIR/logs
-	minfds=65536
+	minfds=8192
 	[supervisorctl]
 	serverurl=unix://$DATA_DIR/run/supervisor.sock
 	[include]

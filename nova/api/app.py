@@ -12,7 +12,7 @@ import falcon
 import msgspec
 
 from nova import bus, exception
-from nova.api import auth, errors, microversion, openapi, router, routes, versions
+from nova.api import auth, errors, microversion, openapi, router, routes, schema, versions
 from nova.api.clients import Clients
 from nova.api.request import Request, Response
 from nova.conf import CONF
@@ -61,9 +61,11 @@ class Dispatcher:
     def serve(self, req: falcon.Request, resp: falcon.Response, **_: Any) -> None:
         started = time.monotonic()
         environ = req.env
+        level = logging.DEBUG
         try:
             path = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8")
             if not auth.is_public(path):
+                level = logging.INFO
                 self._serve(environ, path, resp)
             elif path == "/openapi.json":
                 _send(resp, 200, openapi.document(routes.ROUTES, _version(environ), versions.host_url(environ)))
@@ -73,8 +75,8 @@ class Dispatcher:
             _not_found(environ, resp)
         except Exception as error:
             _send(resp, *errors.describe(error))
-        LOG.info("%s %s %s %.1f ms", environ["REQUEST_METHOD"], environ.get("PATH_INFO"), resp.status[:3],
-                 (time.monotonic() - started) * 1000)
+        LOG.log(level, "%s %s %s %.1f ms", environ["REQUEST_METHOD"], environ.get("PATH_INFO"), resp.status[:3],
+                (time.monotonic() - started) * 1000)
 
     def _serve(self, environ: auth.Environ, path: str, resp: falcon.Response) -> None:
         method = environ["REQUEST_METHOD"]
@@ -220,7 +222,7 @@ def _check_query(route: router.Route, request: Request) -> None:
     except (UnicodeDecodeError, ValueError) as error:
         raise exception.Invalid("Query string is not UTF-8 encoded") from error
     version = microversion.LEGACY if request.legacy else request.version
-    declared.validator(version).check(given, "query parameters")
+    declared.validator(version).check(given, schema.QUERY)
     request.query = declared.known_only(given, version)
 
 

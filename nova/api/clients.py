@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +48,21 @@ class Clients:
         self._connect = connect
         self._lock = threading.Lock()
         self._transport: Any = None
+        self._kept: dict[str, tuple[float, Any]] = {}
 
     def transport(self) -> Any:
         with self._lock:
             if self._transport is None:
                 self._transport = self._connect()
             return self._transport
+
+    def cached(self, name: str, seconds: float, ask: Callable[[], Any]) -> Any:
+        """What ``ask`` answered at most ``seconds`` ago (in this process)."""
+        until, value = self._kept.get(name, (0.0, None))
+        if time.monotonic() >= until:
+            value = ask()
+            self._kept[name] = (time.monotonic() + seconds, value)
+        return value
 
     def __getattr__(self, name: str) -> Any:
         declared = INTERFACES.get(name)

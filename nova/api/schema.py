@@ -13,6 +13,9 @@ from jsonschema import validators
 from nova import exception
 from nova.api import formats
 
+BODY = "field/attribute"
+QUERY = "query parameters"
+
 # An error repeats what was sent; a sane message is shorter than this.
 _LONGEST = 4096
 
@@ -28,24 +31,22 @@ class Validator:
         self.schema = schema
         self._validator = _Draft(schema, format_checker=formats.CHECKER)
 
-    def check(self, value: Any, what: str = "field/attribute") -> None:
-        """Raises SchemaError that names the first field that does not fit.
-
-        ``what`` is "field/attribute" for bodies and "query parameters" for queries.
-        """
+    def check(self, value: Any, what: str = BODY) -> None:
+        """Raises SchemaError that names the first field that does not fit. ``what``: BODY or QUERY."""
         error = next(self._validator.iter_errors(value), None)
         if error is None:
             return
         # A format's own explanation is better than "does not match".
         detail = str(error.cause) if isinstance(error.cause, formats.NameError_) else error.message
         if error.path:
-            detail = f"Invalid input for {what} {_named(error.path)}. Value: {error.instance}. {detail}"
+            name = str(error.path[0]) if what == QUERY else _innermost(list(error.path))
+            detail = f"Invalid input for {what} {name}. Value: {error.instance}. {detail}"
         raise SchemaError(_short(detail))
 
 
-def _named(path: Any) -> str:
-    """The innermost name of a path; an item of a list is called by its index as a client counts."""
-    return str(path[-1])
+def _innermost(path: list[Any]) -> str:
+    """The last name of a path, with the index where it is an item of a list ("tags.0")."""
+    return str(path[-1]) if isinstance(path[-1], str) or len(path) < 2 else f"{path[-2]}.{path[-1]}"
 
 
 def _short(text: str) -> str:

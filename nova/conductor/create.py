@@ -12,7 +12,7 @@ from nova import context, exception
 from nova.conductor import addresses
 from nova.conductor.engine import Engine, Run
 from nova.conf import CONF
-from nova.db import actions, aggregates, flavors, instances, keypairs, quotas, security_groups, server_groups, services
+from nova.db import actions, flavors, instances, keypairs, quotas, security_groups, server_groups, services
 from nova.objects import states
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.flavor import Flavor
@@ -121,14 +121,17 @@ def _key(connection: sa.Connection, request: ServerCreate, user_id: str) -> Key 
 
 
 def _check_zone(connection: sa.Connection, zone: str) -> None:
-    if zone not in aggregates.zones(connection):
+    if not services.zone_is_available(connection, zone):
         raise exception.InvalidInput("The requested availability zone is not available")
 
 
 def _check_hosts(connection: sa.Connection, request: ServerCreate) -> None:
     for host in (request.forced_host, request.requested_host):
-        if host and not services.compute_exists(connection, host):
-            raise exception.InvalidInput(f"Compute host {host} could not be found.")
+        if host:
+            try:
+                services.uuid_of(connection, host, services.COMPUTE)
+            except exception.HostBinaryNotFound as error:
+                raise exception.InvalidInput(f"Compute host {host} could not be found.") from error
 
 
 def _group(connection: sa.Connection, request: ServerCreate, project_id: str) -> GroupSpec | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import concurrent.futures
 import datetime
 import logging
-import traceback
 from typing import Any
 
 import msgspec
@@ -26,6 +25,7 @@ from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance, StepOrder, StepReport
 from nova.operations import REGISTRY
 from nova.operations.base import CONDUCTOR, Journal, Operation, Step, check, journal
+from nova.operations.failures import failure_of
 
 LOG = logging.getLogger(__name__)
 
@@ -34,20 +34,6 @@ _MAX_DISPATCHES = 10
 
 # How often a conductor step is tried again because a service it needs did not answer.
 _MAX_ATTEMPTS = 20
-
-
-def failure_of(error: BaseException, host: str | None = None) -> Failure:
-    """What a user may read of an error: its message if it was raised on purpose, else its class."""
-    meant = isinstance(error, exception.NovaException)
-    return Failure(
-        code=error.code if isinstance(error, exception.NovaException) else 500,
-        message=str(error) if meant else f"Unexpected error: {type(error).__name__}",
-        kind=type(error).__name__,
-        details="".join(traceback.format_exception(error)),
-        host=host,
-        # What is wrong with the request is wrong on every host.
-        retry=not isinstance(error, exception.Invalid | exception.NotFound | exception.Forbidden
-                             | exception.NoValidHost | exception.MaxRetriesExceeded))
 
 
 class Run:
@@ -101,7 +87,7 @@ class Engine:
         def accept(connection: sa.Connection) -> tuple[Action, Instance]:
             instance = instances.lock(connection, uuid, project_id)
             check(operation.rules, instance, bool(ctx.is_admin),
-                  lambda: services.host_up(connection, instance.host or ""))
+                  lambda: services.is_up(connection, instance.host or ""))
             action = self.new_action(ctx, operation, instance, operation.new_data(instance, request))
             if instance.action_uuid:
                 actions.supersede(connection, instance.action_uuid)
@@ -218,7 +204,7 @@ class Engine:
             action.owner = self.core.name
             step = run.step
             host = run.operation.host_of(step) if step else ""
-            return run, not host or services.host_up(connection, host)
+            return run, not host or services.is_up(connection, host)
 
         run, host_up = self.core.db.write(take)
         caller = _context_of(run.action)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Collection
 
 from nova.conductor.fleet import FleetPublisher
-from nova.db import allocations
+from nova.db import compute_nodes
 from nova.db.engine import Database
 
 LOG = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class UsageFeed:
         if not touched:
             return
         try:
-            self._fleet.usage(self._db.read(lambda connection: allocations.usage(connection, touched)))
+            self._fleet.usage(self._db.read(lambda connection: compute_nodes.usage(connection, sorted(touched))))
         except Exception:
             LOG.exception("The usage of %d nodes was not published", len(touched))
             with self._lock:

@@ -17,7 +17,7 @@ from nova import __version__
 CONF = cfg.CONF
 
 MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "quota", "scheduler",
-           "metadata")
+           "metadata", "fake")
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:

@@ -23,7 +23,7 @@ OPTIONS = {
                          "instances_path has direct I/O, else writeback."),
         cfg.StrOpt("hw_disk_discard", choices=["ignore", "unmap"], help="What guests' discards do to local disks."),
         cfg.IntOpt("wait_soft_reboot_seconds", default=120, min=0,
-                   help="Seconds a guest gets for a soft reboot where the request says nothing; then it is a hard one."),
+                   help="Seconds a guest gets for a soft reboot before it becomes a hard one."),
         cfg.IntOpt("mem_stats_period_seconds", default=10, min=0,
                    help="How often guests report their use of memory; 0: never."),
         cfg.StrOpt("sysinfo_serial", default="unique", choices=["none", "os", "hardware", "auto", "unique"],

@@ -90,3 +90,9 @@ def by_request(connection: sa.Connection, instance_uuid: str, request_id: str) -
     if row is None:
         raise exception.InstanceActionNotFound(request_id=request_id, instance_uuid=instance_uuid)
     return rows.to_object(Action, row)
+
+
+def renew_all(connection: sa.Connection, owner: str, until: datetime.datetime) -> None:
+    """Extend every lease that ``owner`` holds."""
+    connection.execute(sa.update(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.owner == owner)
+                       .values(lease_until=until))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,7 +9,6 @@ import sqlalchemy as sa
 from nova import exception
 from nova.db import models
 from nova.objects.base import utcnow
-from nova.objects.scheduling import NodeUsage
 
 INVENTORIES = models.inventories
 ALLOCATIONS = models.allocations
@@ -72,21 +70,6 @@ def finish_io(connection: sa.Connection, node_uuid: str, failed: bool | None) ->
 def provider_of(connection: sa.Connection, consumer: str) -> str | None:
     """The provider that a consumer has a claim on."""
     return connection.scalar(sa.select(ALLOCATIONS.c.provider_uuid).where(ALLOCATIONS.c.consumer_uuid == consumer))
-
-
-def usage(connection: sa.Connection, node_uuids: Collection[str]) -> list[NodeUsage]:
-    """What the schedulers want to know of nodes after a change."""
-    found = connection.execute(
-        sa.select(NODES.c.uuid, INVENTORIES.c.resource_class, INVENTORIES.c.used, NODES.c.num_instances,
-                  NODES.c.num_io_ops, NODES.c.failed_builds, NODES.c.generation)
-        .join(INVENTORIES, NODES.c.uuid == INVENTORIES.c.provider_uuid).where(NODES.c.uuid.in_(node_uuids)))
-    usages: dict[str, NodeUsage] = {}
-    for row in found:
-        usage = usages.setdefault(row.uuid, NodeUsage(
-            node_uuid=row.uuid, num_instances=row.num_instances, num_io_ops=row.num_io_ops,
-            failed_builds=row.failed_builds, generation=row.generation, used={}))
-        usage.used[row.resource_class] = row.used
-    return list(usages.values())
 
 
 def _per_class(resources: dict[str, int]) -> sa.ColumnElement[Any]:

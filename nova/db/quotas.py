@@ -159,12 +159,12 @@ def reserve(connection: sa.Connection, project_id: str, user_id: str, cores: int
     return count
 
 
-def _room(limits: dict[str, int], used: dict[str, int], each: dict[str, int], min_count: int, max_count: int) -> int:
-    """How many servers fit below ``limits`` (resources without one are unlimited). Raises OverQuota."""
+def _room(allowed: dict[str, int], used: dict[str, int], each: dict[str, int], min_count: int, max_count: int) -> int:
+    """How many servers fit below ``allowed`` (resources without one are unlimited). Raises OverQuota."""
     count = max_count
     overs = []
     for name in sorted(each):
-        limit, amount = limits.get(name, -1), each[name]
+        limit, amount = allowed.get(name, -1), each[name]
         if limit < 0 or amount <= 0:
             continue
         fit = (limit - used[name]) // amount
@@ -174,7 +174,7 @@ def _room(limits: dict[str, int], used: dict[str, int], each: dict[str, int], mi
     if overs:
         raise exception.OverQuota(
             overs=", ".join(overs), req=", ".join(str(each[name] * min_count) for name in overs),
-            used=", ".join(str(used[name]) for name in overs), allowed=", ".join(str(limits[name]) for name in overs))
+            used=", ".join(str(used[name]) for name in overs), allowed=", ".join(str(allowed[name]) for name in overs))
     return count
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any, cast
 
 from stevedore import driver as stevedore_driver
 
@@ -15,5 +16,5 @@ NAMESPACE = "nova.network.drivers"
 @functools.lru_cache(maxsize=1)
 def driver() -> HostNetwork:
     """The one network back end of this process, made at first use. Raises stevedore's NoMatches for a bad name."""
-    found: HostNetwork = stevedore_driver.DriverManager(NAMESPACE, CONF.network.driver, invoke_on_load=True).driver
-    return found
+    manager: Any = stevedore_driver.DriverManager(NAMESPACE, CONF.network.driver, invoke_on_load=True)
+    return cast(HostNetwork, manager.driver)

@@ -51,7 +51,7 @@ class DhcpServer:
         # dnsmasq gives up root: it must be able to read these, and there is nothing secret in them.
         os.makedirs(self.hosts, mode=0o755, exist_ok=True)
         for folder in (os.path.dirname(self.folder), self.folder, self.hosts):
-            os.chmod(folder, 0o755)
+            os.chmod(folder, 0o755)  # noqa: S103
         _write(self._conf, wanted)
         program = shutil.which(CONF.network.dnsmasq, path=os.environ.get("PATH", "") + commands.SBIN)
         if program is None:
@@ -114,8 +114,7 @@ class DhcpServer:
             return
         os.kill(pid, signal.SIGHUP)
         try:
-            netns.call(self.net.namespace, lambda: [_release(self.net.gateway, vif.mac, vif.address)
-                                                    for vif in guest.vifs])
+            netns.call(self.net.namespace, lambda: _release(self.net.gateway, guest))
         except OSError as error:
             LOG.warning("Leases of %s on network %s could not be released: %s", guest.uuid, self.net.id, error)
 
@@ -168,16 +167,22 @@ def upstream(dns: Sequence[str], resolv_conf: str = "/etc/resolv.conf") -> list[
     return found
 
 
-def _release(server: str, mac: str, address: str) -> None:
-    """Send the DHCPRELEASE of a client to the server in this namespace."""
+def release_packet(server: str, mac: str, address: str) -> bytes:
+    """A client's DHCPRELEASE (RFC 2131)."""
     hardware = bytes.fromhex(mac.replace(":", ""))
     packet = struct.pack("!BBBBIHH4s4s4s4s16s64s128s", 1, 1, len(hardware), 0, 0x4E6F7661, 0, 0,
                          socket.inet_aton(address), bytes(4), bytes(4), bytes(4), hardware, b"", b"")
     packet += b"\x63\x82\x53\x63" + b"\x35\x01\x07" + b"\x36\x04" + socket.inet_aton(server) + b"\xff"
+    return packet.ljust(300, b"\0")
+
+
+def _release(server: str, guest: Guest) -> None:
+    """In the server's namespace: say that the guest needs its addresses no more."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         # The server must see it come from the network's own interface.
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"gw\0")
-        sender.sendto(packet.ljust(300, b"\0"), (server, 67))
+        for vif in guest.vifs:
+            sender.sendto(release_packet(server, vif.mac, vif.address), (server, 67))
 
 
 def _read(path: str) -> str | None:

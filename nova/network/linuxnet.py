@@ -54,10 +54,10 @@ class LinuxNetwork(HostNetwork):
             self._try("restore", instance.uuid, self.plug, instance, known.get(instance.uuid, []))
         for network_id in self._records.networks():
             with self._network_lock(network_id):
-                if self._records.guest_ids(network_id):
-                    self._server_of(network_id, lambda server, id=network_id: server.keep_only(
-                        self._records.guest_ids(id)))
-                else:
+                uuids, net = self._records.guest_ids(network_id), self._records.network(network_id)
+                if uuids and net:
+                    DhcpServer(net, self._tag).keep_only(uuids)
+                elif not uuids:
                     self._try("remove network", network_id, self._remove_network, network_id, None)
         self._watch()
 
@@ -160,7 +160,9 @@ class LinuxNetwork(HostNetwork):
         lines = [line for device in devices for line in filters.gone(self._table, device)]
         if lines:
             commands.nft([*filters.base(self._table), *lines])
-        self._server_of(network_id, lambda server: server.release(guest))
+        net = self._records.network(network_id)
+        if net is not None:
+            DhcpServer(net, self._tag).release(guest)
         self._records.forget_guest(network_id, uuid)
 
     def _remove_network(self, network_id: str, uuid: str | None, devices: set[str] | None = None) -> None:
@@ -195,11 +197,6 @@ class LinuxNetwork(HostNetwork):
     def _known_rules(self) -> dict[str, list[FilterRule]]:
         return {guest.uuid: guest.rules for network_id in self._records.networks()
                 for guest in self._records.guests(network_id)}
-
-    def _server_of(self, network_id: str, function: Callable[[DhcpServer], None]) -> None:
-        net = self._records.network(network_id)
-        if net is not None:
-            function(DhcpServer(net, self._tag))
 
     @contextlib.contextmanager
     def _network_lock(self, network_id: str) -> Iterator[None]:

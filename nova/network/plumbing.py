@@ -73,7 +73,7 @@ def uplink() -> str | None:
     if not CONF.network.nat:
         return None
     if CONF.network.uplink_interface:
-        return CONF.network.uplink_interface
+        return str(CONF.network.uplink_interface)
     with contextlib.suppress(OSError), open("/proc/net/route", encoding="ascii") as table:
         for line in table.readlines()[1:]:
             fields = line.split()
@@ -130,6 +130,8 @@ def _outside_lines(net: HostNet, tag: str) -> list[str]:
                       *_mine(net.uplink_port, tag)]
         lines += [f"link set dev {net.uplink_port} mtu {_uplink_mtu()} up",
                   f"address replace {link_addresses(net.link)[0]}/31 dev {net.uplink_port}"]
+    elif exists(net.uplink_port):
+        lines.append(f"link del dev {net.uplink_port}")  # NAT was switched off
     return lines
 
 

@@ -14,6 +14,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -21,6 +22,8 @@ from nova.objects.base import Object
 from nova.objects.network import VIF, FilterRule
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
@@ -159,7 +162,7 @@ class Records:
         return os.path.join(self.root, network_id, "instances", f"{uuid}.json")
 
 
-def _read(path: str, kind: type) -> object | None:
+def _read(path: str, kind: type[T]) -> T | None:
     try:
         with open(path, "rb") as file:
             return msgspec.json.decode(file.read(), type=kind)

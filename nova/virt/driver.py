@@ -42,6 +42,8 @@ class Driver(abc.ABC):
     """
 
     capabilities: frozenset[str] = frozenset()
+    # Whether guests stand on images of the cache (virtual hosts do not).
+    needs_images = True
 
     def __init__(self, host: str) -> None:
         self.host = host

@@ -244,7 +244,7 @@ def _guest_disks() -> Iterator[str]:
             if _UUID.fullmatch(entry.name):
                 with contextlib.suppress(OSError):
                     for name in os.listdir(entry.path):
-                        if name == ROOT or name == SWAP or name.startswith("disk.eph"):
+                        if name in (ROOT, SWAP) or name.startswith("disk.eph"):
                             yield os.path.join(entry.path, name)
 
 

@@ -49,14 +49,20 @@ def domain_xml(instance: Instance, disks: LocalDisks, settings: Settings) -> str
 
 def machine_type(wishes: Wishes, settings: Settings) -> str:
     """The image's wish, else the operator's for the architecture, else the usual one."""
-    return (wishes.image("hw_machine_type") or settings.machines.get(settings.arch)
-            or _DEFAULT_MACHINES.get(settings.arch, "pc"))
+    return wishes.image("hw_machine_type") or default_machine(settings)
+
+
+def default_machine(settings: Settings) -> str:
+    return settings.machines.get(settings.arch) or _DEFAULT_MACHINES.get(settings.arch, "pc")
 
 
 def owner_of(metadata: str) -> str | None:
-    """The nova-compute host named by a domain's metadata element (None: it names none)."""
+    """The nova-compute host named by a domain's metadata element (None: it names none).
+
+    libvirt gives the element without its namespace.
+    """
     try:
-        return ET.fromstring(metadata).findtext(f"{{{NAMESPACE}}}host")  # noqa: S314 - libvirt's own output
+        return ET.fromstring(metadata).findtext("{*}host")  # noqa: S314 - libvirt's own output
     except ET.ParseError:
         return None
 

@@ -28,6 +28,8 @@ _POWER_STATES = {
     libvirt.VIR_DOMAIN_CRASHED: states.CRASHED,
     libvirt.VIR_DOMAIN_PMSUSPENDED: states.POWER_SUSPENDED,
 }
+# States in which a guest notices its power button, or has noticed it.
+_LISTENING = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_SHUTDOWN)
 _UNDEFINE = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
              | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA)
 
@@ -45,12 +47,13 @@ def state(domain: libvirt.virDomain) -> int:
 
 def start(domain: libvirt.virDomain) -> None:
     """Make it run: from saved memory if there is some."""
-    try:
-        if not domain.isActive():
+    if not domain.isActive():
+        try:
             domain.create()
-    except libvirt.libvirtError as error:
-        if not domain.isActive():
-            raise error
+        except libvirt.libvirtError as error:
+            # somebody else was faster
+            if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID:
+                raise
     unpause(domain)
 
 
@@ -71,18 +74,22 @@ def kill(domain: libvirt.virDomain) -> None:
             time.sleep(_POLL_INTERVAL)
 
 
-def shut_down(domain: libvirt.virDomain, timeout: float) -> bool:
-    """Ask the guest to shut down and wait; whether it is off (or was started anew by somebody else)."""
-    number = domain.ID()
+def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float) -> bool:
+    """Ask the guest to shut down and wait ``timeout`` seconds.
+
+    Whether it stopped (also when somebody else started it again meanwhile: it has another number then).
+    """
     deadline = time.monotonic() + timeout
+    number = None
     pressed = float("-inf")
     while True:
-        # a domain that is off has the number -1, one that was started again has another
+        # looked up every time: a domain object keeps the number that it was made with
+        domain = connection.lookupByUUIDString(uuid)
+        number = domain.ID() if number is None else number
         if not domain.isActive() or domain.ID() != number:
             return True
         now = time.monotonic()
-        if now >= deadline or domain.state()[0] not in (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED,
-                                                        libvirt.VIR_DOMAIN_SHUTDOWN):
+        if now >= deadline or domain.state()[0] not in _LISTENING:
             return False
         if now - pressed >= PRESS_INTERVAL:
             pressed = now

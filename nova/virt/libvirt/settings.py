@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import uuid
+from collections.abc import Collection, Sequence
+
+from nova import exception
+from nova.conf import CONF
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,3 +31,61 @@ class Settings:
     host_serial: str | None = None
     vnc_listen: str | None = None
     balloon_period: int = 10
+
+
+def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool) -> Settings:
+    """As configured; the CPU is not decided yet (with_cpu)."""
+    conf = CONF.libvirt
+    caches = pairs("disk_cachemodes", conf.disk_cachemodes)
+    return Settings(
+        owner=owner, virt_type=conf.virt_type, arch=arch, machines=pairs("hw_machine_type", conf.hw_machine_type),
+        cpu_mode=conf.cpu_mode, cpu_model=conf.cpu_models[0] if conf.cpu_models else None,
+        cpu_flags=tuple(conf.cpu_model_extra_flags), cache=caches.get("file", "none" if direct_io else "writeback"),
+        discard=conf.hw_disk_discard, host_serial=_host_serial(conf.sysinfo_serial, host_uuid),
+        vnc_listen=CONF.vnc.server_listen if CONF.vnc.enabled else None, balloon_period=conf.mem_stats_period_seconds)
+
+
+def with_cpu(settings: Settings, modes: Collection[str], models: Collection[str]) -> Settings:
+    """The CPU mode and model that guests get on a host with these. Raises InvalidInput naming the option."""
+    mode = settings.cpu_mode
+    if mode is None:
+        mode = "host-model" if "host-model" in modes else "none"
+    if mode == "none":
+        return dataclasses.replace(settings, cpu_mode=None, cpu_model=None)
+    if mode not in modes:
+        raise exception.InvalidInput(reason=f"[libvirt]cpu_mode {mode} is not possible on this host "
+                                            f"with virt_type {settings.virt_type}")
+    if mode != "custom":
+        return dataclasses.replace(settings, cpu_mode=mode, cpu_model=None)
+    for model in CONF.libvirt.cpu_models:
+        if model in models:
+            return dataclasses.replace(settings, cpu_mode=mode, cpu_model=model)
+    raise exception.InvalidInput(
+        reason=f"[libvirt]cpu_models {', '.join(CONF.libvirt.cpu_models) or '(empty)'}: the host has none of them")
+
+
+def pairs(option: str, items: Sequence[str]) -> dict[str, str]:
+    """``name=value`` items. Raises InvalidInput naming the option."""
+    found = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not (name and equals and value):
+            raise exception.InvalidInput(reason=f"[libvirt]{option}: {item} is not of the form name=value")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _host_serial(kind: str, host_uuid: str) -> str | None:
+    if kind == "unique":
+        return None
+    if kind == "none":
+        return ""
+    if kind in ("os", "auto"):
+        with contextlib.suppress(OSError):
+            with open("/etc/machine-id", encoding="ascii") as file:
+                identity = file.read().strip()
+            if identity:
+                return str(uuid.UUID(identity))
+    if kind == "os":
+        raise exception.InvalidInput(reason="[libvirt]sysinfo_serial os: the host has no /etc/machine-id")
+    return host_uuid

@@ -1,0 +1,201 @@
+"""Images, flavors, key pairs and the first server, through the public APIs; credentials come from OS_* variables.
+
+Everything may be repeated: what is there and right stays as it is.
+"""
+
+import argparse
+import hashlib
+import pathlib
+import sys
+import time
+
+import openstack
+
+# name, id, vCPUs, memory in MiB, disk in GiB: the flavors that a DevStack cloud has
+FLAVORS = (
+    ("m1.nano", "42", 1, 128, 1),
+    ("m1.micro", "84", 1, 192, 1),
+    ("cirros256", "c1", 1, 256, 1),
+    ("m1.tiny", "1", 1, 512, 1),
+    ("ds512M", "d1", 1, 512, 5),
+    ("ds1G", "d2", 1, 1024, 10),
+    ("ds2G", "d3", 2, 2048, 10),
+    ("ds4G", "d4", 4, 4096, 20),
+    ("m1.small", "2", 1, 2048, 20),
+    ("m1.medium", "3", 2, 4096, 40),
+    ("m1.large", "4", 4, 8192, 80),
+    ("m1.xlarge", "5", 8, 16384, 160),
+)
+# image name, file, disk format, container format
+IMAGES = (
+    ("nova-guest", "nova-guest.qcow2", "qcow2", "bare"),
+    ("nova-guest-kernel", "vmlinuz", "aki", "aki"),
+    ("nova-guest-ramdisk", "initrd.gz", "ari", "ari"),
+    ("nova-guest-ami", "rootfs.img", "ami", "ami"),
+)
+PROMPT = "login: "
+BOOT_LIMIT = 180  # seconds to the login prompt: an emulated CPU is slow, and slower when others are busy
+
+
+def say(text):
+    print(f"       {text}", flush=True)
+
+
+def upload_images(cloud, options):
+    found = {}
+    for name, filename, disk_format, container_format in IMAGES:
+        path = pathlib.Path(options.directory, filename)
+        properties = {}
+        if disk_format == "ami":
+            properties = {"kernel_id": found["nova-guest-kernel"], "ramdisk_id": found["nova-guest-ramdisk"]}
+        found[name] = upload_image(cloud, path, properties, name=name, disk_format=disk_format,
+                                   container_format=container_format, visibility="public")
+
+
+def upload_image(cloud, path, properties, *, name, **attributes):
+    with path.open("rb") as file:
+        wanted = hashlib.file_digest(file, "sha512").hexdigest()
+    for image in list(cloud.image.images(name=name)):
+        links = {key: image.properties.get(key) or getattr(image, key, None) for key in properties}
+        if image.status == "active" and image.hash_value == wanted and links == properties:
+            say(f"image {name} is there")
+            return image.id
+        cloud.image.delete_image(image)
+    image = cloud.image.create_image(name, filename=str(path), validate_checksum=False, wait=True, **attributes,
+                                     **properties)
+    say(f"image {name}: {path.stat().st_size / 2**20:.0f} MiB")
+    return image.id
+
+
+def create_flavors(cloud, options):
+    known = {flavor.name for flavor in cloud.compute.flavors(details=False, get_extra_specs=False)}
+    missing = [flavor for flavor in FLAVORS if flavor[0] not in known]
+    for name, ident, vcpus, ram, disk in missing:
+        cloud.compute.create_flavor(name=name, id=ident, vcpus=vcpus, ram=ram, disk=disk)
+    say("flavors: " + (", ".join(flavor[0] for flavor in missing) if missing else "all there"))
+
+
+def create_keypair(cloud, options):
+    public_key = pathlib.Path(options.public_key).read_text().strip()
+    known = cloud.compute.find_keypair(options.name)
+    if known is not None:
+        known = cloud.compute.get_keypair(options.name)
+        if known.public_key.strip() == public_key:
+            say(f"key pair {options.name} is there")
+            return
+        cloud.compute.delete_keypair(known)
+    cloud.compute.create_keypair(name=options.name, public_key=public_key)
+    say(f"key pair {options.name}")
+
+
+def wait_compute(cloud, options):
+    """A service counts when its heartbeat reached the database, through the bus and a conductor."""
+    deadline, trouble = time.monotonic() + options.seconds, "it never reported"
+    while time.monotonic() < deadline:
+        try:
+            services = [s for s in cloud.compute.services() if s.binary == "nova-compute" and s.host == options.host]
+            if any(s.state == "up" for s in services):
+                return
+            trouble = ", ".join(f"{s.host}: {s.state}" for s in services) or trouble
+        except openstack.exceptions.SDKException as error:
+            trouble = str(error)
+        time.sleep(0.5)
+    sys.exit(f"nova-compute is not up after {options.seconds} s: {trouble}")
+
+
+def console(cloud, server):
+    """The console log; empty while there is none yet."""
+    try:
+        answer = cloud.compute.get_server_console_output(server.id)
+    except openstack.exceptions.SDKException:
+        return ""
+    return answer.get("output") or ""
+
+
+def delete(cloud, server):
+    cloud.compute.delete_server(server, force=False)
+    cloud.compute.wait_for_delete(server, wait=60)
+
+
+def boot(cloud, options):
+    """The named server, up to its login prompt. One that is fine stays, and a second one proves that boots still work."""
+    name = options.name
+    for server in list(cloud.compute.servers(details=True, name=f"^{name}$")):
+        server = cloud.compute.get_server(server.id)
+        if server.status == "ACTIVE" and PROMPT in console(cloud, server):
+            say(f"server {name} runs; booting another one to check")
+            check = boot_new(cloud, f"{name}-check", options)
+            delete(cloud, check)
+            say(f"server {check.name} is deleted again")
+            return
+        say(f"server {name} is {server.status} without a login prompt: deleting it")
+        delete(cloud, server)
+    boot_new(cloud, name, options)
+
+
+def boot_new(cloud, name, options):
+    for old in list(cloud.compute.servers(details=False, name=f"^{name}$")):
+        delete(cloud, old)
+    image = cloud.image.find_image(options.image, ignore_missing=False)
+    flavor = cloud.compute.find_flavor(options.flavor, ignore_missing=False, get_extra_specs=False)
+    start = time.monotonic()
+    server = cloud.compute.create_server(name=name, image_id=image.id, flavor_id=flavor.id, key_name=options.key,
+                                         networks="auto")
+    say(f"server {name}: asked for")
+    server = wait_active(cloud, server, start)
+    wait_prompt(cloud, server, start)
+    return server
+
+
+def wait_active(cloud, server, start):
+    shown = None
+    while time.monotonic() - start < BOOT_LIMIT:
+        server = cloud.compute.get_server(server.id)
+        state = f"{server.status} {server.task_state or ''}".strip()
+        if state != shown:
+            say(f"server {server.name}: {state} after {time.monotonic() - start:.1f} s")
+            shown = state
+        if server.status == "ACTIVE":
+            return server
+        if server.status == "ERROR":
+            sys.exit(f"server {server.name} is in ERROR: {(server.fault or {}).get('message', 'without a fault')}")
+        time.sleep(0.3)
+    sys.exit(f"server {server.name} is still {server.status} after {BOOT_LIMIT} s")
+
+
+def wait_prompt(cloud, server, start):
+    text, told = "", time.monotonic()
+    while time.monotonic() - start < BOOT_LIMIT:
+        text = console(cloud, server)
+        if PROMPT in text:
+            say(f"server {server.name}: login prompt after {time.monotonic() - start:.1f} s; its console log:")
+            print("\n".join("       | " + line.rstrip() for line in text.splitlines()), flush=True)
+            return
+        if time.monotonic() - told > 10:
+            told = time.monotonic()
+            say(f"server {server.name}: waiting for the login prompt, {len(text)} characters so far")
+        time.sleep(0.5)
+    sys.exit(f"no login prompt after {BOOT_LIMIT} s; the end of the console log:\n{text[-2000:]}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(required=True)
+
+    def command(name, function, *arguments):
+        sub = commands.add_parser(name)
+        sub.set_defaults(function=function)
+        for argument in arguments:
+            sub.add_argument(argument, type=int if argument == "seconds" else str)
+
+    command("images", upload_images, "directory")
+    command("flavors", create_flavors)
+    command("keypair", create_keypair, "name", "public_key")
+    command("wait-compute", wait_compute, "host", "seconds")
+    command("boot", boot, "name", "flavor", "image", "key")
+    options = parser.parse_args()
+    options.function(openstack.connect(), options)
+
+
+if __name__ == "__main__":
+    main()

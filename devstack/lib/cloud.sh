@@ -1,0 +1,28 @@
+# shellcheck shell=bash
+# What users find in the cloud: images, flavors, a key, a network; and the first server, which proves that it works.
+
+cloud() { as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/cloud.py" "$@"; }
+
+create_ssh_key() {
+    install -d -m 700 "$DATA_DIR/ssh"
+    [ -s "$DATA_DIR/ssh/id_ed25519" ] || ssh-keygen -q -t ed25519 -N '' -C nova-devstack -f "$DATA_DIR/ssh/id_ed25519"
+}
+
+upload_images() {
+    cloud images "$DATA_DIR/images" || die "uploading the images" "$DATA_DIR/logs/glance.log"
+}
+
+create_cloud() {
+    create_ssh_key
+    cloud flavors || die "creating the flavors" "$DATA_DIR/logs/nova-api.log"
+    cloud keypair stack "$DATA_DIR/ssh/id_ed25519.pub" || die "creating the key pair" "$DATA_DIR/logs/nova-api.log"
+    create_network
+}
+
+boot_first_server() {
+    if ! cloud boot "$FIRST_SERVER" "$FIRST_SERVER_FLAVOR" nova-guest stack; then
+        warn "the end of nova-conductor's log:"
+        tail -n 15 "$DATA_DIR/logs/nova-conductor.log" >&2 || true
+        die "the server $FIRST_SERVER did not reach its login prompt" "$DATA_DIR/logs/nova-compute.log"
+    fi
+}

@@ -1,0 +1,14 @@
+# shellcheck shell=bash
+# The host's side of the guests' networks.
+
+remove_networks() { # Nova's own driver knows what it made: told that no server belongs here, it removes everything
+    local conf=$DATA_DIR/etc/nova/nova.conf log=$DATA_DIR/logs/stack/networks.log
+    [ -d "$DATA_DIR/nova" ] && [ -f "$conf" ] || return 0
+    "$VENV/bin/python" - "$conf" > "$log" 2>&1 <<- 'PYTHON' || warn "not all networks could be removed: $(tail -n 1 "$log")"
+	import sys
+	from nova import conf
+	conf.load(["--config-file", sys.argv[1]])
+	from nova import network
+	network.driver().start([])
+	PYTHON
+}

@@ -1,0 +1,99 @@
+# shellcheck shell=bash
+# Nova: its configuration, database and one process per service.
+# plugin.sh (real DevStack) uses write_nova_conf and create_network too, with its own values in the same variables.
+
+NOVA_SERVICES="nova-conductor nova-scheduler nova-compute nova-api nova-metadata"
+
+nova_conf_file() { echo "$DATA_DIR/etc/nova/nova.conf"; }
+
+write_nova_conf() { # TRANSPORT_URL DATABASE_URL
+    write_file "$(nova_conf_file)" 600 <<- CONF
+	[DEFAULT]
+	host = $HOST_NAME
+	my_ip = $SERVICE_HOST
+	transport_url = $1
+	state_path = $DATA_DIR/nova
+	compute_driver = libvirt
+	debug = $DEBUG
+	# to the supervisor, which keeps one file per service
+	use_stderr = True
+	[api]
+	listen = $SERVICE_HOST
+	port = $NOVA_API_PORT
+	workers = $NOVA_API_WORKERS
+	auth_strategy = keystone
+	[conductor]
+	workers = $NOVA_CONDUCTOR_WORKERS
+	[scheduler]
+	workers = 1
+	[database]
+	connection = $2
+	[libvirt]
+	virt_type = $VIRT_TYPE
+	[network]
+	driver = linuxnet
+	[image]
+	driver = glance
+	[glance]
+	auth_type = password
+	auth_url = $KEYSTONE_URL
+	username = nova
+	password = $SERVICE_PASSWORD
+	project_name = service
+	user_domain_name = Default
+	project_domain_name = Default
+	region_name = $REGION_NAME
+	endpoint_override = $GLANCE_URL
+	$(keystone_authtoken nova)
+	[metadata]
+	listen = $SERVICE_HOST
+	port = $NOVA_METADATA_PORT
+	[oslo_concurrency]
+	lock_path = $DATA_DIR/nova/locks
+	CONF
+}
+
+prepare_nova() {
+    local service state
+    mkdir -p "$DATA_DIR/nova/locks"
+    chmod 755 "$DATA_DIR/nova"
+    write_nova_conf "$RABBIT_URL" "$(database_url nova)"
+    # what a running service has read; when it changes, the supervisor restarts the service
+    state=$(digest "$(nova_conf_file)" "$REPO/nova" "$DATA_DIR/stamps/python")
+    for service in $NOVA_SERVICES; do
+        define_service "$service" "$VENV/bin/$service --config-file $(nova_conf_file)" priority=20 \
+            "environment=PATH=\"$VENV/bin:/usr/sbin:/usr/bin:/sbin:/bin\",PYTHONUNBUFFERED=\"1\",STATE=\"$state\""
+    done
+}
+
+nova_manage() { "$VENV/bin/nova-manage" --config-file "$(nova_conf_file)" "$@"; }
+
+sync_nova() {
+    local log=$DATA_DIR/logs/stack/nova-db.log
+    nova_manage db sync > "$log" 2>&1 || die "nova-manage db sync" "$log"
+}
+
+check_nova() { # 1 is a warning, 2 and more are failures
+    local log=$DATA_DIR/logs/stack/nova-status.log result=0
+    "$VENV/bin/nova-status" --config-file "$(nova_conf_file)" upgrade check > "$log" 2>&1 || result=$?
+    [ "$result" -lt 2 ] || die "nova-status upgrade check" "$log"
+}
+
+create_network() {
+    local log=$DATA_DIR/logs/stack/network.log options=(--name "$NETWORK_NAME" --cidr "$NETWORK_CIDR")
+    if nova_manage network list 2> "$log" | grep -qw -- "$NETWORK_NAME"; then
+        note "network $NETWORK_NAME is there"
+        return 0
+    fi
+    [ -z "$NETWORK_DNS" ] || options+=(--dns "$NETWORK_DNS")
+    nova_manage network create "${options[@]}" >> "$log" 2>&1 || die "nova-manage network create" "$log"
+    note "network $NETWORK_NAME: $NETWORK_CIDR"
+}
+
+wait_for_nova() {
+    wait_for 60 "nova-api" "$DATA_DIR/logs/nova-api.log" http_answers "http://$SERVICE_HOST:$NOVA_API_PORT/"
+    note "nova-api answers at $NOVA_URL"
+    as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/cloud.py" wait-compute "$HOST_NAME" 60 ||
+        die "nova-compute did not come up" "$DATA_DIR/logs/nova-compute.log"
+    note "nova-compute on $HOST_NAME is up"
+}

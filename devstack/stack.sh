@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Nova and all it needs on this one machine: from bare Debian 12 to the login prompt of a guest.
+# Run it again to repair and continue. Options: local.conf (see local.conf.sample) or the environment.
+set -euo pipefail
+
+DEVSTACK_DIR=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+REPO=$(dirname "$DEVSTACK_DIR")
+for file in common config packages python supervisor rabbitmq database keystone glance libvirt guest_image nova cloud; do
+    # shellcheck source=/dev/null
+    . "$DEVSTACK_DIR/lib/$file.sh"
+done
+
+check_machine() {
+    require_root
+    [ "$(. /etc/os-release && echo "$ID $VERSION_ID")" = "debian 12" ] || warn "made for Debian 12; trying anyway"
+    export PATH=$PATH:/usr/sbin:/sbin LC_ALL=C.UTF-8
+}
+
+install_everything() {
+    step "Debian packages"
+    install_packages
+    step "Python environment and guest image, side by side"
+    start_task python install_python
+    start_task guest-image build_guest_image
+    finish_task python "Nova, Keystone, Glance and their libraries"
+    finish_task guest-image "kernel, ramdisk, machine image and disk image"
+}
+
+start_foundations() {
+    step "RabbitMQ, $NOVA_DATABASE, memcached and libvirt"
+    start_supervisor
+    prepare_rabbitmq
+    prepare_database
+    prepare_memcached
+    prepare_libvirt
+    # shellcheck disable=SC2086  # DATABASE_SERVICE may be empty
+    start_services epmd rabbitmq memcached $DATABASE_SERVICE "${LIBVIRT_SERVICES[@]}"
+    wait_for_database
+    wait_for_rabbitmq
+    wait_for_libvirt
+    choose_virt_type
+    note "guests are of type $VIRT_TYPE"
+}
+
+start_identity_and_images() {
+    step "Keystone and Glance"
+    check_port keystone "$KEYSTONE_PORT" KEYSTONE_PORT
+    check_port glance "$GLANCE_PORT" GLANCE_PORT
+    prepare_keystone
+    prepare_glance
+    sync_keystone
+    sync_glance
+    start_services keystone glance
+    write_openrc
+    wait_for_keystone
+    create_accounts
+    note "projects admin, demo and service; users admin, demo, nova and glance"
+    wait_for_glance
+    upload_images
+}
+
+start_nova() {
+    step "Nova"
+    check_port nova-api "$NOVA_API_PORT" NOVA_API_PORT
+    check_port nova-metadata "$NOVA_METADATA_PORT" NOVA_METADATA_PORT
+    prepare_nova
+    sync_nova
+    check_nova
+    # shellcheck disable=SC2086  # a list
+    start_services $NOVA_SERVICES
+    wait_for_nova
+}
+
+check_port() { # SERVICE PORT OPTION: taken by something else?
+    if port_in_use "$2" && ! supervisorctl status "$1" 2> /dev/null | grep -q RUNNING; then
+        die "port $2, which $1 wants, is in use by another program; choose another one: $3 in local.conf"
+    fi
+}
+
+explain() {
+    step "Done"
+    cat <<- TEXT
+	The cloud is yours:
+	  source $DATA_DIR/openrc          (or openrc-demo for an ordinary user)
+	  openstack server list
+	  openstack server create --image nova-guest --flavor m1.nano --key-name stack --nic auto --wait my-server
+	  openstack console log show my-server
+
+	Its services: $DEVSTACK_DIR/stackctl status | logs NAME [-f] | restart NAME
+	The end of it: $DEVSTACK_DIR/unstack.sh
+	TEXT
+}
+
+check_machine
+load_options
+prepare_data_dir
+install_everything
+start_foundations
+start_identity_and_images
+if is_true "$NOVA_ENABLED"; then
+    start_nova
+    step "Flavors, key pair and network"
+    create_cloud
+    step "The first server"
+    boot_first_server
+fi
+explain

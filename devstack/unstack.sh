@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Stops everything that stack.sh started and removes everything that it made, apart from Debian packages.
+#   --keep-downloads  leave the Python environment and the guest image for the next stack.sh
+set -euo pipefail
+
+DEVSTACK_DIR=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+for file in common config supervisor libvirt networks; do
+    # shellcheck source=/dev/null
+    . "$DEVSTACK_DIR/lib/$file.sh"
+done
+
+KEEP=false
+case "${1:-}" in
+    '') ;;
+    --keep-downloads) KEEP=true ;;
+    *) sed -n '2,3s/^# *//p' "$0"; exit 2 ;;
+esac
+
+require_root
+export PATH=$PATH:/usr/sbin:/sbin
+load_options
+if [ ! -e "$DATA_DIR/.nova-devstack" ]; then
+    say "nothing to remove: $DATA_DIR is not a directory of stack.sh"
+    exit 0
+fi
+
+step "Stopping Nova"
+if supervisord_runs; then
+    # first, so that nothing starts again what is removed next
+    supervisorctl stop nova-api nova-metadata nova-scheduler nova-conductor nova-compute > /dev/null 2>&1 || true
+fi
+step "Removing guests and networks"
+remove_guests
+remove_networks
+step "Stopping the other services"
+stop_supervisor
+step "Removing files"
+if $KEEP; then
+    find "$DATA_DIR" -mindepth 1 -maxdepth 1 ! -name venv ! -name images ! -name stamps ! -name .nova-devstack -exec rm -rf {} +
+    find "$DATA_DIR/stamps" -type f ! -name python ! -name guest-image -delete
+    note "kept $VENV and $DATA_DIR/images"
+else
+    rm -rf "$DATA_DIR"
+fi
+say "Done. The Debian packages remain."

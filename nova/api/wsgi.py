@@ -1,0 +1,29 @@
+"""The API for any WSGI server: ``nova.api.wsgi:application``.
+
+The configuration files are those of OS_NOVA_CONFIG_FILES (paths separated by ``;``), or the usual
+ones. They are read at the first request, so that importing this module has no effects.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from nova import conf
+from nova.api import app
+
+_lock = threading.Lock()
+_loaded: app.auth.App | None = None
+
+
+def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    global _loaded
+    if _loaded is None:
+        with _lock:
+            if _loaded is None:
+                files = [name for name in os.environ.get("OS_NOVA_CONFIG_FILES", "").split(";") if name]
+                conf.load([], default_files=files or None)
+                _loaded = app.create_app()
+    return _loaded(environ, start_response)

@@ -1,0 +1,64 @@
+"""nova-api: the REST API, several processes on one socket."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from typing import Any
+
+import cotyledon
+
+from nova import conf
+from nova.conf import CONF
+
+LOG = logging.getLogger(__name__)
+
+
+class Worker(cotyledon.Service):
+    """One process: a threaded HTTP server. Its connection to the bus is made after the fork."""
+
+    name = "nova-api"
+    # The whole stop, in seconds: the server drains in less.
+    graceful_shutdown_timeout = 90
+
+    def __init__(self, worker_id: int, shared: Any) -> None:
+        super().__init__(worker_id)
+        from nova.api import app, service
+
+        self._server = service.Server(shared, app.create_app(), CONF.api.threads)
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        self._server.prepare()
+        threading.Thread(target=self._serve, name="serve", daemon=True).start()
+        self._done.wait()
+
+    def _serve(self) -> None:
+        try:
+            self._server.serve()
+        finally:
+            self._done.set()
+
+    def terminate(self) -> None:
+        """No new connections; what is being answered is answered."""
+        self._server.stop()
+        self._done.set()
+
+
+def main(argv: list[str] | None = None) -> int:
+    conf.load(sys.argv[1:] if argv is None else argv)
+    from nova.api import service
+
+    shared = service.listen(CONF.api.listen, CONF.api.port)
+    workers = CONF.api.workers or min(os.cpu_count() or 1, 8)
+    LOG.info("Listening on %s port %s with %s workers", CONF.api.listen, CONF.api.port, workers)
+    manager = cotyledon.ServiceManager()
+    manager.add(Worker, workers=workers, args=(shared,))
+    manager.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Keeps the guests of a host and the rows together.
+
+Guests that no row wants are removed, guests that changed by themselves are reported (the
+conductor decides), and networks are put right when the service starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from nova import context, exception
+from nova.compute.host import Machine
+from nova.compute.runner import Runner
+from nova.conf import CONF
+from nova.objects import states
+from nova.objects.compute import GuestStatus
+from nova.objects.instance import Instance
+from nova.rpcapi.engine import Guests
+
+LOG = logging.getLogger(__name__)
+
+_PAGE = 500
+# A guest that stops may be about to start again (a reboot from inside): look again after this.
+_SETTLE = 2.0
+
+
+class Reconciler:
+    """Compares what runs here with what should."""
+
+    def __init__(self, machine: Machine, guests: Guests, runner: Runner) -> None:
+        self.machine = machine
+        self._guests = guests
+        self._runner = runner
+        self._timers: set[threading.Timer] = set()
+        self._stopped = False
+
+    def start(self, ctx: context.RequestContext) -> None:
+        """The service starts: networks first, then guests that have no row any more."""
+        instances = self._expected(ctx)
+        self.machine.network.start(instances)
+        self._remove_strangers(ctx)
+        if CONF.resume_guests_state_on_host_boot:
+            self._restart_guests(instances)
+
+    def stop(self) -> None:
+        self._stopped = True
+        for timer in list(self._timers):
+            timer.cancel()
+
+    def compare(self) -> None:
+        """Remove guests without a row and report every power state that a row does not have."""
+        ctx = context.admin()
+        self._remove_strangers(ctx)
+        running = {guest.uuid: guest.power_state for guest in self.machine.driver.guests()}
+        changed = []
+        for instance in self._expected(ctx):
+            # A guest that is gone shows as not running.
+            power_state = running.get(instance.uuid, states.SHUTDOWN)
+            settled = instance.launched_at is not None and instance.task_state is None
+            if settled and power_state != instance.power_state and not self._runner.busy(instance.uuid):
+                changed.append(GuestStatus(uuid=instance.uuid, power_state=power_state))
+        if changed:
+            self._guests.power_states(ctx, self.machine.name, changed)
+
+    def guest_changed(self, guest: GuestStatus) -> None:
+        """The hypervisor says that a guest changed; what our own operations do is left out."""
+        if self._stopped or self._runner.busy(guest.uuid):
+            return
+        delay = _SETTLE if guest.power_state == states.SHUTDOWN else 0.1
+        timer = threading.Timer(delay, self._settled, (guest.uuid,))
+        timer.daemon = True
+        self._timers.add(timer)
+        timer.start()
+
+    def reap(self, uuid: str) -> None:
+        """Remove a guest unless a row says that it belongs here."""
+        ctx = context.admin()
+        if self._guests.known(ctx, [uuid]).get(uuid) != self.machine.name:
+            self.machine.driver.remove_leftovers(uuid)
+
+    def _settled(self, uuid: str) -> None:
+        self._timers = {timer for timer in self._timers if timer.is_alive()}
+        if self._stopped or self._runner.busy(uuid):
+            return
+        try:
+            power_state = self.machine.driver.power_state(uuid)
+        except exception.GuestNotFound:
+            power_state = states.SHUTDOWN
+        except exception.NovaException as error:
+            LOG.info("[instance: %s] Its power state is unknown: %s", uuid, error)
+            return
+        try:
+            self._guests.power_states(context.admin(), self.machine.name,
+                                      [GuestStatus(uuid=uuid, power_state=power_state)])
+        except exception.NovaException as error:
+            LOG.warning("[instance: %s] Its power state was not reported: %s", uuid, error)
+
+    def _expected(self, ctx: context.RequestContext) -> list[Instance]:
+        found: list[Instance] = []
+        marker = None
+        while True:
+            page = self._guests.on_host(ctx, self.machine.name, _PAGE, marker)
+            found += page
+            if len(page) < _PAGE:
+                return found
+            marker = page[-1].uuid
+
+    def _remove_strangers(self, ctx: context.RequestContext) -> None:
+        uuids = [guest.uuid for guest in self.machine.driver.guests()]
+        for start in range(0, len(uuids), _PAGE):
+            page = uuids[start:start + _PAGE]
+            known = self._guests.known(ctx, page)
+            for uuid in page:
+                if known.get(uuid) != self.machine.name and not self._runner.busy(uuid):
+                    LOG.warning("[instance: %s] The guest belongs to no server of this host: removed", uuid)
+                    self.machine.driver.remove_leftovers(uuid)
+
+    def _restart_guests(self, instances: list[Instance]) -> None:
+        running = {guest.uuid for guest in self.machine.driver.guests() if guest.power_state == states.RUNNING}
+        for instance in instances:
+            if (instance.vm_state == states.ACTIVE and instance.power_state == states.RUNNING
+                    and instance.task_state is None and instance.uuid not in running):
+                LOG.info("[instance: %s] Started because the host was restarted", instance.uuid)
+                try:
+                    self.machine.driver.power_on(instance)
+                except exception.NovaException as error:
+                    LOG.warning("[instance: %s] was not started: %s", instance.uuid, error)

@@ -1,0 +1,120 @@
+"""nova-compute: runs the steps of this host, reports its inventory, and keeps guests as the rows say."""
+
+from __future__ import annotations
+
+import logging
+
+import oslo_messaging as messaging
+from stevedore import driver as stevedore_driver
+
+from nova import bus, context, exception, image
+from nova.compute.host import Machine
+from nova.compute.reconcile import Reconciler
+from nova.compute.runner import Runner
+from nova.conf import CONF
+from nova.objects.compute import Diagnostics, GuestStatus
+from nova.objects.instance import Instance, StepOrder
+from nova.objects.network import FilterRule
+from nova.periodic import Periodic
+from nova.rpcapi import COMPUTE, compute, engine
+from nova.virt.driver import Driver
+from nova.virt.imagecache import ImageCache
+
+LOG = logging.getLogger(__name__)
+
+SERVICE_VERSION = 1
+
+
+def _plugin(namespace: str, name: str) -> type:
+    """The class behind an entry point; a clear error when there is none."""
+    try:
+        return stevedore_driver.DriverManager(namespace, name, invoke_on_load=False).driver  # type: ignore[no-any-return]
+    except Exception as error:
+        raise exception.InvalidInput(reason=f"there is no {namespace} plugin {name!r}: {error}") from error
+
+
+def load_machine(host: str) -> Machine:
+    """This host as configured: hypervisor driver, network driver, images."""
+    driver: Driver = _plugin("nova.virt.drivers", CONF.compute_driver)(host)
+    return Machine(name=host, driver=driver, network=_plugin("nova.network.drivers", CONF.network.driver)(),
+                   images=image.store, cache=ImageCache())
+
+
+class ComputeService:
+    """The compute of one host: start(), stop() drains. Guests run on."""
+
+    def __init__(self, transport: messaging.RPCTransport, host: str | None = None,
+                 machine: Machine | None = None) -> None:
+        self.host = host or CONF.host
+        self.machine = machine or load_machine(self.host)
+        self._transport = transport
+        self._engine = bus.client(transport, engine.Engine)
+        self._guests = bus.client(transport, engine.Guests)
+        self._heartbeat = bus.client(transport, engine.Heartbeat)
+        self.runner = Runner(self.machine, self._engine, self._guests)
+        self.reconciler = Reconciler(self.machine, self._guests, self.runner)
+        self._threads = [
+            Periodic("heartbeat", CONF.report_interval, self._beat),
+            Periodic("inventory", CONF.update_resources_interval, self.report_nodes),
+        ]
+        if CONF.sync_power_state_interval >= 0:
+            self._threads.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), self.reconciler.compare))
+        if CONF.image_cache.manager_interval >= 0 and self.machine.driver.needs_images:
+            self._threads.append(Periodic("images", max(CONF.image_cache.manager_interval, 1), self._clean_images))
+        self._server: messaging.RPCServer | None = None
+
+    def start(self) -> None:
+        """Returns when orders are taken and the host can be scheduled to."""
+        ctx = context.admin()
+        self.machine.driver.start(self.reconciler.guest_changed)
+        self._heartbeat.register(ctx, self.host, "nova-compute", COMPUTE, SERVICE_VERSION)
+        self.reconciler.start(ctx)
+        self._server = bus.serve(self._transport, COMPUTE, self.host, [(compute.Compute, self)])
+        for order in self._engine.resume(ctx, self.host):
+            self.runner.submit(context.RequestContext(request_id=order.action.request_id, overwrite=False), order)
+        self.report_nodes()
+        for thread in self._threads:
+            thread.start()
+        LOG.info("nova-compute is ready on %s", self.host)
+
+    def stop(self) -> None:
+        """Take no new orders and finish the steps under way."""
+        if self._server is not None:
+            self._server.stop()
+        self.runner.stop()
+        for thread in self._threads:
+            thread.stop()
+        self.reconciler.stop()
+        if self._server is not None:
+            self._server.wait()
+        self.machine.driver.stop()
+
+    # --- what a host is asked (nova.rpcapi.compute.Compute) --------------------------------------
+    def run(self, ctx: context.RequestContext, order: StepOrder) -> None:
+        self.runner.submit(ctx, order)
+
+    def console_output(self, ctx: context.RequestContext, instance: Instance, lines: int | None) -> str:
+        return self.machine.driver.console_output(instance, lines).decode("utf-8", "replace")
+
+    def diagnostics(self, ctx: context.RequestContext, instance: Instance) -> Diagnostics:
+        return Diagnostics(values=self.machine.driver.diagnostics(instance))
+
+    def guests(self, ctx: context.RequestContext) -> list[GuestStatus]:
+        return self.machine.driver.guests()
+
+    def refresh_rules(self, ctx: context.RequestContext, instance: Instance, rules: list[FilterRule]) -> None:
+        self.machine.network.refresh_rules(instance, rules)
+
+    def reap(self, ctx: context.RequestContext, uuid: str) -> None:
+        self.reconciler.reap(uuid)
+
+    # --- periodic ----------------------------------------------------------------------------------
+    def report_nodes(self) -> None:
+        """Inventories and traits, as they are now."""
+        self._guests.report_nodes(context.admin(), self.host, self.machine.driver.nodes())
+
+    def _beat(self) -> None:
+        self._heartbeat.beat(context.admin(), self.host, "nova-compute", self.runner.running())
+
+    def _clean_images(self) -> None:
+        self.machine.cache.clean(set(self.machine.driver.used_images()))

@@ -1,0 +1,62 @@
+"""Services as operators see and change them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from nova.conductor import fleet
+from nova.conductor.core import Core
+from nova.context import RequestContext
+from nova.db import aggregates, compute_nodes
+from nova.db import services as db
+from nova.objects.compute import Service
+
+LOG = logging.getLogger(__name__)
+
+
+class Services:
+    """Answers :class:`nova.rpcapi.hosts.Services`."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def index(self, ctx: RequestContext, host: str | None = None, binary: str | None = None) -> list[Service]:
+        return self.core.db.read(lambda connection: db.index(connection, host, binary))
+
+    def get(self, ctx: RequestContext, uuid: str) -> Service:
+        return self.core.db.read(lambda connection: db.get(connection, uuid))
+
+    def update(self, ctx: RequestContext, service_id: str, disabled: bool | None = None, reason: str | None = None,
+               forced_down: bool | None = None) -> Service:
+        return self._published(self.core.db.write(
+            lambda connection: db.update(connection, service_id, disabled, reason, forced_down)))
+
+    def update_by_host(self, ctx: RequestContext, host: str, binary: str, disabled: bool | None = None,
+                       reason: str | None = None, forced_down: bool | None = None) -> Service:
+        return self._published(self.core.db.write(lambda connection: db.update(
+            connection, db.uuid_of(connection, host, binary), disabled, reason, forced_down)))
+
+    def delete(self, ctx: RequestContext, service_id: str) -> None:
+        def transaction(connection: Any) -> tuple[Service, list[str], bool]:
+            service = db.lock(connection, service_id)
+            removed: list[str] = []
+            changed = False
+            if service.binary == db.COMPUTE:
+                removed = compute_nodes.remove_host(connection, service.host)
+                changed = aggregates.forget_host(connection, service.host)
+            db.delete(connection, service)
+            return service, removed, changed
+
+        service, removed, changed = self.core.db.write(transaction)
+        LOG.info("%s on %s was deleted with %d compute nodes", service.binary, service.host, len(removed))
+        self.core.fleet.removed(removed)
+        if changed:
+            self.core.fleet.reload()
+
+    def _published(self, changed: tuple[Service, bool]) -> Service:
+        service = changed[0]
+        LOG.info("%s on %s is now %s%s", service.binary, service.host, "disabled" if service.disabled else "enabled",
+                 ", forced down" if service.forced_down else "")
+        fleet.publish_services(self.core, [changed])
+        return service

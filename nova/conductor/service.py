@@ -1,0 +1,129 @@
+"""A conductor: answers for the database, walks operations, and finds what got lost."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+
+import oslo_messaging as messaging
+
+from nova import bus, context
+from nova.conductor import fleet as fleet_rows
+from nova.conductor.core import Core
+from nova.conductor.endpoints import (
+    aggregates,
+    fleet,
+    flavors,
+    guests,
+    heartbeat,
+    hypervisors,
+    keypairs,
+    networks,
+    quotas,
+    security_groups,
+    server_groups,
+    servers,
+    services,
+    zones,
+)
+from nova.conductor.engine import Engine
+from nova.conductor.fleet import FleetPublisher
+from nova.conductor.usage import UsageFeed
+from nova.conf import CONF
+from nova.db import actions
+from nova.db.engine import Database
+from nova.objects.base import new_uuid, utcnow
+from nova.periodic import Periodic
+from nova.rpcapi import CONDUCTOR, compute, engine, hosts, scheduler
+from nova.rpcapi import flavors as flavors_api
+from nova.rpcapi import keypairs as keypairs_api
+from nova.rpcapi import networks as networks_api
+from nova.rpcapi import quotas as quotas_api
+from nova.rpcapi import servers as servers_api
+
+LOG = logging.getLogger(__name__)
+
+# Services say in their heartbeat which release they are, so that mixed ones can be told apart.
+SERVICE_VERSION = 1
+
+
+def open_database() -> Database:
+    """The database of the configuration; one pool per process, opened after the fork."""
+    return Database(CONF.database.connection, CONF.database.max_pool_size, CONF.database.max_overflow,
+                    CONF.database.connection_recycle_time, CONF.database.max_retries)
+
+
+class ConductorService:
+    """One conductor process's worth: start(), stop() drains."""
+
+    def __init__(self, transport: messaging.RPCTransport, worker: int = 0) -> None:
+        self.host = CONF.host
+        self._first = worker == 0
+        self._heartbeat: heartbeat.Heartbeat | None = None
+        name = f"conductor@{CONF.host}:{os.getpid()}:{new_uuid()[:8]}"
+        db = open_database()
+        scheduler_proxy = bus.client(transport, scheduler.Scheduler)
+        publisher = FleetPublisher(scheduler_proxy, name)
+        self.core = Core(
+            name=name, db=db, transport=transport, scheduler=scheduler_proxy,
+            compute=bus.client(transport, compute.Compute), fleet=publisher, usage=UsageFeed(db, publisher))
+        self.engine = Engine(self.core)
+        self._threads = [
+            Periodic("heartbeat", CONF.report_interval, self._beat),
+            Periodic("recovery", CONF.conductor.recovery_interval, self._recover),
+        ]
+        self._server: messaging.RPCServer | None = None
+
+    def start(self) -> None:
+        """Returns when requests are answered."""
+        core = self.core
+        self._heartbeat = heartbeat.Heartbeat(core)
+        if self._first:
+            self._heartbeat.register(context.admin(), self.host, "nova-conductor", CONDUCTOR, SERVICE_VERSION)
+        core.usage.start()
+        self._server = bus.serve(core.transport, CONDUCTOR, core.name, [
+            (servers_api.Servers, servers.Servers(core, self.engine)),
+            (servers_api.Actions, servers.Actions(core)),
+            (flavors_api.Flavors, flavors.Flavors(core)),
+            (keypairs_api.Keypairs, keypairs.Keypairs(core)),
+            (quotas_api.Quotas, quotas.Quotas(core)),
+            (hosts.Services, services.Services(core)),
+            (hosts.Hypervisors, hypervisors.Hypervisors(core)),
+            (hosts.Zones, zones.Zones(core)),
+            (hosts.Aggregates, aggregates.Aggregates(core)),
+            (hosts.ServerGroups, server_groups.ServerGroups(core)),
+            (networks_api.Networks, networks.Networks(core)),
+            (networks_api.SecurityGroups, security_groups.SecurityGroups(core)),
+            (engine.Engine, guests.EngineReports(self.engine)),
+            (engine.Heartbeat, self._heartbeat),
+            (engine.Guests, guests.Guests(core, self.engine)),
+            (engine.Fleet, fleet.Fleet(core)),
+        ])
+        for thread in self._threads:
+            thread.start()
+        LOG.info("nova-conductor is ready")
+
+    def stop(self) -> None:
+        """Take no new requests, finish those under way; what is left over is found by its lease."""
+        if self._server is not None:
+            self._server.stop()
+            self._server.wait()
+        for thread in self._threads:
+            thread.stop()
+        self.engine.stop()
+        self.core.usage.stop()
+        self.core.db.close()
+
+    # --- periodic ----------------------------------------------------------------------------------
+    def _beat(self) -> None:
+        """Renew our own leases and, from one worker, the service's liveness."""
+        until = utcnow() + datetime.timedelta(seconds=CONF.conductor.lease)
+        self.core.db.write(lambda connection: actions.renew_all(connection, self.core.name, until))
+        if self._first and self._heartbeat is not None:
+            self._heartbeat.beat(context.admin(), self.host, "nova-conductor", [])
+
+    def _recover(self) -> None:
+        """Silent services and expired leases; any conductor may find them first."""
+        fleet_rows.mark_down(self.core)
+        self.engine.recover(context.admin())

@@ -1,0 +1,377 @@
+"""Compute nodes with their trees of providers and inventories, as drivers report them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.conf import CONF
+from nova.db import aggregates, models, rows, services
+from nova.objects.base import new_uuid, utcnow
+from nova.objects.compute import ComputeNode, Inventory, Provider
+from nova.objects.scheduling import HostState, NodeUsage
+
+TABLE = models.compute_nodes
+PROVIDERS = models.providers
+INVENTORIES = models.inventories
+ALLOCATIONS = models.allocations
+SERVICES = models.services
+
+# What the driver says of an inventory; ``used`` is kept by claims.
+_REPORTED = ("total", "reserved", "ratio", "min_unit", "max_unit", "step_size")
+# What schedulers look at, and what is only shown.
+_FACTS = ("host", "hypervisor_hostname", "hypervisor_type", "hypervisor_version", "host_ip", "cpu_info",
+          "supported_instances", "service_id")
+_SHOWN = ("disk_available_least", "uptime")
+
+
+@dataclasses.dataclass
+class Report:
+    """What a report changed: the nodes as they are now, and the uuids of changed and removed ones."""
+
+    nodes: list[ComputeNode]
+    changed: list[str]
+    removed: list[str]
+
+
+@dataclasses.dataclass
+class _Stored:
+    """The rows of a host before a report."""
+
+    nodes: list[Any]
+    providers: dict[str, Provider]
+    roots: dict[str, str]
+
+
+# --- reports ---------------------------------------------------------------------------------
+def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode]) -> Report:
+    """Make the rows of a host say what its driver reports; writes (and counts) only what differs.
+
+    Nodes that are reported no more are removed, unless something is claimed on them.
+    Raises HostBinaryNotFound (the compute never registered), InvalidInput (a node of another host).
+    """
+    service_id = connection.scalar(sa.select(SERVICES.c.id).where(
+        SERVICES.c.host == host, SERVICES.c.binary == services.COMPUTE))
+    if service_id is None:
+        raise exception.HostBinaryNotFound(binary=services.COMPUTE, host=host)
+    nodes = copy.deepcopy(list(nodes))  # a transaction that is run again starts from what was reported
+    stored = _stored(connection, host, [node.uuid for node in nodes if node.uuid])
+    by_uuid = {row.uuid: row for row in stored.nodes}
+    by_name = {row.hypervisor_hostname: row for row in stored.nodes if row.host == host}
+    result = Report([], [], [])
+    try:
+        for node in nodes:
+            row = by_uuid.get(node.uuid) or by_name.get(node.hypervisor_hostname)
+            if row is not None and row.host != host and row.hypervisor_hostname != node.hypervisor_hostname:
+                raise exception.InvalidInput(reason=f"node {node.uuid} of host {host} is already known as "
+                                                    f"{row.hypervisor_hostname} of host {row.host}")
+            node.host, node.service_id = host, service_id
+            _identify(node, row)
+            if _write(connection, node, row, stored):
+                result.changed.append(node.uuid)
+            result.nodes.append(node)
+    except db_exception.DBDuplicateEntry as error:  # the same report twice at the same moment
+        raise db_exception.RetryRequest(error) from error
+    if nodes:
+        reported = {node.uuid for node in result.nodes}
+        result.removed = _remove_idle(connection, [
+            row.uuid for row in stored.nodes if row.host == host and row.uuid not in reported])
+    return result
+
+
+def _stored(connection: sa.Connection, host: str, uuids: Sequence[str]) -> _Stored:
+    found = connection.execute(sa.select(TABLE).where(
+        sa.or_(TABLE.c.host == host, TABLE.c.uuid.in_(uuids)) if uuids else TABLE.c.host == host)).all()
+    trees = _trees(connection, [row.uuid for row in found])
+    return _Stored(found, {provider.uuid: provider for tree in trees.values() for provider in tree},
+                   {provider.uuid: root for root, tree in trees.items() for provider in tree})
+
+
+def _identify(node: ComputeNode, row: Any) -> None:
+    """The node keeps its uuid and counters; its root provider has the node's uuid."""
+    if row is not None:
+        node.uuid, node.id = row.uuid, row.id
+        node.num_instances, node.num_io_ops = row.num_instances, row.num_io_ops
+        node.failed_builds, node.generation = row.failed_builds, row.generation
+    elif not node.uuid:
+        node.uuid = new_uuid()
+    before = node.provider.uuid
+    node.provider.uuid = node.uuid
+    node.provider.parent_uuid = None
+    for child in node.children:
+        if child.parent_uuid in (None, "", before):
+            child.parent_uuid = node.uuid
+
+
+def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stored) -> bool:
+    """Returns whether schedulers must hear of it."""
+    changed = False
+    tree = [node.provider, *node.children]
+    # Inventories before nodes, in the order of claims, so that the two cannot deadlock.
+    for provider in tree:
+        changed = _write_provider(connection, node.uuid, provider, stored) or changed
+    gone = [uuid for uuid, root in stored.roots.items()
+            if root == node.uuid and uuid not in {provider.uuid for provider in tree}]
+    if gone:
+        changed = bool(_remove_idle_providers(connection, gone)) or changed
+    if row is None:
+        now = utcnow()
+        connection.execute(sa.insert(TABLE).values(
+            {**rows.values_of(TABLE, node), "generation": 1, "created_at": now, "updated_at": now}))
+        node.generation = 1
+        node.id = connection.scalar(sa.select(TABLE.c.id).where(TABLE.c.uuid == node.uuid)) or 0
+        return True
+    changed = changed or any(getattr(row, name) != getattr(node, name) for name in _FACTS)
+    if changed or any(getattr(row, name) != getattr(node, name) for name in _SHOWN):
+        values: dict[str, Any] = {name: getattr(node, name) for name in (*_FACTS, *_SHOWN)}
+        if changed:
+            node.generation += 1
+            values["generation"] = TABLE.c.generation + 1
+        connection.execute(sa.update(TABLE).where(TABLE.c.id == row.id).values(**values, updated_at=utcnow()))
+    return changed
+
+
+def _write_provider(connection: sa.Connection, root: str, provider: Provider, stored: _Stored) -> bool:
+    before = stored.providers.get(provider.uuid)
+    traits = sorted(set(provider.traits))
+    same = (before is not None and stored.roots[provider.uuid] == root
+            and (before.name, before.parent_uuid, before.traits) == (provider.name, provider.parent_uuid, traits))
+    values = {"name": provider.name, "parent_uuid": provider.parent_uuid, "root_uuid": root, "traits": traits}
+    if before is None:
+        connection.execute(sa.insert(PROVIDERS).values(uuid=provider.uuid, **values))
+    elif not same:
+        connection.execute(sa.update(PROVIDERS).where(PROVIDERS.c.uuid == provider.uuid).values(values))
+    return _write_inventories(connection, provider, before) or not same
+
+
+def _write_inventories(connection: sa.Connection, provider: Provider, before: Provider | None) -> bool:
+    known = before.inventories if before else {}
+    changed = False
+    new = {}
+    for resource_class, inventory in provider.inventories.items():
+        old = known.get(resource_class)
+        values = {name: getattr(inventory, name) for name in _REPORTED}
+        if old is None:
+            new[resource_class] = values
+        else:
+            inventory.used = old.used
+            if values != {name: getattr(old, name) for name in _REPORTED}:
+                _update_inventory(connection, provider.uuid, resource_class, values)
+                changed = True
+    if new:
+        used = _claimed(connection, provider.uuid) if before else {}
+        for resource_class in new:
+            provider.inventories[resource_class].used = used.get(resource_class, 0)
+        connection.execute(sa.insert(INVENTORIES), [
+            {"provider_uuid": provider.uuid, "resource_class": resource_class, "used": used.get(resource_class, 0),
+             **values} for resource_class, values in new.items()])
+    for resource_class in known.keys() - provider.inventories.keys():
+        gone = connection.execute(sa.delete(INVENTORIES).where(
+            INVENTORIES.c.provider_uuid == provider.uuid, INVENTORIES.c.resource_class == resource_class,
+            INVENTORIES.c.used == 0))
+        # What is claimed stays in the books, but nothing more can be had.
+        if gone.rowcount == 0 and known[resource_class].total:
+            _update_inventory(connection, provider.uuid, resource_class, {"total": 0, "reserved": 0})
+            changed = True
+        changed = changed or gone.rowcount > 0
+    return changed or bool(new)
+
+
+def _update_inventory(connection: sa.Connection, provider_uuid: str, resource_class: str,
+                      values: dict[str, Any]) -> None:
+    connection.execute(sa.update(INVENTORIES).where(
+        INVENTORIES.c.provider_uuid == provider_uuid, INVENTORIES.c.resource_class == resource_class).values(values))
+
+
+def _claimed(connection: sa.Connection, provider_uuid: str) -> dict[str, int]:
+    """What the allocations of a provider sum up to."""
+    total: dict[str, int] = {}
+    for resources in connection.scalars(sa.select(ALLOCATIONS.c.resources).where(
+            ALLOCATIONS.c.provider_uuid == provider_uuid)):
+        for name, amount in resources.items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+# --- removal ---------------------------------------------------------------------------------
+def remove_host(connection: sa.Connection, host: str) -> list[str]:
+    """Remove all nodes of a host with what was claimed of them; answers their uuids.
+
+    Raises ServiceInUse when servers are on the host.
+    """
+    uuids = list(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.host == host).order_by(TABLE.c.uuid)))
+    remove(connection, uuids)
+    # Asked when the inventories are ours: a claim that came first has written its instance by now.
+    instances = models.instances
+    busy = connection.scalar(sa.select(instances.c.uuid).where(
+        instances.c.host == host, instances.c.deleted == sa.false()).limit(1))
+    if busy is not None:
+        raise exception.ServiceInUse()
+    return uuids
+
+
+def remove(connection: sa.Connection, node_uuids: Sequence[str]) -> None:
+    """Remove nodes with their providers, inventories and whatever was claimed of them."""
+    if not node_uuids:
+        return
+    tree = sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.root_uuid.in_(node_uuids))
+    connection.execute(sa.delete(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(tree)))
+    connection.execute(sa.delete(ALLOCATIONS).where(ALLOCATIONS.c.provider_uuid.in_(tree)))
+    connection.execute(sa.delete(PROVIDERS).where(PROVIDERS.c.root_uuid.in_(node_uuids)))
+    connection.execute(sa.delete(TABLE).where(TABLE.c.uuid.in_(node_uuids)))
+
+
+def _remove_idle(connection: sa.Connection, node_uuids: Sequence[str]) -> list[str]:
+    """Remove those of the nodes on which nothing is claimed; answers them."""
+    if not node_uuids:
+        return []
+    # Held, so that no claim comes in between.
+    connection.execute(sa.select(INVENTORIES.c.used).join(PROVIDERS, PROVIDERS.c.uuid == INVENTORIES.c.provider_uuid)
+                       .where(PROVIDERS.c.root_uuid.in_(node_uuids)).with_for_update()).all()
+    busy = set(connection.scalars(sa.select(PROVIDERS.c.root_uuid).distinct().join(
+        ALLOCATIONS, ALLOCATIONS.c.provider_uuid == PROVIDERS.c.uuid).where(PROVIDERS.c.root_uuid.in_(node_uuids))))
+    idle = [uuid for uuid in node_uuids if uuid not in busy]
+    remove(connection, idle)
+    return idle
+
+
+def _remove_idle_providers(connection: sa.Connection, uuids: Sequence[str]) -> list[str]:
+    """Remove sub-providers that are gone, except those with claims (their room is taken away)."""
+    busy = set(connection.scalars(sa.select(ALLOCATIONS.c.provider_uuid).where(
+        ALLOCATIONS.c.provider_uuid.in_(uuids))))
+    idle = [uuid for uuid in uuids if uuid not in busy]
+    if idle:
+        connection.execute(sa.delete(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(idle)))
+        connection.execute(sa.delete(PROVIDERS).where(PROVIDERS.c.uuid.in_(idle)))
+    if busy:
+        connection.execute(sa.update(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(busy))
+                           .values(total=0, reserved=0))
+    return idle
+
+
+# --- what the API shows ------------------------------------------------------------------------
+def index(connection: sa.Connection, pattern: str | None = None, limit: int | None = None,
+          marker: str | None = None) -> list[ComputeNode]:
+    """Nodes by id, with their service. ``pattern``: a part of the hypervisor hostname. Raises MarkerNotFound."""
+    statement = sa.select(TABLE).order_by(TABLE.c.id)
+    if pattern is not None:
+        statement = statement.where(TABLE.c.hypervisor_hostname.icontains(pattern, autoescape=True))
+    if marker is not None:
+        row = rows.marker_row(connection, sa.select(TABLE.c.id).where(_named(marker)), marker)
+        statement = statement.where(TABLE.c.id > row.id)
+    return _objects(connection, connection.execute(statement.limit(limit)).all())
+
+
+def get(connection: sa.Connection, node_id: str) -> ComputeNode:
+    """By uuid or integer id. Raises ComputeHostNotFound."""
+    row = connection.execute(sa.select(TABLE).where(_named(node_id))).first()
+    if row is None:
+        raise exception.ComputeHostNotFound(host=node_id)
+    return _objects(connection, [row])[0]
+
+
+def _named(node_id: str) -> sa.ColumnElement[bool]:
+    if node_id.isdecimal() and int(node_id) < 2**63:
+        return TABLE.c.id == int(node_id)
+    return TABLE.c.uuid == node_id
+
+
+def _objects(connection: sa.Connection, found: Sequence[sa.Row[Any]]) -> list[ComputeNode]:
+    """With inventories, service and zone: four more statements, however many nodes."""
+    if not found:
+        return []
+    trees = _trees(connection, [row.uuid for row in found])
+    zones, now = aggregates.zones(aggregates.index(connection)), utcnow()
+    known = {row.id: services.shown(row, zones, now) for row in connection.execute(
+        sa.select(SERVICES).where(SERVICES.c.id.in_({row.service_id for row in found})))}
+    nodes = []
+    for row in found:
+        tree = {provider.uuid: provider for provider in trees.get(row.uuid, [])}
+        root = tree.pop(row.uuid, None) or Provider(uuid=row.uuid, name=row.hypervisor_hostname)
+        values = {name: row._mapping[name] for name in ComputeNode.__struct_fields__ if name in row._mapping}
+        nodes.append(ComputeNode(**values, provider=root, children=list(tree.values()),
+                                 service=known.get(row.service_id)))
+    return nodes
+
+
+def _trees(connection: sa.Connection, node_uuids: Sequence[str]) -> dict[str, list[Provider]]:
+    """Root uuid -> the providers of the tree with their inventories. Two statements."""
+    if not node_uuids:
+        return {}
+    trees: dict[str, list[Provider]] = {}
+    providers: dict[str, Provider] = {}
+    for row in connection.execute(sa.select(PROVIDERS).where(PROVIDERS.c.root_uuid.in_(node_uuids))
+                                  .order_by(PROVIDERS.c.root_uuid, PROVIDERS.c.name)):
+        provider = rows.to_object(Provider, row)
+        provider.inventories = {}
+        providers[provider.uuid] = provider
+        trees.setdefault(row.root_uuid, []).append(provider)
+    if providers:
+        for row in connection.execute(sa.select(INVENTORIES).where(
+                INVENTORIES.c.provider_uuid.in_(list(providers)))):
+            providers[row.provider_uuid].inventories[row.resource_class] = rows.to_object(Inventory, row)
+    return trees
+
+
+# --- what schedulers see -----------------------------------------------------------------------
+def states(connection: sa.Connection, after_uuid: str | None, limit: int) -> list[HostState]:
+    """A page of the fleet in the order of node uuids, in four statements."""
+    return _states(connection, TABLE.c.uuid > (after_uuid or ""), limit)
+
+
+def states_of(connection: sa.Connection, node_uuids: Sequence[str]) -> list[HostState]:
+    """The states of these nodes (those that exist), in the order of uuids, in four statements."""
+    return _states(connection, TABLE.c.uuid.in_(node_uuids), len(node_uuids)) if node_uuids else []
+
+
+def _states(connection: sa.Connection, wanted: sa.ColumnElement[bool], limit: int) -> list[HostState]:
+    found = connection.execute(
+        sa.select(TABLE, SERVICES.c.up, SERVICES.c.disabled, SERVICES.c.forced_down)
+        .outerjoin(SERVICES, SERVICES.c.id == TABLE.c.service_id)
+        .where(wanted).order_by(TABLE.c.uuid).limit(limit)).all()
+    trees = _trees(connection, [row.uuid for row in found])
+    all_aggregates = aggregates.index(connection)
+    zones = aggregates.zones(all_aggregates)
+    of_host: dict[str, list[Any]] = {}
+    for aggregate in all_aggregates:
+        for host in aggregate.hosts:
+            of_host.setdefault(host, []).append(aggregate)
+    return [_state(row, trees.get(row.uuid, []), zones, of_host.get(row.host, [])) for row in found]
+
+
+def _state(row: Any, tree: Iterable[Provider], zones: dict[str, str], member_of: Sequence[Any]) -> HostState:
+    root = next((provider for provider in tree if provider.uuid == row.uuid), None)
+    return HostState(
+        node_uuid=row.uuid, host=row.host, node=row.hypervisor_hostname,
+        up=bool(row.up) and not row.forced_down, disabled=bool(row.disabled),
+        inventories=root.inventories if root else {}, traits=root.traits if root else [],
+        availability_zone=zones.get(row.host, CONF.default_availability_zone),
+        aggregates=[aggregate.metadata for aggregate in member_of],
+        aggregate_ids=[aggregate.id for aggregate in member_of],
+        num_instances=row.num_instances, num_io_ops=row.num_io_ops, failed_builds=row.failed_builds,
+        hypervisor_type=row.hypervisor_type, hypervisor_version=row.hypervisor_version, host_ip=row.host_ip,
+        cpu_info=row.cpu_info, supported_instances=row.supported_instances, generation=row.generation)
+
+
+def usage(connection: sa.Connection, node_uuids: Sequence[str]) -> list[NodeUsage]:
+    """What is used of these nodes (those that exist), in one statement."""
+    if not node_uuids:
+        return []
+    found: dict[str, NodeUsage] = {}
+    for row in connection.execute(
+            sa.select(TABLE.c.uuid, TABLE.c.num_instances, TABLE.c.num_io_ops, TABLE.c.failed_builds,
+                      TABLE.c.generation, INVENTORIES.c.resource_class, INVENTORIES.c.used)
+            .outerjoin(INVENTORIES, INVENTORIES.c.provider_uuid == TABLE.c.uuid)
+            .where(TABLE.c.uuid.in_(node_uuids)).order_by(TABLE.c.uuid)):
+        one = found.setdefault(row.uuid, NodeUsage(
+            node_uuid=row.uuid, num_instances=row.num_instances, num_io_ops=row.num_io_ops,
+            failed_builds=row.failed_builds, generation=row.generation))
+        if row.resource_class is not None:
+            one.used = {**one.used, row.resource_class: row.used}
+    return list(found.values())

@@ -1,0 +1,1 @@
+"""The schema's history. Revisions are frozen: they never import the models."""

@@ -1,0 +1,25 @@
+"""What alembic runs; the connection comes from nova.db.migrate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alembic import context
+
+from nova.db import models
+from nova.db.types import Json, Utc
+
+
+def _render(kind: str, item: Any, _autogen: Any) -> str | bool:
+    """Revisions name our column types without the Python type inside (it is no part of the schema)."""
+    if kind == "type" and isinstance(item, Json):
+        return "Json(object)"
+    if kind == "type" and isinstance(item, Utc):
+        return "Utc()"
+    return False
+
+
+# The caller holds the transaction: all steps of an upgrade, or none (where the database can do that).
+context.configure(connection=context.config.attributes["connection"], target_metadata=models.metadata,
+                  transactional_ddl=True, render_item=_render)
+context.run_migrations()

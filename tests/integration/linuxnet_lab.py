@@ -1,0 +1,239 @@
+"""Guests for tests of linuxnet: namespaces on veth pairs where libvirt would attach taps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import uuid
+
+import pytest
+
+import nova.conf
+from nova.conf import CONF
+from nova.network import netns, records
+from nova.network.linuxnet import LinuxNetwork
+from nova.objects.base import utcnow
+from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
+from nova.objects.network import VIF, FilterRule
+
+TOOLS = ("ip", "nft", "dnsmasq", "busybox")
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not all(shutil.which(tool, path=os.environ["PATH"] + ":/usr/sbin:/sbin") for tool in TOOLS),
+    reason="needs root, iproute2, nftables, dnsmasq and busybox")
+
+SSH = FilterRule(protocol="tcp", from_port=22, to_port=22)
+PING = FilterRule(protocol="icmp")
+UDHCPC = """\
+#!/bin/sh
+env > {file}.new && mv {file}.new {file}.$1
+if [ "$1" = bound ]; then
+  ip address replace "$ip/$mask" dev "$interface"
+  set -- $staticroutes
+  while [ -n "$1" ]; do
+    ip route replace "$1" via "$2" 2>/dev/null
+    shift 2
+  done
+fi
+"""
+
+
+def sh(*argv, check=True, text=None, timeout=30):
+    return subprocess.run(argv, capture_output=True, text=True, input=text, timeout=timeout, check=check)
+
+
+class Net:
+    """A network, and instances on it."""
+
+    def __init__(self, cidr="10.77.0", **more):
+        self.id = str(uuid.uuid4())
+        self.prefix = cidr
+        self.more = {"cidr": f"{cidr}.0/24", "gateway": f"{cidr}.1", "mtu": 1450, **more}
+        self.bridge = "tbr" + self.id[:8]
+        self.namespace = f"nova-{self.id[:12]}"
+
+    def vif(self, number, **more):
+        port = str(uuid.uuid4())
+        return VIF(id=port, network_id=self.id, label="lab", mac=f"fa:16:3e:{port[:2]}:{port[2:4]}:{number:02x}",
+                   address=f"{self.prefix}.{number}", prefix=24, bridge=self.bridge, devname=f"tap{port[:11]}",
+                   **{**self.more, **more})
+
+    def instance(self, number, hostname=None, **more):
+        return instance([self.vif(number, **more)], hostname or f"guest{number}")
+
+
+def instance(vifs, hostname="guest"):
+    return Instance(uuid=str(uuid.uuid4()), project_id="p", user_id="u", display_name=hostname, hostname=hostname,
+                    flavor=Flavor(flavorid="1", name="f", memory_mb=1, vcpus=1), created_at=utcnow(),
+                    network_info=vifs)
+
+
+class Guest:
+    """A namespace that plays the guest of one VIF."""
+
+    def __init__(self, vif, folder):
+        self.vif = vif
+        self.folder = folder
+        self.ns = "tg" + vif.id[:8]
+        sh("ip", "netns", "add", self.ns)
+        sh("ip", "link", "add", vif.devname, "type", "veth", "peer", "name", "eth0", "netns", self.ns)
+        sh("ip", "-n", self.ns, "link", "set", "eth0", "address", vif.mac, "up")
+        sh("ip", "-n", self.ns, "link", "set", "lo", "up")
+        sh("ip", "link", "set", vif.devname, "master", vif.bridge, "up")
+
+    def remove(self):
+        sh("ip", "link", "del", self.vif.devname, check=False)
+        sh("ip", "netns", "del", self.ns, check=False)
+
+    def run(self, *argv, check=False, timeout=30):
+        return sh("ip", "netns", "exec", self.ns, *argv, check=check, timeout=timeout)
+
+    def dhcp(self, tries=3):
+        """What the DHCP server offered; None without an answer."""
+        file, script = self.folder / f"{self.ns}.env", self.folder / f"{self.ns}.sh"
+        script.write_text(UDHCPC.format(file=file))
+        script.chmod(0o755)
+        bound = self.folder / f"{self.ns}.env.bound"
+        bound.unlink(missing_ok=True)
+        self.run("busybox", "udhcpc", "-i", "eth0", "-n", "-q", "-f", "-t", str(tries), "-T", "1", "-s", str(script),
+                 "-O", "staticroutes", "-O", "mtu", timeout=30)
+        if not bound.exists():
+            return None
+        return dict(line.split("=", 1) for line in bound.read_text().splitlines() if "=" in line)
+
+    def static(self, gateway=None):
+        """The address by hand."""
+        sh("ip", "-n", self.ns, "address", "replace", f"{self.vif.address}/{self.vif.prefix}", "dev", "eth0")
+        sh("ip", "-n", self.ns, "route", "replace", "default", "via", gateway or self.vif.gateway)
+
+    def pings(self, address, count=1):
+        return self.run("busybox", "ping", "-c", str(count), "-W", "1", address).returncode == 0
+
+    def connects(self, address, port, timeout=1.0):
+        return netns.call(self.ns, lambda: connects(address, port, timeout))
+
+    def raw(self, frame):
+        """Send one Ethernet frame as it is."""
+        def send():
+            with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sock:
+                sock.bind(("eth0", 0))
+                sock.send(frame)
+        netns.call(self.ns, send)
+
+
+def connects(address, port, timeout=1.0):
+    try:
+        socket.create_connection((address, port), timeout).close()
+    except OSError:
+        return False
+    return True
+
+
+class Listener:
+    """Accepts TCP connections in a namespace (None: the root namespace) and says who called."""
+
+    def __init__(self, namespace, address, port, answer=b"hello"):
+        def listen():
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((address, port))
+            sock.listen(8)
+            return sock
+        self.sock = netns.call(namespace, listen) if namespace else listen()
+        self.peers = []
+        self.answer = answer
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        while True:
+            try:
+                connection, peer = self.sock.accept()
+            except OSError:
+                return
+            self.peers.append(peer[0])
+            connection.sendall(self.answer)
+            connection.close()
+
+    def close(self):
+        self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+
+
+class Lab:
+    """A LinuxNetwork with its own state path, an outside world behind its uplink, and guests."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        mark = uuid.uuid4().hex[:8]
+        self.outside, self.uplink = f"to{mark}", f"tu{mark}"
+        self.guests = []
+        self.listeners = []
+        self.networks = []
+        sh("ip", "netns", "add", self.outside)
+        sh("ip", "link", "add", self.uplink, "type", "veth", "peer", "name", "eth0", "netns", self.outside)
+        sh("ip", "address", "add", "198.51.100.1/24", "dev", self.uplink)
+        sh("ip", "link", "set", self.uplink, "up")
+        sh("ip", "-n", self.outside, "address", "add", "198.51.100.2/24", "dev", "eth0")
+        sh("ip", "-n", self.outside, "link", "set", "eth0", "up")
+        sh("ip", "-n", self.outside, "link", "set", "lo", "up")
+        nova.conf.register()
+        CONF.set_override("state_path", str(folder / "state"))
+        CONF.set_override("uplink_interface", self.uplink, group="network")
+        self.tag = records.tag(CONF.state_path)
+        self.driver = self.fresh()
+
+    def fresh(self):
+        """A driver as after a restart of the service."""
+        driver = LinuxNetwork()
+        self.networks.append(driver)
+        return driver
+
+    def guest(self, instance, number=0):
+        made = Guest(instance.network_info[number], self.folder)
+        self.guests.append(made)
+        return made
+
+    def booted(self, instance, rules=()):
+        """A plugged guest with its address configured."""
+        self.driver.plug(instance, list(rules))
+        guest = self.guest(instance)
+        guest.static()
+        return guest
+
+    def listen(self, namespace, address, port, **more):
+        self.listeners.append(Listener(namespace, address, port, **more))
+        return self.listeners[-1]
+
+    def close(self):
+        for listener in self.listeners:
+            listener.close()
+        for guest in self.guests:
+            guest.remove()
+        for driver in self.networks:
+            driver.stop()
+        self.fresh().start([])
+        sh("ip", "link", "del", self.uplink, check=False)
+        sh("ip", "netns", "del", self.outside, check=False)
+        CONF.clear_override("state_path")
+        CONF.clear_override("uplink_interface", group="network")
+
+    def tables(self):
+        return [line for line in sh("nft", "list", "tables").stdout.splitlines() if self.tag in line]
+
+
+@pytest.fixture
+def lab(tmp_path):
+    made = Lab(tmp_path)
+    yield made
+    made.close()
+
+
+def frame(source, target, kind, payload):
+    """An Ethernet frame."""
+    return bytes.fromhex(target.replace(":", "")) + bytes.fromhex(source.replace(":", "")) + kind + payload
+
+
