@@ -331,6 +331,10 @@ class DiskFull(NovaException):
     template = "The host has not enough free disk space: {reason}"
 
 
+class ConfigDriveFailed(NovaException):
+    template = "The config drive could not be made: {reason}"
+
+
 class GuestNotFound(NotFound):
     template = "Guest {instance_uuid} does not exist on the host."
 

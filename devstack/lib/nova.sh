@@ -1,6 +1,5 @@
 # shellcheck shell=bash
 # Nova: its configuration, database and one process per service.
-# plugin.sh (real DevStack) uses write_nova_conf and create_network too, with its own values in the same variables.
 
 NOVA_SERVICES="nova-conductor nova-scheduler nova-compute nova-api nova-metadata"
 

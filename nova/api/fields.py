@@ -109,18 +109,22 @@ class Changing(Type):
 class Field:
     """A property: its type, when it exists, and whether it must be there."""
 
-    __slots__ = ("required", "since", "single", "type", "until")
+    __slots__ = ("gap", "required", "since", "single", "type", "until")
 
-    def __init__(self, kind: Type, since: int = 0, until: int = microversion.MAX,
-                 required: bool | int = False, single: int | None = None) -> None:
+    def __init__(self, kind: Type, since: int = 0, until: int = microversion.MAX, required: bool | int = False,
+                 single: int | None = None, gap: tuple[int, int] | None = None) -> None:
         self.type = kind
         self.since = since
         self.until = until
         self.required = required
         # Query parameters: the version from which the parameter may be given only once.
         self.single = single
+        # Versions (first, last) in between in which the property was lost.
+        self.gap = gap
 
     def exists(self, version: int) -> bool:
+        if self.gap is not None and self.gap[0] <= version <= self.gap[1]:
+            return False
         return self.since <= version <= self.until
 
     def is_required(self, version: int) -> bool:
@@ -133,6 +137,8 @@ class Field:
             yield self.required
         if self.single is not None:
             yield self.single
+        if self.gap is not None:
+            yield from (self.gap[0], self.gap[1] + 1)
         yield from self.type.steps()
 
 

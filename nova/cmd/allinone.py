@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nova.cmd import run  # noqa: F401  (silences eventlet's warning before oslo's libraries load)
+
 from nova import bus, conf  # isort: skip
 from nova.api.service import ApiService
 from nova.compute.service import ComputeService

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-import oslo_messaging as messaging
-
 from nova import bus
 from nova.db.engine import Database
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.scheduler import Scheduler
 
 if TYPE_CHECKING:
+    import oslo_messaging as messaging
+
     from nova.conductor.fleet import FleetPublisher
     from nova.conductor.usage import UsageFeed
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 import threading
 from collections.abc import Iterable, Sequence
@@ -10,9 +9,7 @@ from typing import Any
 
 from nova import context, exception
 from nova.conductor.core import Core
-from nova.conf import CONF
 from nova.db import compute_nodes, services
-from nova.objects.base import utcnow
 from nova.objects.compute import ComputeNode, Service
 from nova.objects.scheduling import FleetDelta, HostState, NodeUsage
 from nova.rpcapi.scheduler import Scheduler
@@ -91,14 +88,3 @@ def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode]) -> list[Co
         LOG.info("Node %s of host %s now has %s", state.node, host, ", ".join(
             f"{name} {inventory.total}" for name, inventory in sorted(state.inventories.items())))
     return report.nodes
-
-
-def mark_down(core: Core, now: datetime.datetime | None = None) -> list[str]:
-    """Find services that fell silent and tell the schedulers; answers the hosts of lost computes."""
-    before = (now or utcnow()) - datetime.timedelta(seconds=CONF.service_down_time)
-    lost = core.db.write(lambda connection: services.mark_down(connection, before))
-    for service in lost:
-        LOG.warning("%s on %s is down: no sign of life for %d s", service.binary, service.host,
-                    CONF.service_down_time)
-    publish_services(core, [(service, False) for service in lost])
-    return [service.host for service in lost if service.binary == services.COMPUTE]

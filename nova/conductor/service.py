@@ -13,8 +13,8 @@ from nova.conductor import fleet as fleet_rows
 from nova.conductor.core import Core
 from nova.conductor.endpoints import (
     aggregates,
-    fleet,
     flavors,
+    fleet,
     guests,
     heartbeat,
     hypervisors,

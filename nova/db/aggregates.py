@@ -33,14 +33,15 @@ def index(connection: sa.Connection, lock: bool = False) -> list[Aggregate]:
 
 def get(connection: sa.Connection, aggregate_id: int) -> Aggregate:
     """Raises AggregateNotFound."""
-    row = connection.execute(sa.select(TABLE).where(TABLE.c.id == aggregate_id)).first()
+    known = 0 < aggregate_id < 2**63
+    row = connection.execute(sa.select(TABLE).where(TABLE.c.id == aggregate_id)).first() if known else None
     if row is None:
         raise exception.AggregateNotFound(aggregate_id=aggregate_id)
     return rows.to_object(Aggregate, row)
 
 
 # --- zones -----------------------------------------------------------------------------------
-def zones(aggregates: Iterable[Aggregate]) -> dict[str, str]:
+def host_zones(aggregates: Iterable[Aggregate]) -> dict[str, str]:
     """host -> its zone: that of the first aggregate with one. Hosts without are in the default zone."""
     found: dict[str, str] = {}
     for aggregate in aggregates:
@@ -53,7 +54,15 @@ def zones(aggregates: Iterable[Aggregate]) -> dict[str, str]:
 
 def zone_of(connection: sa.Connection, host: str) -> str:
     """The zone of a compute host."""
-    return zones(index(connection)).get(host, CONF.default_availability_zone)
+    return host_zones(index(connection)).get(host, CONF.default_availability_zone)
+
+
+def zones(connection: sa.Connection) -> set[str]:
+    """The zones that servers may ask for: an enabled compute service is in them."""
+    by_host = host_zones(index(connection))
+    hosts = connection.scalars(sa.select(SERVICES.c.host).where(
+        SERVICES.c.binary == "nova-compute", SERVICES.c.disabled == sa.false()))
+    return {by_host.get(host, CONF.default_availability_zone) for host in hosts}
 
 
 # --- changes ---------------------------------------------------------------------------------
@@ -108,7 +117,7 @@ def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> Aggrega
         SERVICES.c.host == host, SERVICES.c.binary == "nova-compute"))
     if known is None:
         raise exception.ComputeHostNotFound(host=host)
-    before = zones(everything)
+    before = host_zones(everything)
     aggregate.hosts.append(host)
     problem = _zone_problem(connection, before, everything, aggregate, [host])
     if problem:
@@ -121,7 +130,7 @@ def remove_host(connection: sa.Connection, aggregate_id: int, host: str) -> Aggr
     everything, aggregate = _held(connection, aggregate_id)
     if host not in aggregate.hosts:
         raise exception.AggregateHostNotFound(aggregate_id=aggregate_id, host=host)
-    before = zones(everything)
+    before = host_zones(everything)
     aggregate.hosts.remove(host)
     problem = _zone_problem(connection, before, everything, aggregate, [host])
     if problem:
@@ -158,7 +167,7 @@ def _save(connection: sa.Connection, aggregate: Aggregate) -> Aggregate:
 
 def _change_metadata(connection: sa.Connection, everything: list[Aggregate], aggregate: Aggregate,
                      changes: dict[str, str | None], action: str) -> None:
-    before = zones(everything)
+    before = host_zones(everything)
     for key, value in changes.items():
         if value is None:
             aggregate.metadata.pop(key, None)
@@ -182,7 +191,7 @@ def _zone_problem(connection: sa.Connection, before: dict[str, str], everything:
         if both:
             return f"host {both[0]} is already in availability zone {other_zone}"
     default = CONF.default_availability_zone
-    after = zones(everything)
+    after = host_zones(everything)
     moved = [host for host in hosts if before.get(host, default) != after.get(host, default)]
     busy = connection.scalar(sa.select(INSTANCES.c.host).where(
         INSTANCES.c.host.in_(moved), INSTANCES.c.deleted == sa.false()).limit(1)) if moved else None

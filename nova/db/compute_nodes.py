@@ -287,7 +287,7 @@ def _objects(connection: sa.Connection, found: Sequence[sa.Row[Any]]) -> list[Co
     if not found:
         return []
     trees = _trees(connection, [row.uuid for row in found])
-    zones, now = aggregates.zones(aggregates.index(connection)), utcnow()
+    zones, now = aggregates.host_zones(aggregates.index(connection)), utcnow()
     known = {row.id: services.shown(row, zones, now) for row in connection.execute(
         sa.select(SERVICES).where(SERVICES.c.id.in_({row.service_id for row in found})))}
     nodes = []
@@ -337,7 +337,7 @@ def _states(connection: sa.Connection, wanted: sa.ColumnElement[bool], limit: in
         .where(wanted).order_by(TABLE.c.uuid).limit(limit)).all()
     trees = _trees(connection, [row.uuid for row in found])
     all_aggregates = aggregates.index(connection)
-    zones = aggregates.zones(all_aggregates)
+    zones = aggregates.host_zones(all_aggregates)
     of_host: dict[str, list[Any]] = {}
     for aggregate in all_aggregates:
         for host in aggregate.hosts:

@@ -41,7 +41,7 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
     if query.min_disk:
         statement = statement.where(TABLE.c.root_gb >= query.min_disk)
     if query.name:
-        statement = statement.where(regexp.matches(TABLE.c.name, query.name))
+        statement = statement.where(regexp.matches(connection, TABLE.c.name, query.name))
     marker = None
     if query.marker is not None:
         marker = rows.marker_row(connection, sa.select(TABLE).where(TABLE.c.flavorid == query.marker), query.marker)

@@ -100,7 +100,7 @@ def known(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, str | No
     """uuid -> host of those that exist."""
     statement = sa.select(TABLE.c.uuid, TABLE.c.host).where(
         TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false())
-    return {uuid: host for uuid, host in connection.execute(statement)}
+    return dict(connection.execute(statement).all())
 
 
 def hosts_of(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, str]:
@@ -113,7 +113,7 @@ def group_hosts(connection: sa.Connection, group_uuid: str) -> dict[str, int]:
     statement = (sa.select(TABLE.c.host, sa.func.count()).where(
         TABLE.c.server_group == group_uuid, TABLE.c.deleted == sa.false(), TABLE.c.host.is_not(None))
         .group_by(TABLE.c.host))
-    return {host: count for host, count in connection.execute(statement)}
+    return dict(connection.execute(statement).all())
 
 
 def brief_columns() -> list[sa.Column[Any]]:

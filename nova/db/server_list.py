@@ -121,7 +121,7 @@ def _metadata(_connection: sa.Connection, value: Any) -> sa.ColumnElement[bool]:
 
 def _tags(every: bool, negate: bool) -> Callable[[sa.Connection, Any], sa.ColumnElement[bool]]:
     def condition(_connection: sa.Connection, value: Any) -> sa.ColumnElement[bool]:
-            tags = value if isinstance(value, list) else str(value).split(",")
+        tags = value if isinstance(value, list) else str(value).split(",")
         found = [sa.type_coerce(TABLE.c.tags, sa.Text).contains(msgspec.json.encode(tag).decode(), autoescape=True)
                  for tag in tags]
         combined = sa.and_(*found) if every else sa.or_(*found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import sqlalchemy as sa
@@ -39,7 +39,7 @@ def effective(service: Service, up: bool) -> tuple[bool, bool]:
 
 
 def _fill(connection: sa.Connection, found: Iterable[sa.Row[Any]]) -> list[Service]:
-    zones, now = aggregates.zones(aggregates.index(connection)), utcnow()
+    zones, now = aggregates.host_zones(aggregates.index(connection)), utcnow()
     return [shown(row, zones, now) for row in found]
 
 
@@ -76,10 +76,23 @@ def uuid_of(connection: sa.Connection, host: str, binary: str) -> str:
     return str(uuid)
 
 
-def is_up(connection: sa.Connection, host: str, binary: str = COMPUTE) -> bool:
-    """Is the service alive (and not forced down)? False for one that does not exist."""
-    row = connection.execute(sa.select(TABLE).where(TABLE.c.host == host, TABLE.c.binary == binary)).first()
+def host_up(connection: sa.Connection, host: str) -> bool:
+    """Is the compute service of the host alive (and not forced down)? False where there is none."""
+    row = connection.execute(sa.select(TABLE).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)).first()
     return row is not None and shown(row, {}, utcnow()).up
+
+
+def compute_exists(connection: sa.Connection, host: str) -> bool:
+    return connection.scalar(sa.select(TABLE.c.id).where(
+        TABLE.c.host == host, TABLE.c.binary == COMPUTE)) is not None
+
+
+def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, tuple[bool, bool]]:
+    """(up, disabled) as schedulers are told, for the hosts among these that have a compute."""
+    if not hosts:
+        return {}
+    found = connection.execute(sa.select(TABLE).where(TABLE.c.host.in_(hosts), TABLE.c.binary == COMPUTE))
+    return {row.host: (row.up and not row.forced_down, row.disabled) for row in found}
 
 
 # --- liveness --------------------------------------------------------------------------------
@@ -114,17 +127,13 @@ def beat(connection: sa.Connection, host: str, binary: str) -> Service | None:
     return rows.to_object(Service, connection.execute(sa.select(TABLE).where(this)).one())
 
 
-def mark_down(connection: sa.Connection, before: datetime.datetime) -> list[Service]:
-    """Services not heard of since ``before`` that counted as up until now; they are down from now on."""
+def mark_down(connection: sa.Connection, before: datetime.datetime) -> list[str]:
+    """Services not heard of since ``before`` are down from now on; answers the hosts of new ones."""
     silent = sa.and_(TABLE.c.last_seen < before, TABLE.c.up == sa.true())
-    found = connection.execute(sa.select(TABLE).where(silent).with_for_update()).all()
-    if not found:
-        return []
-    connection.execute(sa.update(TABLE).where(TABLE.c.id.in_([row.id for row in found])).values(up=False))
-    lost = [rows.to_object(Service, row) for row in found]
-    for service in lost:
-        service.up = False
-    return lost
+    found = connection.execute(sa.select(TABLE.c.id, TABLE.c.host).where(silent).with_for_update()).all()
+    if found:
+        connection.execute(sa.update(TABLE).where(TABLE.c.id.in_([row.id for row in found])).values(up=False))
+    return sorted({row.host for row in found})
 
 
 # --- operators -------------------------------------------------------------------------------

@@ -193,6 +193,8 @@ class ServerCreate(Object, kw_only=True):
     scheduler_hints: dict[str, Any] = {}
     trusted_certs: list[str] | None = None
     admin_pass: str | None = None
+    # May a flavor of zero disk be used with an image? (policy servers:create:zero_disk_flavor)
+    zero_disk_allowed: bool = False
     min_count: int = 1
     max_count: int = 1
 

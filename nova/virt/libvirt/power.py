@@ -28,6 +28,10 @@ _POWER_STATES = {
     libvirt.VIR_DOMAIN_CRASHED: states.CRASHED,
     libvirt.VIR_DOMAIN_PMSUSPENDED: states.POWER_SUSPENDED,
 }
+# Why libvirt itself holds a guest for a moment: it is not paused for anybody who looks.
+_PASSING = (libvirt.VIR_DOMAIN_PAUSED_STARTING_UP, libvirt.VIR_DOMAIN_PAUSED_SAVE, libvirt.VIR_DOMAIN_PAUSED_DUMP,
+            libvirt.VIR_DOMAIN_PAUSED_SNAPSHOT, libvirt.VIR_DOMAIN_PAUSED_MIGRATION,
+            libvirt.VIR_DOMAIN_PAUSED_SHUTTING_DOWN)
 # States in which a guest notices its power button, or has noticed it.
 _LISTENING = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_SHUTDOWN)
 _UNDEFINE = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
@@ -37,6 +41,8 @@ _UNDEFINE = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEF
 def state(domain: libvirt.virDomain) -> int:
     """The power state; a guest with saved memory is suspended."""
     value, reason = domain.state()
+    if value == libvirt.VIR_DOMAIN_PAUSED and reason in _PASSING:
+        return states.RUNNING
     if value == libvirt.VIR_DOMAIN_SHUTOFF:
         if domain.hasManagedSaveImage():
             return states.POWER_SUSPENDED

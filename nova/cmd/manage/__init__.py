@@ -1,0 +1,37 @@
+"""nova-manage: what an operator does beside the API."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from nova import conf, exception
+from nova.cmd.manage import audit, db, images, networks, scheduling, services
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nova-manage", description="Manage a Nova deployment.")
+    parser.add_argument("--config-file", action="append", metavar="FILE",
+                        help="a configuration file (default: /etc/nova/nova.conf); may be given several times")
+    parser.add_argument("--debug", action="store_true", help="log in detail")
+    commands = parser.add_subparsers(dest="category", required=True, metavar="COMMAND")
+    for module in (db, services, networks, images, scheduling, audit):
+        module.add_commands(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 1 the command found something wrong, 2 bad usage, 127 bad input, 255 unexpected."""
+    arguments = _parser().parse_args(sys.argv[1:] if argv is None else argv)
+    options = [f"--config-file={file}" for file in arguments.config_file or []]
+    conf.load([*options, *(["--debug"] if arguments.debug else [])])
+    try:
+        return int(arguments.run(arguments) or 0)
+    except exception.NovaException as error:
+        print(f"nova-manage: {error}", file=sys.stderr)
+        return 127 if error.code < 500 else 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

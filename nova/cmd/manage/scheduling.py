@@ -1,0 +1,43 @@
+"""nova-manage schedule: why a host was, or was not, chosen."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from nova import context
+from nova.cmd.manage import common
+from nova.conductor.create import check_image_fits
+from nova.db import flavors
+from nova.objects.base import new_uuid
+from nova.objects.image import Image
+from nova.objects.scheduling import RequestSpec
+from nova.operations.resources import requested_resources
+
+
+def add_commands(commands: Any) -> None:
+    group = commands.add_parser("schedule", help="scheduling").add_subparsers(required=True, metavar="ACTION")
+    explain = group.add_parser("explain", help="per host: what refuses a server of this flavor, or its weight")
+    explain.add_argument("--flavor", required=True, help="the flavor's id")
+    explain.add_argument("--project", default="")
+    explain.add_argument("--zone")
+    explain.add_argument("--image-property", action="append", default=[], metavar="NAME=VALUE")
+    explain.add_argument("--hint", action="append", default=[], metavar="NAME=VALUE")
+    explain.set_defaults(run=_explain)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    core = common.core()
+    flavor = core.db.read(lambda connection: flavors.get(connection, arguments.flavor))
+    properties = dict(item.split("=", 1) for item in arguments.image_property)
+    image = Image(id="", properties=properties) if properties else None
+    check_image_fits(flavor, image, volume_backed=False)
+    resources, required, forbidden = requested_resources(flavor, image, False)
+    verdicts = core.scheduler.explain(context.admin(), RequestSpec(
+        instance_uuids=[new_uuid()], project_id=arguments.project, flavor=flavor, image=image, resources=resources,
+        required_traits=required, forbidden_traits=forbidden, availability_zone=arguments.zone,
+        hints=dict(item.split("=", 1) for item in arguments.hint)))
+    common.show(("Host", "Node", "Verdict", "Reason", "Weight"), (
+        (verdict.host, verdict.node, verdict.refused_by or "passes", verdict.reason,
+         None if verdict.weight is None else f"{verdict.weight:.3f}") for verdict in verdicts))
+    return 0 if any(verdict.refused_by is None for verdict in verdicts) else 1

@@ -1,0 +1,66 @@
+"""nova-status: is this deployment ready to be upgraded (or to be used)?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from nova import bus, conf, context, exception
+from nova.cmd.manage import common
+from nova.conf import CONF
+from nova.db import migrate
+from nova.rpcapi import hosts
+
+OK, WARNING, FAILURE = 0, 1, 2
+_NAMES = {OK: "Success", WARNING: "Warning", FAILURE: "Failure"}
+
+
+def _schema() -> tuple[int, str]:
+    current = migrate.version(CONF.database.connection)
+    if current == migrate.newest():
+        return OK, f"revision {current}"
+    return FAILURE, f"the database is at {current or 'nothing'}, this release needs {migrate.newest()}: " \
+                    "run nova-manage db sync"
+
+
+def _services() -> tuple[int, str]:
+    try:
+        found = bus.client(bus.connect(CONF), hosts.Services).index(context.admin())
+    except exception.NovaException as error:
+        return WARNING, f"no conductor answers: {error}"
+    down = [f"{service.binary}@{service.host}" for service in found if not service.up]
+    if down:
+        return WARNING, "down: " + ", ".join(down)
+    return OK, f"{len(found)} services are up"
+
+
+def _credentials() -> tuple[int, str]:
+    if CONF.image.driver == "glance" and not CONF.glance.auth_url:
+        return FAILURE, "[glance] has no auth_url: computes cannot download images"
+    return OK, "configured"
+
+
+CHECKS: tuple[tuple[str, Callable[[], tuple[int, str]]], ...] = (
+    ("Database schema", _schema),
+    ("Service credentials", _credentials),
+    ("Services", _services),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``nova-status upgrade check``: exit code 0 all well, 1 warnings, 2 failures, 255 unexpected."""
+    parser = argparse.ArgumentParser(prog="nova-status", description="Check a Nova deployment.")
+    parser.add_argument("--config-file", action="append", default=[], metavar="FILE")
+    group = parser.add_subparsers(required=True, metavar="COMMAND").add_parser("upgrade").add_subparsers(
+        required=True, metavar="ACTION")
+    group.add_parser("check", help="is everything ready for this release?")
+    arguments = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    conf.load([f"--config-file={file}" for file in arguments.config_file])
+    CONF.set_default("rpc_response_timeout", 10)
+    results = []
+    for title, check in CHECKS:
+        code, detail = check()
+        results.append((title, code, detail))
+    common.show(("Check", "Result", "Details"), ((title, _NAMES[code], detail) for title, code, detail in results))
+    return max(code for _title, code, _detail in results)

@@ -1,0 +1,114 @@
+"""Security groups. A change of rules reaches the hosts of the servers that it concerns."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from nova import exception
+from nova.conductor.core import Core
+from nova.context import RequestContext
+from nova.db import instances
+from nova.db import security_groups as db
+from nova.objects.network import SecurityGroup, SecurityGroupRule
+
+LOG = logging.getLogger(__name__)
+
+# Servers whose rules are read at once.
+_BATCH = 200
+
+
+class SecurityGroups:
+    """Answers :class:`nova.rpcapi.networks.SecurityGroups`."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
+        if ctx.project_id and project_id in (None, ctx.project_id):
+            self._ensure_default(ctx.project_id)
+        return self.core.db.read(lambda connection: db.index(connection, project_id))
+
+    def _ensure_default(self, project_id: str) -> None:
+        if not self.core.db.read(lambda connection: db.has_default(connection, project_id)):
+            self.core.db.write(lambda connection: db.ensure_default(connection, project_id))
+
+    def get(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> SecurityGroup:
+        return self.core.db.read(lambda connection: db.get(connection, group_id, project_id))
+
+    def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup:
+        project_id = ctx.project_id
+        if not project_id:
+            raise exception.InvalidInput(reason="a security group needs a project")
+        return self.core.db.write(lambda connection: db.create(connection, project_id, name, description))
+
+    def update(self, ctx: RequestContext, group_id: int, name: str, description: str,
+               project_id: str | None = None) -> SecurityGroup:
+        return self.core.db.write(
+            lambda connection: db.update(connection, group_id, name, description, project_id))
+
+    def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> None:
+        refresh(self.core, ctx, self.core.db.write(lambda connection: db.delete(connection, group_id, project_id)))
+
+    def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule,
+                 project_id: str | None = None) -> SecurityGroupRule:
+        checked = check_rule(rule)
+
+        def transaction(connection: Any) -> tuple[SecurityGroupRule, list[str]]:
+            return (db.add_rule(connection, checked, project_id),
+                    db.instances_affected(connection, checked.parent_group_id))
+
+        stored, affected = self.core.db.write(transaction)
+        refresh(self.core, ctx, affected)
+        return stored
+
+    def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None) -> None:
+        refresh(self.core, ctx, self.core.db.write(lambda connection: db.instances_affected(
+            connection, db.delete_rule(connection, rule_id, project_id))))
+
+
+def refresh(core: Core, ctx: RequestContext, instance_uuids: Sequence[str]) -> None:
+    """Send these servers' rules, as they are now, to their hosts (call after the commit)."""
+    for start in range(0, len(instance_uuids), _BATCH):
+        batch = instance_uuids[start:start + _BATCH]
+
+        def look(connection: Any, batch: Sequence[str] = batch) -> tuple[list[Any], dict[str, Any]]:
+            return instances.get_many(connection, batch), db.rules_of_instances(connection, batch)
+
+        found, rules = core.db.read(look)
+        for instance in found:
+            if not instance.host:
+                continue
+            try:
+                core.compute_at(instance.host).refresh_rules(ctx, instance, rules[instance.uuid])
+            except exception.NovaException as error:
+                LOG.warning("[instance: %s] New rules were not sent to %s: %s", instance.uuid, instance.host, error)
+
+
+def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:
+    """The rule with its values in one spelling. Raises InvalidInput naming the field."""
+    protocol = rule.protocol.lower() if rule.protocol else None
+    low, high = rule.from_port, rule.to_port
+    if protocol not in (None, "tcp", "udp", "icmp"):
+        raise exception.InvalidInput(reason=f"ip_protocol '{rule.protocol}' is not tcp, udp or icmp")
+    if protocol is None and (low, high) != (None, None):
+        raise exception.InvalidInput(reason="from_port and to_port need an ip_protocol")
+    if (low is None) != (high is None):
+        raise exception.InvalidInput(reason="from_port and to_port belong together")
+    if protocol == "icmp":
+        if low is not None and high is not None and not (-1 <= low <= 255 and -1 <= high <= 255):
+            raise exception.InvalidInput(reason="from_port (icmp type) and to_port (icmp code) must be -1 to 255")
+    elif low is not None and high is not None and not 1 <= low <= high <= 65535:
+        raise exception.InvalidInput(reason=f"from_port {low} and to_port {high} are not a range within 1 to 65535")
+    if rule.cidr is not None and rule.group_id is not None:
+        raise exception.InvalidInput(reason="a rule has a cidr or a group_id, not both")
+    cidr = None
+    if rule.cidr is not None:
+        try:
+            cidr = str(ipaddress.ip_network(rule.cidr, strict=False))
+        except ValueError as error:
+            raise exception.InvalidInput(reason=f"cidr '{rule.cidr}' is not a network") from error
+    return SecurityGroupRule(parent_group_id=rule.parent_group_id, protocol=protocol, from_port=low, to_port=high,
+                             cidr=cidr, group_id=rule.group_id)

@@ -1,0 +1,283 @@
+"""Security groups: who may reach the servers in them. A new group lets nobody in.
+
+Every project has a group ``default``, made when it is first needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.db import models, quotas, rows
+from nova.objects.base import utcnow
+from nova.objects.network import FilterRule, SecurityGroup, SecurityGroupRule
+
+TABLE = models.security_groups
+RULES = models.security_group_rules
+MEMBERS = models.security_group_members
+IPS = models.fixed_ips
+INSTANCES = models.instances
+
+DEFAULT = "default"
+_ANYWHERE = "0.0.0.0/0"
+
+
+# --- groups ----------------------------------------------------------------------------------
+def index(connection: sa.Connection, project_id: str | None = None) -> list[SecurityGroup]:
+    """The groups of a project (None: of all) with their rules, oldest first. Two statements."""
+    statement = sa.select(TABLE).order_by(TABLE.c.id)
+    if project_id is not None:
+        statement = statement.where(TABLE.c.project_id == project_id)
+    return _with_rules(connection, connection.execute(statement).all())
+
+
+def get(connection: sa.Connection, group_id: int, project_id: str | None = None) -> SecurityGroup:
+    """Raises SecurityGroupNotFound."""
+    return _with_rules(connection, [_row(connection, group_id, project_id)])[0]
+
+
+def _row(connection: sa.Connection, group_id: int, project_id: str | None, lock: bool = False) -> sa.Row[Any]:
+    statement = sa.select(TABLE).where(TABLE.c.id == group_id)
+    if project_id is not None:
+        statement = statement.where(TABLE.c.project_id == project_id)
+    row = None
+    if 0 < group_id < 2**63:
+        row = connection.execute(statement.with_for_update() if lock else statement).first()
+    if row is None:
+        raise exception.SecurityGroupNotFound(security_group_id=group_id)
+    return row
+
+
+def _with_rules(connection: sa.Connection, found: Sequence[sa.Row[Any]]) -> list[SecurityGroup]:
+    groups = {row.id: rows.to_object(SecurityGroup, row) for row in found}
+    rules: dict[int, list[SecurityGroupRule]] = {group_id: [] for group_id in groups}
+    if groups:
+        for row in connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(list(groups)))
+                                      .order_by(RULES.c.id)):
+            rules[row.parent_group_id].append(rows.to_object(SecurityGroupRule, row))
+    for group_id, group in groups.items():
+        group.rules = rules[group_id]
+    return list(groups.values())
+
+
+def has_default(connection: sa.Connection, project_id: str) -> bool:
+    return connection.scalar(sa.select(TABLE.c.id).where(
+        TABLE.c.project_id == project_id, TABLE.c.name == DEFAULT)) is not None
+
+
+def ensure_default(connection: sa.Connection, project_id: str) -> None:
+    """Make the project's default group if it has none."""
+    if has_default(connection, project_id):
+        return
+    try:
+        _insert(connection, project_id, DEFAULT, "Default security group")
+    except exception.SecurityGroupExists as error:  # made by somebody else at the same moment
+        raise db_exception.RetryRequest(error) from error
+
+
+def create(connection: sa.Connection, project_id: str, name: str, description: str) -> SecurityGroup:
+    """Raises SecurityGroupExists, QuotaLimit."""
+    ensure_default(connection, project_id)
+    most = quotas.limits(connection, project_id)["security_groups"]
+    if most >= 0:
+        quotas.lock(connection, project_id)
+        if quotas.count_security_groups(connection, project_id) >= most:
+            raise exception.QuotaLimit("Quota exceeded, too many security groups.")
+    _insert(connection, project_id, name, description)
+    row = connection.execute(sa.select(TABLE).where(TABLE.c.project_id == project_id, TABLE.c.name == name)).one()
+    return rows.to_object(SecurityGroup, row)
+
+
+def _insert(connection: sa.Connection, project_id: str, name: str, description: str) -> None:
+    try:
+        connection.execute(sa.insert(TABLE).values(
+            project_id=project_id, name=name, description=description, created_at=utcnow()))
+    except db_exception.DBDuplicateEntry as error:
+        raise exception.SecurityGroupExists(name=name) from error
+
+
+def update(connection: sa.Connection, group_id: int, name: str, description: str,
+           project_id: str | None = None) -> SecurityGroup:
+    """Raises SecurityGroupNotFound, SecurityGroupExists, InvalidInput (renaming default)."""
+    row = _row(connection, group_id, project_id, lock=True)
+    if name != row.name:
+        if DEFAULT in (name, row.name):
+            raise exception.InvalidInput(reason="the default security group keeps its name")
+        _rename_on_servers(connection, group_id, row.name, name)
+    try:
+        connection.execute(sa.update(TABLE).where(TABLE.c.id == group_id).values(name=name, description=description))
+    except db_exception.DBDuplicateEntry as error:
+        raise exception.SecurityGroupExists(name=name) from error
+    return get(connection, group_id)
+
+
+def _rename_on_servers(connection: sa.Connection, group_id: int, before: str, after: str) -> None:
+    """Servers show the names of their groups."""
+    found = connection.execute(
+        sa.select(INSTANCES.c.id, INSTANCES.c.security_groups)
+        .join(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)
+        .where(MEMBERS.c.group_id == group_id).order_by(INSTANCES.c.id).with_for_update(of=INSTANCES)).all()
+    if found:
+        connection.execute(
+            sa.update(INSTANCES).where(INSTANCES.c.id == sa.bindparam("this")),
+            [{"this": row.id, "security_groups": [after if name == before else name for name in row.security_groups]}
+             for row in found])
+
+
+def delete(connection: sa.Connection, group_id: int, project_id: str | None = None) -> list[str]:
+    """Also deletes the rules of others that name it as source; answers the servers that felt them.
+
+    Raises SecurityGroupNotFound, SecurityGroupInUse, InvalidInput (the default group).
+    """
+    row = _row(connection, group_id, project_id, lock=True)
+    if row.name == DEFAULT:
+        raise exception.InvalidInput(reason="the default security group cannot be deleted")
+    if connection.scalar(sa.select(MEMBERS.c.instance_uuid).where(MEMBERS.c.group_id == group_id).limit(1)):
+        raise exception.SecurityGroupInUse(security_group_id=group_id)
+    affected = instances_affected(connection, group_id)
+    connection.execute(sa.delete(RULES).where(
+        sa.or_(RULES.c.parent_group_id == group_id, RULES.c.group_id == group_id)))
+    connection.execute(sa.delete(TABLE).where(TABLE.c.id == group_id))
+    return affected
+
+
+# --- rules -----------------------------------------------------------------------------------
+def add_rule(connection: sa.Connection, rule: SecurityGroupRule, project_id: str | None = None) -> SecurityGroupRule:
+    """A checked rule, stored. Raises SecurityGroupNotFound, InvalidInput (it is there already), QuotaLimit."""
+    group = _row(connection, rule.parent_group_id, project_id, lock=True)
+    if rule.group_id is not None:
+        _row(connection, rule.group_id, group.project_id)
+    there = get(connection, group.id).rules
+    values = rows.values_of(RULES, rule)
+    if any(rows.values_of(RULES, other) == values for other in there):
+        raise exception.InvalidInput(reason=f"this rule already exists in group {group.id}")
+    most = quotas.limits(connection, group.project_id)["security_group_rules"]
+    if 0 <= most <= len(there):
+        raise exception.QuotaLimit("Quota exceeded, too many security group rules.")
+    done = connection.execute(sa.insert(RULES).values(values))
+    rule.id = done.inserted_primary_key[0]
+    return rule
+
+
+def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None = None) -> int:
+    """Answers the id of the group. Raises SecurityGroupRuleNotFound."""
+    parent = None
+    if 0 < rule_id < 2**63:
+        statement = sa.select(RULES.c.parent_group_id).where(RULES.c.id == rule_id)
+        if project_id is not None:
+            statement = statement.join(TABLE, TABLE.c.id == RULES.c.parent_group_id).where(
+                TABLE.c.project_id == project_id)
+        parent = connection.scalar(statement)
+    if parent is None:
+        raise exception.SecurityGroupRuleNotFound(rule_id=rule_id)
+    connection.execute(sa.delete(RULES).where(RULES.c.id == rule_id))
+    return int(parent)
+
+
+# --- servers ---------------------------------------------------------------------------------
+def resolve(connection: sa.Connection, project_id: str, names: Sequence[str]) -> list[SecurityGroup]:
+    """The groups with these names (or ids) in this order, each once; without their rules.
+
+    Makes the default group when it is asked for. Raises SecurityGroupNotFound.
+    """
+    if DEFAULT in names:
+        ensure_default(connection, project_id)
+    ids = [int(name) for name in names if name.isdecimal() and int(name) < 2**63]
+    named: sa.ColumnElement[bool] = TABLE.c.name.in_(names)
+    found = connection.execute(sa.select(TABLE).where(
+        TABLE.c.project_id == project_id, sa.or_(named, TABLE.c.id.in_(ids)) if ids else named)).all()
+    known = {str(row.id): row for row in found} | {row.name: row for row in found}
+    chosen: dict[int, SecurityGroup] = {}
+    for name in names:
+        if name not in known:
+            raise exception.SecurityGroupNotFound(security_group_id=name)
+        chosen[known[name].id] = rows.to_object(SecurityGroup, known[name])
+    return list(chosen.values())
+
+
+def add_members(connection: sa.Connection, group_ids: Sequence[int], instance_uuids: Sequence[str]) -> None:
+    """Put servers, which are not in them, into groups."""
+    pairs = [{"group_id": group_id, "instance_uuid": uuid} for group_id in group_ids for uuid in instance_uuids]
+    if pairs:
+        connection.execute(sa.insert(MEMBERS), pairs)
+
+
+def remove_members(connection: sa.Connection, instance_uuid: str) -> None:
+    """Take a server out of all its groups."""
+    connection.execute(sa.delete(MEMBERS).where(MEMBERS.c.instance_uuid == instance_uuid))
+
+
+def instances_affected(connection: sa.Connection, group_id: int, members: bool = True) -> list[str]:
+    """The servers whose filters follow from this group: its members (they have its rules), and the
+    members of groups with a rule whose source it is. ``members`` False: only the latter."""
+    groups = sa.select(RULES.c.parent_group_id).where(RULES.c.group_id == group_id)
+    wanted: sa.ColumnElement[bool] = MEMBERS.c.group_id.in_(groups)
+    if members:
+        wanted = sa.or_(MEMBERS.c.group_id == group_id, wanted)
+    return list(connection.scalars(sa.select(MEMBERS.c.instance_uuid).distinct().where(wanted)
+                                   .order_by(MEMBERS.c.instance_uuid)))
+
+
+def peers(connection: sa.Connection, instance_uuid: str) -> list[str]:
+    """The other servers whose rules let this one in by a group: they follow when its addresses change."""
+    mine = sa.select(MEMBERS.c.group_id).where(MEMBERS.c.instance_uuid == instance_uuid)
+    groups = sa.select(RULES.c.parent_group_id).where(RULES.c.group_id.in_(mine))
+    return list(connection.scalars(sa.select(MEMBERS.c.instance_uuid).distinct().where(
+        MEMBERS.c.group_id.in_(groups), MEMBERS.c.instance_uuid != instance_uuid).order_by(MEMBERS.c.instance_uuid)))
+
+
+# --- filters ---------------------------------------------------------------------------------
+def rules_for(connection: sa.Connection, group_ids: Collection[int]) -> list[FilterRule]:
+    """What the members of these groups let in, groups as sources resolved to addresses. Two statements."""
+    resolved = _resolved(connection, group_ids)
+    return _together(resolved, group_ids)
+
+
+def rules_of_instance(connection: sa.Connection, instance_uuid: str) -> list[FilterRule]:
+    """What a server lets in. Three statements at most."""
+    return rules_of_instances(connection, [instance_uuid])[instance_uuid]
+
+
+def rules_of_instances(connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, list[FilterRule]]:
+    """What each of these servers lets in. Three statements at most, however many servers."""
+    groups: dict[str, list[int]] = {uuid: [] for uuid in instance_uuids}
+    if instance_uuids:
+        for row in connection.execute(sa.select(MEMBERS).where(MEMBERS.c.instance_uuid.in_(instance_uuids))
+                                      .order_by(MEMBERS.c.group_id)):
+            groups[row.instance_uuid].append(row.group_id)
+    resolved = _resolved(connection, {group_id for ids in groups.values() for group_id in ids})
+    return {uuid: _together(resolved, ids) for uuid, ids in groups.items()}
+
+
+def _together(resolved: dict[int, list[FilterRule]], group_ids: Collection[int]) -> list[FilterRule]:
+    rules: list[FilterRule] = []
+    for group_id in group_ids:
+        rules.extend(rule for rule in resolved.get(group_id, []) if rule not in rules)
+    return rules
+
+
+def _resolved(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, list[FilterRule]]:
+    """Group -> its rules with sources. A rule whose source group has no addresses lets nobody in: left out."""
+    if not group_ids:
+        return {}
+    found = connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(group_ids))
+                               .order_by(RULES.c.parent_group_id, RULES.c.id)).all()
+    addresses: dict[int, list[str]] = {}
+    sources = {row.group_id for row in found if row.group_id is not None}
+    if sources:
+        for group_id, address in connection.execute(
+                sa.select(MEMBERS.c.group_id, IPS.c.address)
+                .join(IPS, IPS.c.instance_uuid == MEMBERS.c.instance_uuid)
+                .where(MEMBERS.c.group_id.in_(sources)).order_by(IPS.c.id)):
+            addresses.setdefault(group_id, []).append(f"{address}/32")
+    resolved: dict[int, list[FilterRule]] = {}
+    for row in found:
+        peers_of_rule = addresses.get(row.group_id, []) if row.group_id is not None else [row.cidr or _ANYWHERE]
+        if peers_of_rule:
+            resolved.setdefault(row.parent_group_id, []).append(FilterRule(
+                protocol=row.protocol, from_port=row.from_port, to_port=row.to_port, sources=peers_of_rule))
+    return resolved

@@ -1,0 +1,127 @@
+"""Config drives: the metadata as a small disk image that needs no network.
+
+The same instance gives the same files in the same order; only the random seed is new each time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+
+from nova import exception
+from nova.metadata import ec2, openstack
+from nova.metadata.settings import Settings
+from nova.objects.instance import Instance
+
+LOG = logging.getLogger(__name__)
+
+LABEL = "config-2"
+VFAT_BYTES = 64 * 1024 * 1024
+TIMEOUT = 120
+
+
+def files(instance: Instance, settings: Settings, admin_pass: str | None = None,
+          random: Callable[[int], bytes] = os.urandom) -> dict[str, bytes]:
+    """Path -> content of everything on the drive."""
+    found: dict[str, bytes] = {}
+    data = ec2.user_data(instance)
+    for name in [*openstack.VERSIONS, "latest"]:
+        version = openstack.resolve(name) or name
+        bodies = {
+            "meta_data.json": lambda v=version: openstack.encode(
+                openstack.meta_data(instance, v, settings, admin_pass, random)),
+            "user_data": lambda: data or b"",
+            "vendor_data.json": lambda: openstack.encode(openstack.vendor_data(settings)),
+            "network_data.json": lambda: openstack.encode(openstack.network_data(instance.network_info)),
+            "vendor_data2.json": lambda: openstack.encode(openstack.vendor_data2(settings)),
+        }
+        for document in openstack.documents(version, data is not None, service=False):
+            found[f"openstack/{name}/{document}"] = bodies[document]()
+    for number in range(len(instance.personality)):
+        found[f"openstack/content/{number:04d}"] = openstack.content(instance, f"{number:04d}") or b""
+    for name in [*ec2.VERSIONS, "latest"]:
+        if name in settings.skip_versions:
+            continue
+        version = ec2.resolve(name) or name
+        found[f"ec2/{name}/meta-data.json"] = openstack.encode(
+            _without_names(ec2.meta_data(instance, version, settings)))
+        if data is not None:
+            found[f"ec2/{name}/user-data"] = data
+    return found
+
+
+def build(instance: Instance, path: str, settings: Settings, admin_pass: str | None = None,
+          format: str = "iso9660", mkisofs: str = "genisoimage",
+          random: Callable[[int], bytes] = os.urandom) -> None:
+    """Make the image file ``path``, replacing an old one only when the new one is complete.
+
+    ``format`` iso9660 needs ``mkisofs``, vfat needs mkfs.vfat and mtools. Raises NotSupported for
+    another format, ConfigDriveFailed when the tool is missing or fails, DiskFull without room.
+    """
+    if format not in ("iso9660", "vfat"):
+        raise exception.NotSupported(f"Config drives of format {format} are not supported.")
+    folder = os.path.dirname(os.path.abspath(path))
+    os.makedirs(folder, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".config-drive-") as work:
+            root, image = os.path.join(work, "root"), os.path.join(work, "image")
+            _write_tree(root, files(instance, settings, admin_pass, random), int(instance.created_at.timestamp()))
+            if format == "iso9660":
+                _make_iso(mkisofs, root, image)
+            else:
+                _make_vfat(root, image)
+            os.chmod(image, 0o600)
+            os.replace(image, path)
+    except OSError as error:
+        LOG.error("The config drive of %s could not be written: %s", instance.uuid, error)
+        raise exception.DiskFull(reason=f"config drive: {error.strerror}") from error
+    LOG.debug("Config drive of %s is ready", instance.uuid)
+
+
+def _write_tree(root: str, bodies: dict[str, bytes], when: int) -> None:
+    for name, body in bodies.items():
+        path = os.path.join(root, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(body)
+    for folder, _folders, names in os.walk(root, topdown=False):
+        for name in [*names, "."]:
+            os.utime(os.path.join(folder, name), (when, when))
+
+
+def _make_iso(mkisofs: str, root: str, image: str) -> None:
+    # Joliet and Rock Ridge: whole names for every guest.
+    _run([mkisofs, "-quiet", "-o", image, "-ldots", "-allow-lowercase", "-allow-multidot", "-l", "-publisher", "Nova",
+          "-J", "-joliet-long", "-r", "-V", LABEL, root])
+
+
+def _make_vfat(root: str, image: str) -> None:
+    with open(image, "wb") as file:
+        file.truncate(VFAT_BYTES)
+    _run(["mkfs.vfat", "-n", LABEL, image])
+    _run(["mcopy", "-s", "-m", "-i", image, *(os.path.join(root, name) for name in sorted(os.listdir(root))), "::/"])
+
+
+def _run(argv: list[str]) -> None:
+    search = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
+    program = shutil.which(argv[0], path=search)
+    if program is None:
+        raise exception.ConfigDriveFailed(reason=f"the host has no {argv[0]}")
+    try:
+        done = subprocess.run([program, *argv[1:]], capture_output=True, text=True, timeout=TIMEOUT, check=False,
+                              env={**os.environ, "PATH": search, "MTOOLS_SKIP_CHECK": "1"})
+    except subprocess.TimeoutExpired as error:
+        raise exception.ConfigDriveFailed(reason=f"{argv[0]} took too long") from error
+    if done.returncode != 0:
+        LOG.error("%s failed (%d): %s", argv[0], done.returncode, done.stderr.strip())
+        raise exception.ConfigDriveFailed(reason=f"{argv[0]} failed")
+
+
+def _without_names(node: dict[str, object]) -> dict[str, object]:
+    """The tree without the names that only listings show."""
+    return {name: _without_names(value) if isinstance(value, dict) else value
+            for name, value in node.items() if not name.startswith("_")}

@@ -1,0 +1,106 @@
+"""The EC2 tree: ``/<version>/meta-data/...`` and ``/<version>/user-data``."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from typing import Any
+
+from nova.metadata.settings import Settings
+from nova.objects.instance import Instance
+
+LATEST = "2009-04-04"
+VERSIONS = ("1.0", "2007-01-19", "2007-03-01", "2007-08-29", "2007-10-10", "2007-12-15", "2008-02-01", "2008-09-01",
+            LATEST)
+
+
+def resolve(version: str) -> str | None:
+    """The version that a path names; None if there is no such."""
+    if version == "latest":
+        return LATEST
+    return version if version in VERSIONS else None
+
+
+def tree(instance: Instance, version: str, settings: Settings) -> dict[str, Any]:
+    """Everything below /<version>/: nested mappings with text or bytes at the ends."""
+    found: dict[str, Any] = {"meta-data": meta_data(instance, version, settings)}
+    data = user_data(instance)
+    if data is not None:
+        found["user-data"] = data
+    return found
+
+
+def meta_data(instance: Instance, version: str, settings: Settings) -> dict[str, Any]:
+    host = hostname(instance, settings)
+    address = instance.network_info[0].address if instance.network_info else ""
+    found: dict[str, Any] = {
+        "ami-id": _image_id("ami", instance.image_ref),
+        "ami-launch-index": str(instance.launch_index),
+        "ami-manifest-path": "FIXME",
+        "instance-id": f"i-{instance.id:08x}",
+        "hostname": host,
+        "local-ipv4": address,
+        "reservation-id": instance.reservation_id,
+        "security-groups": "\n".join(instance.security_groups),
+    }
+    if instance.key is not None:
+        found["public-keys"] = {"0": {"openssh-key": instance.key.public_key, "_name": f"0={instance.key.name}"}}
+    if _since(version, "2007-01-19"):
+        found |= {"local-hostname": host, "public-hostname": host, "public-ipv4": ""}
+    if _since(version, "2007-08-29"):
+        found["instance-type"] = instance.flavor.name
+    if _since(version, "2007-12-15"):
+        found["block-device-mapping"] = block_devices(instance)
+        if instance.kernel_id:
+            found["kernel-id"] = _image_id("aki", instance.kernel_id)
+        if instance.ramdisk_id:
+            found["ramdisk-id"] = _image_id("ari", instance.ramdisk_id)
+    if _since(version, "2008-02-01"):
+        found["placement"] = {"availability-zone": instance.availability_zone or ""}
+    if _since(version, "2008-09-01"):
+        found["instance-action"] = "none"
+    return found
+
+
+def hostname(instance: Instance, settings: Settings) -> str:
+    """The full host name of a guest."""
+    return f"{instance.hostname}.{settings.dhcp_domain}" if settings.dhcp_domain else instance.hostname
+
+
+def user_data(instance: Instance) -> bytes | None:
+    """The decoded user data, None without any."""
+    if not instance.user_data:
+        return None
+    try:
+        return base64.b64decode(instance.user_data)
+    except (binascii.Error, ValueError):
+        return instance.user_data.encode()
+
+
+def block_devices(instance: Instance) -> dict[str, str]:
+    """Names by role: ami and root, ephemeral0.., swap, ebs0.."""
+    root = instance.root_device_name
+    found = {"ami": root.removeprefix("/dev/"), "root": root}
+    ephemerals = volumes = 0
+    for disk in instance.block_devices:
+        if disk.boot_index == 0 or not disk.device_name:
+            continue
+        if disk.guest_format == "swap":
+            found["swap"] = disk.device_name
+        elif disk.destination == "volume":
+            found[f"ebs{volumes}"] = disk.device_name
+            volumes += 1
+        elif disk.source == "blank":
+            found[f"ephemeral{ephemerals}"] = disk.device_name
+            ephemerals += 1
+    return found
+
+
+def _since(version: str, first: str) -> bool:
+    return version != "1.0" and version >= first
+
+
+def _image_id(kind: str, image: str) -> str:
+    """The EC2 id of an image, always the same for the same image ("" has zero)."""
+    return f"{kind}-{zlib.crc32(image.encode()) if image else 0:08x}"

@@ -1,0 +1,163 @@
+"""The openstack tree: ``/openstack/<version>/...``."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import ipaddress
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nova.metadata import ec2
+from nova.metadata.settings import Settings
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.network import VIF
+
+FOLSOM = "2012-08-10"
+GRIZZLY = "2013-04-04"
+HAVANA = "2013-10-17"
+LIBERTY = "2015-10-15"
+NEWTON_ONE = "2016-06-30"
+NEWTON_TWO = "2016-10-06"
+OCATA = "2017-02-22"
+ROCKY = "2018-08-27"
+VICTORIA = "2020-10-14"
+EPOXY = "2025-04-04"
+VERSIONS = (FOLSOM, GRIZZLY, HAVANA, LIBERTY, NEWTON_ONE, NEWTON_TWO, OCATA, ROCKY, VICTORIA, EPOXY)
+
+SEED_BYTES = 512
+# The password a guest posts: chunks of system_metadata.
+PASSWORD_KEYS = tuple(f"password_{number}" for number in range(4))
+PASSWORD_CHUNK = 255
+PASSWORD_MAX = PASSWORD_CHUNK * len(PASSWORD_KEYS)
+
+# Libvirt's names of buses are not those of the document.
+_BUSES = {"virtio": "pci", "pci": "pci", "scsi": "scsi", "sata": "scsi", "ide": "ide", "usb": "usb", "xen": "xen"}
+
+
+def resolve(version: str) -> str | None:
+    """The version that a path names; None if there is no such."""
+    if version == "latest":
+        return VERSIONS[-1]
+    return version if version in VERSIONS else None
+
+
+def listed(today: datetime.date) -> list[str]:
+    """What /openstack lists: no version of the future."""
+    return [version for version in VERSIONS if datetime.date.fromisoformat(version) <= today] + ["latest"]
+
+
+def documents(version: str, has_user_data: bool, service: bool = True) -> list[str]:
+    """The names below a version; ``password`` exists on the service only, not on config drives."""
+    names = ["meta_data.json"]
+    names += ["user_data"] if has_user_data else []
+    names += ["password"] if service and version >= GRIZZLY else []
+    names += ["vendor_data.json"] if version >= HAVANA else []
+    names += ["network_data.json"] if version >= LIBERTY else []
+    return names + (["vendor_data2.json"] if version >= NEWTON_TWO else [])
+
+
+def meta_data(instance: Instance, version: str, settings: Settings, admin_pass: str | None = None,
+              random: Callable[[int], bytes] = os.urandom) -> dict[str, Any]:
+    """meta_data.json. ``admin_pass`` is for config drives only."""
+    found: dict[str, Any] = {"uuid": instance.uuid}
+    if instance.metadata:
+        found["meta"] = dict(instance.metadata)
+    if instance.key is not None:
+        key = instance.key
+        found["public_keys"] = {key.name: key.public_key}
+        found["keys"] = [{"name": key.name, "type": key.type, "data": key.public_key}]
+    if instance.personality:
+        found["files"] = [{"path": file.path, "content_path": f"/content/{number:04d}"}
+                          for number, file in enumerate(instance.personality)]
+    found |= {"hostname": ec2.hostname(instance, settings), "name": instance.display_name,
+              "launch_index": instance.launch_index, "availability_zone": instance.availability_zone}
+    if admin_pass:
+        found["admin_pass"] = admin_pass
+    if version >= GRIZZLY:
+        found["random_seed"] = base64.b64encode(random(SEED_BYTES)).decode()
+    if version >= LIBERTY:
+        found["project_id"] = instance.project_id
+    if version >= NEWTON_ONE:
+        found["devices"] = devices(instance, version)
+    if version >= VICTORIA:
+        found["dedicated_cpus"] = []
+    return found
+
+
+def devices(instance: Instance, version: str) -> list[dict[str, Any]]:
+    """Interfaces and disks by tag; from Rocky on every interface (``vf_trusted`` is always known)."""
+    found = [_nic(vif, version) for vif in instance.network_info if vif.tag or vif.vlan or version >= ROCKY]
+    return found + [_disk(disk) for disk in instance.block_devices if disk.tag]
+
+
+def _nic(vif: VIF, version: str) -> dict[str, Any]:
+    # Where the guest finds the interface is its driver's secret; the MAC address tells it as well.
+    nic: dict[str, Any] = {"type": "nic", "bus": "none", "address": "none", "mac": vif.mac,
+                           "tags": [vif.tag] if vif.tag else []}
+    if version >= ROCKY:
+        nic["vf_trusted"] = False
+    return nic
+
+
+def _disk(disk: BlockDevice) -> dict[str, Any]:
+    return {"type": "disk", "bus": _BUSES.get(disk.disk_bus or "virtio", "none"), "address": "none",
+            "serial": disk.volume_id or "", "path": disk.device_name or "", "tags": [disk.tag]}
+
+
+def network_data(vifs: Sequence[VIF], dhcp: bool = True) -> dict[str, Any]:
+    """network_data.json; {} without interfaces. ``dhcp``: the networks have a DHCP server."""
+    if not vifs:
+        return {}
+    servers = list(dict.fromkeys(address for vif in vifs for address in vif.dns))
+    return {
+        "links": [{"id": vif.devname, "vif_id": vif.id, "type": "bridge" if vif.bridge else "phy",
+                   "mtu": None if dhcp else vif.mtu, "ethernet_mac_address": vif.mac} for vif in vifs],
+        "networks": [_network(number, vif, dhcp) for number, vif in enumerate(vifs)],
+        "services": [{"type": "dns", "address": address} for address in servers],
+    }
+
+
+def _network(number: int, vif: VIF, dhcp: bool) -> dict[str, Any]:
+    kind = f"ipv{ipaddress.ip_address(vif.address).version}"
+    network: dict[str, Any] = {"id": f"network{number}", "type": f"{kind}_dhcp" if dhcp else kind,
+                               "link": vif.devname, "network_id": vif.network_id}
+    if dhcp:
+        return network
+    any_network = "0.0.0.0" if kind == "ipv4" else "::"
+    routes = [{"network": any_network, "netmask": any_network, "gateway": vif.gateway}] if vif.gateway else []
+    return {**network, "ip_address": vif.address,
+            "netmask": str(ipaddress.ip_interface(f"{vif.address}/{vif.prefix}").netmask), "routes": routes,
+            "services": [{"type": "dns", "address": address} for address in vif.dns]}
+
+
+def vendor_data(settings: Settings) -> Any:
+    return {} if settings.vendordata is None else settings.vendordata
+
+
+def vendor_data2(settings: Settings) -> dict[str, Any]:
+    return {} if settings.vendordata is None else {"static": settings.vendordata}
+
+
+def content(instance: Instance, name: str) -> bytes | None:
+    """An injected file by its number (``/openstack/content/0000``)."""
+    if not (name.isascii() and name.isdigit() and len(name) == 4) or int(name) >= len(instance.personality):
+        return None
+    return base64.b64decode(instance.personality[int(name)].contents)
+
+
+def password(instance: Instance) -> str:
+    """What the guest posted, "" if nothing."""
+    return "".join(instance.system_metadata.get(key, "") for key in PASSWORD_KEYS)
+
+
+def password_items(value: str) -> dict[str, str]:
+    """A password as items of system_metadata, at most PASSWORD_MAX characters."""
+    return {key: value[number * PASSWORD_CHUNK:(number + 1) * PASSWORD_CHUNK]
+            for number, key in enumerate(PASSWORD_KEYS)}
+
+
+def encode(document: Any) -> bytes:
+    return json.dumps(document, sort_keys=True).encode()

@@ -1,0 +1,162 @@
+"""Every implemented operation accepts what the reference says, in every microversion.
+
+``tests/data/api_reference.json`` lists the operations of the Compute API with their JSON schemas
+per range of microversions; ``{"$": n}`` stands for entry n of its ``schemas``.
+"""
+
+import json
+import pathlib
+from collections import defaultdict
+
+import pytest
+
+from nova.api import fields, microversion, routes
+
+DATA = json.loads((pathlib.Path(__file__).parents[2] / "data" / "api_reference.json").read_text())
+_UNORDERED = frozenset({"enum", "required", "oneOf", "anyOf", "allOf"})
+
+
+def _minor(version, default):
+    return default if version is None else int(version.split(".")[1])
+
+
+def _expand(schema):
+    if isinstance(schema, dict):
+        if set(schema) == {"$"}:
+            return _expand(DATA["schemas"][schema["$"]])
+        return {key: _expand(value) for key, value in schema.items()}
+    if isinstance(schema, list):
+        return [_expand(item) for item in schema]
+    return schema
+
+
+def _key(value):
+    return json.dumps(value, sort_keys=True)
+
+
+def _normal(schema):
+    """The same structure for schemas that mean the same."""
+    if not isinstance(schema, dict):
+        return schema
+    made = {}
+    for key, value in schema.items():
+        if key in ("properties", "patternProperties"):
+            made[key] = {name: _normal(item) for name, item in value.items()}
+        elif key == "type":
+            made[key] = sorted(value) if isinstance(value, list) and len(value) > 1 else _one(value)
+        elif key in _UNORDERED:
+            made[key] = sorted((_normal(item) for item in value), key=_key)
+        else:
+            made[key] = _normal(value)
+    if made.get("additionalProperties") is True:
+        del made["additionalProperties"]
+    for key in ("properties", "minLength"):
+        if made.get(key) in ({}, 0):
+            del made[key]
+    return made
+
+
+def _one(value):
+    return value[0] if isinstance(value, list) else value
+
+
+def _shape(path):
+    """The path without the names of its parameters."""
+    return "/".join("{}" if part.startswith("{") else part for part in path.split("/"))
+
+
+def _action_of(operation):
+    """The key of an action's body, from any of its schemas."""
+    if not operation["path"].endswith("/action"):
+        return None
+    for _low, _high, schema in operation.get("request", []):
+        required = _expand(schema).get("required")
+        if required:
+            return required[0]
+    return None
+
+
+def _reference():
+    found = defaultdict(list)
+    for operation in DATA["operations"]:
+        found[operation["method"], _shape(operation["path"]), _action_of(operation)].append(operation)
+    return found
+
+
+REFERENCE = _reference()
+ROUTES = [pytest.param(route, id=f"{route.method} {route.path} {route.action or ''}".strip())
+          for route in routes.ROUTES]
+
+
+def _operation(route):
+    found = REFERENCE[route.method, _shape(route.path), route.action]
+    return found[0] if found else None
+
+
+def _schema_at(ranges, version):
+    for low, high, schema in ranges or []:
+        if _minor(low, 0) <= version <= _minor(high, microversion.MAX):
+            return _normal(_expand(schema))
+    return None
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_request_schemas_are_those_of_the_reference(route):
+    operation = _operation(route)
+    if operation is None or operation.get("gone"):
+        pytest.skip("not an operation with a schema")
+    for version in range(max(route.since, 1) if route.since > 1 else 0, route.until + 1):
+        expected = _schema_at(operation.get("request"), version)
+        if expected is None:
+            continue
+        declared = route.spec.body
+        assert declared is not None or not expected, "no body declared"
+        if declared is not None:
+            assert _normal(declared.schema(version)) == expected, f"2.{version}"
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_query_schemas_are_those_of_the_reference(route):
+    operation = _operation(route)
+    if operation is None or operation.get("gone"):
+        pytest.skip("not an operation with a schema")
+    for version in range(route.since, route.until + 1):
+        expected = _schema_at(operation.get("query"), version)
+        if expected is None:
+            continue
+        declared = route.query or fields.Query(strict=None)
+        assert _normal(declared.schema(version)) == _normal({"type": "object", **expected}), f"2.{version}"
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_versions_and_statuses_are_those_of_the_reference(route):
+    operation = _operation(route)
+    if operation is None or operation.get("gone"):
+        pytest.skip("not an operation of the reference")
+    assert route.since == max(_minor(operation.get("min"), 1), 1)
+    assert route.until == _minor(operation.get("max"), microversion.MAX)
+    for version in range(route.since, route.until + 1):
+        codes = {code for code, low, high in operation["success"]
+                 if _minor(low, 0) <= version <= _minor(high, microversion.MAX)}
+        assert route.status(version) in codes, f"2.{version}"
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_schema_changes_only_at_its_steps(route):
+    """Versions between two steps share a compiled schema, so they must not differ."""
+    for declared in (route.spec.body, route.query):
+        if declared is None:
+            continue
+        steps = {0, *declared.steps()}
+        for version in range(1, microversion.MAX + 1):
+            if version not in steps:
+                assert declared.schema(version) == declared.schema(version - 1)
+
+
+def test_the_table_names_each_operation_of_a_version_once():
+    seen = set()
+    for route in routes.ROUTES:
+        for version in range(route.since, route.until + 1):
+            key = (route.method, _shape(route.path), route.action, version)
+            assert key not in seen, f"two routes for {key}"
+            seen.add(key)

@@ -1,0 +1,280 @@
+"""The definition of a domain: what each wish becomes, and that libvirt's own schema takes all of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lxml import etree
+
+from nova import exception
+from nova.objects.instance import Instance
+from nova.virt.libvirt import devices, wishes
+from nova.virt.libvirt.disks import LocalDisk, LocalDisks
+from nova.virt.libvirt.domain_xml import NAMESPACE, domain_xml, owner_of
+from nova.virt.libvirt.settings import Settings
+from tests.unit.virt.guests import interface, server
+
+SCHEMA = "/usr/share/libvirt/schemas/domain.rng"
+PLACE = "/var/lib/nova/instances/5b4f9b8a-2f0c-4f39-9f2e-0a1b2c3d4e5f"
+ROOT = LocalDisk(f"{PLACE}/disk")
+DISKS = LocalDisks(console_log=f"{PLACE}/console.log", root=ROOT)
+ALL_DISKS = dataclasses.replace(
+    DISKS, ephemerals=(LocalDisk(f"{PLACE}/disk.eph0"), LocalDisk(f"{PLACE}/disk.eph1")),
+    swap=LocalDisk(f"{PLACE}/disk.swap"), config_drive=LocalDisk(f"{PLACE}/disk.config", "raw", "cdrom"))
+TRIO = dataclasses.replace(DISKS, kernel=f"{PLACE}/kernel", ramdisk=f"{PLACE}/ramdisk")
+HOST = Settings(owner="host1", virt_type="qemu", cpu_mode="host-model")
+
+
+def define(instance: Instance, disks: LocalDisks = DISKS, host: Settings = HOST, **changes: Any) -> ET.Element:
+    return ET.fromstring(domain_xml(instance, disks, dataclasses.replace(host, **changes)))
+
+
+@pytest.fixture(scope="module")
+def schema() -> etree.RelaxNG:
+    if not os.path.exists(SCHEMA):
+        pytest.skip("libvirt's schemas are not installed")
+    return etree.RelaxNG(etree.parse(SCHEMA))
+
+
+CASES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, Any]]] = {
+    "plain": ({}, {}, {}),
+    "kvm": ({}, {}, {"virt_type": "kvm"}),
+    "no CPU": ({}, {}, {"cpu_mode": None}),
+    "passthrough": ({}, {}, {"virt_type": "kvm", "cpu_mode": "host-passthrough", "cpu_flags": ("+pcid", "-avx")}),
+    "custom CPU": ({}, {}, {"cpu_mode": "custom", "cpu_model": "Nehalem", "cpu_flags": ("aes",)}),
+    "topology": ({"hw:cpu_sockets": "1", "hw:cpu_cores": "2"}, {}, {}),
+    "screen": ({}, {"hw_video_model": "vga"}, {"vnc_listen": "127.0.0.1"}),
+    "video memory": ({"hw_video:ram_max_mb": "64"}, {"hw_video_model": "qxl", "hw_video_ram": "32"}, {}),
+    "uefi": ({}, {"hw_firmware_type": "uefi", "hw_machine_type": "q35"}, {}),
+    "secure boot": ({"os:secure_boot": "required"}, {"hw_firmware_type": "uefi", "hw_machine_type": "q35"}, {}),
+    "windows": ({}, {"os_type": "windows", "hw_time_hpet": "true"}, {"virt_type": "kvm"}),
+    "hidden": ({"hw:hide_hypervisor_id": "true", "hw:pmu": "false"}, {}, {"virt_type": "kvm"}),
+    "scsi": ({}, {"hw_disk_bus": "scsi", "hw_scsi_model": "virtio-scsi", "hw_cdrom_bus": "scsi"}, {}),
+    "sata": ({}, {"hw_disk_bus": "sata", "hw_machine_type": "q35"}, {}),
+    "ide": ({}, {"hw_disk_bus": "ide"}, {"discard": "unmap"}),
+    "usb": ({"hw:usb_model": "qemu-xhci"}, {"hw_disk_bus": "usb"}, {}),
+    "throttled": ({"quota:disk_total_bytes_sec": "1000", "quota:disk_read_iops_sec": "10", "quota:cpu_shares": "2048",
+                   "quota:cpu_period": "10000", "quota:cpu_quota": "-1", "quota:vif_inbound_average": "100",
+                   "quota:vif_outbound_average": "50", "quota:vif_outbound_peak": "80"}, {}, {}),
+    "queues": ({"hw:vif_multiqueue_enabled": "true", "hw:virtio_packed_ring": "true"}, {}, {}),
+    "helpers": ({"hw_rng:rate_bytes": "100", "hw:watchdog_action": "reset", "hw:sound_model": "ich6"},
+                {"hw_qemu_guest_agent": "yes"}, {"balloon_period": 0}),
+    "ports": ({"hw:serial_port_count": "3", "hw:boot_menu": "true"}, {"hw_serial_port_count": "2"}, {}),
+    "serial": ({}, {}, {"host_serial": "11111111-2222-3333-4444-555555555555"}),
+}
+
+
+@pytest.mark.parametrize("disks", [DISKS, ALL_DISKS, TRIO], ids=["root", "all disks", "kernel"])
+@pytest.mark.parametrize("case", CASES)
+def test_definitions_are_valid(case: str, disks: LocalDisks, schema: etree.RelaxNG) -> None:
+    specs, properties, changes = CASES[case]
+    instance = server(specs, properties, flavor={"vcpus": 4}, network_info=[interface(0), interface(1)])
+    text = domain_xml(instance, disks, dataclasses.replace(HOST, **changes))
+    assert schema.validate(etree.fromstring(text)), schema.error_log
+
+
+@pytest.mark.parametrize("model", devices.VIF_MODELS)
+def test_every_interface_model_is_valid(model: str, schema: etree.RelaxNG) -> None:
+    text = domain_xml(server({}, {"hw_vif_model": model}, network_info=[interface()]), DISKS, HOST)
+    assert schema.validate(etree.fromstring(text)), schema.error_log
+    assert ET.fromstring(text).find("devices/interface/model").get("type") == model
+
+
+@pytest.mark.parametrize(("name", "values", "where"), [
+    ("hw_video_model", devices.VIDEO_MODELS, "devices/video/model"),
+    ("hw_sound_model", devices.SOUND_MODELS, "devices/sound"),
+    ("hw_usb_model", devices.USB_MODELS, "devices/controller[@type='usb']"),
+    ("hw_watchdog_action", devices.WATCHDOG_ACTIONS[:-1], "devices/watchdog"),
+])
+def test_every_supported_value_is_valid(name: str, values: tuple[str, ...], where: str, schema: etree.RelaxNG) -> None:
+    for value in values:
+        text = domain_xml(server({}, {name: value}), DISKS, HOST)
+        assert schema.validate(etree.fromstring(text)), (value, schema.error_log)
+        assert value in ET.fromstring(text).find(where).attrib.values()
+
+
+@given(name=st.text(max_size=60), project=st.text(max_size=20), flavor=st.text(max_size=20),
+       command=st.text(max_size=40))
+def test_no_text_of_a_user_breaks_the_definition(name: str, project: str, flavor: str, command: str) -> None:
+    instance = server({}, {"os_command_line": command}, display_name=name, project_id=project)
+    instance.flavor.name = flavor
+    root = define(instance, TRIO)
+    assert root.findtext("uuid") == instance.uuid
+    assert [child.tag for child in root if child.tag == "devices"] == ["devices"]
+
+
+def test_the_same_server_has_the_same_definition() -> None:
+    make = [domain_xml(server({"hw:cpu_cores": "2"}, {"hw_disk_bus": "scsi"}, flavor={"vcpus": 4},
+                              network_info=[interface()]), ALL_DISKS, HOST) for _ in range(2)]
+    assert make[0] == make[1]
+
+
+def test_identity_and_size() -> None:
+    root = define(server(flavor={"vcpus": 3, "memory_mb": 100}))
+    assert root.get("type") == "qemu"
+    assert root.findtext("uuid") == "5b4f9b8a-2f0c-4f39-9f2e-0a1b2c3d4e5f"
+    assert root.findtext("name") == "instance-0000002a"
+    assert (root.findtext("memory"), root.find("memory").get("unit")) == (str(100 * 1024), "KiB")
+    assert root.findtext("vcpu") == "3"
+
+
+def test_the_domain_is_marked_as_ours() -> None:
+    element = define(server(display_name="web <1>")).find(f"metadata/{{{NAMESPACE}}}instance")
+    assert element.findtext(f"{{{NAMESPACE}}}name") == "web <1>"
+    assert element.find(f"{{{NAMESPACE}}}flavor").get("name") == "m1.nano"
+    assert element.find(f"{{{NAMESPACE}}}owner/{{{NAMESPACE}}}project").get("uuid") == "project"
+    assert owner_of(ET.tostring(element, encoding="unicode")) == "host1"
+    # as libvirt gives it back: without the namespace
+    assert owner_of("<instance><host>h2</host></instance>") == "h2"
+    assert owner_of("<instance/>") is None
+
+
+def test_the_guest_knows_openstack_by_its_smbios() -> None:
+    root = define(server())
+    entries = {entry.get("name"): entry.text for entry in root.findall("sysinfo/system/entry")}
+    assert entries["manufacturer"] == "OpenStack Foundation"
+    assert entries["product"] == "OpenStack Nova"
+    assert entries["serial"] == entries["uuid"] == "5b4f9b8a-2f0c-4f39-9f2e-0a1b2c3d4e5f"
+    assert root.find("os/smbios").get("mode") == "sysinfo"
+    none = define(server(), host_serial="")
+    assert "serial" not in {entry.get("name") for entry in none.findall("sysinfo/system/entry")}
+
+
+def test_disks_in_order() -> None:
+    root = define(server(), ALL_DISKS)
+    found = [(disk.get("device"), disk.find("target").get("dev"), disk.find("target").get("bus"),
+              os.path.basename(disk.find("source").get("file")), disk.find("driver").get("type"))
+             for disk in root.findall("devices/disk")]
+    assert found == [
+        ("disk", "vda", "virtio", "disk", "qcow2"), ("disk", "vdb", "virtio", "disk.eph0", "qcow2"),
+        ("disk", "vdc", "virtio", "disk.eph1", "qcow2"), ("disk", "vdd", "virtio", "disk.swap", "qcow2"),
+        ("cdrom", "hda", "ide", "disk.config", "raw"),
+    ]
+    assert root.find("devices/disk[@device='cdrom']/readonly") is not None
+
+
+def test_buses_that_share_names_share_the_count() -> None:
+    root = define(server({}, {"hw_disk_bus": "scsi", "hw_machine_type": "q35"}), ALL_DISKS)
+    assert [(disk.find("target").get("dev"), disk.find("target").get("bus"))
+            for disk in root.findall("devices/disk")][-2:] == [("sdd", "scsi"), ("sde", "sata")]
+    assert root.find("devices/controller[@type='scsi']").get("model") == "virtio-scsi"
+
+
+def test_an_image_with_kernel_boots_it() -> None:
+    root = define(server({}, {"os_command_line": "quiet nova=1"}), TRIO)
+    assert root.findtext("os/kernel") == TRIO.kernel
+    assert root.findtext("os/initrd") == TRIO.ramdisk
+    assert root.findtext("os/cmdline") == "root=/dev/vda console=tty0 console=ttyS0 quiet nova=1"
+    assert root.find("os/boot") is None
+    assert define(server({}, {"hw_disk_bus": "sata"}), TRIO).findtext("os/cmdline").startswith("root=/dev/sda ")
+
+
+def test_an_iso_is_a_cdrom_that_is_booted() -> None:
+    disks = dataclasses.replace(DISKS, root=LocalDisk(f"{PLACE}/disk", device="cdrom"))
+    root = define(server(disk_format="iso"), disks)
+    assert root.find("os/boot").get("dev") == "cdrom"
+    assert root.find("devices/disk").get("device") == "cdrom"
+
+
+def test_interfaces() -> None:
+    root = define(server({}, {}, network_info=[interface(0), interface(1, bridge="")]))
+    cards = root.findall("devices/interface")
+    assert len(cards) == 1, "an interface without a bridge exists in the books only"
+    card = cards[0]
+    assert (card.get("type"), card.find("source").get("bridge")) == ("bridge", "br-test")
+    assert card.find("target").get("dev") == "tap-test0"
+    assert card.find("mac").get("address") == "fa:16:3e:00:00:00"
+    assert card.find("model").get("type") == "virtio"
+    assert card.find("mtu").get("size") == "1450"
+    assert card.find("driver") is None
+
+
+def test_multiqueue_follows_the_cpus() -> None:
+    wish = {"hw:vif_multiqueue_enabled": "yes"}
+    many = define(server(wish, flavor={"vcpus": 4}, network_info=[interface()]))
+    assert many.find("devices/interface/driver").get("queues") == "4"
+    one = define(server(wish, network_info=[interface()]))
+    assert one.find("devices/interface/driver") is None
+
+
+def test_the_first_serial_port_is_logged() -> None:
+    ports = define(server({"hw:serial_port_count": "2"})).findall("devices/serial")
+    assert [port.get("type") for port in ports] == ["pty", "pty"]
+    assert (ports[0].find("log").get("file"), ports[0].find("log").get("append")) == (DISKS.console_log, "on")
+    assert ports[1].find("log") is None
+
+
+def test_a_screen_only_where_it_is_enabled() -> None:
+    assert define(server()).find("devices/graphics") is None
+    graphics = define(server(), vnc_listen="127.0.0.1").find("devices/graphics")
+    assert graphics.find("listen").get("address") == "127.0.0.1"
+
+
+def test_rng_unless_refused() -> None:
+    assert define(server()).find("devices/rng") is not None
+    assert define(server({"hw_rng:allowed": "false"})).find("devices/rng") is None
+
+
+def test_the_image_decides_the_watchdog() -> None:
+    root = define(server({"hw:watchdog_action": "reset"}, {"hw_watchdog_action": "pause"}))
+    assert root.find("devices/watchdog").get("action") == "pause"
+    assert define(server({}, {"hw_watchdog_action": "disabled"})).find("devices/watchdog") is None
+
+
+def test_firmware() -> None:
+    root = define(server({}, {"hw_firmware_type": "uefi"}))
+    assert root.find("os").get("firmware") == "efi"
+    features = {item.get("name"): item.get("enabled") for item in root.findall("os/firmware/feature")}
+    assert features["secure-boot"] == "no"
+    secure = define(server({}, {"hw_firmware_type": "uefi", "os_secure_boot": "required", "hw_machine_type": "q35"}))
+    assert secure.find("os/loader").get("secure") == "yes"
+    assert secure.find("features/smm").get("state") == "on"
+    assert define(server()).find("os").get("firmware") is None
+
+
+def test_the_machine_of_image_operator_and_architecture() -> None:
+    assert define(server()).find("os/type").get("machine") == "pc"
+    assert define(server(), machines={"x86_64": "q35"}).find("os/type").get("machine") == "q35"
+    assert define(server({}, {"hw_machine_type": "pc-q35-7.2"})).find("os/type").get("machine") == "pc-q35-7.2"
+    assert define(server({}, {"hw_machine_type": "pc-q35-7.2"}), ALL_DISKS).find(
+        "devices/disk[@device='cdrom']/target").get("bus") == "sata"
+
+
+@pytest.mark.parametrize(("specs", "properties", "word"), [
+    ({}, {"hw_disk_bus": "xen"}, "hw_disk_bus"),
+    ({}, {"hw_vif_model": "netfront"}, "hw_vif_model"),
+    ({}, {"hw_video_model": "gop"}, "hw_video_model"),
+    ({}, {"hw_video_ram": "16"}, "hw_video_ram"),
+    ({}, {"hw_firmware_type": "openfirmware"}, "hw_firmware_type"),
+    ({"os:secure_boot": "required"}, {}, "os_secure_boot"),
+    ({"hw:serial_port_count": "1"}, {"hw_serial_port_count": "2"}, "hw_serial_port_count"),
+    ({"hw:serial_port_count": "9"}, {}, "serial_port_count"),
+    ({"hw:boot_menu": "perhaps"}, {}, "boot_menu"),
+    ({"quota:cpu_shares": "many"}, {}, "quota:cpu_shares"),
+    ({"quota:vif_inbound_peak": "5"}, {}, "quota:vif_inbound_average"),
+])
+def test_impossible_wishes_are_named(specs: dict[str, str], properties: dict[str, str], word: str) -> None:
+    with pytest.raises(exception.InvalidInput, match=word):
+        define(server(specs, properties, network_info=[interface()]))
+
+
+@pytest.mark.parametrize(("specs", "properties"), [
+    ({"hw:cpu_policy": "dedicated"}, {}), ({}, {"hw_cpu_policy": "mixed"}), ({"hw:mem_page_size": "large"}, {}),
+    ({"hw:numa_nodes": "2"}, {}), ({"hw:tpm_version": "2.0"}, {}), ({"pci_passthrough:alias": "gpu:1"}, {}),
+    ({}, {"hw_mem_encryption": "true"}),
+])
+def test_wishes_that_would_be_ignored_are_refused(specs: dict[str, str], properties: dict[str, str]) -> None:
+    key = next(iter({**specs, **properties})).partition(":")[2] or next(iter(properties))
+    with pytest.raises(exception.InvalidInput, match=key.removeprefix("hw_")):
+        wishes.check(server(specs, properties))
+
+
+def test_harmless_wishes_pass() -> None:
+    wishes.check(server({"hw:cpu_policy": "shared", "hw:mem_page_size": "any", "trait:CUSTOM_X": "required"},
+                        {"hw_mem_encryption": "false", "something": "else"}))

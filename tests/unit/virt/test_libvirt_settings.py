@@ -1,0 +1,95 @@
+"""What operators configure and what hosts can, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nova import exception
+from nova.conf import CONF, register
+from nova.virt.libvirt import inventory, settings, traits
+from nova.virt.libvirt.capabilities import Capabilities
+
+MODES = ("host-model", "custom", "maximum")
+
+
+@pytest.fixture(autouse=True)
+def conf() -> Iterator[Any]:
+    register(CONF)
+    yield CONF
+    for name in ("cpu_mode", "cpu_models", "cpu_model_extra_flags", "disk_cachemodes", "hw_machine_type",
+                 "sysinfo_serial", "virt_type"):
+        CONF.clear_override(name, "libvirt")
+    CONF.clear_override("enabled", "vnc")
+    CONF.clear_override("state_path")
+
+
+def found() -> settings.Settings:
+    return settings.from_conf("host1", "x86_64", "host-uuid", direct_io=True)
+
+
+def test_defaults() -> None:
+    plain = settings.with_cpu(found(), MODES, ())
+    assert (plain.virt_type, plain.cpu_mode, plain.cache, plain.vnc_listen) == ("kvm", "host-model", "none", None)
+    assert settings.with_cpu(found(), ("maximum",), ()).cpu_mode is None, "what the host lacks is left out"
+    assert settings.from_conf("h", "x86_64", "u", direct_io=False).cache == "writeback"
+
+
+def test_a_mode_that_the_host_lacks_is_refused() -> None:
+    CONF.set_override("cpu_mode", "host-passthrough", "libvirt")
+    with pytest.raises(exception.InvalidInput, match="cpu_mode"):
+        settings.with_cpu(found(), MODES, ())
+
+
+def test_the_first_possible_model_is_used() -> None:
+    CONF.set_override("cpu_mode", "custom", "libvirt")
+    CONF.set_override("cpu_models", ["EPYC", "Nehalem", "Penryn"], "libvirt")
+    assert settings.with_cpu(found(), MODES, {"Nehalem", "Penryn"}).cpu_model == "Nehalem"
+    with pytest.raises(exception.InvalidInput, match="cpu_models"):
+        settings.with_cpu(found(), MODES, {"Conroe"})
+
+
+def test_pairs() -> None:
+    CONF.set_override("hw_machine_type", ["x86_64=q35", "aarch64=virt"], "libvirt")
+    CONF.set_override("disk_cachemodes", ["file=unsafe"], "libvirt")
+    assert found().machines == {"x86_64": "q35", "aarch64": "virt"}
+    assert found().cache == "unsafe"
+    CONF.set_override("hw_machine_type", ["q35"], "libvirt")
+    with pytest.raises(exception.InvalidInput, match="hw_machine_type"):
+        found()
+
+
+@pytest.mark.parametrize(("kind", "serial"), [("unique", None), ("none", ""), ("hardware", "host-uuid")])
+def test_serial(kind: str, serial: str | None) -> None:
+    CONF.set_override("sysinfo_serial", kind, "libvirt")
+    assert found().host_serial == serial
+
+
+def test_node_identity_is_stable_and_its_own(tmp_path: Any) -> None:
+    CONF.set_override("state_path", str(tmp_path))
+    first = inventory.node_uuid("a", "a.example")
+    assert first == inventory.node_uuid("a", "a.example")
+    assert first != inventory.node_uuid("b", "a.example")
+    (tmp_path / "compute_id").write_text("1B1E6F2C-8F0C-4C0B-9F53-0D3C8E0C9A11\n")
+    assert inventory.node_uuid("a", "a.example") == "1b1e6f2c-8f0c-4c0b-9f53-0d3c8e0c9a11"
+
+
+def test_a_host_with_a_name_of_its_own_has_a_node_of_its_own() -> None:
+    assert inventory.node_name("virtual-1", "machine.example") == "virtual-1"
+
+
+def test_traits_come_from_what_guests_get() -> None:
+    capabilities = Capabilities(
+        arch="x86_64", host_uuid="", cpu_info={"topology": {"threads": 2}},
+        guests=(("x86_64", "qemu", "hvm"), ("i686", "qemu", "hvm")), features=frozenset({"avx2", "pni", "unheard-of"}),
+        disk_buses=frozenset({"virtio", "fdc"}), video_models=frozenset({"vga", "ramfb"}), uefi=True)
+    names = traits.of_node(capabilities, "qemu")
+    assert names == sorted(set(names))
+    assert {"HW_CPU_X86_AVX2", "HW_CPU_X86_SSE3", "HW_CPU_HYPERTHREADING", "COMPUTE_STORAGE_BUS_VIRTIO",
+            "COMPUTE_GRAPHICS_MODEL_VGA", "COMPUTE_FIRMWARE_UEFI", "OWNER_NOVA", "COMPUTE_NODE",
+            "COMPUTE_ARCH_X86_64", "HW_ARCH_X86_64"} <= set(names)
+    assert "COMPUTE_SECURITY_UEFI_SECURE_BOOT" not in names
+    assert "COMPUTE_STORAGE_BUS_IDE" not in names
+    assert not any("RAMFB" in name or "UNHEARD" in name for name in names)

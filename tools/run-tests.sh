@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Installs what the tests need (once), then runs linters and tests: the README's second command.
+#   tools/run-tests.sh            everything
+#   tools/run-tests.sh unit       one kind: lint, unit, functional, integration
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+VENV=${NOVA_TEST_VENV:-.venv}
+PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-daemon libvirt-daemon-driver-qemu
+    libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils rabbitmq-server postgresql mariadb-server
+    dnsmasq-base nftables iproute2 iputils-ping genisoimage busybox-static dropbear-bin cpio extlinux mtools procps)
+
+say() { printf '\n=== %s\n' "$*"; }
+
+install_packages() {
+    local missing=() package
+    for package in "${PACKAGES[@]}"; do
+        dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
+    done
+    [ ${#missing[@]} -eq 0 ] && return
+    if [ "$(id -u)" != 0 ]; then
+        echo "Not root: these packages are missing, the tests that need them are skipped: ${missing[*]}"
+        return
+    fi
+    say "Installing ${#missing[@]} Debian packages"
+    apt-get update -q >/dev/null
+    # Tests start the servers they need themselves, on their own ports and directories.
+    printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d.nova && chmod +x /usr/sbin/policy-rc.d.nova
+    [ -e /usr/sbin/policy-rc.d ] || ln -s policy-rc.d.nova /usr/sbin/policy-rc.d
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+    [ "$(readlink /usr/sbin/policy-rc.d || true)" = policy-rc.d.nova ] && rm /usr/sbin/policy-rc.d
+    rm -f /usr/sbin/policy-rc.d.nova
+}
+
+install_python() {
+    local stamp="$VENV/.stamp"
+    if [ ! -e "$stamp" ] || [ setup.cfg -nt "$stamp" ]; then
+        say "Creating the virtual environment $VENV"
+        unset PYTHONDONTWRITEBYTECODE
+        [ -x "$VENV/bin/python" ] || python3 -m venv "$VENV"
+        "$VENV/bin/pip" install -q -e '.[test,libvirt,postgresql]' 2>&1 | grep -v '^WARNING' || true
+        "$VENV/bin/python" -c 'import nova, pytest'
+        touch "$stamp"
+    fi
+}
+
+lint() {
+    say "Linters"
+    "$VENV/bin/ruff" check nova tests tools
+    "$VENV/bin/mypy" nova
+    "$VENV/bin/lint-imports"
+}
+
+tests() {
+    say "Tests: $*"
+    "$VENV/bin/pytest" "$@"
+}
+
+install_packages
+install_python
+export PATH="$PWD/$VENV/bin:$PATH"
+case "${1:-all}" in
+    lint) lint ;;
+    unit) tests tests/unit -n 2 "${@:2}" ;;
+    functional) tests tests/functional "${@:2}" ;;
+    integration) tests tests/integration "${@:2}" ;;
+    all)
+        lint
+        tests tests/unit tests/functional -n 2
+        tests tests/integration
+        ;;
+    *) echo "usage: $0 [all|lint|unit|functional|integration] [pytest options]" >&2; exit 2 ;;
+esac
