@@ -7,7 +7,7 @@ NOVA_PLUGIN_SERVICES="nova-conductor nova-scheduler nova-compute nova-api nova-m
 
 function nova_plugin_packages {
     install_package libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils genisoimage nftables dnsmasq-base \
-        dropbear-bin busybox-static syslinux syslinux-common mtools cpio kmod fdisk pkg-config libvirt-dev python3-dev gcc
+        pkg-config libvirt-dev python3-dev gcc
 }
 
 function nova_plugin_install {

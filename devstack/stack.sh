@@ -91,6 +91,7 @@ explain() {
 	TEXT
 }
 
+trap 'jobs -p | xargs -r kill 2> /dev/null' EXIT  # a failure does not leave downloads behind
 check_machine
 load_options
 prepare_data_dir

@@ -19,7 +19,7 @@ install_python() {
     link_libvirt_binding
     local packages
     read -r -d '' -a packages <<< "$PYTHON_PACKAGES" || true
-    if is_true "$NOVA_ENABLED"; then packages+=(-e "$REPO[libvirt]"); fi
+    if is_true "$NOVA_ENABLED"; then packages+=(-e "${REPO}[libvirt]"); fi
     # one call: the resolver sees all wishes at once
     "$VENV/bin/pip" install --no-compile --prefer-binary --progress-bar off "${packages[@]}"
     echo "compiling byte code"

@@ -43,6 +43,10 @@ class MalformedBody(exception.Invalid):
     template = "Malformed request body"
 
 
+class RequestMismatch(exception.Invalid):
+    template = "Request body and URI mismatch"
+
+
 class BodyTooLarge(exception.Invalid):
     code = 413
     template = "Request is too large."

@@ -243,13 +243,14 @@ class Query(Type):
             name: self._values(field, version) for name, field in self.fields.items() if field.exists(version)}}
         if self.patterns:
             made["patternProperties"] = {
-                name: {"type": "array", "items": kind.schema(version)} for name, kind in self.patterns.items()}
+                name: self._values(Field(kind), version) for name, kind in self.patterns.items()}
         made["additionalProperties"] = self.strict is None or version < self.strict
         return made
 
     @staticmethod
     def _values(field: Field, version: int) -> dict[str, Any]:
-        made: dict[str, Any] = {"type": "array", "items": field.type.schema(version)}
+        one = field.type.schema(version)
+        made: dict[str, Any] = {"type": "array", "items": one} if one else {}
         if field.single is not None and version >= field.single:
             made["maxItems"] = 1
         return made

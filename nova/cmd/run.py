@@ -11,10 +11,9 @@ from typing import Protocol
 # oslo's libraries say at import that eventlet is on its way out; nothing here uses it.
 warnings.filterwarnings("ignore", message="(?s).*Eventlet is deprecated.*")
 
+from nova import bus, conf  # noqa: E402, I001  (first: it chooses oslo.service's threading back end)
 import cotyledon  # noqa: E402
 import oslo_messaging as messaging  # noqa: E402
-
-from nova import bus, conf  # noqa: E402
 
 
 class Service(Protocol):

@@ -12,7 +12,7 @@ import msgspec
 from nova import context
 from nova.conf import CONF
 from nova.image.base import ImageStore
-from nova.metadata import drive
+from nova.metadata import config_drive, settings
 from nova.network.base import HostNetwork
 from nova.objects.instance import Instance
 from nova.objects.network import FilterRule
@@ -81,5 +81,6 @@ class StepHost:
         path = os.path.join(directory, "disk.config")
         if not os.path.exists(path):
             os.makedirs(directory, exist_ok=True)
-            drive.build(self.instance, path)
+            config_drive.build(self.instance, path, settings.from_conf(CONF), self.instance.admin_pass,
+                               mkisofs=CONF.mkisofs_cmd)
         return path

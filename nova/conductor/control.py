@@ -104,11 +104,11 @@ class ConductorControl:
 
         self.effects.append(release)
 
-    def finish_io(self, failed: bool | None) -> None:
+    def finish_io(self, failed: bool | None, node_uuid: str | None = None) -> None:
         uuid = self.instance.uuid
 
         def finish(connection: sa.Connection) -> None:
-            node = allocations.provider_of(connection, uuid)
+            node = node_uuid or allocations.provider_of(connection, uuid)
             if node is not None:
                 allocations.finish_io(connection, node, failed)
                 self.touched.add(node)

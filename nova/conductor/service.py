@@ -9,7 +9,6 @@ import os
 import oslo_messaging as messaging
 
 from nova import bus, context
-from nova.conductor import fleet as fleet_rows
 from nova.conductor.core import Core
 from nova.conductor.endpoints import (
     aggregates,
@@ -32,6 +31,7 @@ from nova.conductor.fleet import FleetPublisher
 from nova.conductor.usage import UsageFeed
 from nova.conf import CONF
 from nova.db import actions
+from nova.db import services as service_rows
 from nova.db.engine import Database
 from nova.objects.base import new_uuid, utcnow
 from nova.periodic import Periodic
@@ -125,5 +125,9 @@ class ConductorService:
 
     def _recover(self) -> None:
         """Silent services and expired leases; any conductor may find them first."""
-        fleet_rows.mark_down(self.core)
+        before = utcnow() - datetime.timedelta(seconds=CONF.service_down_time)
+        silent = self.core.db.write(lambda connection: service_rows.mark_down(connection, before))
+        if silent:
+            LOG.warning("Hosts that stopped responding: %s", ", ".join(silent))
+            self.core.fleet.services(self.core.db.read(lambda connection: service_rows.flags(connection, silent)))
         self.engine.recover(context.admin())

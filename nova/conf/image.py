@@ -12,7 +12,6 @@ OPTIONS = {
         cfg.IntOpt("num_retries", default=3, min=0, help="How often a failed request to Glance is repeated."),
         *loading.get_session_conf_options(),
         *loading.get_auth_common_conf_options(),
-        *loading.get_auth_plugin_conf_options("password"),
         *loading.get_adapter_conf_options(),
     ],
 }

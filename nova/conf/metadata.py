@@ -6,6 +6,8 @@ OPTIONS = {
     "metadata": [
         cfg.StrOpt("listen", default="127.0.0.1", help="The address of the service for proxies."),
         cfg.PortOpt("port", default=8775, help="The port of the service for proxies."),
+        cfg.StrOpt("metadata_proxy_shared_secret", default="", secret=True,
+                   help="The secret that proxies sign X-Instance-ID with (HMAC-SHA256); empty: no proxies."),
         cfg.BoolOpt("namespaces", default=True,
                     help="Also answer at 169.254.169.254:80 inside the namespaces of this host's networks."),
         cfg.IntOpt("threads", default=8, min=1, help="Threads of the service."),

@@ -19,13 +19,9 @@ def claim(connection: sa.Connection, consumer: str, provider: str, resources: di
           user_id: str) -> None:
     """Take ``resources`` of ``provider`` for ``consumer``: all or ClaimLost.
 
-    The node counts one instance and one heavy operation more. A consumer that has this claim
-    already keeps it (a step that runs twice claims once).
+    The node counts one instance and one heavy operation more. The transaction that claims also
+    moves its operation on, so a step that runs twice claims once.
     """
-    held = connection.scalar(sa.select(ALLOCATIONS.c.resources).where(
-        ALLOCATIONS.c.consumer_uuid == consumer, ALLOCATIONS.c.provider_uuid == provider))
-    if held is not None:
-        return
     if resources:
         amount = _per_class(resources)
         room = (INVENTORIES.c.total - INVENTORIES.c.reserved) * INVENTORIES.c.ratio

@@ -69,13 +69,12 @@ def owner_of(connection: sa.Connection, network_uuid: str, address: str) -> str 
 
 
 def _insert(connection: sa.Connection, network: Network, address: str, instance_uuid: str, vif_id: str) -> bool:
-    taken = connection.scalar(sa.select(IPS.c.id).where(
-        IPS.c.network_uuid == network.uuid, IPS.c.address == address))
-    if taken is not None:
-        return False
-    connection.execute(sa.insert(IPS).values(
-        network_uuid=network.uuid, address=address, instance_uuid=instance_uuid, vif_id=vif_id, updated_at=utcnow()))
-    return True
+    """Whether the address was new and is now this instance's."""
+    values = {"network_uuid": network.uuid, "address": address, "instance_uuid": instance_uuid, "vif_id": vif_id,
+              "updated_at": utcnow()}
+    known = sa.select(IPS.c.id).where(IPS.c.network_uuid == network.uuid, IPS.c.address == address)
+    row = sa.select(*(sa.literal(value, IPS.c[name].type) for name, value in values.items())).where(~known.exists())
+    return connection.execute(sa.insert(IPS).from_select(list(values), row)).rowcount == 1
 
 
 def _reuse(connection: sa.Connection, network: Network, instance_uuid: str, vif_id: str) -> str:

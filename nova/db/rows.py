@@ -46,14 +46,18 @@ def _after(table: sa.Table, sort: list[tuple[str, str]], marker: sa.Row[Any]) ->
     branches = []
     equal: list[sa.ColumnElement[bool]] = []
     for name, direction in sort:
-        column, value = table.c[name], marker._mapping[name]
+        column: sa.ColumnElement[Any] = table.c[name]
+        value = marker._mapping[name]
+        if isinstance(value, bool):
+            # Truth values are compared for equality only: order them as numbers.
+            column, value = sa.case((column, 1), else_=0), int(value)
         behind: sa.ColumnElement[bool]
         if value is None:
             behind = column.is_not(None) if direction == "asc" else sa.false()
         elif direction == "asc":
             behind = column > value
         else:
-            behind = sa.or_(column < value, column.is_(None)) if column.nullable else column < value
+            behind = sa.or_(column < value, column.is_(None)) if table.c[name].nullable else column < value
         branches.append(sa.and_(*equal, behind))
         equal.append(column.is_(None) if value is None else column == value)
     return sa.or_(*branches)

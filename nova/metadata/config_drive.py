@@ -31,16 +31,16 @@ def files(instance: Instance, settings: Settings, admin_pass: str | None = None,
     data = ec2.user_data(instance)
     for name in [*openstack.VERSIONS, "latest"]:
         version = openstack.resolve(name) or name
+        meta = openstack.meta_data(instance, version, settings, admin_pass, random)
         bodies = {
-            "meta_data.json": lambda v=version: openstack.encode(
-                openstack.meta_data(instance, v, settings, admin_pass, random)),
-            "user_data": lambda: data or b"",
-            "vendor_data.json": lambda: openstack.encode(openstack.vendor_data(settings)),
-            "network_data.json": lambda: openstack.encode(openstack.network_data(instance.network_info)),
-            "vendor_data2.json": lambda: openstack.encode(openstack.vendor_data2(settings)),
+            "meta_data.json": openstack.encode(meta),
+            "user_data": data or b"",
+            "vendor_data.json": openstack.encode(openstack.vendor_data(settings)),
+            "network_data.json": openstack.encode(openstack.network_data(instance.network_info)),
+            "vendor_data2.json": openstack.encode(openstack.vendor_data2(settings)),
         }
         for document in openstack.documents(version, data is not None, service=False):
-            found[f"openstack/{name}/{document}"] = bodies[document]()
+            found[f"openstack/{name}/{document}"] = bodies[document]
     for number in range(len(instance.personality)):
         found[f"openstack/content/{number:04d}"] = openstack.content(instance, f"{number:04d}") or b""
     for name in [*ec2.VERSIONS, "latest"]:

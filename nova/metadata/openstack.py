@@ -89,7 +89,7 @@ def meta_data(instance: Instance, version: str, settings: Settings, admin_pass: 
 
 def devices(instance: Instance, version: str) -> list[dict[str, Any]]:
     """Interfaces and disks by tag; from Rocky on every interface (``vf_trusted`` is always known)."""
-    found = [_nic(vif, version) for vif in instance.network_info if vif.tag or vif.vlan or version >= ROCKY]
+    found = [_nic(vif, version) for vif in instance.network_info if vif.tag or version >= ROCKY]
     return found + [_disk(disk) for disk in instance.block_devices if disk.tag]
 
 

@@ -46,7 +46,7 @@ class HostNet(Object, kw_only=True):
 
     @property
     def namespace(self) -> str:
-        return f"nova-{self.id[:12]}"
+        return namespace(self.id)
 
     @property
     def short(self) -> str:
@@ -82,6 +82,11 @@ class Guest(Object, kw_only=True):
     hostname: str = ""
     vifs: list[VIF] = []
     rules: list[FilterRule] = []
+
+
+def namespace(network_id: str) -> str:
+    """The name of a network's namespace."""
+    return f"nova-{network_id[:12]}"
 
 
 def of_vif(vif: VIF) -> HostNet:

@@ -94,7 +94,7 @@ class Build(Operation):
         return True
 
     def succeeded(self, ctl: Control) -> None:
-        ctl.finish_io(failed=False)
+        ctl.finish_io(failed=False, node_uuid=self.data.candidates[0].node_uuid)
         ctl.set(vm_state=states.ACTIVE, task_state=None, launched_at=utcnow(), progress=0)
 
     def failed(self, ctl: Control, failure: Failure) -> None:

@@ -46,9 +46,9 @@ class Control(Protocol):
     def release_quota(self) -> None:
         """The instance no longer counts against its project."""
 
-    def finish_io(self, failed: bool | None) -> None:
-        """The node of the instance has one heavy operation less; ``failed`` counts a failed build
-        (False clears the count, None leaves it)."""
+    def finish_io(self, failed: bool | None, node_uuid: str | None = None) -> None:
+        """The node (None: the one with the instance's claim) has one heavy operation less; ``failed``
+        counts a failed build (False clears the count, None leaves it)."""
 
 
 class GuestDriver(Protocol):

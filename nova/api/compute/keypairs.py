@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from typing import Any
 
-from nova import exception
+from nova.api import keys
 from nova.api.fields import (
+    ABSENT,
+    INTEGER,
     LIMIT,
     LINKS,
     NAME,
     STRING,
+    STRING_OR_NULL,
+    TRUTH,
     Array,
     Changing,
     Combined,
@@ -36,7 +38,7 @@ _KEY_NAME = Changing({
 })
 CREATE = Object({"keypair": Field(Object({
     "name": Field(_KEY_NAME, required=True),
-    "type": Field(enum("ssh", "x509"), since=2),
+    "type": Field(enum(keys.SSH, keys.X509), since=2),
     "public_key": Field(STRING, required=92),
     "user_id": Field(STRING, since=10),
 }), required=True)})
@@ -55,13 +57,18 @@ LISTED = View(_KEYS)
 SHOWN = View([
     *_KEYS,
     Out("user_id", STRING),
-    Out("id", STRING),
-    Out("created_at", STRING, lambda key, _req: iso_precise(key.created_at)),
-    Out("updated_at", STRING, lambda _key, _req: None),
-    Out("deleted_at", STRING, lambda _key, _req: None),
-    Out("deleted", STRING, lambda _key, _req: False),
+    Out("id", INTEGER),
+    Out("created_at", STRING_OR_NULL, lambda key, _req: iso_precise(key.created_at)),
+    Out("updated_at", STRING_OR_NULL, lambda _key, _req: None),
+    Out("deleted_at", STRING_OR_NULL, lambda _key, _req: None),
+    Out("deleted", TRUTH, lambda _key, _req: False),
 ])
-CREATED = View([*_KEYS, Out("user_id", STRING)])
+CREATED = View([
+    *_KEYS,
+    Out("user_id", STRING),
+    # Only in the answer to the request that had it generated: it is not kept.
+    Out("private_key", STRING, lambda _key, _req: ABSENT, until=91),
+])
 
 
 def _user(req: Request, operation: str, user_id: str | None) -> str:
@@ -95,21 +102,19 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(body=CREATE, answer=Object({"keypair": CREATED}), errors=(409,))
 def create(req: Request) -> dict[str, Any]:
-    """Import a public key."""
+    """Import a public key or, before 2.92, have a pair generated."""
     wanted = req.body["keypair"]
     user = _user(req, "create", wanted.get("user_id"))
-    public = wanted.get("public_key", "")
-    key = Keypair(user_id=user, name=wanted["name"].strip(), type=wanted.get("type", "ssh"), public_key=public,
-                  fingerprint=_fingerprint(public))
-    return {"keypair": CREATED.render(req.clients.keypairs.create(req.ctx, key), req)}
-
-
-def _fingerprint(public: str) -> str:
-    try:
-        digest = hashlib.md5(base64.b64decode(public.split()[1]), usedforsecurity=False).hexdigest()
-    except (ValueError, IndexError):
-        raise exception.InvalidKeypair(reason="failed to generate fingerprint") from None
-    return ":".join(digest[at:at + 2] for at in range(0, len(digest), 2))
+    kind, public, private = wanted.get("type", keys.SSH), wanted.get("public_key"), None
+    if public is None:
+        pair = keys.generate(kind, user)
+        public, private = pair.public, pair.private
+    key = Keypair(user_id=user, name=wanted["name"], type=kind, public_key=public,
+                  fingerprint=keys.fingerprint(kind, public))
+    shown = CREATED.render(req.clients.keypairs.create(req.ctx, key), req)
+    if private is not None:
+        shown["private_key"] = private
+    return {"keypair": shown}
 
 
 @accepts(query=ONE_QUERY)

@@ -1,0 +1,187 @@
+"""flavors: the sizes of servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import exception
+from nova.api.fields import (
+    ABSENT,
+    BOOLEAN,
+    INTEGER,
+    LIMIT,
+    LINKS,
+    NAME,
+    NUMBER,
+    STRING,
+    STRING_OR_NULL,
+    TRUTH,
+    Array,
+    Changing,
+    Field,
+    Object,
+    Out,
+    Plain,
+    Query,
+    View,
+    enum,
+    integer,
+    is_true,
+)
+from nova.api.request import Request, whole
+from nova.api.router import accepts
+from nova.objects.base import new_uuid
+from nova.objects.flavor import Flavor, FlavorQuery
+
+SPECS_POLICY = "os_compute_api:os-flavor-extra-specs:index"
+
+_MOST = 2147483647
+_POSITIVE = integer(1, _MOST)
+_SIZE = integer(0, _MOST)
+_ID = Plain(type=["string", "number", "null"], minLength=1, maxLength=255,
+            pattern="^(?! )[a-zA-Z0-9. _-]+(?<! )$")
+_RXTX = Plain(type=["number", "string"], pattern=r"^[0-9]+(\.[0-9]+)?$", exclusiveMinimum=0, maximum=3.40282e+38)
+_DESCRIPTION = Plain(type=["string", "null"], minLength=0, maxLength=65535, format="printable")
+_SORT_KEYS = ["created_at", "description", "disabled", "ephemeral_gb", "flavorid", "id", "is_public", "memory_mb",
+              "name", "root_gb", "rxtx_factor", "swap", "updated_at", "vcpu_weight", "vcpus"]
+
+INDEX_QUERY = Query({
+    "limit": LIMIT,
+    "marker": STRING,
+    "is_public": STRING,
+    "minRam": STRING,
+    "minDisk": STRING,
+    "sort_key": Changing({0: enum(*_SORT_KEYS), 102: enum(*(key for key in _SORT_KEYS if key != "rxtx_factor"))}),
+    "sort_dir": enum("asc", "desc"),
+    "name": Field(STRING, since=102),
+}, strict=75)
+
+CREATE = Object({"flavor": Field(Object({
+    "name": Field(NAME, required=True),
+    "id": _ID,
+    "ram": Field(_POSITIVE, required=True),
+    "vcpus": Field(_POSITIVE, required=True),
+    "disk": Field(_SIZE, required=True),
+    "OS-FLV-EXT-DATA:ephemeral": _SIZE,
+    "swap": _SIZE,
+    "rxtx_factor": Field(_RXTX, until=101),
+    "os-flavor-access:is_public": BOOLEAN,
+    "description": Field(_DESCRIPTION, since=55),
+}), required=True)})
+
+UPDATE = Object({"flavor": Field(Object({"description": Field(_DESCRIPTION, required=True)}), required=True)})
+
+
+def _specs(flavor: Flavor, req: Request) -> Any:
+    return flavor.extra_specs if req.allowed(SPECS_POLICY) else ABSENT
+
+
+def _swap(flavor: Flavor, req: Request) -> int | str:
+    return flavor.swap if flavor.swap or req.version >= 75 else ""
+
+
+_NAMED = [
+    Out("id", STRING, "flavorid"),
+    Out("name", STRING),
+    Out("links", LINKS, lambda flavor, req: req.links("flavors", flavor.flavorid)),
+    Out("description", STRING_OR_NULL, since=55),
+]
+LISTED = View(_NAMED)
+FLAVOR = View([
+    *_NAMED,
+    Out("ram", INTEGER, "memory_mb"),
+    Out("disk", INTEGER, "root_gb"),
+    Out("vcpus", INTEGER),
+    Out("swap", Changing({0: Plain(type=["integer", "string"]), 75: INTEGER}), _swap),
+    Out("OS-FLV-EXT-DATA:ephemeral", INTEGER, "ephemeral_gb"),
+    Out("OS-FLV-DISABLED:disabled", TRUTH, "disabled", until=101),
+    Out("rxtx_factor", NUMBER, until=101),
+    Out("os-flavor-access:is_public", TRUTH, "is_public"),
+    Out("extra_specs", Object(additional=True), _specs, since=61),
+])
+_ONE = Object({"flavor": FLAVOR})
+
+
+@accepts(query=INDEX_QUERY, answer=Object({"flavors": Array(LISTED), "flavors_links": LINKS}))
+def index(req: Request) -> dict[str, Any]:
+    """List flavors."""
+    return _list(req, LISTED, "flavors")
+
+
+@accepts(query=INDEX_QUERY, answer=Object({"flavors": Array(FLAVOR), "flavors_links": LINKS}))
+def detail(req: Request) -> dict[str, Any]:
+    """List flavors with details."""
+    return _list(req, FLAVOR, "flavors/detail")
+
+
+def _list(req: Request, view: View, path: str) -> dict[str, Any]:
+    limit, marker = req.page()
+    found = req.clients.flavors.index(req.ctx, FlavorQuery(
+        project_id=req.ctx.project_id, is_public=_is_public(req), min_ram=_least(req, "minRam"),
+        min_disk=_least(req, "minDisk"), name=req.arg("name"), sort_key=req.arg("sort_key") or "flavorid",
+        sort_dir=req.arg("sort_dir") or "asc", limit=limit, marker=marker))
+    answer: dict[str, Any] = {"flavors": [view.render(flavor, req) for flavor in found]}
+    links = req.next_links(path, found, limit, found[-1].flavorid if found else None)
+    if links:
+        answer["flavors_links"] = links
+    return answer
+
+
+_TRUE = frozenset({"t", "true", "on", "y", "yes", "1"})
+_FALSE = frozenset({"f", "false", "off", "n", "no", "0"})
+
+
+def _is_public(req: Request) -> bool | None:
+    """Only administrators may see the private flavors of others; None: all flavors."""
+    given = req.arg("is_public")
+    if given is None or not req.ctx.is_admin:
+        return True
+    value = given.strip().lower()
+    if value == "none":
+        return None
+    if value not in _TRUE | _FALSE:
+        raise exception.Invalid(f"Invalid is_public filter [{given}]")
+    return value in _TRUE
+
+
+def _least(req: Request, name: str) -> int:
+    given = req.arg(name)
+    if given is None:
+        return 0
+    try:
+        return max(0, min(int(given), _MOST))
+    except ValueError:
+        raise exception.Invalid(f"Invalid {name} filter [{given}]") from None
+
+
+@accepts(answer=_ONE)
+def show(req: Request) -> dict[str, Any]:
+    """Show a flavor."""
+    return {"flavor": FLAVOR.render(req.clients.flavors.get(req.ctx, req.params["id"], req.scope), req)}
+
+
+@accepts(body=CREATE, answer=_ONE, errors=(409,))
+def create(req: Request) -> dict[str, Any]:
+    """Create a flavor."""
+    wanted = req.body["flavor"]
+    ident = wanted.get("id")
+    flavor = Flavor(
+        flavorid=new_uuid() if ident is None else str(ident), name=wanted["name"],
+        memory_mb=whole(wanted["ram"]), vcpus=whole(wanted["vcpus"]), root_gb=whole(wanted["disk"]),
+        ephemeral_gb=whole(wanted.get("OS-FLV-EXT-DATA:ephemeral", 0)), swap=whole(wanted.get("swap", 0)),
+        rxtx_factor=float(wanted.get("rxtx_factor", 1.0)),
+        is_public=is_true(wanted.get("os-flavor-access:is_public", True)), description=wanted.get("description"))
+    return {"flavor": FLAVOR.render(req.clients.flavors.create(req.ctx, flavor), req)}
+
+
+@accepts(body=UPDATE, answer=_ONE)
+def update(req: Request) -> dict[str, Any]:
+    """Change the description of a flavor."""
+    flavor = req.clients.flavors.update(req.ctx, req.params["id"], req.body["flavor"]["description"])
+    return {"flavor": FLAVOR.render(flavor, req)}
+
+
+@accepts()
+def delete(req: Request) -> None:
+    """Delete a flavor; servers keep their copy of it."""
+    req.clients.flavors.delete(req.ctx, req.params["id"])

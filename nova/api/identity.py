@@ -1,0 +1,68 @@
+"""Does a project exist? Asked of Keystone with the caller's own token."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from urllib.parse import quote
+
+from keystoneauth1 import exceptions, session, token_endpoint
+from oslo_config import cfg
+
+from nova import exception
+from nova.api.request import Request
+from nova.conf import CONF
+
+LOG = logging.getLogger(__name__)
+
+# Seconds to wait for Keystone's answer; without one the project counts as existing.
+_PATIENCE = 10
+
+
+class UnknownProject(exception.Invalid):
+    template = "Project ID {project_id} is not a valid project."
+
+
+def check_project(req: Request, project_id: str) -> None:
+    """Raises UnknownProject (400) when Keystone is sure that there is no such project.
+
+    Any other trouble with Keystone, and a caller who may not look at projects, are no obstacle.
+    """
+    if project_id == req.ctx.project_id or CONF.api.auth_strategy != "keystone" or not req.ctx.auth_token:
+        return
+    url = _keystone_url()
+    if url is None:
+        return
+    auth = token_endpoint.Token(url, req.ctx.auth_token)
+    try:
+        answer = _session().get(f"/projects/{quote(project_id, safe='')}", auth=auth, raise_exc=False, connect_retries=0,
+                                endpoint_filter={"service_type": "identity"}, redirect=False)
+    except exceptions.ClientException as error:
+        LOG.warning("Keystone could not be asked for project %s: %s", project_id, error)
+        return
+    if answer.status_code == 404:
+        raise UnknownProject(project_id=project_id)
+    if answer.status_code not in (200, 403):
+        LOG.warning("Keystone answered %s when asked for project %s", answer.status_code, project_id)
+
+
+@functools.cache
+def _session() -> session.Session:
+    try:
+        verify = not CONF.keystone_authtoken.insecure and (CONF.keystone_authtoken.cafile or True)
+    except (cfg.NoSuchOptError, cfg.NoSuchGroupError):
+        verify = True
+    return session.Session(verify=verify, timeout=_PATIENCE)
+
+
+def _keystone_url() -> str | None:
+    """The v3 address that keystonemiddleware uses too."""
+    for name in ("auth_url", "www_authenticate_uri"):
+        try:
+            url = getattr(CONF.keystone_authtoken, name)
+        except (cfg.NoSuchOptError, cfg.NoSuchGroupError):
+            continue
+        if url:
+            url = url.rstrip("/")
+            return url if url.endswith("/v3") else f"{url}/v3"
+    return None

@@ -1,0 +1,108 @@
+"""Key pairs as text: fingerprints of public keys and certificates, and new pairs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import datetime
+import hashlib
+import re
+
+from cryptography import exceptions, x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from nova import exception
+from nova.objects.base import utcnow
+
+SSH = "ssh"
+X509 = "x509"
+
+_BITS = 2048
+_YEARS = datetime.timedelta(days=3650)
+_COMMENT = "Generated-by-Nova"
+# The user principal name that Windows maps a client certificate by.
+_UPN = x509.ObjectIdentifier("1.3.6.1.4.1.311.20.2.3")
+# Kinds of keys that OpenSSH knows, also those that the library cannot load (hardware tokens).
+_SSH_KIND = re.compile(r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A new pair; ``public`` is an OpenSSH line or a PEM certificate, ``private`` is PEM."""
+
+    public: str
+    private: str
+
+
+def fingerprint(kind: str, public: str) -> str:
+    """Hexadecimal with colons: MD5 of an SSH key, SHA-1 of a certificate. Raises InvalidKeypair."""
+    try:
+        if kind == X509:
+            certificate = x509.load_pem_x509_certificate(public.encode())
+            return _hex(certificate.fingerprint(hashes.SHA1()))  # noqa: S303 (an identifier, not a proof)
+        return _hex(hashlib.md5(_ssh_blob(public), usedforsecurity=False).digest())
+    except (ValueError, exceptions.UnsupportedAlgorithm):
+        raise exception.InvalidKeypair(reason="failed to generate fingerprint") from None
+
+
+def _hex(digest: bytes) -> str:
+    return digest.hex(":")
+
+
+def _ssh_blob(public: str) -> bytes:
+    """The decoded key of an OpenSSH line. Raises ValueError."""
+    words = public.split(None, 2)
+    if len(words) < 2 or not _SSH_KIND.fullmatch(words[0]):
+        raise ValueError("not an OpenSSH public key")
+    try:
+        blob = base64.b64decode(words[1], validate=True)
+    except binascii.Error as error:
+        raise ValueError("not base64") from error
+    name = words[0].encode()
+    if not blob.startswith(len(name).to_bytes(4, "big") + name):
+        raise ValueError("the key is of another type than it says")
+    try:
+        serialization.load_ssh_public_key(f"{words[0]} {words[1]}".encode())
+    except exceptions.UnsupportedAlgorithm:
+        pass
+    return blob
+
+
+def generate(kind: str, user_id: str) -> Pair:
+    """A new pair for a user."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
+    public = _certificate(key, user_id) if kind == X509 else _ssh_line(key)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8 if kind == X509 else serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption())
+    return Pair(public, private.decode())
+
+
+def _ssh_line(key: rsa.RSAPrivateKey) -> str:
+    line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return f"{line.decode()} {_COMMENT}"
+
+
+def _certificate(key: rsa.RSAPrivateKey, user_id: str) -> str:
+    """Self-signed, for client authentication (WinRM) as ``user_id``."""
+    # The common name of a certificate has at most 64 characters.
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, user_id[:64])])
+    principal = f"{user_id}@localhost".encode()
+    now = utcnow()
+    made = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(x509.random_serial_number()).not_valid_before(now).not_valid_after(now + _YEARS)
+        .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.OtherName(_UPN, _utf8_string(principal))]), critical=False)
+        .sign(key, hashes.SHA256()))
+    return made.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _utf8_string(text: bytes) -> bytes:
+    """DER of a UTF8String."""
+    size = len(text)
+    length = bytes([size]) if size < 128 else b"\x82" + size.to_bytes(2, "big")
+    return b"\x0c" + length + text

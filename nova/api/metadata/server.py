@@ -1,0 +1,234 @@
+"""A small HTTP/1.1 server for many listening sockets and one pool of threads.
+
+One thread does all input and output (asyncio), so a guest that is slow, or silent, or many, keeps
+no thread; only complete requests reach the application. One request per connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import concurrent.futures
+import contextlib
+import io
+import logging
+import socket
+import sys
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterable
+from typing import Any
+
+LOG = logging.getLogger(__name__)
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+HEAD_LIMIT = 16 * 1024
+BODY_LIMIT = 16 * 1024
+# Seconds that a connection may take in all.
+DEADLINE = 20
+# Connections at the same time: of one guest, and together.
+PER_PEER = 8
+TOTAL = 1000
+
+
+class BadRequest(Exception):
+    def __init__(self, status: str) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Server:
+    """Runs between ``start`` and ``stop``; sockets may come and go at any time, from any thread."""
+
+    def __init__(self, application: Wsgi, threads: int) -> None:
+        self.application = application
+        self.pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="metadata")
+        self.loop = asyncio.new_event_loop()
+        self.connections: set[Connection] = set()
+        self.peers: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._listeners: dict[object, asyncio.Server] = {}
+        self._thread = threading.Thread(target=self._run, name="metadata-io", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, patience: float = 5) -> None:
+        """Take no new requests and finish those that have begun, for at most ``patience`` seconds."""
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._drain(patience), self.loop).result(patience + 5)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5)
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+    def add(self, key: object, sock: socket.socket, extra: dict[str, str] | None = None, trusted: bool = False) -> None:
+        """Serve a listening socket; ``extra`` joins the WSGI environment of its requests.
+
+        ``trusted`` peers (proxies) may have any number of connections.
+        """
+        asyncio.run_coroutine_threadsafe(self._add(key, sock, extra or {}, trusted), self.loop).result(10)
+
+    def remove(self, key: object) -> None:
+        """Close a listening socket. Requests that have begun are finished."""
+        self.loop.call_soon_threadsafe(self._remove, key)
+
+    # --- in the loop's thread ---------------------------------------------------------------------
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.close()
+
+    async def _add(self, key: object, sock: socket.socket, extra: dict[str, str], trusted: bool) -> None:
+        self._remove(key)
+        self._listeners[key] = await self.loop.create_server(lambda: Connection(self, extra, trusted), sock=sock)
+
+    def _remove(self, key: object) -> None:
+        listener = self._listeners.pop(key, None)
+        if listener is not None:
+            listener.close()
+
+    async def _drain(self, patience: float) -> None:
+        for key in list(self._listeners):
+            self._remove(key)
+        deadline = self.loop.time() + patience
+        while any(connection.busy for connection in self.connections) and self.loop.time() < deadline:
+            await asyncio.sleep(0.05)
+        for connection in list(self.connections):
+            connection.abort()
+
+
+class Connection(asyncio.Protocol):
+    """One connection: collects a request, has it answered by a thread, writes the answer, closes."""
+
+    def __init__(self, server: Server, extra: dict[str, str], trusted: bool) -> None:
+        self._server = server
+        self._extra = extra
+        self._trusted = trusted
+        self._data = bytearray()
+        self._environ: dict[str, Any] | None = None
+        self._length = 0
+        self.busy = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self._peer = (self._extra.get("nova.network_id", ""), transport.get_extra_info("peername")[0])
+        server = self._server
+        server.connections.add(self)
+        server.peers[self._peer] += 1
+        self._timer = server.loop.call_later(DEADLINE, self.abort)
+        crowded = server.peers[self._peer] > PER_PEER and not self._trusted
+        if crowded or len(server.connections) > TOTAL:
+            LOG.warning("Too many connections, the last from %s", self._peer[1])
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._timer.cancel()
+        self._server.connections.discard(self)
+        self._server.peers[self._peer] -= 1
+        if self._server.peers[self._peer] <= 0:
+            del self._server.peers[self._peer]
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.busy:
+            return
+        self._data += data
+        try:
+            if self._environ is None:
+                self._head()
+            if self._environ is not None and len(self._data) >= self._length:
+                self._dispatch()
+        except BadRequest as error:
+            self.busy = True
+            self._write(error.status, [("Content-Type", "text/plain")], error.status.encode())
+
+    def _head(self) -> None:
+        head, found, rest = bytes(self._data).partition(b"\r\n\r\n")
+        if not found:
+            head, found, rest = bytes(self._data).partition(b"\n\n")
+        if len(head) > HEAD_LIMIT:
+            raise BadRequest("431 Request Header Fields Too Large")
+        if not found:
+            return
+        environ = parse_head(head)
+        self._data = bytearray(rest)
+        if "HTTP_TRANSFER_ENCODING" in environ:
+            raise BadRequest("411 Length Required")
+        length = environ.get("CONTENT_LENGTH", "0")
+        if not (length.isascii() and length.isdigit()):
+            raise BadRequest("400 Bad Request")
+        self._length = int(length)
+        if self._length > BODY_LIMIT:
+            raise BadRequest("400 Bad Request")
+        if environ.get("HTTP_EXPECT", "").lower() == "100-continue" and len(rest) < self._length:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._environ = environ
+
+    def _dispatch(self) -> None:
+        self.busy = True
+        body = bytes(self._data[:self._length])
+        environ = {**(self._environ or {}), **self._extra, "REMOTE_ADDR": self._peer[1], "wsgi.version": (1, 0),
+                   "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(body), "wsgi.errors": sys.stderr,
+                   "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
+                   "SERVER_NAME": "metadata", "SERVER_PORT": "80", "SCRIPT_NAME": ""}
+        future = self._server.loop.run_in_executor(self._server.pool, call, self._server.application, environ)
+        future.add_done_callback(self._answered)
+
+    def _answered(self, future: asyncio.Future[tuple[str, list[tuple[str, str]], bytes]]) -> None:
+        if future.cancelled():
+            self.abort()
+        elif future.exception() is not None:
+            LOG.error("The metadata application failed", exc_info=future.exception())
+            self._write("500 Internal Server Error", [], b"")
+        else:
+            self._write(*future.result())
+
+    def _write(self, status: str, headers: list[tuple[str, str]], body: bytes) -> None:
+        if self._transport.is_closing():
+            return
+        sent = [*headers, ("Connection", "close"), ("Server", "nova-metadata")]
+        if not any(name.lower() == "content-length" for name, _value in headers):
+            sent.append(("Content-Length", str(len(body))))
+        head = "".join(f"{name}: {value}\r\n" for name, value in sent)
+        self._transport.write(f"HTTP/1.1 {status}\r\n{head}\r\n".encode("latin-1") + body)
+        self._transport.close()
+
+
+def parse_head(head: bytes) -> dict[str, Any]:
+    """The request line and headers as a WSGI environment. Raises BadRequest."""
+    lines = head.decode("latin-1").replace("\r\n", "\n").split("\n")
+    words = lines[0].split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[0].isalpha():
+        raise BadRequest("400 Bad Request")
+    target = words[1]
+    if target.startswith("http://"):
+        target = "/" + target.removeprefix("http://").partition("/")[2]
+    if not target.startswith("/"):
+        raise BadRequest("400 Bad Request")
+    path, _mark, query = target.partition("?")
+    environ: dict[str, Any] = {"REQUEST_METHOD": words[0], "PATH_INFO": urllib.parse.unquote(path, "latin-1"),
+                               "QUERY_STRING": query, "SERVER_PROTOCOL": words[2]}
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise BadRequest("400 Bad Request")
+        key = name.upper().replace("-", "_")
+        key = key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"
+        if key in environ and key == "CONTENT_LENGTH":
+            raise BadRequest("400 Bad Request")
+        environ[key] = f"{environ[key]},{value.strip()}" if key in environ else value.strip()
+    return environ
+
+
+def call(application: Wsgi, environ: dict[str, Any]) -> tuple[str, list[tuple[str, str]], bytes]:
+    """Run a WSGI application to its end."""
+    started: list[tuple[str, list[tuple[str, str]]]] = []
+
+    def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> None:
+        started.append((status, headers))
+
+    body = b"".join(application(environ, start_response))
+    status, headers = started[-1]
+    return status, headers, body

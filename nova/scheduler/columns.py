@@ -1,0 +1,172 @@
+"""The fleet as NumPy columns: one row per node, grown in chunks, rows reused.
+
+Text and structures (zones, trait sets, aggregate metadata, ...) are interned: a row holds a small
+integer, and a predicate is evaluated once per distinct value however many nodes share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+BoolColumn = npt.NDArray[np.bool_]
+FloatColumn = npt.NDArray[np.float64]
+IntColumn = npt.NDArray[np.int64]
+Column = npt.NDArray[Any]
+
+_CHUNK = 1024
+_ENCODE = msgspec.msgpack.Encoder(order="deterministic").encode
+_FREE = object()
+
+
+class Pool:
+    """Distinct values with the number of rows that hold each; codes of unused values are reused."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._codes: dict[Any, int] = {}
+        self._uses: list[int] = []
+        self._unused: list[int] = []
+
+    @staticmethod
+    def _key(value: Any) -> Any:
+        return value if isinstance(value, str) else _ENCODE(value)
+
+    def take(self, value: Any) -> int:
+        """The code of ``value``, held once more."""
+        key = self._key(value)
+        code = self._codes.get(key)
+        if code is None:
+            if self._unused:
+                code = self._unused.pop()
+                self.values[code] = value
+            else:
+                code = len(self.values)
+                self.values.append(value)
+                self._uses.append(0)
+            self._codes[key] = code
+        self._uses[code] += 1
+        return code
+
+    def drop(self, code: int) -> None:
+        """One row less holds the value of this code."""
+        self._uses[code] -= 1
+        if not self._uses[code]:
+            del self._codes[self._key(self.values[code])]
+            self.values[code] = _FREE
+            self._unused.append(code)
+
+    def code(self, value: Any) -> int | None:
+        return self._codes.get(self._key(value))
+
+    def lift(self, codes: Column, function: Callable[[Any], Any], dtype: Any) -> Column:
+        """The column of ``function(value)``, evaluated once per distinct value."""
+        if not codes.size:
+            return np.zeros(0, dtype)
+        table = np.zeros(len(self.values), dtype)
+        if codes.size < len(self.values):
+            for code in np.unique(codes).tolist():
+                if self.values[code] is not _FREE:
+                    table[code] = function(self.values[code])
+        else:
+            for code, value in enumerate(self.values):
+                if value is not _FREE:
+                    table[code] = function(value)
+        lifted: Column = table[codes]
+        return lifted
+
+
+class Block:
+    """Columns of equal length that grow together."""
+
+    def __init__(self, fields: dict[str, Any], rows: int) -> None:
+        self.columns: dict[str, Column] = {name: np.zeros(rows, dtype) for name, dtype in fields.items()}
+
+    def __getitem__(self, name: str) -> Column:
+        return self.columns[name]
+
+    def grow(self, rows: int) -> None:
+        for name, column in self.columns.items():
+            larger = np.zeros(rows, column.dtype)
+            larger[:len(column)] = column
+            self.columns[name] = larger
+
+    def clear(self, row: int) -> None:
+        for column in self.columns.values():
+            column[row] = 0
+
+
+# "known_" columns are what the conductor last said; their namesakes add what was chosen since.
+_NODE_FIELDS: dict[str, Any] = {
+    "alive": np.bool_, "up": np.bool_, "disabled": np.bool_,
+    "num_instances": np.int64, "known_num_instances": np.int64,
+    "num_io_ops": np.int64, "known_num_io_ops": np.int64,
+    "failed_builds": np.int64, "hypervisor_version": np.int64,
+    "state_generation": np.int64, "usage_generation": np.int64,
+    # Monotonic time of the last choice that no usage has confirmed; 0: none.
+    "pending_since": np.float64,
+}
+
+INVENTORY_FIELDS: dict[str, Any] = {
+    "offered": np.bool_, "total": np.float64, "reserved": np.float64, "ratio": np.float64, "capacity": np.float64,
+    "min_unit": np.float64, "max_unit": np.float64, "step_size": np.float64,
+    "used": np.float64, "known_used": np.float64,
+}
+
+# Interned fields of a host state.
+POOLED = ("host", "node", "zone", "host_ip", "hypervisor_type", "traits", "aggregates", "cpu_info",
+          "supported_instances", "metrics")
+
+
+class Table:
+    """All columns. Not thread-safe: its owner holds a lock."""
+
+    def __init__(self) -> None:
+        self.size = 0  # rows ever used: the columns are valid up to here
+        self._rows = _CHUNK
+        self.nodes = Block({**_NODE_FIELDS, **{name: np.int32 for name in POOLED}}, self._rows)
+        self.classes: dict[str, Block] = {}
+        self.pools = {name: Pool() for name in POOLED}
+        self.uuids: list[str] = []
+        self._unused: list[int] = []
+
+    def new_row(self, uuid: str) -> int:
+        """A cleared row; its interned fields hold nothing yet (see :meth:`intern`)."""
+        if self._unused:
+            row = self._unused.pop()
+            self.uuids[row] = uuid
+        else:
+            row = self.size
+            if row == self._rows:
+                self._rows += max(_CHUNK, self._rows // 4)
+                for block in (self.nodes, *self.classes.values()):
+                    block.grow(self._rows)
+            self.size += 1
+            self.uuids.append(uuid)
+        return row
+
+    def free_row(self, row: int) -> None:
+        for name in POOLED:
+            self.pools[name].drop(int(self.nodes[name][row]))
+        for block in (self.nodes, *self.classes.values()):
+            block.clear(row)
+        self._unused.append(row)
+
+    def inventory(self, resource_class: str) -> Block:
+        """The columns of a resource class, made when first offered."""
+        block = self.classes.get(resource_class)
+        if block is None:
+            block = self.classes[resource_class] = Block(INVENTORY_FIELDS, self._rows)
+        return block
+
+    def intern(self, row: int, name: str, value: Any, fresh: bool) -> None:
+        """Store an interned field; ``fresh``: the row held nothing there before."""
+        pool, column = self.pools[name], self.nodes[name]
+        code = pool.take(value)
+        if not fresh:
+            pool.drop(int(column[row]))
+        column[row] = code

@@ -1,0 +1,181 @@
+"""The fleet: what this scheduler knows of all nodes, kept fresh by deltas. Thread-safe."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from nova.conf import CONF
+from nova.objects.compute import Inventory
+from nova.objects.scheduling import HostState, NodeUsage, Selection
+from nova.scheduler.columns import Table
+from nova.scheduler.view import FleetView, Planned
+
+
+class Fleet:
+    """A table of nodes.
+
+    What was chosen counts as used at once, until the conductor says what is really used (absolute
+    numbers, ordered by generation) or until nothing came of it for a while (:meth:`expire`).
+    """
+
+    def __init__(self) -> None:
+        self._table = Table()
+        self._rows: dict[str, int] = {}
+        self._of_host: dict[str, set[int]] = {}
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @contextlib.contextmanager
+    def view(self) -> Iterator[FleetView]:
+        """The whole table; nothing changes in it inside the ``with`` block."""
+        with self._lock:
+            yield FleetView.whole(self._table)
+
+    # --- changes -----------------------------------------------------------------------------------
+    def upsert(self, state: HostState) -> None:
+        """A node is like this. A part that is older than what is known of it is ignored."""
+        with self._lock:
+            nodes = self._table.nodes
+            row = self._rows.get(state.node_uuid)
+            fresh = row is None
+            if row is None:
+                row = self._rows[state.node_uuid] = self._table.new_row(state.node_uuid)
+            elif state.generation < nodes["state_generation"][row]:
+                return
+            self._describe(row, state, fresh)
+            newer = state.generation > nodes["usage_generation"][row]
+            for name, block in self._table.classes.items():
+                inventory = state.inventories.get(name)
+                if inventory is None and block["offered"][row]:
+                    block.clear(row)
+            for name, inventory in state.inventories.items():
+                self._inventory(row, name, inventory, fresh or newer)
+            if fresh or newer:
+                self._usage(row, state.num_instances, state.num_io_ops, state.failed_builds, state.generation)
+
+    def _describe(self, row: int, state: HostState, fresh: bool) -> None:
+        """Everything of a node but its resources."""
+        nodes = self._table.nodes
+        if not fresh:
+            self._of_host[self._host_of(row)].discard(row)
+        interned = {
+            "host": state.host, "node": state.node, "host_ip": state.host_ip,
+            "zone": state.availability_zone or CONF.default_availability_zone,
+            "hypervisor_type": state.hypervisor_type, "traits": sorted(state.traits), "aggregates": state.aggregates,
+            "cpu_info": state.cpu_info, "supported_instances": state.supported_instances, "metrics": state.metrics}
+        for name, value in interned.items():
+            self._table.intern(row, name, value, fresh)
+        self._of_host.setdefault(state.host, set()).add(row)
+        nodes["alive"][row] = True
+        nodes["up"][row] = state.up
+        nodes["disabled"][row] = state.disabled
+        nodes["hypervisor_version"][row] = state.hypervisor_version
+        nodes["state_generation"][row] = state.generation
+
+    def _inventory(self, row: int, name: str, inventory: Inventory, with_usage: bool) -> None:
+        block = self._table.inventory(name)
+        with_usage = with_usage or not block["offered"][row]
+        block["offered"][row] = True
+        for field in ("total", "reserved", "ratio", "min_unit", "max_unit", "step_size"):
+            block[field][row] = getattr(inventory, field)
+        block["capacity"][row] = (inventory.total - inventory.reserved) * inventory.ratio
+        if with_usage:
+            block["used"][row] = block["known_used"][row] = inventory.used
+
+    def _usage(self, row: int, num_instances: int, num_io_ops: int, failed_builds: int, generation: int) -> None:
+        nodes = self._table.nodes
+        nodes["num_instances"][row] = nodes["known_num_instances"][row] = num_instances
+        nodes["num_io_ops"][row] = nodes["known_num_io_ops"][row] = num_io_ops
+        nodes["failed_builds"][row] = failed_builds
+        nodes["usage_generation"][row] = generation
+        nodes["pending_since"][row] = 0
+
+    def apply(self, usage: NodeUsage) -> None:
+        """What is used of a node; ignored when not newer than what is known, or of an unknown node."""
+        with self._lock:
+            row = self._rows.get(usage.node_uuid)
+            if row is None or usage.generation <= self._table.nodes["usage_generation"][row]:
+                return
+            for name, block in self._table.classes.items():
+                if block["offered"][row]:
+                    used = usage.used.get(name, block["known_used"][row])
+                    block["used"][row] = block["known_used"][row] = used
+            self._usage(row, usage.num_instances, usage.num_io_ops, usage.failed_builds, usage.generation)
+
+    def set_service(self, host: str, up: bool, disabled: bool) -> None:
+        """The compute service of a host went up or down, or was enabled or disabled."""
+        with self._lock:
+            for row in self._of_host.get(host, ()):
+                self._table.nodes["up"][row] = up
+                self._table.nodes["disabled"][row] = disabled
+
+    def remove(self, node_uuid: str) -> None:
+        """A node is gone; harmless when it is unknown."""
+        with self._lock:
+            row = self._rows.pop(node_uuid, None)
+            if row is None:
+                return
+            host = self._host_of(row)
+            self._of_host[host].discard(row)
+            if not self._of_host[host]:
+                del self._of_host[host]
+            self._table.free_row(row)
+
+    def retain(self, node_uuids: Iterable[str]) -> int:
+        """Forget every node but these; answers how many were forgotten."""
+        with self._lock:
+            gone = self._rows.keys() - set(node_uuids)
+            for node_uuid in gone:
+                self.remove(node_uuid)
+            return len(gone)
+
+    # --- choices -----------------------------------------------------------------------------------
+    def commit(self, planned: Planned, rows: Sequence[int], resources: Mapping[str, int]) -> None:
+        """Count what was planned on these rows as used. Call it inside the same ``with view()``."""
+        with self._lock:
+            nodes, now = self._table.nodes, time.monotonic()
+            touched = np.array(rows, np.int64)
+            for name in resources:
+                self._table.inventory(name)["used"][touched] = planned.used[name][touched]
+            assert planned.num_instances is not None and planned.num_io_ops is not None
+            nodes["num_instances"][touched] = planned.num_instances[touched]
+            nodes["num_io_ops"][touched] = planned.num_io_ops[touched]
+            nodes["pending_since"][touched] = now
+
+    def expire(self, older_than: float) -> int:
+        """Give back choices that no usage has confirmed for ``older_than`` seconds; answers of how many nodes."""
+        with self._lock:
+            nodes, cutoff = self._table.nodes, time.monotonic() - older_than
+            since = nodes["pending_since"]
+            rows = np.flatnonzero((since > 0) & (since <= cutoff))
+            if not rows.size:
+                return 0
+            for block in self._table.classes.values():
+                block["used"][rows] = block["known_used"][rows]
+            nodes["num_instances"][rows] = nodes["known_num_instances"][rows]
+            nodes["num_io_ops"][rows] = nodes["known_num_io_ops"][rows]
+            since[rows] = 0
+            return len(rows)
+
+    # --- reading -----------------------------------------------------------------------------------
+    def _host_of(self, row: int) -> str:
+        host: str = self._table.pools["host"].values[int(self._table.nodes["host"][row])]
+        return host
+
+    def selection(self, row: int) -> Selection:
+        nodes, pools = self._table.nodes, self._table.pools
+        return Selection(node_uuid=self._table.uuids[row], host=self._host_of(row),
+                         node=pools["node"].values[int(nodes["node"][row])])
+
+    def state(self, node_uuid: str) -> HostState | None:
+        """One node as it counts now, choices included; None when it is unknown."""
+        with self._lock:
+            row = self._rows.get(node_uuid)
+            return None if row is None else FleetView.whole(self._table).at(row).state(0)

@@ -1,0 +1,95 @@
+"""A request as filters and weighers see it: the spec with what is derived from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova.conf import CONF
+from nova.objects.scheduling import RequestSpec
+
+AFFINITY = "affinity"
+ANTI_AFFINITY = "anti-affinity"
+SOFT_AFFINITY = "soft-affinity"
+SOFT_ANTI_AFFINITY = "soft-anti-affinity"
+
+_OLD_NAMES = {
+    "architecture": "hw_architecture", "vm_mode": "hw_vm_mode", "hypervisor_type": "img_hv_type",
+    "hypervisor_version_requires": "img_hv_requested_version",
+}
+_OLD_ARCHITECTURES = {
+    "amd64": "x86_64", "x64": "x86_64", "i386": "i686", "i486": "i686", "i586": "i686", "x86": "i686",
+    "arm64": "aarch64", "ppc64el": "ppc64le", "powerpc": "ppc", "powerpc64": "ppc64",
+}
+# image property -> prefix of the trait that its value stands for (option image_metadata_prefilter)
+_IMAGE_TRAITS = {
+    "hw_cdrom_bus": "COMPUTE_STORAGE_BUS_", "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
+    "hw_video_model": "COMPUTE_GRAPHICS_MODEL_", "hw_vif_model": "COMPUTE_NET_VIF_MODEL_",
+    "hw_architecture": "HW_ARCH_", "hw_emulation_architecture": "COMPUTE_ARCH_",
+    "hw_viommu_model": "COMPUTE_VIOMMU_MODEL_",
+}
+
+
+def canonical_architecture(name: str) -> str:
+    """The name that hypervisors use for an architecture."""
+    lower = name.strip().lower()
+    return _OLD_ARCHITECTURES.get(lower, lower)
+
+
+class Request:
+    """One select or explain. ``group_hosts`` (host -> members of the server group) grows while planning."""
+
+    def __init__(self, spec: RequestSpec) -> None:
+        self.spec = spec
+        self.count = len(spec.instance_uuids)
+        self.flavor = spec.flavor
+        self.image = spec.image
+        self.extra_specs = spec.flavor.extra_specs
+        self.hints = spec.hints
+        self.resources = {name: amount for name, amount in spec.resources.items() if amount > 0}
+        self.properties = self._properties()
+        self.required_traits = frozenset(spec.required_traits) | self._image_traits()
+        self.forbidden_traits = frozenset(spec.forbidden_traits)
+        self.group_hosts: dict[str, int] = dict(spec.group.hosts) if spec.group else {}
+
+    @property
+    def forced(self) -> bool:
+        """Whether the host was named in a way that skips the filters."""
+        return bool(self.spec.force_host or self.spec.force_node)
+
+    @property
+    def policy(self) -> str | None:
+        """The policy of the server group."""
+        return self.spec.group.policy if self.spec.group else None
+
+    def place(self, host: str) -> None:
+        """One server of this request goes to ``host``."""
+        if self.spec.group is not None:
+            self.group_hosts[host] = self.group_hosts.get(host, 0) + 1
+
+    def hint(self, name: str) -> list[str]:
+        """A hint that is one string or a list of them."""
+        value = self.hints.get(name)
+        if value is None:
+            return []
+        return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+
+    def _properties(self) -> dict[str, str]:
+        """The image's properties under today's names."""
+        given: dict[str, Any] = self.image.properties if self.image else {}
+        properties = {_OLD_NAMES.get(name, name): str(value) for name, value in given.items()}
+        for name in ("hw_architecture", "hw_emulation_architecture"):
+            if name in properties:
+                properties[name] = canonical_architecture(properties[name])
+        return properties
+
+    def _image_traits(self) -> frozenset[str]:
+        """Traits that follow from the image, where the options say so."""
+        traits: set[str] = set()
+        disk_format = self.image.disk_format if self.image else None
+        if CONF.scheduler.query_placement_for_image_type_support and disk_format:
+            traits.add(f"COMPUTE_IMAGE_TYPE_{disk_format.upper()}")
+        if CONF.scheduler.image_metadata_prefilter:
+            for name, prefix in _IMAGE_TRAITS.items():
+                if name in self.properties:
+                    traits.add(prefix + self.properties[name].upper().replace("-", "_"))
+        return frozenset(traits)

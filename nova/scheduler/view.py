@@ -1,0 +1,183 @@
+"""What filters and weighers see: some rows of the fleet, as columns.
+
+All columns of a view have one element per node, in the same order. A view is valid while the
+scheduler plans; plugins read it and keep nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from nova.objects.compute import Inventory
+from nova.objects.scheduling import HostState
+from nova.scheduler.columns import BoolColumn, Column, FloatColumn, IntColumn, Table
+
+
+class Planned:
+    """Usage columns with what is being planned on top, copied when first written."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.used: dict[str, FloatColumn] = {}
+        self.num_instances: IntColumn | None = None
+        self.num_io_ops: IntColumn | None = None
+
+    def consume(self, row: int, resources: Mapping[str, int]) -> None:
+        """One server more on this row."""
+        size = self.table.size
+        for name, amount in resources.items():
+            if name not in self.used:
+                self.used[name] = self.table.inventory(name)["used"][:size].copy()
+            self.used[name][row] += amount
+        if self.num_instances is None or self.num_io_ops is None:
+            self.num_instances = self.table.nodes["num_instances"][:size].copy()
+            self.num_io_ops = self.table.nodes["num_io_ops"][:size].copy()
+        self.num_instances[row] += 1
+        self.num_io_ops[row] += 1
+
+
+class FleetView:
+    """The nodes of ``rows``. Memory is in MiB, disk in GiB, both as floats."""
+
+    def __init__(self, table: Table, rows: slice | IntColumn, planned: Planned) -> None:
+        self._table = table
+        self.rows = rows
+        self.planned = planned
+
+    @classmethod
+    def whole(cls, table: Table) -> FleetView:
+        return cls(table, slice(0, table.size), Planned(table))
+
+    def __len__(self) -> int:
+        return self.rows.stop - self.rows.start if isinstance(self.rows, slice) else len(self.rows)
+
+    def take(self, positions: IntColumn) -> FleetView:
+        """The view of the nodes at these positions of this one."""
+        start = self.rows.start if isinstance(self.rows, slice) else None
+        rows = positions + start if start is not None else self._take(self.rows, positions)
+        return FleetView(self._table, rows, self.planned)
+
+    @staticmethod
+    def _take(rows: Any, positions: IntColumn) -> IntColumn:
+        taken: IntColumn = rows[positions]
+        return taken
+
+    def at(self, row: int) -> FleetView:
+        """The view of one row of the table."""
+        return FleetView(self._table, slice(row, row + 1), self.planned)
+
+    def _node(self, name: str) -> Column:
+        column: Column = self._table.nodes[name][self.rows]
+        return column
+
+    # --- plain columns -----------------------------------------------------------------------------
+    @property
+    def alive(self) -> BoolColumn:
+        """False where a row of the table holds no node."""
+        return self._node("alive")
+
+    @property
+    def up(self) -> BoolColumn:
+        return self._node("up")
+
+    @property
+    def disabled(self) -> BoolColumn:
+        return self._node("disabled")
+
+    @property
+    def failed_builds(self) -> IntColumn:
+        return self._node("failed_builds")
+
+    @property
+    def hypervisor_version(self) -> IntColumn:
+        return self._node("hypervisor_version")
+
+    @property
+    def num_instances(self) -> IntColumn:
+        planned = self.planned.num_instances
+        return self._node("num_instances") if planned is None else planned[self.rows]
+
+    @property
+    def num_io_ops(self) -> IntColumn:
+        planned = self.planned.num_io_ops
+        return self._node("num_io_ops") if planned is None else planned[self.rows]
+
+    # --- resources ---------------------------------------------------------------------------------
+    def inventory(self, resource_class: str, field: str) -> Column:
+        """A column of :data:`~nova.scheduler.columns.INVENTORY_FIELDS`; zeros where it is not offered."""
+        block = self._table.classes.get(resource_class)
+        if block is None:
+            return np.zeros(len(self))
+        if field == "used" and resource_class in self.planned.used:
+            return self.planned.used[resource_class][self.rows]
+        column: Column = block[field][self.rows]
+        return column
+
+    def used(self, resource_class: str) -> FloatColumn:
+        return self.inventory(resource_class, "used")
+
+    def free(self, resource_class: str, overcommit: bool = True) -> FloatColumn:
+        """What is left, with the allocation ratio or without it (then it may be negative)."""
+        if overcommit:
+            return self.inventory(resource_class, "capacity") - self.used(resource_class)
+        return (self.inventory(resource_class, "total") - self.inventory(resource_class, "reserved")
+                - self.used(resource_class))
+
+    # --- interned fields ---------------------------------------------------------------------------
+    def lift(self, field: str, function: Callable[[Any], Any], dtype: Any = np.bool_) -> Column:
+        """The column of ``function(value)``, evaluated once per distinct value of an interned field.
+
+        Fields: host, node, zone, host_ip, hypervisor_type (str), traits (list[str]), aggregates
+        (a list of metadata dicts), cpu_info, metrics (dict), supported_instances (triples).
+        """
+        return self._table.pools[field].lift(self._node(field), function, dtype)
+
+    def by_host(self, amounts: Mapping[str, float]) -> FloatColumn:
+        """The amount of each node's host; 0 for hosts that are not named."""
+        pool = self._table.pools["host"]
+        lookup = np.zeros(max(len(pool.values), 1))
+        for host, amount in amounts.items():
+            code = pool.code(host)
+            if code is not None:
+                lookup[code] = amount
+        column: FloatColumn = lookup[self._node("host")]
+        return column
+
+    def on_hosts(self, hosts: Collection[str]) -> BoolColumn:
+        """Which nodes are on one of these hosts."""
+        return self.by_host(dict.fromkeys(hosts, 1.0)) > 0
+
+    # --- single nodes ------------------------------------------------------------------------------
+    def _row(self, position: int) -> int:
+        return int(self.rows.start + position if isinstance(self.rows, slice) else self.rows[position])
+
+    def uuid(self, position: int) -> str:
+        return self._table.uuids[self._row(position)]
+
+    def text(self, field: str, position: int) -> Any:
+        """The value of an interned field of one node."""
+        return self._table.pools[field].values[int(self._table.nodes[field][self._row(position)])]
+
+    def state(self, position: int) -> HostState:
+        """One node as an object, with what is planned on it. For plugins that look at single hosts."""
+        row, nodes, one = self._row(position), self._table.nodes, self.at(self._row(position))
+        inventories = {
+            name: Inventory(
+                total=int(block["total"][row]), reserved=int(block["reserved"][row]), ratio=float(block["ratio"][row]),
+                min_unit=int(block["min_unit"][row]), max_unit=int(block["max_unit"][row]),
+                step_size=int(block["step_size"][row]), used=int(one.used(name)[0]))
+            for name, block in self._table.classes.items() if block["offered"][row]}
+        aggregates = self.text("aggregates", position)
+        return HostState(
+            node_uuid=self._table.uuids[row], host=self.text("host", position), node=self.text("node", position),
+            up=bool(nodes["up"][row]), disabled=bool(nodes["disabled"][row]), inventories=inventories,
+            traits=self.text("traits", position), availability_zone=self.text("zone", position) or None,
+            aggregates=aggregates, num_instances=int(one.num_instances[0]), num_io_ops=int(one.num_io_ops[0]),
+            failed_builds=int(nodes["failed_builds"][row]), hypervisor_type=self.text("hypervisor_type", position),
+            hypervisor_version=int(nodes["hypervisor_version"][row]), host_ip=self.text("host_ip", position),
+            cpu_info=self.text("cpu_info", position), metrics=self.text("metrics", position),
+            supported_instances=self.text("supported_instances", position),
+            generation=int(nodes["usage_generation"][row]))

@@ -1,0 +1,35 @@
+"""Weighers of the soft policies of server groups."""
+
+from __future__ import annotations
+
+from nova.scheduler.columns import FloatColumn
+from nova.scheduler.plugin import Scope
+from nova.scheduler.request import SOFT_AFFINITY, SOFT_ANTI_AFFINITY, Request
+from nova.scheduler.view import FleetView
+from nova.scheduler.weighers.base import Weigher
+
+
+class ServerGroupSoftAffinityWeigher(Weigher):
+    """Members of the group on the host: many first."""
+
+    option = "soft_affinity_weight_multiplier"
+    policy = SOFT_AFFINITY
+    sign = 1.0
+
+    def applies(self, request: Request) -> bool:
+        return request.policy == self.policy
+
+    def scope(self, request: Request) -> Scope:
+        # A host may have many nodes, and a member on one counts for all.
+        return Scope.TABLE
+
+    def scores(self, view: FleetView, request: Request) -> FloatColumn:
+        return self.sign * view.by_host(request.group_hosts)
+
+
+class ServerGroupSoftAntiAffinityWeigher(ServerGroupSoftAffinityWeigher):
+    """Members of the group on the host: few first."""
+
+    option = "soft_anti_affinity_weight_multiplier"
+    policy = SOFT_ANTI_AFFINITY
+    sign = -1.0

@@ -1,0 +1,50 @@
+"""The weigher of what hosts measure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nova import exception
+from nova.conf import CONF
+from nova.scheduler import metrics
+from nova.scheduler.columns import FloatColumn
+from nova.scheduler.plugin import Scope
+from nova.scheduler.request import Request
+from nova.scheduler.view import FleetView
+from nova.scheduler.weighers.base import Weigher
+
+
+class MetricsWeigher(Weigher):
+    """The sum of metric * ratio, as [metrics]weight_setting says.
+
+    A host that lacks one of the metrics fails the request where they are required (the
+    MetricsFilter leaves such hosts out first), else it weighs weight_of_unavailable.
+    """
+
+    option = "metrics_weight_multiplier"  # the key of aggregates
+
+    def applies(self, request: Request) -> bool:
+        return bool(CONF.metrics.weight_setting)
+
+    def scope(self, request: Request) -> Scope:
+        return Scope.REQUEST
+
+    def multiplier(self) -> float:
+        return float(CONF.metrics.weight_multiplier)
+
+    def scores(self, view: FleetView, request: Request) -> FloatColumn:
+        ratios = metrics.settings(CONF.metrics.weight_setting)
+
+        def weigh(measured: dict[str, float]) -> float:
+            if any(name not in measured for name in ratios):
+                return np.nan
+            return sum(measured[name] * ratio for name, ratio in ratios.items())
+
+        column: FloatColumn = view.lift("metrics", weigh, np.float64)
+        missing = np.isnan(column)
+        if missing.any():
+            if CONF.metrics.required:
+                raise exception.NoValidHost(reason="A host does not report the metrics that [metrics]weight_setting "
+                                                   "requires.")
+            column[missing] = CONF.metrics.weight_of_unavailable
+        return column

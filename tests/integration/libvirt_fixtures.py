@@ -1,0 +1,200 @@
+"""A libvirtd of the tests' own, and small guests for it.
+
+The daemon lives in its own mount and network namespaces with empty state directories, so that it meets
+no other libvirtd of the machine, may be killed at any moment, and its guests' bridges are its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from nova.conf import CONF, register
+from nova.objects.base import utcnow
+from nova.objects.compute import GuestStatus
+from nova.objects.flavor import Flavor
+from nova.objects.image import Image
+from nova.objects.instance import Instance
+from nova.virt.driver import Disks
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+_TOOLS = ("libvirtd", "virtlogd", "qemu-system-x86_64", "qemu-img", "unshare", "nsenter", "ip")
+os.environ["PATH"] += ":/usr/sbin:/sbin"
+
+needs_libvirt = pytest.mark.skipif(os.geteuid() != 0 or not all(shutil.which(tool) for tool in _TOOLS),
+                                   reason="needs root, libvirtd, virtlogd and QEMU")
+
+_SETUP = """
+set -e
+mount --make-rprivate /
+for place in /run/libvirt /var/lib/libvirt /var/cache/libvirt /var/log/libvirt /etc/libvirt; do
+    mkdir -p $place
+    mount -t tmpfs -o mode=755 tmpfs $place
+done
+ip link set lo up
+exec virtlogd -p {place}/virtlogd.pid
+"""
+
+
+def wait_for(what: Callable[[], Any], seconds: float, reason: str) -> Any:
+    """The first true value of ``what()`` within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not (value := what()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {reason}"
+        time.sleep(0.1)
+    return value
+
+
+class PrivateLibvirt:
+    """libvirtd and virtlogd; ``place`` is a directory that the guests' user can reach."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.uri = f"qemu+unix:///system?socket={place}/libvirt-sock"
+        self._logd: subprocess.Popen[bytes] | None = None
+        self._daemon: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        # the guests' logs hang on virtlogd: it outlives every libvirtd
+        self._logd = subprocess.Popen(["unshare", "--mount", "--net", "sh", "-c", _SETUP.format(place=self.place)],
+                                      stdin=subprocess.DEVNULL)
+        wait_for(lambda: os.path.exists(f"{self.place}/virtlogd.pid"), 10, "virtlogd starts")
+        pathlib.Path(self.place, "libvirtd.conf").write_text(
+            f'unix_sock_dir = "{self.place}"\nauth_unix_rw = "none"\nlog_outputs = "2:file:{self.place}/libvirtd.log"\n',
+            encoding="ascii")
+        self.start_daemon()
+
+    def inside(self, *command: str) -> list[str]:
+        """A command line that runs in the daemon's namespaces."""
+        assert self._logd is not None
+        return ["nsenter", "-t", str(self._logd.pid), "--mount", "--net", *command]
+
+    def run(self, *command: str) -> str:
+        return subprocess.run(self.inside(*command), check=True, capture_output=True, text=True, timeout=30).stdout
+
+    def start_daemon(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.place}/libvirt-sock")
+        self._daemon = subprocess.Popen(
+            self.inside("libvirtd", "-f", f"{self.place}/libvirtd.conf", "-p", f"{self.place}/libvirtd.pid"),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(lambda: os.path.exists(f"{self.place}/libvirt-sock"), 20, "libvirtd starts")
+
+    def kill_daemon(self) -> None:
+        """As a crash: guests run on."""
+        assert self._daemon is not None
+        self._daemon.send_signal(signal.SIGKILL)
+        self._daemon.wait(timeout=10)
+
+    def stop(self) -> None:
+        with contextlib.suppress(Exception):
+            for name in self.run("virsh", "-c", self.uri, "list", "--name").split():
+                self.run("virsh", "-c", self.uri, "destroy", name)
+        for process in (self._daemon, self._logd):
+            if process is not None:
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def libvirt_daemon() -> Iterator[PrivateLibvirt]:
+    # not pytest's directory: only root may enter that one
+    place = tempfile.mkdtemp(prefix="nova-libvirt.", dir="/var/tmp")  # noqa: S108
+    os.chmod(place, 0o755)  # noqa: S103
+    daemon = PrivateLibvirt(place)
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        daemon.stop()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def guest_image() -> pathlib.Path:
+    """A directory with vmlinuz, initrd.gz, rootfs.img and nova-guest.qcow2.
+
+    NOVA_GUEST_IMAGE names one; else it is built once and kept in the user's cache.
+    """
+    given = os.environ.get("NOVA_GUEST_IMAGE")
+    place = pathlib.Path(given or pathlib.Path.home() / ".cache" / "nova-guest-image")
+    if not (place / "nova-guest.qcow2").exists():
+        subprocess.run([str(ROOT / "tools/guest-image/build.sh"), str(place)], check=True, timeout=600)
+    return place
+
+
+@pytest.fixture
+def state(libvirt_daemon: PrivateLibvirt) -> Iterator[pathlib.Path]:
+    """A state_path of the test's own, in the configuration."""
+    register(CONF)
+    place = pathlib.Path(tempfile.mkdtemp(prefix="state.", dir=libvirt_daemon.place))
+    place.chmod(0o755)
+    CONF.set_override("state_path", str(place))
+    CONF.set_override("virt_type", "qemu", "libvirt")
+    CONF.set_override("connection_uri", libvirt_daemon.uri, "libvirt")
+    yield place
+    CONF.clear_override("state_path")
+    CONF.clear_override("virt_type", "libvirt")
+    CONF.clear_override("connection_uri", "libvirt")
+
+
+@pytest.fixture
+def events() -> list[GuestStatus]:
+    """What the driver reported."""
+    return []
+
+
+@pytest.fixture
+def driver(state: pathlib.Path, events: list[GuestStatus]) -> Iterator[Any]:
+    """A started driver; the guests that a test leaves behind are removed."""
+    from nova.virt.libvirt.driver import LibvirtDriver
+
+    driver = LibvirtDriver(f"test-{uuid.uuid4().hex[:8]}")
+    driver.start(events.append)
+    try:
+        yield driver
+    finally:
+        for guest in driver.guests():
+            driver.remove_leftovers(guest.uuid)
+        driver.stop()
+
+
+def server(properties: dict[str, str] | None = None, specs: dict[str, str] | None = None, *,
+           disk_format: str = "qcow2", **fields: Any) -> Instance:
+    """A small server with an identity of its own. ``flavor``: sizes that differ."""
+    identity = uuid.uuid4()
+    sizes = {"memory_mb": 128, "vcpus": 1, "root_gb": 1, **fields.pop("flavor", {})}
+    return Instance(**{
+        "id": identity.int & 0x7fffffff, "uuid": str(identity), "project_id": "p", "user_id": "u",
+        "display_name": "test", "hostname": "test", "created_at": utcnow(), "image_ref": "i",
+        "flavor": Flavor(flavorid="1", name="m1.nano", extra_specs=specs or {}, **sizes),
+        "image": Image(id="i", disk_format=disk_format, properties=properties or {}), **fields})
+
+
+def kernel_disks(image: pathlib.Path) -> Disks:
+    """A guest that is booted from kernel, ramdisk and machine image."""
+    return Disks(root=str(image / "rootfs.img"), root_format="raw", kernel=str(image / "vmlinuz"),
+                 ramdisk=str(image / "initrd.gz"))
+
+
+def wait_for_console(driver: Any, instance: Instance, text: bytes, count: int = 1, seconds: float = 120) -> bytes:
+    """The console log as soon as ``text`` is in it ``count`` times."""
+    def look() -> bytes | None:
+        with contextlib.suppress(Exception):
+            log = driver.console_output(instance)
+            return log if log.count(text) >= count else None
+        return None
+
+    return wait_for(look, seconds, f"{text!r} {count} times on the console of {instance.uuid}")

@@ -1,0 +1,403 @@
+"""Real guests (QEMU, emulated CPU) through their whole life by the libvirt driver."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects import states
+from nova.objects.compute import GuestStatus
+from nova.objects.instance import BlockDevice
+from nova.objects.network import VIF
+from nova.virt.driver import Disks
+from nova.virt.libvirt.driver import LibvirtDriver
+from tests.integration.libvirt_fixtures import (  # noqa: F401
+    PrivateLibvirt,
+    driver,
+    events,
+    guest_image,
+    kernel_disks,
+    libvirt_daemon,
+    needs_libvirt,
+    server,
+    state,
+    wait_for,
+    wait_for_console,
+)
+
+pytestmark = needs_libvirt
+LOGIN = b"login:"
+
+
+def boot(driver: Any, instance: Any, disks: Disks) -> None:
+    driver.prepare(instance, disks)
+    driver.spawn(instance, disks)
+
+
+def reported(events: list[GuestStatus], uuid: str, power_state: int) -> bool:
+    return GuestStatus(uuid=uuid, power_state=power_state) in events
+
+
+def files(instance: Any) -> set[str]:
+    return set(os.listdir(os.path.join(CONF.instances_path, instance.uuid)))
+
+
+def test_a_whole_life(driver: Any, guest_image: pathlib.Path, events: list[GuestStatus],
+                      libvirt_daemon: PrivateLibvirt) -> None:
+    instance = server()
+    boot(driver, instance, kernel_disks(guest_image))
+    assert driver.power_state(instance.uuid) == states.RUNNING
+    log = wait_for_console(driver, instance, LOGIN)
+    assert b"nova guest ready" in log
+    assert len(driver.console_output(instance, 3).splitlines()) == 3
+    wait_for(lambda: reported(events, instance.uuid, states.RUNNING), 10, "the start is reported")
+
+    # again: the same guest runs on
+    number = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "domid", instance.uuid)
+    boot(driver, instance, kernel_disks(guest_image))
+    assert libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "domid", instance.uuid) == number
+
+    for _ in range(2):
+        driver.pause(instance)
+        assert driver.power_state(instance.uuid) == states.POWER_PAUSED
+    for _ in range(2):
+        driver.unpause(instance)
+        assert driver.power_state(instance.uuid) == states.RUNNING
+    for _ in range(2):
+        driver.suspend(instance)
+        assert driver.power_state(instance.uuid) == states.POWER_SUSPENDED
+    for _ in range(2):
+        driver.resume(instance)
+        assert driver.power_state(instance.uuid) == states.RUNNING
+    assert driver.console_output(instance).count(LOGIN) == 1, "the guest continued, it did not boot"
+
+    started = time.monotonic()
+    driver.reboot(instance, hard=False, timeout=60)
+    assert time.monotonic() - started < 60, "the guest shut down by itself"
+    log = wait_for_console(driver, instance, LOGIN, 2)
+    assert b"reboot: Power down" in log
+
+    driver.reboot(instance, hard=True)
+    log = wait_for_console(driver, instance, LOGIN, 3)
+    assert log.count(b"reboot: Power down") == 1, "a hard reboot does not ask, and the log is kept"
+
+    driver.power_off(instance, timeout=60)
+    assert driver.power_state(instance.uuid) == states.SHUTDOWN
+    assert driver.console_output(instance).count(b"reboot: Power down") == 2
+    driver.power_off(instance, timeout=60)
+    wait_for(lambda: reported(events, instance.uuid, states.SHUTDOWN), 10, "the stop is reported")
+    assert [guest.uuid for guest in driver.guests()] == [instance.uuid]
+
+    for _ in range(2):
+        driver.power_on(instance)
+        assert driver.power_state(instance.uuid) == states.RUNNING
+    wait_for_console(driver, instance, LOGIN, 4)
+
+    for _ in range(2):
+        driver.destroy(instance)
+    assert driver.guests() == []
+    assert os.listdir(CONF.instances_path) == []
+    with pytest.raises(exception.GuestNotFound):
+        driver.power_state(instance.uuid)
+    with pytest.raises(exception.ConsoleLogUnavailable):
+        driver.console_output(instance)
+
+
+def test_a_bootable_disk_grows_to_the_flavor(driver: Any, guest_image: pathlib.Path,
+                                             libvirt_daemon: PrivateLibvirt) -> None:
+    instance = server({"hw_machine_type": "q35", "hw_qemu_guest_agent": "true"}, flavor={"root_gb": 2})
+    boot(driver, instance, Disks(root=str(guest_image / "nova-guest.qcow2"), root_format="qcow2"))
+    wait_for_console(driver, instance, LOGIN)
+    size = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "domblkinfo", instance.uuid, "vda")
+    assert f"{2 << 30}" in size.split("\n")[0]
+    assert driver.used_images() == [str(guest_image / "nova-guest.qcow2")]
+    found = driver.diagnostics(instance)
+    assert (found["state"], found["num_cpus"], found["num_disks"]) == ("running", 1, 1)
+    assert found["disk_details"][0]["read_bytes"] > 0
+    driver.suspend(instance)
+    driver.destroy(instance)
+    assert libvirt_daemon.run("find", "/var/lib/libvirt/qemu/save", "-type", "f") == ""
+
+
+def test_every_disk_reaches_the_guest(driver: Any, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+    drive = state / "drive.iso"
+    (state / "content").mkdir()
+    (state / "content" / "hello").write_text("hello")
+    subprocess.run(["genisoimage", "-quiet", "-V", "config-2", "-o", str(drive), str(state / "content")], check=True,
+                   timeout=60)
+    instance = server(flavor={"ephemeral_gb": 2, "swap": 64}, block_devices=[
+        BlockDevice(source="image", boot_index=0),
+        BlockDevice(source="blank", size_gb=1), BlockDevice(source="blank", size_gb=1, guest_format="ext3"),
+        BlockDevice(source="blank", guest_format="swap")])
+    disks = kernel_disks(guest_image)
+    boot(driver, instance, Disks(**{**vars(disks), "config_drive": str(drive)}))
+    assert files(instance) >= {"disk", "disk.eph0", "disk.eph1", "disk.swap", "disk.config", "kernel", "ramdisk"}
+    log = wait_for_console(driver, instance, LOGIN)
+    for line in (b"vda", b"vdb", b"vdc", b"vdd", b"sr0"):
+        assert line in log, f"{line!r} is not seen by the guest's kernel"
+
+
+@pytest.mark.parametrize("properties", [
+    {"hw_disk_bus": "scsi", "hw_scsi_model": "virtio-scsi", "hw_cdrom_bus": "scsi"},
+    {"hw_disk_bus": "sata", "hw_machine_type": "q35", "hw_video_model": "vga"},
+    {"hw_disk_bus": "ide", "hw_vif_model": "e1000", "hw_watchdog_action": "reset", "hw_sound_model": "ich6"},
+    {"hw_disk_bus": "usb", "hw_usb_model": "qemu-xhci", "hw_boot_menu": "true"},
+    {"hw_cpu_cores": "2", "hw_serial_port_count": "2", "hw_time_hpet": "true", "os_type": "windows"},
+], ids=["scsi", "sata", "ide", "usb", "cpu"])
+def test_hardware_variants_start(driver: Any, guest_image: pathlib.Path, properties: dict[str, str]) -> None:
+    instance = server(properties, flavor={"vcpus": 2})
+    boot(driver, instance, Disks(root=str(guest_image / "nova-guest.qcow2"), root_format="qcow2"))
+    assert driver.power_state(instance.uuid) == states.RUNNING
+
+
+def test_uefi_variables_survive_a_reboot_and_go_with_the_server(driver: Any, guest_image: pathlib.Path,
+                                                                libvirt_daemon: PrivateLibvirt) -> None:
+    if "COMPUTE_FIRMWARE_UEFI" not in driver.nodes()[0].provider.traits:
+        pytest.skip("no UEFI firmware is installed")
+
+    def variables() -> str:
+        return libvirt_daemon.run("find", "/var/lib/libvirt/qemu/nvram", "-type", "f", "-printf", "%i")
+
+    instance = server({"hw_firmware_type": "uefi", "hw_machine_type": "q35"})
+    boot(driver, instance, kernel_disks(guest_image))
+    assert driver.power_state(instance.uuid) == states.RUNNING
+    first = variables()
+    assert first
+    driver.reboot(instance, hard=True)
+    assert variables() == first
+    driver.destroy(instance)
+    assert variables() == ""
+
+
+def test_an_interface_is_attached_to_its_bridge(driver: Any, guest_image: pathlib.Path,
+                                                libvirt_daemon: PrivateLibvirt) -> None:
+    libvirt_daemon.run("ip", "link", "add", "br-life", "type", "bridge")
+    vif = VIF(id="v", network_id="n", label="l", mac="fa:16:3e:11:22:33", address="10.0.0.5", prefix=24,
+              bridge="br-life", devname="tap0123456789", mtu=1400)
+    instance = server(network_info=[vif])
+    boot(driver, instance, kernel_disks(guest_image))
+    shown = libvirt_daemon.run("ip", "link", "show", "tap0123456789")
+    assert "master br-life" in shown
+    assert "mtu 1400" in shown
+    driver.reboot(instance, hard=True)
+    assert "master br-life" in libvirt_daemon.run("ip", "link", "show", "tap0123456789")
+    driver.destroy(instance)
+    assert "tap0123456789" not in libvirt_daemon.run("ip", "link")
+
+
+def test_a_deaf_guest_is_stopped_and_rebooted_all_the_same(driver: Any, guest_image: pathlib.Path) -> None:
+    instance = server({"os_command_line": "acpi=off panic=0"})
+    boot(driver, instance, kernel_disks(guest_image))
+    wait_for_console(driver, instance, LOGIN)
+    started = time.monotonic()
+    driver.reboot(instance, hard=False, timeout=3)
+    assert 3 <= time.monotonic() - started < 20
+    assert driver.power_state(instance.uuid) == states.RUNNING
+    started = time.monotonic()
+    driver.power_off(instance, timeout=2)
+    assert 2 <= time.monotonic() - started < 20
+    assert driver.power_state(instance.uuid) == states.SHUTDOWN
+
+
+def test_delete_and_hard_reboot_do_not_wait_for_a_slow_guest(driver: Any, guest_image: pathlib.Path) -> None:
+    instance = server({"os_command_line": "acpi=off"})
+    boot(driver, instance, kernel_disks(guest_image))
+    for verb in (lambda: driver.reboot(instance, hard=True), lambda: driver.destroy(instance)):
+        outcome: list[object] = []
+
+        def stop(outcome: list[object] = outcome) -> None:
+            try:
+                outcome.append(driver.reboot(instance, hard=False, timeout=60))
+            except exception.GuestNotFound as gone:
+                outcome.append(gone)
+
+        slow = threading.Thread(target=stop)
+        slow.start()
+        time.sleep(1.5)
+        started = time.monotonic()
+        verb()
+        assert time.monotonic() - started < 10
+        slow.join(timeout=10)
+        assert not slow.is_alive()
+        assert len(outcome) == 1
+    assert driver.guests() == []
+
+
+def test_hard_reboot_works_from_any_state(driver: Any, guest_image: pathlib.Path) -> None:
+    instance = server()
+    boot(driver, instance, kernel_disks(guest_image))
+    for bring in (driver.pause, driver.suspend, driver.power_off):
+        bring(instance)
+        driver.reboot(instance, hard=True)
+        assert driver.power_state(instance.uuid) == states.RUNNING
+
+
+def test_what_is_asked_of_no_guest(driver: Any) -> None:
+    instance = server()
+    for verb in (driver.pause, driver.unpause, driver.suspend, driver.resume, driver.power_off,
+                 lambda one: driver.reboot(one, hard=False), lambda one: driver.power_state(one.uuid)):
+        with pytest.raises(exception.GuestNotFound):
+            verb(instance)
+    with pytest.raises(exception.InvalidDiskInfo):
+        driver.power_on(instance)
+    driver.destroy(instance)
+    driver.remove_leftovers(instance.uuid)
+    with pytest.raises(exception.InvalidInput):
+        driver.remove_leftovers("../../etc")
+
+
+def test_pausing_a_guest_that_is_off_is_a_conflict(driver: Any, guest_image: pathlib.Path) -> None:
+    instance = server()
+    boot(driver, instance, kernel_disks(guest_image))
+    driver.power_off(instance)
+    for verb in (driver.pause, driver.suspend):
+        with pytest.raises(exception.InstanceInvalidState):
+            verb(instance)
+
+
+def test_foreign_guests_are_not_ours(driver: Any, guest_image: pathlib.Path, state: pathlib.Path,
+                                     events: list[GuestStatus], libvirt_daemon: PrivateLibvirt) -> None:
+    definition = state / "foreign.xml"
+    definition.write_text("<domain type='qemu'><name>foreign</name><memory unit='MiB'>32</memory>"
+                          "<os><type arch='x86_64'>hvm</type></os></domain>")
+    libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "create", str(definition))
+    other = LibvirtDriver("another-compute")
+    other.start(lambda status: None)
+    theirs, ours = server(), server()
+    try:
+        boot(other, theirs, kernel_disks(guest_image))
+        boot(driver, ours, kernel_disks(guest_image))
+        wait_for(lambda: reported(events, ours.uuid, states.RUNNING), 10, "our start is reported")
+        assert [guest.uuid for guest in driver.guests()] == [ours.uuid]
+        assert [guest.uuid for guest in other.guests()] == [theirs.uuid]
+        assert {event.uuid for event in events} == {ours.uuid}
+    finally:
+        other.destroy(theirs)
+        other.stop()
+        libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "destroy", "foreign")
+
+
+def test_a_guest_that_stops_by_itself_is_reported(driver: Any, guest_image: pathlib.Path,
+                                                  events: list[GuestStatus], libvirt_daemon: PrivateLibvirt) -> None:
+    instance = server()
+    boot(driver, instance, kernel_disks(guest_image))
+    wait_for_console(driver, instance, LOGIN)
+    libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "shutdown", instance.uuid)
+    wait_for(lambda: reported(events, instance.uuid, states.SHUTDOWN), 60, "the shutdown is reported")
+
+
+def test_libvirtd_dies_and_returns(driver: Any, guest_image: pathlib.Path, events: list[GuestStatus],
+                                   libvirt_daemon: PrivateLibvirt) -> None:
+    CONF.set_override("reconnect_timeout", 2, "libvirt")
+    try:
+        instance, second = server(), server()
+        boot(driver, instance, kernel_disks(guest_image))
+        driver.prepare(second, kernel_disks(guest_image))
+        libvirt_daemon.kill_daemon()
+        started = time.monotonic()
+        with pytest.raises(exception.HypervisorUnavailable):
+            driver.power_state(instance.uuid)
+        with pytest.raises(exception.HypervisorUnavailable):
+            driver.spawn(second, Disks())
+        with pytest.raises(exception.HypervisorUnavailable):
+            driver.nodes()
+        assert time.monotonic() - started < 15
+
+        CONF.set_override("reconnect_timeout", 30, "libvirt")
+        outcome: list[object] = []
+        waiting = threading.Thread(target=lambda: outcome.append(driver.spawn(second, Disks())))
+        waiting.start()
+        time.sleep(1)
+        libvirt_daemon.start_daemon()
+        waiting.join(timeout=40)
+        assert outcome == [None], "an action that libvirtd's restart interrupts goes on"
+        assert driver.power_state(instance.uuid) == states.RUNNING, "guests run on without libvirtd"
+        assert driver.power_state(second.uuid) == states.RUNNING
+
+        # events flow again, although nobody asked for anything
+        libvirt_daemon.kill_daemon()
+        libvirt_daemon.start_daemon()
+        time.sleep(3)
+        libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "destroy", second.uuid)
+        wait_for(lambda: reported(events, second.uuid, states.SHUTDOWN), 20, "the stop is reported")
+    finally:
+        CONF.clear_override("reconnect_timeout", "libvirt")
+
+
+def test_what_changed_while_libvirt_was_away_is_reported(driver: Any, guest_image: pathlib.Path,
+                                                         events: list[GuestStatus],
+                                                         libvirt_daemon: PrivateLibvirt) -> None:
+    instance = server()
+    boot(driver, instance, kernel_disks(guest_image))
+    wait_for(lambda: reported(events, instance.uuid, states.RUNNING), 10, "the start is reported")
+    pid = int(libvirt_daemon.run("sh", "-c", f"cat /run/libvirt/qemu/{instance.name}.pid"))
+    libvirt_daemon.kill_daemon()
+    os.kill(pid, 9)
+    libvirt_daemon.start_daemon()
+    wait_for(lambda: any(event.uuid == instance.uuid and event.power_state in (states.SHUTDOWN, states.CRASHED)
+                         for event in events), 30, "the crash is reported")
+
+
+def test_the_node(driver: Any) -> None:
+    node, = driver.nodes()
+    assert node.hypervisor_hostname == driver.host == node.host
+    assert (node.hypervisor_type, node.hypervisor_version // 1000000) == ("QEMU", node.hypervisor_version // 1000000)
+    assert node.hypervisor_version > 2000000
+    assert node.uuid == node.provider.uuid == driver.nodes()[0].uuid
+    inventories = node.provider.inventories
+    assert inventories["VCPU"].total == os.cpu_count()
+    assert (inventories["VCPU"].ratio, inventories["MEMORY_MB"].reserved) == (4.0, 512)
+    assert inventories["DISK_GB"].total >= 1
+    assert {"COMPUTE_NODE", "OWNER_NOVA", "COMPUTE_STORAGE_BUS_VIRTIO"} <= set(node.provider.traits)
+    assert any(name.startswith("HW_CPU_X86_") for name in node.provider.traits)
+    assert ("x86_64", "qemu", "hvm") in node.supported_instances
+    assert set(node.cpu_info) == {"arch", "model", "vendor", "features", "topology"}
+    assert "load average" in node.uptime
+
+
+def test_ratios_of_the_operator(driver: Any) -> None:
+    CONF.set_override("cpu_allocation_ratio", 2.5)
+    CONF.set_override("reserved_host_disk_mb", 1500)
+    try:
+        inventories = driver.nodes()[0].provider.inventories
+        assert inventories["VCPU"].ratio == 2.5
+        assert inventories["DISK_GB"].reserved == 2
+    finally:
+        CONF.clear_override("cpu_allocation_ratio")
+        CONF.clear_override("reserved_host_disk_mb")
+
+
+def test_a_host_that_cannot_do_what_is_configured(state: pathlib.Path) -> None:
+    CONF.set_override("cpu_mode", "host-passthrough", "libvirt")
+    try:
+        one = LibvirtDriver("h")
+        with pytest.raises(exception.InvalidInput, match="cpu_mode"):
+            one.start(lambda status: None)
+        one.stop()
+    finally:
+        CONF.clear_override("cpu_mode", "libvirt")
+
+
+def test_no_libvirt_at_all(state: pathlib.Path) -> None:
+    CONF.set_override("connection_uri", f"qemu+unix:///system?socket={state}/nothing", "libvirt")
+    one = LibvirtDriver("h")
+    started = time.monotonic()
+    with pytest.raises(exception.HypervisorUnavailable):
+        one.start(lambda status: None)
+    assert time.monotonic() - started < 10
+    one.stop()
+
+
+def test_a_machine_that_does_not_exist(driver: Any, guest_image: pathlib.Path) -> None:
+    instance = server({"hw_machine_type": "pdp11"})
+    driver.prepare(instance, kernel_disks(guest_image))
+    with pytest.raises(exception.InvalidInput, match="pdp11"):
+        driver.spawn(instance, Disks())

@@ -1,0 +1,104 @@
+"""A conductor's shared parts on a real database, with the bus replaced by lists of what was sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova import context
+from nova.conductor.core import Core
+from nova.conductor.fleet import FleetPublisher
+from nova.db import instances, models
+from nova.db.engine import Database, StatementCounter
+from nova.objects.base import new_uuid, utcnow
+from nova.objects.compute import ComputeNode, Inventory, Provider
+from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
+from nova.objects.scheduling import FleetDelta
+
+
+class Sent:
+    """Stands where the bus begins: keeps what was said to schedulers and to compute hosts."""
+
+    def __init__(self) -> None:
+        self.deltas: list[FleetDelta] = []
+        self.rules: list[tuple[str, str, list[Any]]] = []
+        self.broken = False
+
+    def delta(self, ctx: context.RequestContext, delta: FleetDelta) -> None:
+        if self.broken:
+            raise OSError("the broker is away")
+        self.deltas.append(delta)
+
+    def take(self) -> list[FleetDelta]:
+        taken, self.deltas = self.deltas, []
+        return taken
+
+
+class _Host:
+    def __init__(self, sent: Sent, host: str) -> None:
+        self.sent, self.host = sent, host
+
+    def refresh_rules(self, ctx: context.RequestContext, instance: Instance, rules: list[Any]) -> None:
+        self.sent.rules.append((self.host, instance.uuid, rules))
+
+
+class Books(Core):
+    """A Core for tests; ``sent`` is what left the process, ``counter`` the statements that ran."""
+
+    def __init__(self, url: str) -> None:
+        self.sent = Sent()
+        db = Database(url)
+        super().__init__(name="conductor@test", db=db, transport=None, scheduler=self.sent,  # type: ignore[arg-type]
+                         compute=None, fleet=FleetPublisher(self.sent, "conductor@test"),  # type: ignore[arg-type]
+                         usage=None)  # type: ignore[arg-type]
+        self.counter = StatementCounter(db)
+
+    def compute_at(self, host: str) -> Any:
+        return _Host(self.sent, host)
+
+    def statements(self) -> list[str]:
+        """What ran since the last time, without the beginnings of transactions."""
+        return [one for one in self.counter.take() if not one.startswith("BEGIN")]
+
+    def empty(self) -> None:
+        """Remove every row."""
+        def transaction(connection: sa.Connection) -> None:
+            for table in models.metadata.tables.values():
+                connection.execute(sa.delete(table))
+
+        self.db.write(transaction)
+
+
+def ctx(project: str = "p1", user: str = "u1") -> context.RequestContext:
+    return context.RequestContext(project_id=project, user_id=user, overwrite=False)
+
+
+def node(host: str, name: str | None = None, vcpus: int = 8, memory_mb: int = 16384, ratio: float = 4.0,
+         **changes: Any) -> ComputeNode:
+    """A node as a driver reports it: without a uuid."""
+    return ComputeNode(
+        host=host, hypervisor_hostname=name or host, hypervisor_type="fake", hypervisor_version=1000,
+        host_ip="192.0.2.1", cpu_info={"arch": "x86_64", "features": ["sse"]},
+        supported_instances=[("x86_64", "kvm", "hvm")], **changes,
+        provider=Provider(uuid="", name=name or host, traits=["COMPUTE_NODE", "HW_ARCH_X86_64"], inventories={
+            "VCPU": Inventory(total=vcpus, ratio=ratio, max_unit=vcpus),
+            "MEMORY_MB": Inventory(total=memory_mb, reserved=512, max_unit=memory_mb),
+            "DISK_GB": Inventory(total=100, max_unit=100)}))
+
+
+def flavor(name: str = "m1.tiny", **changes: Any) -> Flavor:
+    return Flavor(**{"flavorid": name, "name": name, "memory_mb": 512, "vcpus": 1, "root_gb": 1, **changes})
+
+
+def server(core: Core, host: str | None = None, project: str = "p1", **changes: Any) -> Instance:
+    """A server's row, as if it had been built on ``host``."""
+    instance = Instance(uuid=new_uuid(), project_id=project, user_id="u1", display_name="vm", hostname="vm", host=host,
+                        flavor=flavor(), created_at=utcnow(), **changes)
+    core.db.write(lambda connection: instances.insert(connection, [instance]))
+    return instance
+
+
+def set_columns(core: Core, table: sa.Table, where: sa.ColumnElement[bool], **values: Any) -> None:
+    core.db.write(lambda connection: connection.execute(sa.update(table).where(where).values(values)))

@@ -1,0 +1,168 @@
+"""Limits: who sets them, what they allow, and that nobody spends past them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from nova import exception
+from nova.conductor.endpoints.quotas import Quotas
+from nova.db import quotas as db
+from tests.unit.conductor.books import Books, ctx
+
+
+def _together(work: Callable[[], Any], times: int) -> list[Any]:
+    """What ``work`` answered or raised in as many threads at once."""
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except Exception as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(times)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def _reserve(core: Books, least: int, most: int, project: str = "p1", user: str = "u1", cores: int = 1,
+             ram: int = 512) -> int:
+    return core.db.write(lambda connection: db.reserve(connection, project, user, cores, ram, least, most))
+
+
+def _usage(core: Books, user: str | None = None) -> dict[str, int]:
+    used = core.db.read(lambda connection: db.usage(connection, "p1", user))
+    return {name: used[name] for name in ("instances", "cores", "ram")}
+
+
+# --- limits ----------------------------------------------------------------------------------
+def test_the_nearest_limit_wins(core: Books) -> None:
+    quotas = Quotas(core)
+    assert quotas.get(ctx(), "p1").limits["cores"] == 20
+    quotas.set_class(ctx(), "default", {"cores": 30, "ram": 1000, "instances": 50})
+    quotas.set(ctx(), "p1", {"cores": 40, "ram": 2000})
+    quotas.set(ctx(), "p1", {"cores": 35}, user_id="u1")
+    assert [quotas.get(ctx(), "p1", "u1").limits[name] for name in ("cores", "ram", "instances")] == [35, 2000, 50]
+    assert quotas.get(ctx(), "p1").limits["cores"] == 40
+    assert quotas.get(ctx(), "p2").limits["cores"] == quotas.defaults(ctx()).limits["cores"] == 30
+    assert quotas.get_class(ctx(), "other").limits["cores"] == 20
+
+
+def test_a_change_keeps_the_other_limits(core: Books) -> None:
+    quotas = Quotas(core)
+    quotas.set(ctx(), "p1", {"cores": 40})
+    assert quotas.set(ctx(), "p1", {"ram": -1}).limits["cores"] == 40
+
+
+def test_reset_goes_back_to_the_defaults(core: Books) -> None:
+    quotas = Quotas(core)
+    quotas.set(ctx(), "p1", {"cores": 40})
+    quotas.set(ctx(), "p1", {"cores": 5}, user_id="u1")
+    quotas.reset(ctx(), "p1", "u1")
+    assert quotas.get(ctx(), "p1", "u1").limits["cores"] == 40
+    quotas.set(ctx(), "p1", {"cores": 5}, user_id="u1")
+    quotas.reset(ctx(), "p1")
+    assert quotas.get(ctx(), "p1", "u1").limits["cores"] == 20
+
+
+def test_a_limit_below_what_is_used_needs_force(core: Books) -> None:
+    quotas = Quotas(core)
+    _reserve(core, 3, 3)
+    with pytest.raises(exception.QuotaBelowUsage, match="Quota limit 2 for instances must be greater than or equal "
+                                                        "to already used and reserved 3"):
+        quotas.set(ctx(), "p1", {"instances": 2})
+    assert quotas.set(ctx(), "p1", {"instances": 2}, force=True).limits["instances"] == 2
+    assert quotas.set(ctx(), "p1", {"instances": -1}).limits["instances"] == -1
+
+
+@pytest.mark.parametrize("limit", [21, -1])
+def test_a_user_cannot_have_more_than_the_project(core: Books, limit: int) -> None:
+    with pytest.raises(exception.QuotaAboveProject, match="must be less than or equal to 20"):
+        Quotas(core).set(ctx(), "p1", {"cores": limit}, user_id="u1")
+
+
+@pytest.mark.parametrize(("project", "limits"), [("p1", {"nonsense": 1}), ("p1", {"cores": -2}),
+                                                 ("p1", {"cores": 2**31}), ("class:default", {"cores": 1})])
+def test_bad_limits_are_refused(core: Books, project: str, limits: dict[str, int]) -> None:
+    with pytest.raises(exception.InvalidInput):
+        Quotas(core).set(ctx(), project, limits)
+
+
+# --- spending ----------------------------------------------------------------------------------
+def test_as_many_as_fit(core: Books) -> None:
+    assert _reserve(core, 1, 4, cores=6) == 3
+    assert _usage(core) == {"instances": 3, "cores": 18, "ram": 1536} == _usage(core, "u1")
+
+
+def test_too_many_says_what_and_changes_nothing(core: Books) -> None:
+    _reserve(core, 8, 8, cores=2)
+    with pytest.raises(exception.OverQuota) as refused:
+        _reserve(core, 3, 5, cores=2)
+    assert str(refused.value) == ("Quota exceeded for cores, instances: Requested 6, 3, but already used 16, 8 of "
+                                  "20, 10 cores, instances")
+    assert _usage(core)["instances"] == 8
+
+
+def test_a_user_has_his_own_limit_inside_the_project(core: Books) -> None:
+    Quotas(core).set(ctx(), "p1", {"instances": 2}, user_id="u1")
+    assert _reserve(core, 1, 5) == 2
+    with pytest.raises(exception.OverQuota, match="instances: Requested 1, but already used 2 of 2 instances"):
+        _reserve(core, 1, 1)
+    assert _reserve(core, 1, 20, user="u2") == 8
+
+
+def test_unlimited(core: Books) -> None:
+    Quotas(core).set(ctx(), "p1", {"instances": -1, "cores": -1, "ram": -1})
+    assert _reserve(core, 1000, 1000, ram=10**6) == 1000
+
+
+def test_a_release_gives_back_and_never_goes_below_zero(core: Books) -> None:
+    _reserve(core, 2, 2)
+    core.db.write(lambda connection: db.release(connection, "p1", "u1", 1, 1, 512))
+    assert _usage(core) == {"instances": 1, "cores": 1, "ram": 512} == _usage(core, "u1")
+    core.db.write(lambda connection: db.release(connection, "p1", "u1", 5, 5, 5000))
+    assert _usage(core) == {"instances": 0, "cores": 0, "ram": 0}
+
+
+def test_many_at_once_never_spend_more_than_the_limit(core: Books) -> None:
+    """Also the very first ones, when there is no row to lock yet."""
+    results = _together(lambda: _reserve(core, 1, 3), 8)
+    granted = [result for result in results if isinstance(result, int)]
+    assert len(results) == 8
+    assert sum(granted) == 10 == _usage(core)["instances"]
+    assert {type(result) for result in results if not isinstance(result, int)} <= {exception.OverQuota}
+
+
+def test_a_reservation_costs_three_statements(core: Books) -> None:
+    _reserve(core, 1, 1)
+    core.statements()
+    _reserve(core, 1, 3)
+    assert len(core.statements()) == 3
+
+
+def test_usage_counts_what_is_not_servers(core: Books) -> None:
+    from nova.conductor.endpoints.server_groups import ServerGroups
+    from nova.objects.compute import ServerGroup
+
+    ServerGroups(core).create(ctx(), ServerGroup(uuid="", name="g", project_id="p1", user_id="u1", policy="affinity"))
+    assert Quotas(core).get(ctx(), "p1", usage=True).in_use["server_groups"] == 1
+    assert Quotas(core).get(ctx(), "p2", usage=True).in_use["server_groups"] == 0
+    assert Quotas(core).get(ctx(), "p1").in_use == {}
+
+
+def test_serialized_transactions_do_not_overlap(core: Books) -> None:
+    def count(connection: sa.Connection) -> int:
+        db.serialize(connection, "test")
+        before = db.class_limits(connection, "counter")["cores"]
+        db.set_limits(connection, "class:counter", None, {"cores": before + 1})
+        return before
+
+    assert sorted(_together(lambda: core.db.write(count), 6)) == list(range(20, 26))

@@ -1,0 +1,53 @@
+"""What is on a config drive."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nova import exception
+from nova.metadata import config_drive, openstack
+from nova.metadata.settings import Settings
+from nova.objects.instance import Personality
+from tests.unit.metadata.test_trees import make
+
+SETTINGS = Settings(skip_versions=frozenset({"1.0", "2007-01-19", "2007-03-01", "2007-08-29", "2007-10-10",
+                                             "2007-12-15", "2008-02-01", "2008-09-01"}))
+
+
+def test_all_openstack_versions_and_the_last_of_ec2():
+    found = config_drive.files(make(), SETTINGS)
+    assert {name.split("/")[1] for name in found if name.startswith("openstack/")} == {*openstack.VERSIONS, "latest"}
+    assert {name.split("/")[1] for name in found if name.startswith("ec2/")} == {"2009-04-04", "latest"}
+    assert "openstack/latest/password" not in found
+    assert "openstack/2012-08-10/vendor_data.json" not in found
+    assert found["openstack/latest/user_data"] == b"#!/bin/sh\n"
+    assert found["ec2/latest/user-data"] == b"#!/bin/sh\n"
+    assert json.loads(found["ec2/latest/meta-data.json"])["public-keys"] == {"0": {"openssh-key": "ssh-rsa AAAA"}}
+
+
+def test_no_user_data_no_file():
+    assert not [name for name in config_drive.files(make(user_data=None), SETTINGS) if "user" in name]
+
+
+def test_the_password_and_injected_files():
+    found = config_drive.files(make(personality=[Personality(path="/x", contents="aGk=")]), SETTINGS, "secret")
+    assert json.loads(found["openstack/latest/meta_data.json"])["admin_pass"] == "secret"
+    assert found["openstack/content/0000"] == b"hi"
+    without = config_drive.files(make(), SETTINGS)
+    assert "admin_pass" not in json.loads(without["openstack/latest/meta_data.json"])
+
+
+def test_the_same_instance_gives_the_same_files():
+    seed = lambda size: b"s" * size  # noqa: E731
+    assert list(config_drive.files(make(), SETTINGS, random=seed).items()) == list(
+        config_drive.files(make(), SETTINGS, random=seed).items())
+
+
+def test_bad_formats_and_tools_are_said_clearly(tmp_path):
+    with pytest.raises(exception.NotSupported):
+        config_drive.build(make(), str(tmp_path / "d"), SETTINGS, format="ext4")
+    with pytest.raises(exception.ConfigDriveFailed, match="no-such-tool"):
+        config_drive.build(make(), str(tmp_path / "d"), SETTINGS, mkisofs="no-such-tool")
+    assert list(tmp_path.iterdir()) == []
