@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nova.api import errors, microversion
+from nova.api.fields import Query
 from nova.api.request import Request
+from nova.api.router import accepts
 from nova.conf import CONF
 
 _MEDIA = "application/vnd.openstack.compute+json;version="
@@ -43,8 +45,9 @@ def public(environ: dict[str, Any], path: str, base: str) -> tuple[int, Any]:
     return 300, {"choices": [_choice(ident, base, path) for ident in _ITEMS]}
 
 
+@accepts(query=Query(strict=None))
 def show(req: Request) -> dict[str, Any]:
-    """GET /versions/{id}"""
+    """Show a version of the API."""
     if req.params["id"] not in _ITEMS:
         raise errors.RouteNotFound()
     return {"version": document(req.params["id"], req.host_url)}

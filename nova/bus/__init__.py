@@ -1,8 +1,8 @@
 """Typed RPC over oslo.messaging: interfaces are declared once, see :mod:`nova.bus.interface`."""
 
 from nova.bus.transport import SENT, connect  # isort: skip (chooses the threading back end)
-from nova.bus.client import at, client
+from nova.bus.client import at, client, patiently
 from nova.bus.interface import Interface, call, cast, fanout, slow_call
 from nova.bus.server import serve
 
-__all__ = ["SENT", "Interface", "at", "call", "cast", "client", "connect", "fanout", "serve", "slow_call"]
+__all__ = ["SENT", "Interface", "at", "call", "cast", "client", "connect", "fanout", "patiently", "serve", "slow_call"]

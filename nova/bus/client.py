@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import logging
+import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
@@ -11,6 +13,9 @@ import oslo_messaging as messaging
 from nova import context, exception
 from nova.bus import interface, transport
 
+LOG = logging.getLogger(__name__)
+
+R = TypeVar("R")
 I = TypeVar("I", bound=interface.Interface)  # noqa: E741
 
 
@@ -21,6 +26,16 @@ def client(bus: messaging.RPCTransport, declared: type[I]) -> I:
     ServiceUnavailable when no answer came in time or the broker could not be reached.
     """
     return cast(I, _Proxy(bus, declared, None))
+
+
+def patiently(ask: Callable[[], R], what: str) -> R:
+    """Ask until somebody answers: for a service that starts before its neighbours do."""
+    while True:
+        try:
+            return ask()
+        except exception.ServiceUnavailable as error:
+            LOG.warning("Waiting for %s: %s", what, error)
+            time.sleep(0.5)
 
 
 def at(proxy: I, host: str) -> I:

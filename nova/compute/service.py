@@ -67,11 +67,12 @@ class ComputeService:
         """Returns when orders are taken and the host can be scheduled to."""
         ctx = context.admin()
         self.machine.driver.start(self.reconciler.guest_changed)
-        self._heartbeat.register(ctx, self.host, "nova-compute", COMPUTE, SERVICE_VERSION)
+        bus.patiently(self._register, "a conductor")
         self.reconciler.start(ctx)
-        self._server = bus.serve(self._transport, COMPUTE, self.host, [(compute.Compute, self)])
+        # Before the queue is read: what is resumed has newer attempts than what waits there.
         for order in self._engine.resume(ctx, self.host):
-            self.runner.submit(context.RequestContext(request_id=order.action.request_id, overwrite=False), order)
+            self.runner.submit(_context_of(order), order)
+        self._server = bus.serve(self._transport, COMPUTE, self.host, [(compute.Compute, self)])
         self.report_nodes()
         for thread in self._threads:
             thread.start()
@@ -113,8 +114,23 @@ class ComputeService:
         """Inventories and traits, as they are now."""
         self._guests.report_nodes(context.admin(), self.host, self.machine.driver.nodes())
 
+    def _register(self) -> None:
+        self._heartbeat.register(context.admin(), self.host, "nova-compute", COMPUTE, SERVICE_VERSION)
+
     def _beat(self) -> None:
-        self._heartbeat.beat(context.admin(), self.host, "nova-compute", self.runner.running())
+        try:
+            self._heartbeat.beat(context.admin(), self.host, "nova-compute", self.runner.running())
+        except exception.HostBinaryNotFound:
+            # An operator deleted the service while it runs: it is back.
+            self._register()
+            self.report_nodes()
 
     def _clean_images(self) -> None:
         self.machine.cache.clean(set(self.machine.driver.used_images()))
+
+
+def _context_of(order: StepOrder) -> context.RequestContext:
+    """The context of whoever asked for the action of an order that is resumed."""
+    action = order.action
+    return context.RequestContext(request_id=action.request_id, user_id=action.user_id,
+                                  project_id=action.project_id, overwrite=False)

@@ -349,6 +349,10 @@ class Engine:
         """Send a host step: at the start of an operation, or once more when a report never came."""
         host = run.operation.host_of(step)
         ctl = ConductorControl(self.core, ctx, run.instance)
+        if step.when_down == "skip" and not self.core.db.read(
+                lambda connection: services.is_up(connection, host)):
+            self._host_lost(ctx, run)
+            return
         run.journal.dispatches += 1
         if run.journal.dispatches > _MAX_DISPATCHES:
             error = exception.HostDown(f"Host {host} was asked {_MAX_DISPATCHES} times to run {step.name} "

@@ -112,6 +112,8 @@ class ConductorService:
         for thread in self._threads:
             thread.stop()
         self.engine.stop()
+        # Hand over at once what we did not come to.
+        self.core.db.write(lambda connection: actions.renew_all(connection, self.core.name, utcnow()))
         self.core.usage.stop()
         self.core.db.close()
 

@@ -54,6 +54,7 @@ class Selection(Object, kw_only=True):
     node_uuid: str
     host: str
     node: str
+    availability_zone: str | None = None
 
 
 class Verdict(Object, kw_only=True):

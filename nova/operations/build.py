@@ -49,7 +49,7 @@ class Build(Operation):
         data.host = selection.host
         ctl.claim(selection, data.spec.resources)
         ctl.take_addresses()
-        ctl.set(host=selection.host, node=selection.node)
+        ctl.set(host=selection.host, node=selection.node, availability_zone=selection.availability_zone)
 
     @step("host", event=_EVENT, task_state=states.NETWORKING, undo="unplug")
     def network(self, host: Host) -> None:
@@ -75,7 +75,7 @@ class Build(Operation):
         data: BuildData = self.data
         ctl.finish_io(failed=True)
         ctl.release_claim()
-        ctl.set(host=None, node=None, availability_zone=None)
+        ctl.set(host=None, node=None, availability_zone=self.instance.pinned_availability_zone)
         if data.candidates:
             data.spec.ignore_hosts = [*data.spec.ignore_hosts, data.candidates.pop(0).host]
         data.host = ""
@@ -95,7 +95,8 @@ class Build(Operation):
 
     def succeeded(self, ctl: Control) -> None:
         ctl.finish_io(failed=False, node_uuid=self.data.candidates[0].node_uuid)
-        ctl.set(vm_state=states.ACTIVE, task_state=None, launched_at=utcnow(), progress=0)
+        ctl.set(vm_state=states.ACTIVE, task_state=None, launched_at=utcnow(), progress=0,
+                admin_pass=None)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         ctl.release_addresses()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from nova import exception
 from nova.objects import states
 from nova.operations.base import Operation, Rules, step
 from nova.operations.contexts import Control, Host
@@ -20,6 +21,15 @@ class _PowerAction(Operation):
 
 def _report(host: Host) -> None:
     host.set(power_state=host.driver.power_state(host.instance.uuid))
+
+
+def _off(host: Host, timeout: int) -> None:
+    """Power off and report; a guest that is gone is as off as can be."""
+    try:
+        host.driver.power_off(host.instance, timeout=timeout)
+        _report(host)
+    except exception.GuestNotFound:
+        host.set(power_state=states.SHUTDOWN)
 
 
 class Start(_PowerAction):
@@ -43,8 +53,7 @@ class Stop(_PowerAction):
 
     @step("host", event="compute_stop_instance", task_state=states.POWERING_OFF)
     def power_off(self, host: Host) -> None:
-        host.driver.power_off(host.instance, timeout=host.shutdown_timeout)
-        _report(host)
+        _off(host, host.shutdown_timeout)
 
     def succeeded(self, ctl: Control) -> None:
         super().succeeded(ctl)
@@ -59,8 +68,7 @@ class ForceStop(Stop):
 
     @step("host", event="compute_stop_instance", task_state=states.POWERING_OFF)
     def power_off(self, host: Host) -> None:
-        host.driver.power_off(host.instance)
-        _report(host)
+        _off(host, 0)
 
 
 class RebootSoft(_PowerAction):

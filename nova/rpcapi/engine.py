@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nova.bus import Interface, call, cast
+from nova.bus import Interface, call, cast, slow_call
 from nova.context import RequestContext
 from nova.objects.compute import ComputeNode, GuestStatus, Service
 from nova.objects.instance import Instance, StepOrder, StepReport
@@ -35,7 +35,7 @@ class Heartbeat(Interface):
     topic = CONDUCTOR
     namespace = "heartbeat"
 
-    @call
+    @slow_call(5)
     def register(self, ctx: RequestContext, host: str, binary: str, topic: str, version: int) -> Service:
         """A service started; makes its row if it is new."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nova.bus import Interface, call, fanout
+from nova.bus import Interface, call, fanout, slow_call
 from nova.context import RequestContext
 from nova.objects.scheduling import FleetDelta, RequestSpec, Selection, Verdict
 from nova.rpcapi import SCHEDULER
@@ -12,7 +12,7 @@ class Scheduler(Interface):
     topic = SCHEDULER
     namespace = "scheduler"
 
-    @call
+    @slow_call(20)
     def select(self, ctx: RequestContext, spec: RequestSpec) -> list[list[Selection]]:
         """For each instance of the request, in order: the best host, then its alternates.
 

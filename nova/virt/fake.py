@@ -1,12 +1,15 @@
 """A hypervisor that exists in memory only: many virtual nodes, settable latencies and failures.
 
-For tests, benchmarks and a first try. Guests live as long as the process. ``FAKE`` sizes and
-behaviour come from [fake]; a test may also set them on the driver's ``behaviour``.
+For tests, benchmarks and a first try. Guests live as long as the process, or as long as
+[fake] directory, which has one small file per guest. Sizes and behaviour come from [fake]; a test
+may also set them on the driver's ``behaviour``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import random
 import threading
 import time
@@ -58,6 +61,12 @@ class FakeDriver(Driver):
 
     def start(self, on_event: EventHandler) -> None:
         self._on_event = on_event
+        directory = self._directory()
+        if directory:
+            os.makedirs(directory, exist_ok=True)
+            for uuid in os.listdir(directory):
+                with open(os.path.join(directory, uuid)) as file:
+                    self._guests[uuid] = _Guest(int(file.read() or states.SHUTDOWN))
 
     def nodes(self) -> list[ComputeNode]:
         return [self._node(index) for index in range(CONF.fake.nodes)]
@@ -86,14 +95,13 @@ class FakeDriver(Driver):
         self._behave("spawn")
         with self._lock:
             guest = self._guests.setdefault(instance.uuid, _Guest(states.RUNNING))
-            guest.power_state = states.RUNNING
+            self._remember(instance.uuid, states.RUNNING)
             guest.console.append(f"{utcnow():%H:%M:%S} fake guest {instance.hostname} booted")
             guest.console.append(f"{instance.hostname} login: ")
 
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
         self._behave("destroy")
-        with self._lock:
-            self._guests.pop(instance.uuid, None)
+        self.remove_leftovers(instance.uuid)
 
     def power_on(self, instance: Instance) -> None:
         self._set("power_on", instance, states.RUNNING)
@@ -121,7 +129,7 @@ class FakeDriver(Driver):
     def _set(self, verb: str, instance: Instance, power_state: int) -> None:
         self._behave(verb)
         with self._lock:
-            self._guest(instance.uuid).power_state = power_state
+            self._remember(instance.uuid, power_state)
 
     # --- looking -----------------------------------------------------------------------------------
     def guests(self) -> list[GuestStatus]:
@@ -140,6 +148,22 @@ class FakeDriver(Driver):
     def remove_leftovers(self, uuid: str) -> None:
         with self._lock:
             self._guests.pop(uuid, None)
+            directory = self._directory()
+            if directory:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(directory, uuid))
+
+    def _directory(self) -> str | None:
+        return os.path.join(CONF.fake.directory, self.host) if CONF.fake.directory else None
+
+    def _remember(self, uuid: str, power_state: int) -> None:
+        self._guest(uuid).power_state = power_state
+        directory = self._directory()
+        if directory:
+            path = os.path.join(directory, uuid)
+            # One write of one character is whole or not there.
+            with open(path, "w") as file:
+                file.write(str(power_state))
 
     def _guest(self, uuid: str) -> _Guest:
         guest = self._guests.get(uuid)
@@ -156,7 +180,7 @@ class FakeDriver(Driver):
     def change_by_itself(self, uuid: str, power_state: int) -> None:
         """The guest does something that nobody asked for, and the hypervisor tells."""
         with self._lock:
-            self._guest(uuid).power_state = power_state
+            self._remember(uuid, power_state)
         if self._on_event:
             self._on_event(GuestStatus(uuid=uuid, power_state=power_state))
 

@@ -71,8 +71,8 @@ class PrivateLibvirt:
                                       stdin=subprocess.DEVNULL)
         wait_for(lambda: os.path.exists(f"{self.place}/virtlogd.pid"), 10, "virtlogd starts")
         pathlib.Path(self.place, "libvirtd.conf").write_text(
-            f'unix_sock_dir = "{self.place}"\nauth_unix_rw = "none"\nlog_outputs = "2:file:{self.place}/libvirtd.log"\n',
-            encoding="ascii")
+            f'unix_sock_dir = "{self.place}"\nauth_unix_rw = "none"\n'
+            f'log_outputs = "2:file:{self.place}/libvirtd.log"\n', encoding="ascii")
         self.start_daemon()
 
     def inside(self, *command: str) -> list[str]:
@@ -108,10 +108,10 @@ class PrivateLibvirt:
                     process.wait(timeout=10)
 
 
-@pytest.fixture(scope="session")
-def libvirt_daemon() -> Iterator[PrivateLibvirt]:
+@pytest.fixture(name="libvirt_daemon", scope="session")
+def libvirt_daemon_fixture() -> Iterator[PrivateLibvirt]:
     # not pytest's directory: only root may enter that one
-    place = tempfile.mkdtemp(prefix="nova-libvirt.", dir="/var/tmp")  # noqa: S108
+    place = tempfile.mkdtemp(prefix="nova-libvirt.", dir="/var/tmp")
     os.chmod(place, 0o755)  # noqa: S103
     daemon = PrivateLibvirt(place)
     try:
@@ -122,8 +122,8 @@ def libvirt_daemon() -> Iterator[PrivateLibvirt]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
-def guest_image() -> pathlib.Path:
+@pytest.fixture(name="guest_image", scope="session")
+def guest_image_fixture() -> pathlib.Path:
     """A directory with vmlinuz, initrd.gz, rootfs.img and nova-guest.qcow2.
 
     NOVA_GUEST_IMAGE names one; else it is built once and kept in the user's cache.
@@ -135,8 +135,8 @@ def guest_image() -> pathlib.Path:
     return place
 
 
-@pytest.fixture
-def state(libvirt_daemon: PrivateLibvirt) -> Iterator[pathlib.Path]:
+@pytest.fixture(name="state")
+def state_fixture(libvirt_daemon: PrivateLibvirt) -> Iterator[pathlib.Path]:
     """A state_path of the test's own, in the configuration."""
     register(CONF)
     place = pathlib.Path(tempfile.mkdtemp(prefix="state.", dir=libvirt_daemon.place))
@@ -150,14 +150,14 @@ def state(libvirt_daemon: PrivateLibvirt) -> Iterator[pathlib.Path]:
     CONF.clear_override("connection_uri", "libvirt")
 
 
-@pytest.fixture
-def events() -> list[GuestStatus]:
+@pytest.fixture(name="events")
+def events_fixture() -> list[GuestStatus]:
     """What the driver reported."""
     return []
 
 
-@pytest.fixture
-def driver(state: pathlib.Path, events: list[GuestStatus]) -> Iterator[Any]:
+@pytest.fixture(name="driver")
+def driver_fixture(state: pathlib.Path, events: list[GuestStatus]) -> Iterator[Any]:
     """A started driver; the guests that a test leaves behind are removed."""
     from nova.virt.libvirt.driver import LibvirtDriver
 

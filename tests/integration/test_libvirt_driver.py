@@ -19,16 +19,16 @@ from nova.objects.instance import BlockDevice
 from nova.objects.network import VIF
 from nova.virt.driver import Disks
 from nova.virt.libvirt.driver import LibvirtDriver
-from tests.integration.libvirt_fixtures import (  # noqa: F401
+from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
     PrivateLibvirt,
-    driver,
-    events,
-    guest_image,
+    driver_fixture,
+    events_fixture,
+    guest_image_fixture,
     kernel_disks,
-    libvirt_daemon,
+    libvirt_daemon_fixture,
     needs_libvirt,
     server,
-    state,
+    state_fixture,
     wait_for,
     wait_for_console,
 )
@@ -57,7 +57,7 @@ def test_a_whole_life(driver: Any, guest_image: pathlib.Path, events: list[Guest
     assert driver.power_state(instance.uuid) == states.RUNNING
     log = wait_for_console(driver, instance, LOGIN)
     assert b"nova guest ready" in log
-    assert len(driver.console_output(instance, 3).splitlines()) == 3
+    assert driver.console_output(instance, 3).count(b"\n") in (2, 3)
     wait_for(lambda: reported(events, instance.uuid, states.RUNNING), 10, "the start is reported")
 
     # again: the same guest runs on

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nova import exception
 from nova.api.compute.servers import authorize, authorized_get, get, operate, server_id, target_of
-from nova.api.fields import ANY, STRING, Changing, Field, Object, enum, only, string
+from nova.api.fields import ANY, Changing, Field, Object, enum, only, string
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
 from nova.objects.instance import Instance
@@ -100,14 +98,3 @@ def _security_group(action: str, rule: str, add: bool) -> Handler:
 add_security_group = _security_group("addSecurityGroup", "add", True)
 remove_security_group = _security_group("removeSecurityGroup", "remove", False)
 
-
-_CONSOLE = only("os-getConsoleOutput", Object({
-    "length": Changing({0: string()})}))
-CONSOLE_ANSWER = Object({"output": STRING})
-
-
-def gone(_req: Request) -> Any:
-    """No longer part of the API."""
-    from nova.api import errors
-
-    raise errors.Gone()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova import exception
 from nova.api.compute import servers_schemas, servers_view
 from nova.api.fields import Object, Query
 from nova.api.request import Request
@@ -85,6 +84,3 @@ def operate(req: Request, operation: str, payload: dict[str, Any] | None = None)
     """Start an operation on the server of the URL; the conductor checks lock, host and states."""
     req.clients.servers.operate(req.ctx, server_id(req), operation, payload=payload, project_id=req.scope)
 
-
-def unavailable(what: str) -> exception.NovaException:
-    return exception.InvalidInput(f"{what} is not available.")

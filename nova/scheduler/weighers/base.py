@@ -25,6 +25,8 @@ class Weigher(Plugin):
     """
 
     option = ""
+    # -1 for what always counts against a node, whose multiplier is written without a sign.
+    direction = 1.0
     # The lower end of the range is at most this, whatever the scores are.
     floor: float | None = None
 
@@ -34,7 +36,7 @@ class Weigher(Plugin):
 
     def multiplier(self) -> float:
         """The multiplier of hosts whose aggregates say nothing; 1 for a weigher without an option."""
-        return float(CONF.filter_scheduler[self.option]) if self.option else 1.0
+        return self.direction * float(CONF.filter_scheduler[self.option]) if self.option else self.direction
 
     def multipliers(self, view: FleetView) -> float | FloatColumn:
         """The multiplier of each node; one number when it is the same for all."""
@@ -51,17 +53,20 @@ class Weigher(Plugin):
         values = []
         for metadata in aggregates:
             if self.option in metadata:
-                try:
-                    values.append(self.checked(float(metadata[self.option])))
-                except ValueError:
+                value = _number(metadata[self.option])
+                if value is None:
                     LOG.warning("Aggregate metadata %s is not a number: %s", self.option, metadata[self.option])
-        return min(values, default=default)
+                else:
+                    values.append(value)
+        return self.direction * min(values) if values else default
 
-    def checked(self, value: float) -> float:
-        """A multiplier as an aggregate gives it; raises ValueError for a useless one."""
-        if not np.isfinite(value):
-            raise ValueError(value)
-        return value
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None
 
 
 class HostWeigher(Weigher):

@@ -63,18 +63,13 @@ class BuildFailureWeigher(Weigher):
     """Builds that failed since the last good one: always against the node."""
 
     option = "build_failure_weight_multiplier"
+    direction = -1.0
 
     def scope(self, request: Request) -> Scope:
         return Scope.REQUEST
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
         return view.failed_builds.astype(float)
-
-    def multiplier(self) -> float:
-        return -super().multiplier()
-
-    def checked(self, value: float) -> float:
-        return -super().checked(value)
 
 
 class HypervisorVersionWeigher(Weigher):

@@ -142,9 +142,10 @@ class Host:
             LOG.warning("The connection to libvirt was closed (reason %s)", reason)
             self._lost.set()
 
-    def _lifecycle(self, _connection: libvirt.virConnect, domain: libvirt.virDomain, _event: int, _detail: int,
+    def _lifecycle(self, _connection: libvirt.virConnect, domain: libvirt.virDomain, event: int, _detail: int,
                    _opaque: object) -> None:
-        if self.on_lifecycle is not None:
+        # a definition alone changes nothing that a guest does
+        if self.on_lifecycle is not None and event != libvirt.VIR_DOMAIN_EVENT_DEFINED:
             self.on_lifecycle(domain.UUIDString())
 
     def _watch(self) -> None:

@@ -1,0 +1,35 @@
+"""Parts of the API that are gone for good: 410 in every version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova.api import errors
+from nova.api.request import Request
+from nova.api.router import Route
+
+
+def gone(_req: Request) -> Any:
+    """No longer part of the API."""
+    raise errors.Gone()
+
+
+# Method and path; "*" is GET, POST, PUT and DELETE.
+_COLLECTIONS = (
+    "/os-agents", "/os-cells", "/os-certificates", "/os-cloudpipe", "/os-fixed-ips", "/os-floating-ip-dns",
+    "/os-floating-ips-bulk", "/os-fping", "/os-security-group-default-rules", "/servers/{server_id}/consoles")
+_SINGLE = (
+    ("GET", "/servers/{server_id}/os-virtual-interfaces"),
+    ("POST", "/os-networks"), ("POST", "/os-networks/add"), ("DELETE", "/os-networks/{id}"),
+    ("POST", "/os-networks/{id}/action"),
+    ("POST", "/os-tenant-networks"), ("DELETE", "/os-tenant-networks/{id}"),
+)
+_METHODS = ("GET", "POST", "PUT", "DELETE")
+_BELOW = ("", "/{id}", "/{id}/{what}", "/{id}/{what}/{name}")
+
+
+def routes() -> tuple[Route, ...]:
+    """The lines of the table for them."""
+    everywhere = tuple(Route(method, path + below, gone)
+                       for path in _COLLECTIONS for below in _BELOW for method in _METHODS)
+    return everywhere + tuple(Route(method, path, gone) for method, path in _SINGLE)

@@ -1,0 +1,100 @@
+"""The attributes of a host by the names that extra specs (capabilities:) and the hint query use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nova.objects.compute import DISK_GB, MEMORY_MB, VCPU
+from nova.scheduler.columns import BoolColumn, Column
+from nova.scheduler.view import FleetView
+
+MISSING = object()
+
+_NUMBERS: dict[str, Callable[[FleetView], Column]] = {
+    "vcpus_total": lambda view: view.inventory(VCPU, "total"),
+    "vcpus": lambda view: view.inventory(VCPU, "total"),
+    "vcpus_used": lambda view: view.used(VCPU),
+    "cpu_allocation_ratio": lambda view: view.inventory(VCPU, "ratio"),
+    "total_usable_ram_mb": lambda view: view.inventory(MEMORY_MB, "total"),
+    "memory_mb": lambda view: view.inventory(MEMORY_MB, "total"),
+    "memory_mb_used": lambda view: view.used(MEMORY_MB) + view.inventory(MEMORY_MB, "reserved"),
+    "free_ram_mb": lambda view: view.free(MEMORY_MB, overcommit=False),
+    "ram_allocation_ratio": lambda view: view.inventory(MEMORY_MB, "ratio"),
+    "total_usable_disk_gb": lambda view: view.inventory(DISK_GB, "total"),
+    "local_gb": lambda view: view.inventory(DISK_GB, "total"),
+    "local_gb_used": lambda view: view.used(DISK_GB) + view.inventory(DISK_GB, "reserved"),
+    "free_disk_gb": lambda view: view.free(DISK_GB, overcommit=False),
+    "free_disk_mb": lambda view: view.free(DISK_GB, overcommit=False) * 1024,
+    "disk_mb_used": lambda view: (view.used(DISK_GB) + view.inventory(DISK_GB, "reserved")) * 1024,
+    "disk_allocation_ratio": lambda view: view.inventory(DISK_GB, "ratio"),
+    "num_instances": lambda view: view.num_instances,
+    "running_vms": lambda view: view.num_instances,
+    "num_io_ops": lambda view: view.num_io_ops,
+    "failed_builds": lambda view: view.failed_builds,
+    "hypervisor_version": lambda view: view.hypervisor_version,
+}
+_INTERNED = {
+    "host": "host", "hypervisor_hostname": "node", "nodename": "node", "host_ip": "host_ip",
+    "hypervisor_type": "hypervisor_type", "cpu_info": "cpu_info", "metrics": "metrics",
+    "supported_instances": "supported_instances", "aggregates": "aggregates",
+    "availability_zone": "zone", "traits": "traits",
+}
+
+
+def known(name: str) -> bool:
+    return name in _NUMBERS or name in _INTERNED
+
+
+def match(view: FleetView, path: Sequence[str], accepts: Callable[[Any], bool]) -> BoolColumn:
+    """Which nodes have an attribute at ``path`` that ``accepts`` says yes to; without one: no."""
+    name, inner = path[0], path[1:]
+    if name in _INTERNED:
+        def check(value: Any) -> bool:
+            found = _descend(value, inner)
+            return found is not MISSING and accepts(found)
+
+        return view.lift(_INTERNED[name], check)
+    if name in _NUMBERS and not inner:
+        values, places = np.unique(_NUMBERS[name](view), return_inverse=True)
+        mask: BoolColumn = np.fromiter((accepts(_plain(value)) for value in values), np.bool_, len(values))[places]
+        return mask
+    return np.zeros(len(view), np.bool_)
+
+
+def values(view: FleetView, path: Sequence[str]) -> list[Any]:
+    """The attribute at ``path`` of every node, None where there is none."""
+    name, inner = path[0], path[1:]
+    if name in _INTERNED:
+        def find(value: Any) -> Any:
+            found = _descend(value, inner)
+            return None if found is MISSING else _Box(found)
+
+        boxed = view.lift(_INTERNED[name], find, object).tolist()
+        return [box.value if isinstance(box, _Box) else None for box in boxed]
+    if name in _NUMBERS and not inner:
+        return [_plain(value) for value in _NUMBERS[name](view)]
+    return [None] * len(view)
+
+
+class _Box:
+    """Keeps NumPy from taking lists apart."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _descend(value: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        if not isinstance(value, dict) or key not in value:
+            return MISSING
+        value = value[key]
+    return value
+
+
+def _plain(value: Any) -> int | float:
+    """A number as Python writes it: 16, not 16.0."""
+    number = float(value)
+    return int(number) if number.is_integer() else number

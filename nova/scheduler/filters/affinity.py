@@ -1,0 +1,124 @@
+"""Filters about where other servers are: server groups and the hints about single servers and addresses."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import numpy as np
+
+from nova.scheduler.columns import BoolColumn
+from nova.scheduler.filters.base import Filter, everything
+from nova.scheduler.plugin import Scope
+from nova.scheduler.request import AFFINITY, ANTI_AFFINITY, Request
+from nova.scheduler.view import FleetView
+
+
+class ServerGroupAffinityFilter(Filter):
+    """With the policy affinity: the hosts that have members already, or any host when none has."""
+
+    policy = AFFINITY
+
+    def applies(self, request: Request) -> bool:
+        return request.policy == self.policy
+
+    def scope(self, request: Request) -> Scope:
+        return Scope.TABLE
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        hosts = [host for host, members in request.group_hosts.items() if members > 0]
+        return view.on_hosts(hosts) if hosts else everything(view)
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return "the server group is on another host"
+
+
+class ServerGroupAntiAffinityFilter(Filter):
+    """With the policy anti-affinity: hosts with fewer members than the group's max_server_per_host."""
+
+    policy = ANTI_AFFINITY
+
+    def applies(self, request: Request) -> bool:
+        return request.policy == self.policy
+
+    def scope(self, request: Request) -> Scope:
+        return Scope.TABLE
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        assert request.spec.group is not None
+        fits: BoolColumn = view.by_host(request.group_hosts) < max(request.spec.group.max_server_per_host, 1)
+        return fits
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return "the host has as many servers of the group as it may"
+
+
+class SameHostFilter(Filter):
+    """Hint same_host: the hosts of these servers. Servers that do not exist are nowhere."""
+
+    def applies(self, request: Request) -> bool:
+        return bool(request.hint("same_host"))
+
+    def scope(self, request: Request) -> Scope:
+        return Scope.REQUEST
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        return view.on_hosts(_hosts(request, "same_host"))
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return "none of the servers of the hint same_host is on the host"
+
+
+class DifferentHostFilter(Filter):
+    """Hint different_host: all hosts but those of these servers."""
+
+    def applies(self, request: Request) -> bool:
+        return bool(request.hint("different_host"))
+
+    def scope(self, request: Request) -> Scope:
+        return Scope.REQUEST
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        return ~view.on_hosts(_hosts(request, "different_host"))
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return "a server of the hint different_host is on the host"
+
+
+def _hosts(request: Request, hint: str) -> set[str]:
+    known = request.spec.hint_hosts
+    return {known[uuid] for uuid in request.hint(hint) if uuid in known}
+
+
+class SimpleCIDRAffinityFilter(Filter):
+    """Hints build_near_host_ip and cidr (default /24): hosts whose address is in that network."""
+
+    def applies(self, request: Request) -> bool:
+        return bool(request.hint("build_near_host_ip"))
+
+    def scope(self, request: Request) -> Scope:
+        return Scope.REQUEST
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        network = self._network(request)
+        if network is None:
+            return np.zeros(len(view), np.bool_)
+
+        def near(text: str) -> bool:
+            try:
+                return ipaddress.ip_address(text) in network
+            except ValueError:
+                return False
+
+        return view.lift("host_ip", near)
+
+    @staticmethod
+    def _network(request: Request) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+        prefix = next(iter(request.hint("cidr")), "/24").removeprefix("/")
+        try:
+            return ipaddress.ip_network(f"{request.hint('build_near_host_ip')[0]}/{prefix}", strict=False)
+        except ValueError:
+            return None
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        network = self._network(request)
+        return f"the host's address is not in {network}" if network else "the hints name no network"

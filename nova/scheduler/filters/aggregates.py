@@ -1,0 +1,141 @@
+"""Filters by the metadata of a host's aggregates, and isolated hosts."""
+
+from __future__ import annotations
+
+from nova.conf import CONF
+from nova.scheduler import operators
+from nova.scheduler.columns import BoolColumn
+from nova.scheduler.filters.base import Filter
+from nova.scheduler.plugin import Scope
+from nova.scheduler.request import Request
+from nova.scheduler.view import FleetView
+
+Metadata = list[dict[str, str]]
+
+_SCOPE = "aggregate_instance_extra_specs"
+
+
+def items(text: str) -> list[str]:
+    """The parts of a comma list."""
+    return [part.strip() for part in text.split(",")]
+
+
+def gathered(aggregates: Metadata) -> dict[str, set[str]]:
+    """key -> all values that the aggregates of a host have for it, comma lists taken apart."""
+    values: dict[str, set[str]] = {}
+    for metadata in aggregates:
+        for key, value in metadata.items():
+            values.setdefault(key, set()).update(items(value))
+    return values
+
+
+class _AggregateFilter(Filter):
+    """Decides by the metadata of a host's aggregates alone."""
+
+    def scope(self, request: Request) -> Scope:
+        return Scope.REQUEST
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        return view.lift("aggregates", lambda aggregates: self.fits(aggregates, request))
+
+    def fits(self, aggregates: Metadata, request: Request) -> bool:
+        raise NotImplementedError
+
+
+class AggregateInstanceExtraSpecsFilter(_AggregateFilter):
+    """Each extra spec (unscoped, or scoped aggregate_instance_extra_specs:) matches a value of the aggregates."""
+
+    def applies(self, request: Request) -> bool:
+        return bool(self._wanted(request))
+
+    @staticmethod
+    def _wanted(request: Request) -> dict[str, str]:
+        wanted = {}
+        for key, value in request.extra_specs.items():
+            scope, colon, name = key.partition(":")
+            if not colon:
+                wanted[key] = value
+            elif scope == _SCOPE:
+                wanted[name] = value
+        return wanted
+
+    def fits(self, aggregates: Metadata, request: Request) -> bool:
+        have = gathered(aggregates)
+        return all(any(operators.match(value, wanted) for value in have.get(key, ()))
+                   for key, wanted in self._wanted(request).items())
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        have = gathered(view.text("aggregates", 0))
+        refused = [key for key, wanted in self._wanted(request).items()
+                   if not any(operators.match(value, wanted) for value in have.get(key, ()))]
+        return f"the host's aggregates do not offer {', '.join(sorted(refused))}"
+
+
+class AggregateImagePropertiesIsolation(_AggregateFilter):
+    """A property that both the image and an aggregate have must be in the aggregate's comma list."""
+
+    def applies(self, request: Request) -> bool:
+        return bool(request.properties)
+
+    def fits(self, aggregates: Metadata, request: Request) -> bool:
+        namespace = CONF.filter_scheduler.aggregate_image_properties_isolation_namespace
+        prefix = namespace + CONF.filter_scheduler.aggregate_image_properties_isolation_separator if namespace else ""
+        for key, allowed in gathered(aggregates).items():
+            if key.startswith(prefix):
+                value = request.properties.get(key.removeprefix(prefix))
+                if value is not None and value not in allowed:
+                    return False
+        return True
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return "the host's aggregates are for images with other properties"
+
+
+class AggregateMultiTenancyIsolation(_AggregateFilter):
+    """Hosts of aggregates with filter_tenant_id* metadata are for the projects named there."""
+
+    def fits(self, aggregates: Metadata, request: Request) -> bool:
+        projects = tenants(aggregates)
+        return not projects or request.spec.project_id in projects
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return "the host is for other projects"
+
+
+def tenants(aggregates: Metadata) -> set[str]:
+    """The projects that filter_tenant_id* metadata name."""
+    return {project for metadata in aggregates for key, value in metadata.items()
+            if key.startswith("filter_tenant_id") for project in items(value)}
+
+
+class AggregateTypeAffinityFilter(_AggregateFilter):
+    """Hosts of aggregates with instance_type metadata are for the flavors named there."""
+
+    def fits(self, aggregates: Metadata, request: Request) -> bool:
+        names = gathered(aggregates).get("instance_type")
+        return names is None or request.flavor.name in names
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return "the host is for other flavors"
+
+
+class IsolatedHostsFilter(Filter):
+    """Isolated images go to isolated hosts only, and (unless the option says no) nothing else goes there."""
+
+    def scope(self, request: Request) -> Scope:
+        return Scope.REQUEST
+
+    def applies(self, request: Request) -> bool:
+        return bool(CONF.filter_scheduler.isolated_images or CONF.filter_scheduler.isolated_hosts)
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        isolated = view.on_hosts(CONF.filter_scheduler.isolated_hosts)
+        if request.image is not None and request.image.id in CONF.filter_scheduler.isolated_images:
+            return isolated
+        if CONF.filter_scheduler.restrict_isolated_hosts_to_isolated_images:
+            return ~isolated
+        return isolated | True
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        isolated = view.text("host", 0) in CONF.filter_scheduler.isolated_hosts
+        return "the host is for isolated images" if isolated else "the image is for isolated hosts"

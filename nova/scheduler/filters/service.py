@@ -1,0 +1,131 @@
+"""Filters that look at the service of a host and how busy it is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from nova.conf import CONF
+from nova.scheduler import metrics
+from nova.scheduler.columns import BoolColumn, IntColumn
+from nova.scheduler.filters.base import Filter, everything
+from nova.scheduler.plugin import Scope
+from nova.scheduler.request import Request
+from nova.scheduler.view import FleetView
+
+
+class AllHostsFilter(Filter):
+    """Every node."""
+
+    def scope(self, request: Request) -> Scope:
+        return Scope.REQUEST
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        return everything(view)
+
+
+class ComputeFilter(Filter):
+    """Nodes whose nova-compute is up and enabled."""
+
+    def scope(self, request: Request) -> Scope:
+        return Scope.REQUEST
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        return view.up & ~view.disabled
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return "the compute service is disabled" if view.disabled[0] else "the compute service is down"
+
+
+class AvailabilityZoneFilter(Filter):
+    """Nodes in the requested zone. Always on."""
+
+    def applies(self, request: Request) -> bool:
+        return bool(request.spec.availability_zone)
+
+    def scope(self, request: Request) -> Scope:
+        return Scope.REQUEST
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        wanted = request.spec.availability_zone
+        return view.lift("zone", lambda zone: zone == wanted)
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return f"the host is in availability zone {view.text('zone', 0)}"
+
+
+class _LimitFilter(Filter):
+    """Nodes with less of something than a limit, which aggregates may set for their hosts (the smallest wins)."""
+
+    option = ""
+    what = ""
+    by_aggregate = False
+
+    def count(self, view: FleetView) -> IntColumn:
+        raise NotImplementedError
+
+    def _limit(self, aggregates: list[dict[str, str]]) -> float:
+        default = float(CONF.filter_scheduler[self.option])
+        if not self.by_aggregate:
+            return default
+        given = [metadata[self.option] for metadata in aggregates if self.option in metadata]
+        return min((float(value) for value in given if value.strip().isdecimal()), default=default)
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        limit = view.lift("aggregates", self._limit, np.float64) if self.by_aggregate else self._limit([])
+        fits: BoolColumn = self.count(view) < limit
+        return fits
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return f"{self.count(view)[0]} {self.what}, limit {math.floor(self._limit(view.text('aggregates', 0)))}"
+
+
+class IoOpsFilter(_LimitFilter):
+    """Nodes with fewer than max_io_ops_per_host heavy operations under way."""
+
+    option = "max_io_ops_per_host"
+    what = "operations under way"
+
+    def count(self, view: FleetView) -> IntColumn:
+        return view.num_io_ops
+
+
+class AggregateIoOpsFilter(IoOpsFilter):
+    """The same; aggregate metadata max_io_ops_per_host overrides the option."""
+
+    by_aggregate = True
+
+
+class NumInstancesFilter(_LimitFilter):
+    """Nodes with fewer than max_instances_per_host servers."""
+
+    option = "max_instances_per_host"
+    what = "servers"
+
+    def count(self, view: FleetView) -> IntColumn:
+        return view.num_instances
+
+
+class AggregateNumInstancesFilter(NumInstancesFilter):
+    """The same; aggregate metadata max_instances_per_host overrides the option."""
+
+    by_aggregate = True
+
+
+class MetricsFilter(Filter):
+    """Nodes that report every metric of [metrics]weight_setting."""
+
+    def applies(self, request: Request) -> bool:
+        return bool(CONF.metrics.weight_setting)
+
+    def scope(self, request: Request) -> Scope:
+        return Scope.REQUEST
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        names = metrics.settings(CONF.metrics.weight_setting).keys()
+        return view.lift("metrics", lambda measured: names <= measured.keys())
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        names = metrics.settings(CONF.metrics.weight_setting).keys() - view.text("metrics", 0).keys()
+        return f"the host does not report {', '.join(sorted(names))}"

@@ -1,0 +1,53 @@
+"""The operators of extra specs: how a value that a host offers is compared with what is asked."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+_NUMERIC: dict[str, Callable[[float, float], bool]] = {
+    "=": operator.ge, "==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le,
+}
+_TEXT: dict[str, Callable[[str, str], bool]] = {
+    "s==": operator.eq, "s!=": operator.ne, "s<": operator.lt, "s<=": operator.le, "s>": operator.gt,
+    "s>=": operator.ge,
+}
+
+
+def match(offered: Any, asked: str) -> bool:
+    """Whether ``offered`` satisfies ``asked``: an operator and its operand, or a plain text to equal.
+
+    ``=`` is "at least". A list that is offered satisfies ``<in>`` by one of its items, a text by a
+    part of it. What is not a number satisfies no numeric operator.
+    """
+    words = asked.split()
+    if not words:
+        return str(offered) == asked
+    first, rest = words[0], words[1:]
+    if first == "<or>":
+        alternatives = [part.strip() for part in asked.split("<or>") if part.strip()]
+        return str(offered) in alternatives
+    if first == "<in>":
+        return _contains(offered, " ".join(rest))
+    if first == "<all-in>":
+        return all(_contains(offered, word) for word in rest)
+    if first in _TEXT:
+        return _TEXT[first](str(offered), " ".join(rest))
+    if first in _NUMERIC:
+        have, wanted = _number(offered), _number(" ".join(rest))
+        return have is not None and wanted is not None and _NUMERIC[first](have, wanted)
+    return str(offered) == asked
+
+
+def _contains(offered: Any, wanted: str) -> bool:
+    if isinstance(offered, (list, tuple)):
+        return any(str(item) == wanted for item in offered)
+    return wanted in str(offered)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

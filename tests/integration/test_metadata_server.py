@@ -1,0 +1,162 @@
+"""The metadata service's HTTP server over real sockets, with patient and impatient clients."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+
+import pytest
+
+from nova.api.metadata import server as server_module
+from nova.api.metadata.server import Server
+from nova.api.metadata.service import listen
+
+
+class App:
+    """Says what it was asked; /slow waits, /big is long, /bad breaks."""
+
+    def __init__(self):
+        self.go = threading.Event()
+        self.seen = []
+
+    def __call__(self, environ, start_response):
+        self.seen.append(environ)
+        path = environ["PATH_INFO"]
+        if path == "/slow":
+            self.go.wait(5)
+        if path == "/bad":
+            raise RuntimeError("broken")
+        body = b"x" * 3_000_000 if path == "/big" else environ["wsgi.input"].read() or path.encode()
+        start_response("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+
+
+@pytest.fixture
+def served():
+    app = App()
+    server = Server(app, threads=2)
+    server.start()
+    sock = listen(("127.0.0.1", 0))
+    port = sock.getsockname()[1]
+    server.add("one", sock, {"nova.network_id": "n1"})
+    yield server, app, port
+    app.go.set()
+    server.stop(patience=1)
+
+
+def get(port, path, method="GET", body=None, headers=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection.request(method, path, body, headers or {})
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    return answer.status, data
+
+
+def raw(port, data, timeout=5):
+    with socket.create_connection(("127.0.0.1", port), timeout) as sock:
+        sock.sendall(data)
+        found = b""
+        while chunk := sock.recv(65536):
+            found += chunk
+        return found
+
+
+def test_requests_reach_the_application(served):
+    _server, app, port = served
+    assert get(port, "/a%20b?x=1") == (200, b"/a b")
+    assert app.seen[0]["QUERY_STRING"] == "x=1"
+    assert app.seen[0]["REMOTE_ADDR"] == "127.0.0.1"
+    assert app.seen[0]["nova.network_id"] == "n1"
+    assert get(port, "/", "POST", b"body") == (200, b"body")
+    assert get(port, "/big")[1] == b"x" * 3_000_000
+
+
+def test_a_body_in_pieces_and_100_continue(served):
+    _server, _app, port = served
+    with socket.create_connection(("127.0.0.1", port), 5) as sock:
+        sock.sendall(b"POST /x HTTP/1.1\r\nHost: m\r\nContent-Le")
+        time.sleep(0.05)
+        sock.sendall(b"ngth: 6\r\nExpect: 100-continue\r\n\r\n")
+        assert sock.recv(100).startswith(b"HTTP/1.1 100 Continue")
+        sock.sendall(b"abc")
+        time.sleep(0.05)
+        sock.sendall(b"def")
+        answer = b""
+        while chunk := sock.recv(1000):
+            answer += chunk
+    assert answer.endswith(b"abcdef")
+
+
+@pytest.mark.parametrize(("request_", "status"), [
+    (b"GET / HTTP/1.1\r\nbroken\r\n\r\n", b"400"),
+    (b"\x16\x03\x01 nonsense\r\n\r\n", b"400"),
+    (b"GET nowhere HTTP/1.1\r\n\r\n", b"400"),
+    (b"GET / HTTP/2.0\r\n\r\n", b"400"),
+    (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"400"),
+    (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", b"400"),
+    (b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", b"400"),
+    (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"411"),
+    (b"GET / HTTP/1.1\r\nX: " + b"y" * 20000 + b"\r\n\r\n", b"431"),
+])
+def test_broken_requests_get_a_clear_answer(served, request_, status):
+    _server, app, port = served
+    assert raw(port, request_).split()[1] == status
+    assert app.seen == []
+
+
+def test_a_broken_application_is_a_bare_500(served):
+    _server, _app, port = served
+    status, body = get(port, "/bad")
+    assert (status, body) == (500, b"")
+
+
+def test_silent_connections_do_not_block_others(served, monkeypatch):
+    _server, _app, port = served
+    monkeypatch.setattr(server_module, "PER_PEER", 50)
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    assert get(port, "/fine")[0] == 200
+    for sock in silent:
+        sock.close()
+
+
+def test_one_peer_has_few_connections(served):
+    _server, _app, port = served
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(server_module.PER_PEER)]
+    time.sleep(0.1)
+    with pytest.raises((ConnectionError, http.client.RemoteDisconnected)):
+        get(port, "/fine")
+    for sock in silent:
+        sock.close()
+    time.sleep(0.1)
+    assert get(port, "/fine")[0] == 200
+
+
+def test_a_connection_has_a_deadline(served, monkeypatch):
+    _server, _app, port = served
+    monkeypatch.setattr(server_module, "DEADLINE", 0.2)
+    with pytest.raises(ConnectionResetError):
+        raw(port, b"GET / HTTP/1.1\r\n")
+
+
+def test_sockets_come_and_go(served):
+    server, _app, port = served
+    server.remove("one")
+    time.sleep(0.1)
+    with pytest.raises(ConnectionRefusedError):
+        get(port, "/")
+
+
+def test_stop_finishes_what_has_begun(served):
+    server, app, port = served
+    answers = []
+    asking = threading.Thread(target=lambda: answers.append(get(port, "/slow")))
+    asking.start()
+    while not app.seen:
+        time.sleep(0.01)
+    threading.Timer(0.2, app.go.set).start()
+    server.stop()
+    asking.join(5)
+    assert answers == [(200, b"/slow")]

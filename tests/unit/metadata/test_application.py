@@ -1,0 +1,178 @@
+"""The metadata service as guests and proxies see it, with the conductor's answers made up."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+
+import pytest
+
+from nova import exception
+from nova.api.metadata.app import NETWORK, Application
+from nova.api.metadata.instances import Instances
+from nova.metadata.settings import Settings
+from tests.unit.metadata.test_trees import make
+
+SECRET = "shared"
+
+
+class Conductor:
+    """Stands for both interfaces; counts what it is asked."""
+
+    def __init__(self):
+        self.instance = make()
+        self.asked = 0
+        self.error = None
+
+    def by_address(self, ctx, network_id, address):
+        self.asked += 1
+        if self.error:
+            raise self.error
+        if (network_id, address) != ("n1", "10.0.0.5"):
+            raise exception.InstanceNotFound(instance_id=address)
+        return self.instance
+
+    def get(self, ctx, uuid):
+        self.asked += 1
+        if uuid != self.instance.uuid:
+            raise exception.InstanceNotFound(instance_id=uuid)
+        return self.instance
+
+    def update(self, ctx, uuid, changes):
+        self.instance.system_metadata = changes["system_metadata"]
+        return self.instance
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def conductor():
+    return Conductor()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def app(conductor, clock):
+    return Application(Instances(conductor, conductor, 15, clock), Settings(), SECRET)
+
+
+def ask(app, path, method="GET", body=b"", **environ):
+    started = []
+    environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "wsgi.input": io.BytesIO(body),
+               "CONTENT_LENGTH": str(len(body)), "REMOTE_ADDR": "10.0.0.5", **environ}
+    answer = b"".join(app(environ, lambda status, headers: started.append((status, dict(headers)))))
+    return int(started[0][0].split()[0]), answer.decode(), started[0][1]
+
+
+def guest(app, path, **more):
+    return ask(app, path, **{NETWORK: "n1", **more})
+
+
+def proxy(app, path, uuid, project="p1", secret=SECRET, **more):
+    headers = {"HTTP_X_INSTANCE_ID": uuid, "HTTP_X_TENANT_ID": project, "HTTP_X_FORWARDED_FOR": "10.0.0.5",
+               "HTTP_X_INSTANCE_ID_SIGNATURE": hmac.new(secret.encode(), uuid.encode(), hashlib.sha256).hexdigest()}
+    return ask(app, path, **{**headers, **more})
+
+
+def test_a_guest_reads_its_own_documents(app):
+    status, body, headers = guest(app, "/latest/meta-data/hostname")
+    assert (status, body) == (200, "web-one.novalocal")
+    assert headers["Content-Length"] == str(len(body))
+    assert guest(app, "/openstack/latest/meta_data.json")[2]["Content-Type"] == "application/json"
+
+
+def test_the_root_asks_nobody(app, conductor):
+    assert guest(app, "/", REMOTE_ADDR="10.0.0.99")[0] == 200
+    assert conductor.asked == 0
+
+
+def test_unknown_paths_and_guests(app):
+    assert guest(app, "/nothing")[0] == 404
+    assert guest(app, "/latest/meta-data/", REMOTE_ADDR="10.0.0.6")[0] == 404
+    assert guest(app, "/latest/meta-data/", **{NETWORK: "n2"})[0] == 404
+    assert guest(app, "/latest/meta-data/", method="DELETE")[0] == 405
+
+
+def test_head_has_the_length_and_no_body(app):
+    status, body, headers = guest(app, "/latest/meta-data/hostname", method="HEAD")
+    assert (status, body, headers["Content-Length"]) == (200, "", "17")
+
+
+def test_the_conductor_is_asked_once_in_a_while(app, conductor, clock):
+    for _ in range(3):
+        guest(app, "/latest/meta-data/hostname")
+    assert conductor.asked == 1
+    conductor.instance = make(hostname="renamed")
+    clock.now += 16
+    assert guest(app, "/latest/meta-data/hostname")[1] == "renamed.novalocal"
+
+
+def test_strangers_cannot_flood_the_bus(app, conductor, clock):
+    for _ in range(5):
+        guest(app, "/latest", REMOTE_ADDR="10.0.0.99")
+    assert conductor.asked == 1
+    clock.now += 1.5
+    guest(app, "/latest", REMOTE_ADDR="10.0.0.99")
+    assert conductor.asked == 2
+
+
+def test_an_unreachable_conductor_is_a_503_and_a_defect_a_bare_500(app, conductor):
+    conductor.error = exception.ServiceUnavailable("no answer")
+    assert guest(app, "/latest/meta-data/hostname")[0] == 503
+    conductor.error = RuntimeError("secret detail")
+    status, body, _headers = guest(app, "/latest/meta-data/hostname")
+    assert status == 500
+    assert "secret" not in body
+
+
+def test_a_proxy_speaks_for_an_instance(app, conductor):
+    uuid = conductor.instance.uuid
+    assert proxy(app, "/latest/meta-data/hostname", uuid)[1] == "web-one.novalocal"
+    assert proxy(app, "/latest/", uuid, project="p2")[0] == 404
+    assert proxy(app, "/latest/", "unknown")[0] == 404
+    assert proxy(app, "/latest/", uuid, secret="wrong")[:2] == (403, "Invalid proxy request signature.")
+
+
+@pytest.mark.parametrize("header", ["INSTANCE_ID", "TENANT_ID", "FORWARDED_FOR", "INSTANCE_ID_SIGNATURE"])
+def test_a_proxy_must_say_everything(app, conductor, header):
+    status, body, _headers = proxy(app, "/latest/", conductor.instance.uuid, **{f"HTTP_X_{header}": ""})
+    assert status == 400
+    assert header.replace("_", "-") in body.upper()
+
+
+def test_without_a_secret_there_are_no_proxies(conductor):
+    app = Application(Instances(conductor, conductor, 15), Settings())
+    assert proxy(app, "/latest/", conductor.instance.uuid, secret="")[0] == 403
+
+
+def test_a_guest_cannot_speak_as_a_proxy(app):
+    status, body, _headers = proxy(app, "/latest/meta-data/hostname", "other", **{NETWORK: "n1"})
+    assert (status, body) == (200, "web-one.novalocal")
+
+
+def test_a_password_is_posted_once_and_read_back(app):
+    path = "/openstack/latest/password"
+    assert guest(app, path)[:2] == (200, "")
+    assert guest(app, path, method="POST", body=b"c2VjcmV0")[0] == 200
+    assert guest(app, path)[:2] == (200, "c2VjcmV0")
+    assert guest(app, path, method="POST", body=b"again")[0] == 409
+
+
+def test_bad_passwords(app):
+    path = "/openstack/latest/password"
+    assert guest(app, path, method="POST", body=b"x" * 1021)[0] == 400
+    assert guest(app, path, method="POST", body=b"\xff\xfe")[0] == 400
+    assert guest(app, path, method="POST", CONTENT_LENGTH="many")[0] == 400
+    assert guest(app, "/openstack/2012-08-10/password", method="POST", body=b"x")[0] == 404
+    assert guest(app, "/openstack/latest/meta_data.json", method="POST", body=b"x")[0] == 405
+    assert guest(app, path, method="POST", body=b"x" * 1020)[0] == 200
