@@ -39,7 +39,7 @@ def validate(name: str, value: str) -> None:
 
 
 def _namespace(name: str) -> str | None:
-    space, colon, rest = name.partition(":")
+    space, colon, _item = name.partition(":")
     if not colon:
         return None
     # Numbered and named groups; "traits:" is Ironic's own.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import dataclasses
 import datetime
 import hashlib
@@ -63,10 +64,8 @@ def _ssh_blob(public: str) -> bytes:
     name = words[0].encode()
     if not blob.startswith(len(name).to_bytes(4, "big") + name):
         raise ValueError("the key is of another type than it says")
-    try:
+    with contextlib.suppress(exceptions.UnsupportedAlgorithm):
         serialization.load_ssh_public_key(f"{words[0]} {words[1]}".encode())
-    except exceptions.UnsupportedAlgorithm:
-        pass
     return blob
 
 

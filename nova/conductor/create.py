@@ -127,11 +127,8 @@ def _check_zone(connection: sa.Connection, zone: str) -> None:
 
 def _check_hosts(connection: sa.Connection, request: ServerCreate) -> None:
     for host in (request.forced_host, request.requested_host):
-        if host:
-            try:
-                services.uuid_of(connection, host, services.COMPUTE)
-            except exception.HostBinaryNotFound as error:
-                raise exception.InvalidInput(f"Compute host {host} could not be found.") from error
+        if host and not services.compute_exists(connection, host):
+            raise exception.InvalidInput(f"Compute host {host} could not be found.")
 
 
 def _group(connection: sa.Connection, request: ServerCreate, project_id: str) -> GroupSpec | None:

@@ -87,7 +87,7 @@ class Engine:
         def accept(connection: sa.Connection) -> tuple[Action, Instance]:
             instance = instances.lock(connection, uuid, project_id)
             check(operation.rules, instance, bool(ctx.is_admin),
-                  lambda: services.is_up(connection, instance.host or ""))
+                  lambda: services.host_up(connection, instance.host or ""))
             action = self.new_action(ctx, operation, instance, operation.new_data(instance, request))
             if instance.action_uuid:
                 actions.supersede(connection, instance.action_uuid)
@@ -204,7 +204,7 @@ class Engine:
             action.owner = self.core.name
             step = run.step
             host = run.operation.host_of(step) if step else ""
-            return run, not host or services.is_up(connection, host)
+            return run, not host or services.host_up(connection, host)
 
         run, host_up = self.core.db.write(take)
         caller = _context_of(run.action)
@@ -350,7 +350,7 @@ class Engine:
         host = run.operation.host_of(step)
         ctl = ConductorControl(self.core, ctx, run.instance)
         if step.when_down == "skip" and not self.core.db.read(
-                lambda connection: services.is_up(connection, host)):
+                lambda connection: services.host_up(connection, host)):
             self._host_lost(ctx, run)
             return
         run.journal.dispatches += 1

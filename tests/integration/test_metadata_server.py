@@ -137,8 +137,9 @@ def test_one_peer_has_few_connections(served):
 def test_a_connection_has_a_deadline(served, monkeypatch):
     _server, _app, port = served
     monkeypatch.setattr(server_module, "DEADLINE", 0.2)
-    with pytest.raises(ConnectionResetError):
-        raw(port, b"GET / HTTP/1.1\r\n")
+    started = time.monotonic()
+    assert raw(port, b"GET / HTTP/1.1\r\n") == b""
+    assert time.monotonic() - started < 3
 
 
 def test_sockets_come_and_go(served):

@@ -56,7 +56,8 @@ def update(req: Request) -> Response:
     servers.authorize(req, _POLICY + "update")
     tag = req.params["tag"]
     if not _VALID.fullmatch(tag):
-        raise exception.InvalidInput(f"Tag '{tag}' is invalid. It must be 1 to 60 characters long, without '/' and ','.")
+        raise exception.InvalidInput(
+            f"Tag '{tag}' is invalid. It must be 1 to 60 characters long, without '/' and ','.")
     if tag in _change(req, [tag], "add"):
         return Response(status=204)
     return Response(status=201, headers={

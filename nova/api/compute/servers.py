@@ -65,10 +65,8 @@ def update(req: Request) -> dict[str, Any]:
     """Change a server's name, description, hostname or addresses."""
     authorize(req, "os_compute_api:servers:update")
     changes = {_COLUMNS[name]: value for name, value in req.body["server"].items()}
-    if changes:
-        server = req.clients.servers.update(req.ctx, server_id(req), changes, project_id=req.scope)
-    else:
-        server = get(req)
+    server = get(req) if not changes else req.clients.servers.update(
+        req.ctx, server_id(req), changes, project_id=req.scope)
     look = servers_view.Look(req, precise_addresses=req.version >= 75)
     return {"server": servers_view.UPDATE.render(server, look)}
 

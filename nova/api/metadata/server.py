@@ -55,6 +55,8 @@ class Server:
 
     def stop(self, patience: float = 5) -> None:
         """Take no new requests and finish those that have begun, for at most ``patience`` seconds."""
+        if not self._thread.is_alive():
+            return
         with contextlib.suppress(concurrent.futures.TimeoutError):
             asyncio.run_coroutine_threadsafe(self._drain(patience), self.loop).result(patience + 5)
         self.loop.call_soon_threadsafe(self.loop.stop)

@@ -1,0 +1,137 @@
+"""os-instance-actions: what happened to a server."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from nova import exception
+from nova.api.fields import (
+    ABSENT,
+    LIMIT,
+    LINKS,
+    STRING,
+    STRING_OR_NULL,
+    TIME,
+    Array,
+    Field,
+    Getter,
+    Object,
+    Out,
+    Query,
+    View,
+)
+from nova.api.request import Request, iso_precise
+from nova.api.router import accepts
+from nova.objects.action import Action, Event
+from nova.objects.instance import Instance
+
+POLICY = "os_compute_api:os-instance-actions:"
+
+INDEX_QUERY = Query({
+    "limit": Field(LIMIT, since=58, single=58),
+    "marker": Field(STRING, since=58, single=58),
+    "changes-since": Field(TIME, since=58, single=58),
+    "changes-before": Field(TIME, since=66, single=66),
+}, strict=58)
+
+
+class Shown:
+    """An action or an event with the server's project, which policies and host ids need."""
+
+    __slots__ = ("item", "project_id")
+
+    def __init__(self, item: Action | Event, project_id: str) -> None:
+        self.item = item
+        self.project_id = project_id
+
+    def allowed(self, req: Request, rule: str) -> bool:
+        return req.allowed(POLICY + rule, {"project_id": self.project_id})
+
+
+def _time(name: str) -> Getter:
+    return lambda shown, _req: iso_precise(getattr(shown.item, name))
+
+
+def _updated(shown: Shown, _req: Request) -> str | None:
+    action: Any = shown.item
+    return iso_precise(action.updated_at or action.finish_time or action.start_time)
+
+
+def _secret(name: str, rule: str) -> Getter:
+    """An attribute that only those see who pass the policy."""
+    return lambda shown, req: getattr(shown.item, name) if shown.allowed(req, rule) else ABSENT
+
+
+def _host_id(shown: Shown, _req: Request) -> str:
+    event: Any = shown.item
+    return hashlib.sha224((shown.project_id + event.host).encode()).hexdigest() if event.host else ""
+
+
+EVENT = View([
+    Out("event", STRING, "item.event"),
+    Out("start_time", STRING_OR_NULL, _time("start_time")),
+    Out("finish_time", STRING_OR_NULL, _time("finish_time")),
+    Out("result", STRING_OR_NULL, "item.result"),
+    Out("traceback", STRING_OR_NULL, _secret("traceback", "events")),
+    Out("hostId", STRING, _host_id, since=62),
+    Out("host", STRING_OR_NULL, _secret("host", "events"), since=62),
+    Out("details", STRING_OR_NULL, _secret("details", "events:details"), since=84),
+])
+
+
+def _events(shown: Shown, req: Request) -> Any:
+    if req.version < 51 and not shown.allowed(req, "events"):
+        return ABSENT
+    action: Any = shown.item
+    # Newest first.
+    return [EVENT.render(Shown(event, shown.project_id), req) for event in reversed(action.events)]
+
+
+_ACTION = [
+    Out("action", STRING, "item.action"),
+    Out("instance_uuid", STRING, "item.instance_uuid"),
+    Out("request_id", STRING, "item.request_id"),
+    Out("user_id", STRING_OR_NULL, "item.user_id"),
+    Out("project_id", STRING_OR_NULL, "item.project_id"),
+    Out("start_time", STRING_OR_NULL, _time("start_time")),
+    Out("message", STRING_OR_NULL, "item.message"),
+    Out("updated_at", STRING_OR_NULL, _updated, since=58),
+]
+LISTED = View(_ACTION)
+ACTION = View([*_ACTION, Out("events", Array(EVENT), _events)])
+
+
+def _server(req: Request, operation: str) -> Instance:
+    """The server; actions of deleted ones are shown from 2.21. Raises InstanceNotFound."""
+    server = req.clients.servers.get(req.ctx, req.params["server_id"], req.scope, deleted=req.version >= 21)
+    req.authorize(POLICY + operation, {"project_id": server.project_id, "user_id": server.user_id})
+    return server
+
+
+@accepts(query=INDEX_QUERY, answer=Object({"instanceActions": Array(LISTED), "links": Field(LINKS, since=58)}))
+def index(req: Request) -> dict[str, Any]:
+    """List the actions of a server."""
+    server = _server(req, "list")
+    since, before = req.time("changes-since"), req.time("changes-before")
+    if since is not None and before is not None and since > before:
+        raise exception.Invalid("The value of changes-since must be less than or equal to changes-before.")
+    limit, marker = req.page()
+    paged = req.version >= 58
+    found = req.clients.actions.index(req.ctx, server.uuid, limit=limit if paged else None, marker=marker,
+                                      changes_since=since, changes_before=before)
+    answer: dict[str, Any] = {
+        "instanceActions": [LISTED.render(Shown(action, server.project_id), req) for action in found]}
+    links = req.next_links(f"servers/{server.uuid}/os-instance-actions", found, limit,
+                           found[-1].request_id if found else None) if paged else []
+    if links:
+        answer["links"] = links
+    return answer
+
+
+@accepts(answer=Object({"instanceAction": ACTION}))
+def show(req: Request) -> dict[str, Any]:
+    """Show an action of a server with its events."""
+    server = _server(req, "show")
+    action = req.clients.actions.get(req.ctx, server.uuid, req.params["id"])
+    return {"instanceAction": ACTION.render(Shown(action, server.project_id), req)}
