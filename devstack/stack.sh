@@ -72,7 +72,7 @@ start_nova() {
 }
 
 check_port() { # SERVICE PORT OPTION: taken by something else?
-    if port_in_use "$2" && ! supervisorctl status "$1" 2> /dev/null | grep -q RUNNING; then
+    if port_in_use "$2" && ! supervisorctl status "$1" 2> /dev/null | grep RUNNING > /dev/null; then
         die "port $2, which $1 wants, is in use by another program; choose another one: $3 in local.conf"
     fi
 }

@@ -311,6 +311,10 @@ class MaxRetriesExceeded(NovaException):
     )
 
 
+class UnsupportedGroupPolicy(Invalid):
+    template = "ServerGroup policy is not supported: {reason}"
+
+
 class ClaimLost(Conflict):
     """Another scheduler took the room on the host first; the loser takes an alternate."""
 

@@ -41,7 +41,7 @@ load_secrets() {
     [ ! -f "$DATA_DIR/secrets.env" ] || . "$DATA_DIR/secrets.env"
 }
 
-port_in_use() { ss -Hltn "sport = :$1" | grep -q .; }
+port_in_use() { [ -n "$(ss -Hltn "sport = :$1")" ]; }
 
 own_port() { # NAME FIRST: a port of this stack alone: the first free one from FIRST on, remembered for the next run
     local name=$1 port=$2 file=$DATA_DIR/ports.env
@@ -82,7 +82,9 @@ start_task() { # NAME FUNCTION [ARGUMENT…]: in the background, its output in a
 }
 
 last_words() { # LOG: what a background task is about
-    grep -v '^WARNING' "$1" | tail -n 1 | tr -d '\r' | cut -c1-90 || true
+    local words
+    words=$(grep -av '^WARNING' "$1" | tail -n 1 | tr -d '\r' | cut -c1-90) || true
+    echo "${words:-going on}"
 }
 
 finish_task() { # NAME WHAT: wait for it, showing that it moves
@@ -91,7 +93,7 @@ finish_task() { # NAME WHAT: wait for it, showing that it moves
     pid=${!pid}
     while kill -0 "$pid" 2> /dev/null; do
         if [ "$SECONDS" -ge "$next" ]; then
-            note "[$(clock)] $what … $(last_words "$log")"
+            note "[$(clock)] $what: $(last_words "$log")"
             next=$((SECONDS + 5))
         fi
         sleep 0.2

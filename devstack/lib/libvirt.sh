@@ -66,13 +66,19 @@ kvm_guest_starts() { # the guest image's kernel gets ten seconds to say its firs
 }
 
 remove_guests() { # those whose disks are below DATA_DIR, and no others
-    local domain
-    libvirt_answers > /dev/null 2>&1 || return 0
-    for domain in $(virsh -c qemu:///system list --all --uuid); do
-        virsh -c qemu:///system dumpxml "$domain" 2> /dev/null | grep -qF "$DATA_DIR/nova/" || continue
-        virsh -c qemu:///system destroy "$domain" > /dev/null 2>&1 || true
-        virsh -c qemu:///system undefine "$domain" --managed-save --nvram > /dev/null 2>&1 ||
-            virsh -c qemu:///system undefine "$domain" > /dev/null 2>&1 || true
-        note "removed guest $domain"
+    local domain xml pid
+    if libvirt_answers > /dev/null 2>&1; then
+        for domain in $(virsh -c qemu:///system list --all --uuid); do
+            xml=$(virsh -c qemu:///system dumpxml "$domain" 2> /dev/null) || continue
+            [[ $xml == *"$DATA_DIR/nova/"* ]] || continue
+            virsh -c qemu:///system destroy "$domain" > /dev/null 2>&1 || true
+            virsh -c qemu:///system undefine "$domain" --managed-save --nvram > /dev/null 2>&1 ||
+                virsh -c qemu:///system undefine "$domain" > /dev/null 2>&1 || true
+            note "removed guest $domain"
+        done
+    fi
+    # guests outlive their libvirtd
+    for pid in $(pgrep -f "^[^ ]*qemu-system-[^ ]* .*$DATA_DIR/nova/" || true); do
+        kill -9 "$pid" 2> /dev/null && note "ended guest process $pid"
     done
 }

@@ -80,7 +80,7 @@ check_nova() { # 1 is a warning, 2 and more are failures
 
 create_network() {
     local log=$DATA_DIR/logs/stack/network.log options=(--name "$NETWORK_NAME" --cidr "$NETWORK_CIDR")
-    if nova_manage network list 2> "$log" | grep -qw -- "$NETWORK_NAME"; then
+    if nova_manage network list 2> "$log" | grep -w -- "$NETWORK_NAME" > /dev/null; then
         note "network $NETWORK_NAME is there"
         return 0
     fi

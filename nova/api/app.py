@@ -38,13 +38,13 @@ class NoSuchAction(exception.Invalid):
     template = "There is no such action: {name}"
 
 
-def create_app(bus_transport: Any = None) -> auth.App:
+def create_app(bus_transport: Any = None, clients: Clients | None = None) -> auth.App:
     """The API as a WSGI application.
 
     ``bus_transport``: a connection to the bus, or None: made from the configuration at the first
-    request that needs it (never before a fork).
+    request that needs it (never before a fork). ``clients`` stand in for the services behind it.
     """
-    clients = Clients((lambda: bus_transport) if bus_transport is not None else lambda: bus.connect(CONF))
+    clients = clients or Clients((lambda: bus_transport) if bus_transport is not None else lambda: bus.connect(CONF))
     app = falcon.App()
     app.req_options.strip_url_path_trailing_slash = False
     app.add_sink(Dispatcher(clients, router.Router(routes.ROUTES)).serve, prefix="/")

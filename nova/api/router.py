@@ -42,7 +42,7 @@ def accepts(query: fields.Query | None = None, body: fields.Type | None = None,
     return mark
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Route:
     """One line of the table.
 

@@ -9,22 +9,57 @@ from __future__ import annotations
 
 from nova.api import versions
 from nova.api.compute import (
+    aggregates,
+    availability_zones,
     console_output,
     extensions,
+    flavor_access,
+    flavor_extra_specs,
+    flavors,
+    hypervisors,
+    image_metadata,
+    images,
+    instance_actions,
     ips,
     keypairs,
+    limits,
+    networks,
+    quota_classes,
+    quota_sets,
     removed,
+    security_group_rules,
+    security_groups,
     server_actions,
+    server_groups,
     server_metadata,
     server_tags,
     servers,
     servers_create,
     servers_list,
+    services,
 )
 from nova.api.router import Route
 
 _SERVER = "/servers/{server_id}"
 _ACTION = "/servers/{server_id}/action"
+_FLAVOR = "/flavors/{id}"
+_SPECS = "/flavors/{flavor_id}/os-extra_specs"
+_HYPERVISOR = "/os-hypervisors/{id}"
+_AGGREGATE = "/os-aggregates/{id}"
+_IMAGE = "/images/{image_id}/metadata"
+
+_FLAVORS = "os_compute_api:os-flavor-manage:"
+_EXTRA = "os_compute_api:os-flavor-extra-specs:"
+_ACCESS = "os_compute_api:os-flavor-access"
+_SERVICES = "os_compute_api:os-services:"
+_HYPERVISORS = "os_compute_api:os-hypervisors:"
+_ZONES = "os_compute_api:os-availability-zone:"
+_AGGREGATES = "os_compute_api:os-aggregates:"
+_GROUPS = "os_compute_api:os-server-groups:"
+_CLASSES = "os_compute_api:os-quota-class-sets:"
+_NETWORKS = "os_compute_api:os-networks:"
+_TENANT_NETWORKS = "os_compute_api:os-tenant-networks:"
+_SECURITY = "os_compute_api:os-security-groups:"
 
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/versions/{id}", versions.show),
@@ -75,6 +110,91 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/os-keypairs", keypairs.create, success={1: 200, 2: 201}),
     Route("GET", "/os-keypairs/{id}", keypairs.show),
     Route("DELETE", "/os-keypairs/{id}", keypairs.delete, success={1: 202, 2: 204}),
+
+    # -- flavors ----------------------------------------------------------------------------------
+    Route("GET", "/flavors", flavors.index),
+    Route("POST", "/flavors", flavors.create, _FLAVORS + "create"),
+    Route("GET", "/flavors/detail", flavors.detail),
+    Route("GET", _FLAVOR, flavors.show),
+    Route("PUT", _FLAVOR, flavors.update, _FLAVORS + "update", since=55),
+    Route("DELETE", _FLAVOR, flavors.delete, _FLAVORS + "delete", success=202),
+    Route("POST", f"{_FLAVOR}/action", flavor_access.add, f"{_ACCESS}:add_tenant_access", action="addTenantAccess"),
+    Route("POST", f"{_FLAVOR}/action", flavor_access.remove, f"{_ACCESS}:remove_tenant_access",
+          action="removeTenantAccess"),
+    Route("GET", f"{_FLAVOR}/os-flavor-access", flavor_access.index, _ACCESS),
+    Route("GET", _SPECS, flavor_extra_specs.index, _EXTRA + "index"),
+    Route("POST", _SPECS, flavor_extra_specs.create, _EXTRA + "create"),
+    Route("GET", f"{_SPECS}/{{id}}", flavor_extra_specs.show, _EXTRA + "show"),
+    Route("PUT", f"{_SPECS}/{{id}}", flavor_extra_specs.update, _EXTRA + "update"),
+    Route("DELETE", f"{_SPECS}/{{id}}", flavor_extra_specs.delete, _EXTRA + "delete"),
+
+    # -- images -----------------------------------------------------------------------------------
+    Route("GET", "/images", images.index, until=35),
+    Route("GET", "/images/detail", images.detail, until=35),
+    Route("GET", "/images/{id}", images.show, until=35),
+    Route("DELETE", "/images/{id}", images.delete, until=35, success=204),
+    Route("GET", _IMAGE, image_metadata.index, until=38),
+    Route("POST", _IMAGE, image_metadata.create, until=38),
+    Route("PUT", _IMAGE, image_metadata.update_all, until=38),
+    Route("GET", f"{_IMAGE}/{{id}}", image_metadata.show, until=38),
+    Route("PUT", f"{_IMAGE}/{{id}}", image_metadata.update, until=38),
+    Route("DELETE", f"{_IMAGE}/{{id}}", image_metadata.delete, until=38, success=204),
+
+    # -- limits and quotas (the handlers ask the policy: the project is in the URL) ---------------
+    Route("GET", "/limits", limits.index, "os_compute_api:limits"),
+    Route("GET", "/os-quota-sets/{id}", quota_sets.show),
+    Route("PUT", "/os-quota-sets/{id}", quota_sets.update),
+    Route("DELETE", "/os-quota-sets/{id}", quota_sets.delete, success=202),
+    Route("GET", "/os-quota-sets/{id}/detail", quota_sets.detail),
+    Route("GET", "/os-quota-sets/{id}/defaults", quota_sets.defaults),
+    Route("GET", "/os-quota-class-sets/{id}", quota_classes.show, _CLASSES + "show"),
+    Route("PUT", "/os-quota-class-sets/{id}", quota_classes.update, _CLASSES + "update"),
+
+    # -- hosts ------------------------------------------------------------------------------------
+    Route("GET", "/os-services", services.index, _SERVICES + "list"),
+    Route("PUT", "/os-services/{id}", services.update, _SERVICES + "update"),
+    Route("DELETE", "/os-services/{id}", services.delete, _SERVICES + "delete", success=204),
+    Route("GET", "/os-hypervisors", hypervisors.index, _HYPERVISORS + "list"),
+    Route("GET", "/os-hypervisors/detail", hypervisors.detail, _HYPERVISORS + "list-detail"),
+    Route("GET", "/os-hypervisors/statistics", hypervisors.statistics, _HYPERVISORS + "statistics", until=87),
+    Route("GET", _HYPERVISOR, hypervisors.show, _HYPERVISORS + "show"),
+    Route("GET", f"{_HYPERVISOR}/search", hypervisors.search, _HYPERVISORS + "search", until=52),
+    Route("GET", f"{_HYPERVISOR}/servers", hypervisors.servers, _HYPERVISORS + "servers", until=52),
+    Route("GET", f"{_HYPERVISOR}/uptime", hypervisors.uptime, _HYPERVISORS + "uptime", until=87),
+    Route("GET", "/os-availability-zone", availability_zones.index, _ZONES + "list"),
+    Route("GET", "/os-availability-zone/detail", availability_zones.detail, _ZONES + "detail"),
+    Route("GET", "/os-aggregates", aggregates.index, _AGGREGATES + "index"),
+    Route("POST", "/os-aggregates", aggregates.create, _AGGREGATES + "create"),
+    Route("GET", _AGGREGATE, aggregates.show, _AGGREGATES + "show"),
+    Route("PUT", _AGGREGATE, aggregates.update, _AGGREGATES + "update"),
+    Route("DELETE", _AGGREGATE, aggregates.delete, _AGGREGATES + "delete"),
+    Route("POST", f"{_AGGREGATE}/action", aggregates.add_host, _AGGREGATES + "add_host", action="add_host"),
+    Route("POST", f"{_AGGREGATE}/action", aggregates.remove_host, _AGGREGATES + "remove_host", action="remove_host"),
+    Route("POST", f"{_AGGREGATE}/action", aggregates.set_metadata, _AGGREGATES + "set_metadata",
+          action="set_metadata"),
+
+    # -- around servers ---------------------------------------------------------------------------
+    Route("GET", f"{_SERVER}/os-instance-actions", instance_actions.index),
+    Route("GET", f"{_SERVER}/os-instance-actions/{{id}}", instance_actions.show),
+    Route("GET", f"{_SERVER}/os-security-groups", security_groups.of_server),
+    Route("GET", "/os-server-groups", server_groups.index, _GROUPS + "index"),
+    Route("POST", "/os-server-groups", server_groups.create, _GROUPS + "create"),
+    Route("GET", "/os-server-groups/{id}", server_groups.show, _GROUPS + "show"),
+    Route("DELETE", "/os-server-groups/{id}", server_groups.delete, _GROUPS + "delete", success=204),
+
+    # -- networks ---------------------------------------------------------------------------------
+    Route("GET", "/os-networks", networks.index, _NETWORKS + "list", until=35),
+    Route("GET", "/os-networks/{id}", networks.show, _NETWORKS + "show", until=35),
+    Route("GET", "/os-tenant-networks", networks.tenant_index, _TENANT_NETWORKS + "list", until=35),
+    Route("GET", "/os-tenant-networks/{id}", networks.tenant_show, _TENANT_NETWORKS + "show", until=35),
+    Route("GET", "/os-security-groups", security_groups.index, _SECURITY + "get", until=35),
+    Route("POST", "/os-security-groups", security_groups.create, _SECURITY + "create", until=35),
+    Route("GET", "/os-security-groups/{id}", security_groups.show, _SECURITY + "show", until=35),
+    Route("PUT", "/os-security-groups/{id}", security_groups.update, _SECURITY + "update", until=35),
+    Route("DELETE", "/os-security-groups/{id}", security_groups.delete, _SECURITY + "delete", until=35, success=202),
+    Route("POST", "/os-security-group-rules", security_group_rules.create, _SECURITY + "rule:create", until=35),
+    Route("DELETE", "/os-security-group-rules/{id}", security_group_rules.delete, _SECURITY + "rule:delete", until=35,
+          success=202),
 
     # -- gone -------------------------------------------------------------------------------------
     *removed.routes(),

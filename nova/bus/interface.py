@@ -74,7 +74,7 @@ class Interface:
         if compiled is None:
             compiled = {
                 name: _compile(cls, name, function)
-                for name, function in vars(cls).items()
+                for name, function in list(vars(cls).items())  # another thread may be setting _methods
                 if hasattr(function, "__bus__")
             }
             cls._methods = compiled  # type: ignore[attr-defined]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from typing import Any
 
+from nova.cmd import run  # isort: skip  (silences eventlet's warning before oslo's libraries load)
+
 import cotyledon
 
 from nova import conf
+from nova.api import app, service
 from nova.conf import CONF
 
 LOG = logging.getLogger(__name__)
@@ -25,8 +27,6 @@ class Worker(cotyledon.Service):
 
     def __init__(self, worker_id: int, shared: Any) -> None:
         super().__init__(worker_id)
-        from nova.api import app, service
-
         self._server = service.Server(shared, app.create_app(), CONF.api.threads)
         self._done = threading.Event()
 
@@ -49,10 +49,8 @@ class Worker(cotyledon.Service):
 
 def main(argv: list[str] | None = None) -> int:
     conf.load(sys.argv[1:] if argv is None else argv)
-    from nova.api import service
-
     shared = service.listen(CONF.api.listen, CONF.api.port)
-    workers = CONF.api.workers or min(os.cpu_count() or 1, 8)
+    workers = run.workers_of(CONF.api.workers)
     LOG.info("Listening on %s port %s with %s workers", CONF.api.listen, CONF.api.port, workers)
     manager = cotyledon.ServiceManager()
     manager.add(Worker, workers=workers, args=(shared,))

@@ -57,9 +57,10 @@ class Run:
 class Engine:
     """One per conductor process."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, pool: concurrent.futures.Executor | None = None) -> None:
         self.core = core
-        self._pool = concurrent.futures.ThreadPoolExecutor(CONF.conductor.threads, thread_name_prefix="steps")
+        self._pool = pool or concurrent.futures.ThreadPoolExecutor(CONF.conductor.threads,
+                                                                   thread_name_prefix="steps")
 
     def stop(self) -> None:
         """Let the running conductor steps finish; queued ones are left to their leases."""

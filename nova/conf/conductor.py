@@ -5,7 +5,7 @@ from oslo_config import cfg
 OPTIONS = {
     "conductor": [
         cfg.IntOpt("workers", min=1, help="Worker processes; unset: one per CPU, at most 8."),
-        cfg.IntOpt("lease", default=30, min=2,
+        cfg.IntOpt("lease", default=30, min=0,
                    help="Seconds after which a step whose owner gave no sign is given to another. At least "
                         "twice report_interval."),
         cfg.IntOpt("recovery_interval", default=5, min=1, help="Seconds between two looks for expired leases."),

@@ -38,8 +38,8 @@ OPTIONS = {
         cfg.ListOpt("enabled_filters",
                     default=["ComputeFilter", "ComputeCapabilitiesFilter", "ImagePropertiesFilter",
                              "ServerGroupAntiAffinityFilter", "ServerGroupAffinityFilter"],
-                    help="Names of the entry points nova.scheduler.filters, in the order in which they are asked. Room, "
-                         "traits and availability zone are always checked."),
+                    help="Names of the entry points nova.scheduler.filters, in the order in which they are asked. "
+                         "Room, traits and availability zone are always checked."),
         cfg.ListOpt("weight_classes", default=["nova.scheduler.weights.all_weighers"],
                     help="Names of the entry points nova.scheduler.weighers; the default stands for all of them. Of a "
                          "dotted name only the last part counts."),

@@ -54,7 +54,7 @@ def host_zones(aggregates: Iterable[Aggregate]) -> dict[str, str]:
 
 def zone_of(connection: sa.Connection, host: str) -> str:
     """The zone of a compute host."""
-    return host_zones(index(connection)).get(host, CONF.default_availability_zone)
+    return host_zones(index(connection)).get(host, str(CONF.default_availability_zone))
 
 
 def zones(connection: sa.Connection) -> set[str]:

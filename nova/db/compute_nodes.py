@@ -44,7 +44,7 @@ class Report:
 class _Stored:
     """The rows of a host before a report."""
 
-    nodes: list[Any]
+    nodes: Sequence[Any]
     providers: dict[str, Provider]
     roots: dict[str, str]
 

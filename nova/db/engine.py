@@ -90,11 +90,24 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
 def _sqlite_connect(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None  # we say BEGIN ourselves
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.execute("PRAGMA busy_timeout=30000")
+    _use_wal(cursor)
+    cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
     connection.create_function("REGEXP", 2, _regexp, deterministic=True)
+
+
+def _use_wal(cursor: sqlite3.Cursor) -> None:
+    """The first connections to a new file may disturb each other; SQLite does not wait in this case."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def _sqlite_begin(connection: sa.Connection) -> None:

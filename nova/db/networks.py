@@ -78,7 +78,7 @@ def delete(connection: sa.Connection, uuid: str) -> None:
 # --- checks ------------------------------------------------------------------------------------
 def _checked(network: Network, uuid: str) -> Network:
     """The network with its defaults. Raises InvalidInput naming the field."""
-    cidr = _cidr(network.cidr)
+    cidr = parse_cidr(network.cidr)
     if not network.label or len(network.label) > 255:
         raise exception.InvalidInput(reason="label must have 1 to 255 characters")
     gateway = _host_address("gateway", network.gateway, cidr) if network.gateway else str(cidr[1])
@@ -103,7 +103,8 @@ def _checked(network: Network, uuid: str) -> Network:
         bridge_interface=network.bridge_interface or None, project_id=network.project_id or None)
 
 
-def _cidr(value: str) -> ipaddress.IPv4Network:
+def parse_cidr(value: str) -> ipaddress.IPv4Network:
+    """The subnet that ``value`` names. Raises InvalidInput for what cannot be the subnet of a network."""
     try:
         cidr = ipaddress.IPv4Network(value)
     except ValueError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
@@ -159,8 +160,7 @@ def add_rule(connection: sa.Connection, rule: SecurityGroupRule, project_id: str
     if 0 <= most <= len(there):
         raise exception.QuotaLimit("Quota exceeded, too many security group rules.")
     done = connection.execute(sa.insert(RULES).values(values))
-    rule.id = done.inserted_primary_key[0]
-    return rule
+    return msgspec.structs.replace(rule, id=tuple(done.inserted_primary_key or (0,))[0])
 
 
 def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None = None) -> int:

@@ -1,0 +1,20 @@
+"""Images: :func:`store` gives the back end that [image]driver names."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, cast
+
+from stevedore import driver as stevedore_driver
+
+from nova.conf import CONF
+from nova.image.base import ImageStore
+
+NAMESPACE = "nova.image.drivers"
+
+
+@functools.lru_cache(maxsize=1)
+def store() -> ImageStore:
+    """The one image back end of this process, made at first use. Raises stevedore's NoMatches for a bad name."""
+    manager: Any = stevedore_driver.DriverManager(NAMESPACE, CONF.image.driver, invoke_on_load=True)
+    return cast(ImageStore, manager.driver)

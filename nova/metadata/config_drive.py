@@ -59,7 +59,7 @@ def build(instance: Instance, path: str, settings: Settings, admin_pass: str | N
           random: Callable[[int], bytes] = os.urandom) -> None:
     """Make the image file ``path``, replacing an old one only when the new one is complete.
 
-    ``format`` iso9660 needs ``mkisofs``, vfat needs mkfs.vfat and mtools. Raises NotSupported for
+    ``format`` iso9660 needs ``mkisofs``, vfat needs mtools. Raises NotSupported for
     another format, ConfigDriveFailed when the tool is missing or fails, DiskFull without room.
     """
     if format not in ("iso9660", "vfat"):
@@ -102,7 +102,7 @@ def _make_iso(mkisofs: str, root: str, image: str) -> None:
 def _make_vfat(root: str, image: str) -> None:
     with open(image, "wb") as file:
         file.truncate(VFAT_BYTES)
-    _run(["mkfs.vfat", "-n", LABEL, image])
+    _run(["mformat", "-i", image, "-v", LABEL, "-T", str(VFAT_BYTES // 512), "-h", "64", "-s", "32", "::"])
     _run(["mcopy", "-s", "-m", "-i", image, *(os.path.join(root, name) for name in sorted(os.listdir(root))), "::/"])
 
 

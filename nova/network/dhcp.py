@@ -29,7 +29,7 @@ from nova.objects.network import Reservation
 LOG = logging.getLogger(__name__)
 
 RUN = "/run"
-_LABEL = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$")
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
 class DhcpServer:
@@ -148,7 +148,7 @@ def host_line(reservation: Reservation) -> str:
     """One line of dnsmasq's dhcp-host. Names that are no DNS labels are left out: users choose them."""
     label = reservation.hostname.split(".")[0]
     address = str(ipaddress.IPv4Address(reservation.address))
-    name = f",{label}" if _LABEL.match(label) else ""
+    name = f",{label}" if _LABEL.fullmatch(label) else ""
     return f"{reservation.mac.lower()},{address}{name}\n"
 
 

@@ -128,7 +128,7 @@ class Table:
     def __init__(self) -> None:
         self.size = 0  # rows ever used: the columns are valid up to here
         self._rows = _CHUNK
-        self.nodes = Block({**_NODE_FIELDS, **{name: np.int32 for name in POOLED}}, self._rows)
+        self.nodes = Block({**_NODE_FIELDS, **dict.fromkeys(POOLED, np.int32)}, self._rows)
         self.classes: dict[str, Block] = {}
         self.pools = {name: Pool() for name in POOLED}
         self.uuids: list[str] = []

@@ -51,14 +51,14 @@ class Plugin:
 
 
 @functools.cache
-def _found(namespace: str) -> dict[str, type[Any] | Exception]:
+def _found(namespace: str) -> dict[str, type[Any] | BaseException]:
     """Every entry point of a namespace: its class, or why it could not be loaded."""
-    failed: dict[str, type[Any] | Exception] = {}
+    failed: dict[str, type[Any] | BaseException] = {}
 
-    def note(_manager: object, entry_point: Any, error: Exception) -> None:
+    def note(_manager: Any, entry_point: Any, error: BaseException) -> None:
         failed[entry_point.name] = error
 
-    manager = extension.ExtensionManager(namespace, invoke_on_load=False, on_load_failure_callback=note)
+    manager: Any = extension.ExtensionManager(namespace, invoke_on_load=False, on_load_failure_callback=note)
     return failed | {found.name: found.plugin for found in manager}
 
 
@@ -74,7 +74,7 @@ def load(namespace: str, base: type[T], names: Sequence[str] | None, option: str
         if plugin is None:
             known = ", ".join(sorted(found)) or "none, is Nova installed?"
             raise PluginError(f"{option} names {name}, which is no entry point of {namespace} (known: {known})")
-        if isinstance(plugin, Exception):
+        if isinstance(plugin, BaseException):
             if names is None:
                 LOG.error("%s of %s cannot be loaded and is left out: %s", name, namespace, plugin)
                 continue

@@ -116,7 +116,10 @@ class ImageCache:
     def _locked(self, image_id: str, wait: bool = True) -> Iterator[bool]:
         """Hold the image's lock; yields False when ``wait`` is false and somebody else has it."""
         locks = os.path.join(self.directory, "locks")
-        os.makedirs(locks, mode=0o755, exist_ok=True)
+        if not os.path.isdir(locks):
+            os.makedirs(locks, exist_ok=True)
+            # the hypervisor's user reads the images, whatever this process's umask is
+            os.chmod(self.directory, 0o755)  # noqa: S103
         with open(os.path.join(locks, image_id), "a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -147,7 +150,10 @@ def inspect(image_id: str, path: str, disk_format: str | None) -> dict[str, Any]
         # (a VHD of fixed size has its mark at the end)
         raise refuse(f"its content is not in the format {disk_format}")
     if expected == "qcow2":
-        header = qemuimg.Qcow2Header(path)
+        try:
+            header = qemuimg.Qcow2Header(path)
+        except ValueError as error:
+            raise refuse("its content is not in the format qcow2") from error
         if header.backing is not None or header.data_file:
             raise refuse("it refers to another file")
         if header.encrypted:

@@ -97,6 +97,10 @@ class PrivateLibvirt:
         self._daemon.send_signal(signal.SIGKILL)
         self._daemon.wait(timeout=10)
 
+    def signal_daemon(self, number: signal.Signals) -> None:
+        assert self._daemon is not None
+        self._daemon.send_signal(number)
+
     def stop(self) -> None:
         with contextlib.suppress(Exception):
             for name in self.run("virsh", "-c", self.uri, "list", "--name").split():

@@ -225,8 +225,8 @@ class Lab:
         return [line for line in sh("nft", "list", "tables").stdout.splitlines() if self.tag in line]
 
 
-@pytest.fixture
-def lab(tmp_path):
+@pytest.fixture(name="lab")
+def lab_fixture(tmp_path):
     made = Lab(tmp_path)
     yield made
     made.close()

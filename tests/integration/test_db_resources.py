@@ -11,8 +11,14 @@ from nova.db import migrate
 from tests.integration.databases import mariadb, postgresql  # noqa: F401
 from tests.unit.conductor.books import Books
 from tests.unit.conductor.conftest import settings  # noqa: F401
+from tests.unit.conductor.test_aggregates import *  # noqa: F403
 from tests.unit.conductor.test_flavors import *  # noqa: F403
+from tests.unit.conductor.test_networks import *  # noqa: F403
+from tests.unit.conductor.test_nodes import *  # noqa: F403
 from tests.unit.conductor.test_quotas import *  # noqa: F403
+from tests.unit.conductor.test_security_groups import *  # noqa: F403
+from tests.unit.conductor.test_services import *  # noqa: F403
+from tests.unit.conductor.test_user_resources import *  # noqa: F403
 
 
 @pytest.fixture(scope="module", params=["postgresql", "mariadb"])
@@ -26,8 +32,6 @@ def books(request: pytest.FixtureRequest) -> Iterator[Books]:
 
 
 @pytest.fixture
-def core(books: Books) -> Iterator[Books]:
-    books.empty()
-    books.sent.__init__()  # type: ignore[misc]
-    books.counter.take()
+def core(books: Books) -> Books:
+    books.reset()
     return books

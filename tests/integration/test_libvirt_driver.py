@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import subprocess
 import threading
 import time
@@ -158,7 +159,8 @@ def test_hardware_variants_start(driver: Any, guest_image: pathlib.Path, propert
     assert driver.power_state(instance.uuid) == states.RUNNING
 
 
-def test_uefi_variables_survive_a_reboot_and_go_with_the_server(driver: Any, guest_image: pathlib.Path,
+@pytest.mark.parametrize("secure", ["disabled", "required"])
+def test_uefi_variables_survive_a_reboot_and_go_with_the_server(driver: Any, guest_image: pathlib.Path, secure: str,
                                                                 libvirt_daemon: PrivateLibvirt) -> None:
     if "COMPUTE_FIRMWARE_UEFI" not in driver.nodes()[0].provider.traits:
         pytest.skip("no UEFI firmware is installed")
@@ -166,11 +168,12 @@ def test_uefi_variables_survive_a_reboot_and_go_with_the_server(driver: Any, gue
     def variables() -> str:
         return libvirt_daemon.run("find", "/var/lib/libvirt/qemu/nvram", "-type", "f", "-printf", "%i")
 
-    instance = server({"hw_firmware_type": "uefi", "hw_machine_type": "q35"})
+    instance = server({"hw_firmware_type": "uefi", "hw_machine_type": "q35"}, {"os:secure_boot": secure})
     boot(driver, instance, kernel_disks(guest_image))
     assert driver.power_state(instance.uuid) == states.RUNNING
     first = variables()
     assert first
+    assert not os.stat(os.path.join(CONF.instances_path, instance.uuid, "disk")).st_mode & 0o077, "for nobody else"
     driver.reboot(instance, hard=True)
     assert variables() == first
     driver.destroy(instance)
@@ -393,6 +396,37 @@ def test_no_libvirt_at_all(state: pathlib.Path) -> None:
     with pytest.raises(exception.HypervisorUnavailable):
         one.start(lambda status: None)
     assert time.monotonic() - started < 10
+    one.stop()
+
+
+def test_two_guests_of_one_name(driver: Any, guest_image: pathlib.Path) -> None:
+    first = server()
+    boot(driver, first, kernel_disks(guest_image))
+    second = server(id=first.id)
+    driver.prepare(second, kernel_disks(guest_image))
+    with pytest.raises(exception.Conflict, match=first.name):
+        driver.spawn(second, Disks())
+    driver.destroy(second)
+    assert [guest.uuid for guest in driver.guests()] == [first.uuid]
+
+
+def test_a_libvirtd_that_hangs(driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt,
+                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nova.virt.libvirt.host.KEEPALIVE_INTERVAL", 1)
+    monkeypatch.setattr("nova.virt.libvirt.host.KEEPALIVE_COUNT", 2)
+    CONF.set_override("reconnect_timeout", 0, "libvirt")
+    one = LibvirtDriver("impatient")
+    one.start(lambda status: None)
+    try:
+        libvirt_daemon.signal_daemon(signal.SIGSTOP)
+        started = time.monotonic()
+        with pytest.raises(exception.HypervisorUnavailable):
+            one.guests()
+        assert time.monotonic() - started < 20
+    finally:
+        libvirt_daemon.signal_daemon(signal.SIGCONT)
+        CONF.clear_override("reconnect_timeout", "libvirt")
+    assert wait_for(lambda: one.nodes(), 20, "it goes on") != []
     one.stop()
 
 

@@ -20,7 +20,7 @@ from tests.integration.linuxnet_lab import (
     connects,
     frame,
     instance,
-    lab,  # noqa: F401 (a fixture)
+    lab_fixture,  # noqa: F401
     needs_root,
     sh,
 )
@@ -402,7 +402,8 @@ def test_a_restart_after_a_reboot_makes_all_again_with_the_rules(lab):
     lab.fresh().start([server])
     guest = lab.guest(server)
     assert guest.dhcp()["ip"] == "10.77.0.5"
-    assert netns.call(net.namespace, lambda: sh("busybox", "ping", "-c", "1", "-W", "1", "10.77.0.5", check=False)).returncode == 0
+    ping = netns.call(net.namespace, lambda: sh("busybox", "ping", "-c", "1", "-W", "1", "10.77.0.5", check=False))
+    assert ping.returncode == 0
 
 
 def test_a_restart_removes_what_belongs_to_nobody(lab):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 
 import pytest
-from oslo_config import cfg
 
 from nova import bus, exception
 from nova.api.metadata.service import MetadataService
@@ -17,8 +17,9 @@ from nova.rpcapi.engine import Guests
 from nova.rpcapi.servers import Servers
 from tests.integration.linuxnet_lab import (
     Net,
-    lab,  # noqa: F401 (a fixture)
+    lab_fixture,  # noqa: F401
     needs_root,
+    sh,
 )
 
 pytestmark = [needs_root, pytest.mark.root]
@@ -55,13 +56,10 @@ class Conductor:
 
 
 @pytest.fixture
-def service(lab, monkeypatch):  # noqa: F811
+def service(lab, monkeypatch):
     monkeypatch.setattr("nova.api.metadata.service.INTERVAL", 0.05)
-    conf = cfg.CONF
-    if not conf.config_file:
-        conf([], project="nova", default_config_files=[])
     conductor = Conductor()
-    transport = bus.connect(conf) if conf.transport_url else _in_memory(conf)
+    transport = bus.transport.messaging.get_rpc_transport(CONF, url="fake://")
     server = bus.serve(transport, CONDUCTOR, "host", [(Guests, conductor), (Servers, conductor)])
     CONF.set_override("port", _free_port(), group="metadata")
     running = MetadataService(transport)
@@ -73,15 +71,7 @@ def service(lab, monkeypatch):  # noqa: F811
     CONF.clear_override("port", group="metadata")
 
 
-def _in_memory(conf):
-    import oslo_messaging
-
-    return oslo_messaging.get_rpc_transport(conf, url="fake://")
-
-
 def _free_port():
-    import socket
-
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
@@ -102,7 +92,7 @@ def ready(guest):
     raise AssertionError("the metadata service does not answer")
 
 
-def test_guests_of_equal_addresses_read_their_own(lab, service):  # noqa: F811
+def test_guests_of_equal_addresses_read_their_own(lab, service):
     one, two = Net(), Net()
     mine, theirs = one.instance(5, hostname="mine"), two.instance(5, hostname="theirs")
     service.instances += [mine, theirs]
@@ -120,9 +110,7 @@ def test_guests_of_equal_addresses_read_their_own(lab, service):  # noqa: F811
     assert service.instances[0].system_metadata == {}
 
 
-def test_a_forged_address_reads_nothing(lab, service):  # noqa: F811
-    from tests.integration.linuxnet_lab import sh
-
+def test_a_forged_address_reads_nothing(lab, service):
     net = Net()
     thief, victim = net.instance(5), net.instance(6, hostname="victim")
     service.instances += [thief, victim]
@@ -133,7 +121,7 @@ def test_a_forged_address_reads_nothing(lab, service):  # noqa: F811
     assert fetch(guest, "/latest/meta-data/hostname", "--interface", "10.77.0.6")[0] == 0
 
 
-def test_a_network_that_comes_again_is_served_again(lab, service):  # noqa: F811
+def test_a_network_that_comes_again_is_served_again(lab, service):
     net = Net()
     instance = net.instance(5)
     service.instances.append(instance)

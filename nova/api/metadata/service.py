@@ -6,8 +6,7 @@ import logging
 import os
 import socket
 import threading
-
-import oslo_messaging as messaging
+from typing import TYPE_CHECKING
 
 from nova import bus
 from nova.api.metadata.app import NETWORK, Application
@@ -18,6 +17,9 @@ from nova.metadata import settings
 from nova.network import netns, records
 from nova.rpcapi.engine import Guests
 from nova.rpcapi.servers import Servers
+
+if TYPE_CHECKING:  # nova.bus must load oslo.messaging, to choose its threads
+    import oslo_messaging as messaging
 
 LOG = logging.getLogger(__name__)
 

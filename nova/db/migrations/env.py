@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from alembic import context
 
@@ -10,7 +10,7 @@ from nova.db import models
 from nova.db.types import Json, Utc
 
 
-def _render(kind: str, item: Any, _autogen: Any) -> str | bool:
+def _render(kind: str, item: Any, _autogen: Any) -> str | Literal[False]:
     """Revisions name our column types without the Python type inside (it is no part of the schema)."""
     if kind == "type" and isinstance(item, Json):
         return "Json(object)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import operator
 from collections.abc import Callable
@@ -17,7 +18,9 @@ from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request
 from nova.scheduler.view import FleetView
 
-_MAX_DEPTH = 32
+# A query is evaluated for every host: a user must not make that long.
+_MAX_DEPTH = 16
+_MAX_TERMS = 128
 
 
 class ComputeCapabilitiesFilter(Filter):
@@ -44,7 +47,7 @@ class ComputeCapabilitiesFilter(Filter):
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         mask = everything(view)
         for _key, path, asked in self._asked(request):
-            mask &= attributes.match(view, path, lambda offered, asked=asked: operators.match(offered, asked))
+            mask &= attributes.match(view, path, functools.partial(_satisfies, asked))
         return mask
 
     def reason(self, view: FleetView, request: Request) -> str:
@@ -53,6 +56,10 @@ class ComputeCapabilitiesFilter(Filter):
             if offered is None or not operators.match(offered, asked):
                 return f"{key} must be '{asked}', the host has {'none' if offered is None else repr(offered)}"
         return super().reason(view, request)
+
+
+def _satisfies(asked: str, offered: Any) -> bool:
+    return operators.match(offered, asked)
 
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -79,7 +86,7 @@ class JsonFilter(Filter):
         query = self._query(request)
         if not query:
             return everything(view)
-        return np.array(_evaluate(query, view, 0), np.bool_)
+        return np.array(_evaluate(query, view), np.bool_)
 
     @staticmethod
     def _query(request: Request) -> Any:
@@ -89,21 +96,32 @@ class JsonFilter(Filter):
             raise exception.NoValidHost(reason="The scheduler hint query is not valid JSON.") from None
         if not isinstance(query, list):
             raise exception.NoValidHost(reason="The scheduler hint query must be a JSON list.")
+        if _terms(query, 0) > _MAX_TERMS:
+            raise exception.NoValidHost(reason="The scheduler hint query is too long or too deep.")
         return query
 
     def reason(self, view: FleetView, request: Request) -> str:
         return "the hint query does not hold"
 
 
-def _evaluate(query: Any, view: FleetView, depth: int) -> list[bool]:
+def _terms(query: Any, depth: int) -> int:
+    """How many operators and operands a query has; too many when it is too deep."""
+    if not isinstance(query, list):
+        return 1
+    if depth > _MAX_DEPTH:
+        return _MAX_TERMS + 1
+    return sum(_terms(part, depth + 1) for part in query)
+
+
+def _evaluate(query: Any, view: FleetView) -> list[bool]:
     """The truth of a query for every node of the view."""
     if not isinstance(query, list):
         return [bool(value) for value in _operand(query, view)]
-    if not query or depth > _MAX_DEPTH:
-        raise exception.NoValidHost(reason="The scheduler hint query has an empty or too deep expression.")
+    if not query:
+        raise exception.NoValidHost(reason="The scheduler hint query has an empty expression.")
     name, arguments = query[0], query[1:]
     if name in ("and", "or", "not"):
-        parts = [_evaluate(argument, view, depth + 1) for argument in arguments]
+        parts = [_evaluate(argument, view) for argument in arguments]
         if not parts:
             return [False] * len(view)
         if name == "not":

@@ -22,6 +22,7 @@ class Capabilities:
     host_uuid: str
     cpu_info: dict[str, Any]
     guests: tuple[tuple[str, str, str], ...]
+    machines: frozenset[str] = frozenset()
     features: frozenset[str] = frozenset()
     models: frozenset[str] = frozenset()
     cpu_modes: frozenset[str] = frozenset()
@@ -42,7 +43,8 @@ def of_host(connection: libvirt.virConnect) -> Capabilities:
         for item in guest.findall("arch"):
             guests += [(item.get("name", ""), domain.get("type", ""), "exe" if mode == "exe" else mode)
                        for domain in item.findall("domain")]
-    return Capabilities(arch=arch, host_uuid=root.findtext("host/uuid", ""), guests=tuple(guests),
+    machines = frozenset(machine.text or "" for machine in root.findall(f"guest/arch[@name='{arch}']//machine"))
+    return Capabilities(arch=arch, machines=machines, host_uuid=root.findtext("host/uuid", ""), guests=tuple(guests),
                         cpu_info=_cpu_info(connection, root, cpu, arch))
 
 

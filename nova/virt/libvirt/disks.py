@@ -92,10 +92,17 @@ def make(instance: Instance, disks: Disks) -> None:
             _once(place, SWAP, _formatter("swap", instance.flavor.swap * _MIB, "swap"))
 
 
+def make_instances_path() -> None:
+    if not os.path.isdir(CONF.instances_path):
+        os.makedirs(CONF.instances_path, exist_ok=True)
+        os.chmod(CONF.instances_path, 0o755)  # noqa: S103
+
+
 def _make_directories(place: str) -> None:
-    # the hypervisor's user must reach the files; the files themselves are given to it alone
-    os.makedirs(CONF.instances_path, mode=0o755, exist_ok=True)
-    os.makedirs(place, mode=0o755, exist_ok=True)
+    # the hypervisor's user must reach the files, which libvirt gives to it alone while the guest runs
+    make_instances_path()
+    os.makedirs(place, exist_ok=True)
+    os.chmod(place, 0o711)  # noqa: S103
     for name in os.listdir(place):
         if name.endswith(".part"):
             os.unlink(os.path.join(place, name))
@@ -108,6 +115,8 @@ def _once(place: str, name: str, build: Callable[[str], None]) -> None:
     part = f"{path}.part"
     try:
         build(part)
+        # disks and config drives hold secrets
+        os.chmod(part, 0o600)
         os.rename(part, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -219,10 +228,13 @@ def _is_iso(instance: Instance) -> bool:
 
 
 def bases_in_use() -> set[str]:
-    """The paths of the images that the disks of this host's guests stand on."""
+    """The paths of the images that the disks of this host's guests stand on.
+
+    Raises OSError when a disk cannot be read: nobody may take its image for unused then.
+    """
     found = set()
     for path in _guest_disks():
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(FileNotFoundError, ValueError):
             backing = qemuimg.Qcow2Header(path).backing
             if backing:
                 found.add(backing)
@@ -242,7 +254,7 @@ def _guest_disks() -> Iterator[str]:
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(CONF.instances_path):
             if _UUID.fullmatch(entry.name):
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                     for name in os.listdir(entry.path):
                         if name in (ROOT, SWAP) or name.startswith("disk.eph"):
                             yield os.path.join(entry.path, name)

@@ -49,7 +49,10 @@ def domain_xml(instance: Instance, disks: LocalDisks, settings: Settings) -> str
 
 def machine_type(wishes: Wishes, settings: Settings) -> str:
     """The image's wish, else the operator's for the architecture, else the usual one."""
-    return wishes.image("hw_machine_type") or default_machine(settings)
+    wished = wishes.image("hw_machine_type")
+    if settings.known_machines:
+        wishes.choice("hw_machine_type", wished, settings.known_machines)
+    return wished or default_machine(settings)
 
 
 def default_machine(settings: Settings) -> str:
@@ -127,7 +130,6 @@ def _boot(domain: ET.Element, instance: Instance, disks: LocalDisks, wishes: Wis
         choice = element(os, "firmware")
         for feature in ("secure-boot", "enrolled-keys"):
             element(choice, "feature", enabled="yes" if secure else "no", name=feature)
-        element(os, "loader", secure="yes" if secure else "no")
     if disks.kernel:
         element(os, "kernel", disks.kernel)
         if disks.ramdisk:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -58,13 +57,13 @@ class LibvirtDriver(Driver):
     def start(self, on_event: EventHandler) -> None:
         if CONF.libvirt.virt_type == "lxc":
             raise exception.NotSupported("[libvirt]virt_type lxc is not supported yet.")
-        os.makedirs(CONF.instances_path, mode=0o755, exist_ok=True)
+        disks.make_instances_path()
         self._host.start()
         self._learn()
         self._events = EventReporter(self._look, self.guests, on_event)
         self._events.start()
         self._host.on_lifecycle = self._events.changed
-        self._host.on_connected = self._events.reconnected
+        self._host.on_connected = self._reconnected
 
     def stop(self) -> None:
         self._host.on_lifecycle = self._host.on_connected = None
@@ -144,6 +143,12 @@ class LibvirtDriver(Driver):
         return sorted(disks.bases_in_use())
 
     # --- inside: the host --------------------------------------------------------------------------
+    def _reconnected(self) -> None:
+        """It may be another version of libvirt now, and events may have been missed."""
+        self._found = None
+        if self._events is not None:
+            self._events.reconnected()
+
     def _learn(self) -> Capabilities:
         """Read what the host can do, once; refuse a configuration that it cannot fulfil."""
         host = self._host.call(of_host)
@@ -152,7 +157,8 @@ class LibvirtDriver(Driver):
             raise exception.NotSupported(
                 f"This host has no guests of the type {virt_type}; set [libvirt]virt_type to another one.")
         plain = settings.from_conf(self.host, host.arch, host.host_uuid,
-                                   direct_io=disks.supports_direct_io(CONF.instances_path))
+                                   direct_io=disks.supports_direct_io(CONF.instances_path),
+                                   known_machines=host.machines)
         machines = ("pc", "q35") if host.arch == "x86_64" else (domain_xml.default_machine(plain),)
         found = self._host.call(lambda connection: of_guests(connection, host, plain, machines))
         self._settings = settings.with_cpu(plain, found.cpu_modes, found.models)
@@ -215,6 +221,7 @@ class LibvirtDriver(Driver):
             self._host.call(lambda connection: _run(connection, instance, xml, fresh), instance.uuid)
 
     def _remove(self, uuid: str, keep_disks: bool) -> None:
+        disks.directory(uuid)
         with self._locks.hold(uuid):
             with contextlib.suppress(exception.GuestNotFound):
                 self._on_domain(uuid, lambda domain: (power.kill(domain), power.undefine(domain, keep_disks)))
@@ -230,7 +237,16 @@ def _run(connection: libvirt.virConnect, instance: Instance, xml: str, fresh: bo
     elif domain is not None and domain.isActive():
         power.start(domain)
         return
-    power.start(connection.defineXML(xml))
+    power.start(_define(connection, instance, xml))
+
+
+def _define(connection: libvirt.virConnect, instance: Instance, xml: str) -> libvirt.virDomain:
+    try:
+        return connection.defineXML(xml)
+    except libvirt.libvirtError as error:
+        if f"domain '{instance.name}' already exists" in error.get_error_message():
+            raise exception.Conflict(f"Another guest on the host has the name {instance.name}.") from error
+        raise
 
 
 def _find(connection: libvirt.virConnect, uuid: str) -> libvirt.virDomain | None:

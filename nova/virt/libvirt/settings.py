@@ -15,7 +15,8 @@ from nova.conf import CONF
 class Settings:
     """What the host and its operator decide for every guest.
 
-    ``owner`` is the nova-compute host that a domain belongs to. ``host_serial`` is the serial number
+    ``owner`` is the nova-compute host that a domain belongs to. ``machines``: the default machine type by
+    architecture, ``known_machines`` all of the host's (empty: not known). ``host_serial`` is the serial number
     guests show (None: the server's id; "": none). ``balloon_period`` in seconds, 0: no statistics.
     """
 
@@ -23,6 +24,7 @@ class Settings:
     virt_type: str = "kvm"
     arch: str = "x86_64"
     machines: dict[str, str] = dataclasses.field(default_factory=dict)
+    known_machines: frozenset[str] = frozenset()
     cpu_mode: str | None = None
     cpu_model: str | None = None
     cpu_flags: tuple[str, ...] = ()
@@ -33,12 +35,14 @@ class Settings:
     balloon_period: int = 10
 
 
-def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool) -> Settings:
+def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
+              known_machines: frozenset[str] = frozenset()) -> Settings:
     """As configured; the CPU is not decided yet (with_cpu)."""
     conf = CONF.libvirt
     caches = pairs("disk_cachemodes", conf.disk_cachemodes)
     return Settings(
         owner=owner, virt_type=conf.virt_type, arch=arch, machines=pairs("hw_machine_type", conf.hw_machine_type),
+        known_machines=known_machines,
         cpu_mode=conf.cpu_mode, cpu_model=conf.cpu_models[0] if conf.cpu_models else None,
         cpu_flags=tuple(conf.cpu_model_extra_flags), cache=caches.get("file", "none" if direct_io else "writeback"),
         discard=conf.hw_disk_discard, host_serial=_host_serial(conf.sysinfo_serial, host_uuid),

@@ -62,13 +62,16 @@ class Books(Core):
         """What ran since the last time, without the beginnings of transactions."""
         return [one for one in self.counter.take() if not one.startswith("BEGIN")]
 
-    def empty(self) -> None:
-        """Remove every row."""
+    def reset(self) -> None:
+        """As new: no rows, nothing sent, nothing counted."""
         def transaction(connection: sa.Connection) -> None:
             for table in models.metadata.tables.values():
                 connection.execute(sa.delete(table))
 
         self.db.write(transaction)
+        self.sent = self.scheduler = Sent()  # type: ignore[assignment]
+        self.fleet = FleetPublisher(self.sent, self.name)  # type: ignore[arg-type]
+        self.counter.take()
 
 
 def ctx(project: str = "p1", user: str = "u1") -> context.RequestContext:

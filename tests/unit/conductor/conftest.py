@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -27,12 +27,15 @@ def core(database_url: str) -> Iterator[Books]:
 
 
 @pytest.fixture
-def settings() -> Iterator[object]:
-    """oslo.config's overrides, undone after the test."""
-    from oslo_config import fixture
-
+def settings() -> Iterator[Callable[..., None]]:
+    """``settings(name, value, group=None)``, undone after the test."""
     conf.register()
-    config = fixture.Config(conf.CONF)
-    config.setUp()
-    yield config
-    config.cleanUp()
+    changed: list[tuple[str, str | None]] = []
+
+    def override(name: str, value: object, group: str | None = None) -> None:
+        conf.CONF.set_override(name, value, group)
+        changed.append((name, group))
+
+    yield override
+    for name, group in changed:
+        conf.CONF.clear_override(name, group)

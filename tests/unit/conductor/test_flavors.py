@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from nova import exception
@@ -72,10 +74,8 @@ def test_a_bad_pattern_is_the_callers_mistake(flavors: Flavors, pattern: str) ->
 def test_a_pattern_that_only_the_database_refuses(flavors: Flavors) -> None:
     """Databases know different constructs; none of them may look like a defect of ours."""
     for pattern in ("(?P<name>m1)", "(?<=m)1", r"m1(?#comment)", r"\Am1", "m{1,400}"):
-        try:
-            assert isinstance(_names(flavors, name=pattern), list)
-        except exception.InvalidInput:
-            pass
+        with contextlib.suppress(exception.InvalidInput):
+            _names(flavors, name=pattern)
 
 
 def test_sorting_and_paging_visit_everything_once(flavors: Flavors) -> None:

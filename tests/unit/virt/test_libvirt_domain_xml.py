@@ -233,7 +233,7 @@ def test_firmware() -> None:
     features = {item.get("name"): item.get("enabled") for item in root.findall("os/firmware/feature")}
     assert features["secure-boot"] == "no"
     secure = define(server({}, {"hw_firmware_type": "uefi", "os_secure_boot": "required", "hw_machine_type": "q35"}))
-    assert secure.find("os/loader").get("secure") == "yes"
+    assert secure.find("os/firmware/feature[@name='secure-boot']").get("enabled") == "yes"
     assert secure.find("features/smm").get("state") == "on"
     assert define(server()).find("os").get("firmware") is None
 
@@ -242,6 +242,8 @@ def test_the_machine_of_image_operator_and_architecture() -> None:
     assert define(server()).find("os/type").get("machine") == "pc"
     assert define(server(), machines={"x86_64": "q35"}).find("os/type").get("machine") == "q35"
     assert define(server({}, {"hw_machine_type": "pc-q35-7.2"})).find("os/type").get("machine") == "pc-q35-7.2"
+    with pytest.raises(exception.InvalidInput, match="hw_machine_type=pdp11"):
+        define(server({}, {"hw_machine_type": "pdp11"}), known_machines=frozenset({"pc"}))
     assert define(server({}, {"hw_machine_type": "pc-q35-7.2"}), ALL_DISKS).find(
         "devices/disk[@device='cdrom']/target").get("bus") == "sata"
 

@@ -1,0 +1,99 @@
+"""os-quota-sets: the limits of projects and of their users."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova.api import identity
+from nova.api.fields import BOOLEAN, INTEGER, STRING, Field, Object, Out, Plain, Query, View, is_true
+from nova.api.request import Request, whole
+from nova.api.router import accepts
+
+POLICY = "os_compute_api:os-quota-sets:"
+
+LIMIT = Plain(type=["integer", "string"], pattern="^-?[0-9]+$", minimum=-1, maximum=2147483647)
+# Resource -> the last version that shows it.
+RESOURCES = {
+    **dict.fromkeys(("instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups",
+                     "server_group_members"), None),
+    **dict.fromkeys(("injected_files", "injected_file_content_bytes", "injected_file_path_bytes"), 56),
+    **dict.fromkeys(("fixed_ips", "floating_ips", "security_groups", "security_group_rules"), 35),
+}
+UNLIMITED = -1
+
+QUERY = Query({"user_id": STRING}, strict=75)
+DEFAULTS_QUERY = Query(strict=None)
+
+
+def until(last: int | None) -> dict[str, int]:
+    """The keyword argument of a field that is there up to version ``last``."""
+    return {} if last is None else {"until": last}
+
+
+UPDATE = Object({"quota_set": Field(Object({
+    **{name: Field(LIMIT, **until(last)) for name, last in RESOURCES.items()},
+    "force": BOOLEAN,
+}), required=True)})
+
+
+def _limit(name: str) -> Out:
+    return Out(name, INTEGER, lambda quotas, _req: quotas.limits.get(name, UNLIMITED), **until(RESOURCES[name]))
+
+
+def _usage(name: str) -> Out:
+    return Out(name, Object({"limit": INTEGER, "in_use": INTEGER, "reserved": INTEGER}), lambda quotas, _req: {
+        "limit": quotas.limits.get(name, UNLIMITED), "in_use": quotas.in_use.get(name, 0), "reserved": 0,
+    }, **until(RESOURCES[name]))
+
+
+_ID = Out("id", STRING, lambda _quotas, req: req.params["id"])
+LIMITS = View([_limit(name) for name in RESOURCES])
+NAMED_LIMITS = View([_ID, *LIMITS.keys])
+USAGE = View([_ID, *(_usage(name) for name in RESOURCES)])
+
+
+def _project(req: Request, operation: str) -> str:
+    """The project of the URL, after policy and existence were checked."""
+    project = req.params["id"]
+    req.authorize(POLICY + operation, {"project_id": project})
+    identity.check_project(req, project)
+    return project
+
+
+@accepts(query=QUERY, answer=Object({"quota_set": NAMED_LIMITS}))
+def show(req: Request) -> dict[str, Any]:
+    """Show the quotas of a project or of a user in it."""
+    quotas = req.clients.quotas.get(req.ctx, _project(req, "show"), req.arg("user_id"))
+    return {"quota_set": NAMED_LIMITS.render(quotas, req)}
+
+
+@accepts(query=QUERY, answer=Object({"quota_set": USAGE}))
+def detail(req: Request) -> dict[str, Any]:
+    """Show the quotas of a project or of a user in it, and what is in use."""
+    quotas = req.clients.quotas.get(req.ctx, _project(req, "detail"), req.arg("user_id"), usage=True)
+    return {"quota_set": USAGE.render(quotas, req)}
+
+
+@accepts(query=DEFAULTS_QUERY, answer=Object({"quota_set": NAMED_LIMITS}))
+def defaults(req: Request) -> dict[str, Any]:
+    """Show the default quotas."""
+    _project(req, "defaults")
+    return {"quota_set": NAMED_LIMITS.render(req.clients.quotas.defaults(req.ctx), req)}
+
+
+@accepts(query=QUERY, body=UPDATE, answer=Object({"quota_set": LIMITS}))
+def update(req: Request) -> dict[str, Any]:
+    """Change quotas of a project or of a user in it."""
+    project, user = _project(req, "update"), req.arg("user_id")
+    body = req.body["quota_set"]
+    wanted = {name: whole(value) for name, value in body.items() if name != "force"}
+    changed = req.clients.quotas.set(req.ctx, project, wanted, user_id=user, force=is_true(body.get("force", False)))
+    return {"quota_set": LIMITS.render(changed, req)}
+
+
+@accepts(query=QUERY)
+def delete(req: Request) -> None:
+    """Give a project or a user in it the default quotas again."""
+    project = req.params["id"]
+    req.authorize(POLICY + "delete", {"project_id": project})
+    req.clients.quotas.reset(req.ctx, project, req.arg("user_id"))

@@ -1,0 +1,173 @@
+"""os-security-groups: which packets reach servers (2.1 to 2.35; the groups of a server for ever)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nova import exception
+from nova.api import formats
+from nova.api.fields import LIMIT, STRING, UUID, Array, Field, Object, Out, Plain, Query, View, string
+from nova.api.request import Request, whole
+from nova.api.router import accepts
+from nova.conf import CONF
+from nova.objects.network import SecurityGroup, SecurityGroupRule
+
+INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT, "all_tenants": STRING}, strict=None)
+SHOW_QUERY = Query(strict=None)
+
+_TEXT = string(minLength=0, maxLength=255)
+GROUP_BODY = Object({"security_group": Field(Object({
+    "name": Field(_TEXT, required=True), "description": Field(_TEXT, required=True),
+}, additional=True), required=True)}, additional=True)
+
+Groups = Mapping[int, SecurityGroup]
+
+
+def shown_id(ident: int) -> str:
+    """Groups and rules are numbers inside and uuids outside."""
+    return str(uuid.UUID(int=ident))
+
+
+def inner_id(shown: str) -> int | None:
+    """The number behind an id of :func:`shown_id`; None: there is none."""
+    if not formats.is_uuid(shown):
+        return None
+    number = uuid.UUID(shown).int
+    return number if number < 2**63 else None
+
+
+class ShownRule:
+    """A rule with the groups that it may name."""
+
+    __slots__ = ("groups", "rule")
+
+    def __init__(self, rule: SecurityGroupRule, groups: Groups) -> None:
+        self.rule = rule
+        self.groups = groups
+
+
+def _group(shown: ShownRule, _req: Request) -> dict[str, str]:
+    group = shown.groups.get(shown.rule.group_id or 0)
+    return {} if group is None else {"name": group.name, "tenant_id": group.project_id}
+
+
+def _range(shown: ShownRule, _req: Request) -> dict[str, str]:
+    return {"cidr": shown.rule.cidr} if shown.rule.cidr else {}
+
+
+_PORT = Plain(type=["integer", "null"])
+RULE = View([
+    Out("id", UUID, lambda shown, _req: shown_id(shown.rule.id)),
+    Out("parent_group_id", UUID, lambda shown, _req: shown_id(shown.rule.parent_group_id)),
+    Out("ip_protocol", Plain(type=["string", "null"]), "rule.protocol"),
+    Out("from_port", _PORT, "rule.from_port"),
+    Out("to_port", _PORT, "rule.to_port"),
+    Out("group", Object(additional=True), _group),
+    Out("ip_range", Object(additional=True), _range),
+])
+_GROUP = View([
+    Out("id", UUID, lambda group, _req: shown_id(group.id)),
+    Out("name", STRING),
+    Out("description", STRING),
+    Out("tenant_id", STRING, "project_id"),
+])
+_SHOWN = Object({"id": UUID, "name": STRING, "description": STRING, "tenant_id": STRING, "rules": Array(RULE)})
+_ONE = Object({"security_group": _SHOWN})
+_MANY = Object({"security_groups": Array(_SHOWN)})
+
+
+def _render(req: Request, group: SecurityGroup, groups: Groups) -> dict[str, Any]:
+    rules = [RULE.render(ShownRule(rule, groups), req) for rule in group.rules]
+    return {**_GROUP.render(group, req), "rules": rules}
+
+
+def by_id(groups: Sequence[SecurityGroup]) -> Groups:
+    return {group.id: group for group in groups}
+
+
+def group_id(shown: str) -> int:
+    """Raises SecurityGroupNotFound, or 400 for what can be no id."""
+    if not formats.is_uuid(shown):
+        raise exception.Invalid(f"Security group id should be uuid, not '{shown}'.")
+    ident = inner_id(shown)
+    if ident is None:
+        raise exception.SecurityGroupNotFound(security_group_id=shown)
+    return ident
+
+
+def get(req: Request, shown: str) -> SecurityGroup:
+    """Raises SecurityGroupNotFound with the id as the client knows it."""
+    try:
+        return req.clients.security_groups.get(req.ctx, group_id(shown), req.scope)
+    except exception.SecurityGroupNotFound:
+        raise exception.SecurityGroupNotFound(security_group_id=shown) from None
+
+
+def _with_peers(req: Request, group: SecurityGroup) -> dict[str, Any]:
+    """A group as it is shown; the groups that its rules name are looked up if there are any."""
+    peers: Groups = {}
+    if any(rule.group_id for rule in group.rules):
+        peers = by_id(req.clients.security_groups.index(req.ctx, group.project_id))
+    return {"security_group": _render(req, group, peers)}
+
+
+@accepts(query=INDEX_QUERY, answer=_MANY)
+def index(req: Request) -> dict[str, Any]:
+    """List security groups."""
+    everywhere = req.ctx.is_admin and req.arg("all_tenants", "0") in ("", "1", "True", "true")
+    found = req.clients.security_groups.index(req.ctx, None if everywhere else req.ctx.project_id)
+    groups, offset = by_id(found), whole(req.arg("offset") or 0)
+    page = found[offset:offset + (req.page()[0] or CONF.api.max_limit)]
+    return {"security_groups": [_render(req, group, groups) for group in page]}
+
+
+@accepts(query=SHOW_QUERY, answer=_ONE)
+def show(req: Request) -> dict[str, Any]:
+    """Show a security group."""
+    return _with_peers(req, get(req, req.params["id"]))
+
+
+def _texts(req: Request) -> tuple[str, str]:
+    wanted = req.body["security_group"]
+    name, description = wanted["name"].strip(), wanted["description"].strip()
+    for field, value in (("name", name), ("description", description)):
+        if not formats.printable(value):
+            raise exception.Invalid(f"Security group {field} has characters that are not printable.")
+    if not name:
+        raise exception.Invalid("Security group name cannot be empty.")
+    return name, description
+
+
+@accepts(body=GROUP_BODY, answer=_ONE)
+def create(req: Request) -> dict[str, Any]:
+    """Create a security group."""
+    name, description = _texts(req)
+    return {"security_group": _render(req, req.clients.security_groups.create(req.ctx, name, description), {})}
+
+
+@accepts(body=GROUP_BODY, answer=_ONE)
+def update(req: Request) -> dict[str, Any]:
+    """Rename a security group and describe it anew."""
+    name, description = _texts(req)
+    ident = get(req, req.params["id"]).id
+    return _with_peers(req, req.clients.security_groups.update(req.ctx, ident, name, description, req.scope))
+
+
+@accepts()
+def delete(req: Request) -> None:
+    """Delete a security group that no server is in."""
+    req.clients.security_groups.delete(req.ctx, get(req, req.params["id"]).id, req.scope)
+
+
+@accepts(answer=_MANY)
+def of_server(req: Request) -> dict[str, Any]:
+    """List the security groups of a server."""
+    server = req.clients.servers.get(req.ctx, req.params["server_id"], project_id=req.scope)
+    req.authorize("os_compute_api:os-security-groups:list",
+                  {"project_id": server.project_id, "user_id": server.user_id})
+    found = req.clients.security_groups.index(req.ctx, server.project_id)
+    groups = by_id(found)
+    return {"security_groups": [
+        _render(req, group, groups) for group in found if group.name in server.security_groups]}

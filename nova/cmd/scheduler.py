@@ -1,0 +1,27 @@
+"""nova-scheduler."""
+
+from __future__ import annotations
+
+import sys
+
+from nova.cmd import run
+
+
+def main() -> int:
+    """Run the workers until SIGTERM; 1 when the configuration names a filter or weigher that does not exist."""
+    from nova.conf import CONF
+    from nova.scheduler.manager import load_filters, load_weighers
+    from nova.scheduler.plugin import PluginError
+    from nova.scheduler.service import SchedulerService
+
+    def workers() -> int:
+        # Before the fork, so that a wrong name ends the service instead of every worker again and again.
+        load_filters()
+        load_weighers()
+        return run.workers_of(CONF.scheduler.workers)
+
+    try:
+        return run.run("nova-scheduler", SchedulerService, workers)
+    except PluginError as error:
+        print(f"nova-scheduler: {error}", file=sys.stderr)
+        return 1

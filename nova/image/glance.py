@@ -1,0 +1,220 @@
+"""Images in Glance (API v2)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import requests
+from keystoneauth1 import adapter, loading
+from keystoneauth1 import exceptions as keystone
+
+from nova import exception
+from nova.conf import CONF
+from nova.context import RequestContext
+from nova.image import transfer
+from nova.image.base import ImageStore
+from nova.objects.image import Image
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+GROUP = "glance"
+# Seconds without a byte after which a connection counts as dead, unless [glance]timeout says otherwise.
+TIMEOUT = 60
+PAGE = 1000
+PATCH = "application/openstack-images-v2.1-json-patch"
+# What Glance itself says of an image; everything else is a property.
+_FIELDS = frozenset(Image.__struct_fields__) - {"properties"}
+_OTHER = frozenset({"self", "file", "schema", "tags", "locations", "direct_url", "os_hash_algo", "os_hash_value",
+                    "os_hidden", "stores"})
+# Set by Glance for itself; it refuses changes of them.
+_RESERVED = ("os_glance_",)
+
+
+class GlanceStore(ImageStore):
+    """Connections are made at first use in each process, and shared by its threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: tuple[int, adapter.Adapter] | None = None
+
+    def show(self, ctx: RequestContext, image_id: str, token: str | None = None) -> Image:
+        return to_image(self._raw(ctx, image_id, token))
+
+    def index(self, ctx: RequestContext, filters: Mapping[str, str], limit: int | None = None,
+              marker: str | None = None, token: str | None = None) -> list[Image]:
+        """Newest first. ``filters`` are query parameters of Glance."""
+        found: list[Image] = []
+        while limit is None or len(found) < limit:
+            wanted = PAGE if limit is None else min(PAGE, limit - len(found))
+            query = {**filters, "limit": wanted, **({"marker": marker} if marker else {})}
+            page = self._retry(functools.partial(self._page, ctx, query, token))
+            found += [to_image(raw) for raw in page["images"]]
+            if "next" not in page or not page["images"]:
+                break
+            marker = page["images"][-1]["id"]
+        return found
+
+    def download(self, ctx: RequestContext, image_id: str, path: str) -> None:
+        raw = self._raw(ctx, image_id, None)
+        if raw.get("status") != "active":
+            raise exception.ImageNotActive(image_id=image_id)
+        try:
+            self._retry(lambda: self._download(ctx, image_id, path, raw))
+        except transfer.Incomplete as error:
+            raise exception.ImageUnacceptable(image_id=image_id, reason=str(error)) from error
+
+    def delete(self, ctx: RequestContext, image_id: str, token: str | None = None) -> None:
+        self._retry(lambda: self._request(ctx, "DELETE", self._path(image_id), token, image_id).close())
+
+    def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str],
+                       replace: bool, token: str | None = None) -> Image:
+        def change() -> Image:
+            now = self._request(ctx, "GET", self._path(image_id), token, image_id).json()
+            changes = patch(to_image(now).properties, properties, replace)
+            if not changes:
+                return to_image(now)
+            done = self._request(ctx, "PATCH", self._path(image_id), token, image_id, json=changes,
+                                 headers={"Content-Type": PATCH})
+            return to_image(done.json())
+
+        return self._retry(change)
+
+    # --- requests ---------------------------------------------------------------------------------
+    def _raw(self, ctx: RequestContext, image_id: str, token: str | None) -> dict[str, Any]:
+        found: dict[str, Any] = self._retry(
+            lambda: self._request(ctx, "GET", self._path(image_id), token, image_id).json())
+        return found
+
+    def _page(self, ctx: RequestContext, query: Mapping[str, Any], token: str | None) -> dict[str, Any]:
+        marker = str(query.get("marker", ""))
+        try:
+            page: dict[str, Any] = self._request(ctx, "GET", "/v2/images", token, marker, params=query).json()
+        except (exception.ImageNotFound, exception.InvalidInput) as error:
+            if marker:
+                raise exception.MarkerNotFound(marker=marker) from error
+            raise
+        return page
+
+    def _download(self, ctx: RequestContext, image_id: str, path: str, raw: Mapping[str, Any]) -> None:
+        digest = None
+        if raw.get("os_hash_algo") and raw.get("os_hash_value"):
+            digest = (str(raw["os_hash_algo"]), str(raw["os_hash_value"]))
+        elif raw.get("checksum"):
+            digest = ("md5", str(raw["checksum"]))
+        answer = self._request(ctx, "GET", self._path(image_id) + "/file", None, image_id, stream=True)
+        with contextlib.closing(answer):
+            if answer.status_code == 204:
+                raise exception.ImageUnacceptable(image_id=image_id, reason="it has no data")
+            size = transfer.save(_chunks(answer), path, raw.get("size"), digest)
+        LOG.info("Image %s downloaded: %d bytes", image_id, size)
+
+    def _retry(self, function: Callable[[], T]) -> T:
+        """Try again what failed on the way; what Glance decided stands."""
+        for left in range(CONF.glance.num_retries, -1, -1):
+            try:
+                return function()
+            except (exception.ImageBackendUnavailable, transfer.Incomplete) as error:
+                if not left:
+                    raise
+                LOG.warning("Glance failed, trying again: %s", error)
+                time.sleep(1)
+        raise AssertionError("not reached")
+
+    def _request(self, ctx: RequestContext, method: str, path: str, token: str | None, image_id: str,
+                 **more: Any) -> requests.Response:
+        """One request; every failure is one of ImageStore's errors."""
+        headers = {**more.pop("headers", {}), "X-OpenStack-Request-ID": ctx.global_id or ctx.request_id}
+        try:
+            client = self._client()
+            if token:
+                # The service's own credentials only find the endpoint.
+                headers["X-Auth-Token"] = token
+                more["authenticated"] = False
+            answer = client.request(path, method, headers=headers, raise_exc=False,
+                                    endpoint_override=self._endpoint(client), **more)
+        except keystone.ClientException as error:
+            raise exception.ImageBackendUnavailable(reason=type(error).__name__) from error
+        return _checked(answer, image_id, bool(token))
+
+    def _client(self) -> adapter.Adapter:
+        """The adapter of this process: one made before a fork must not be shared."""
+        with self._lock:
+            if self._made is None or self._made[0] != os.getpid():
+                auth = loading.load_auth_from_conf_options(CONF, GROUP) if CONF.glance.auth_type else None
+                session = loading.load_session_from_conf_options(
+                    CONF, GROUP, auth=auth, timeout=CONF.glance.timeout or TIMEOUT)
+                client = loading.load_adapter_from_conf_options(
+                    CONF, GROUP, session=session, auth=auth, service_type=CONF.glance.service_type or "image",
+                    **({} if CONF.glance.valid_interfaces else {"interface": ["internal", "public"]}))
+                self._made = os.getpid(), client
+            return self._made[1]
+
+    @staticmethod
+    def _endpoint(client: adapter.Adapter) -> str:
+        found = CONF.glance.endpoint_override or client.get_endpoint()
+        if not found:
+            raise exception.ImageBackendUnavailable(reason="the catalog has no endpoint of it")
+        return str(found).rstrip("/").removesuffix("/v2")
+
+    @staticmethod
+    def _path(image_id: str) -> str:
+        # Ids come from users: only what cannot be another path is asked for.
+        if not image_id.replace("-", "").replace("_", "").isalnum() or not image_id.isascii():
+            raise exception.ImageNotFound(image_id=image_id)
+        return f"/v2/images/{image_id}"
+
+
+def _chunks(answer: requests.Response) -> Iterator[bytes]:
+    try:
+        yield from answer.iter_content(transfer.CHUNK)
+    except requests.RequestException as error:
+        raise transfer.Incomplete(f"the connection broke: {type(error).__name__}") from error
+
+
+def _checked(answer: requests.Response, image_id: str, user: bool) -> requests.Response:
+    status = answer.status_code
+    if status < 400:
+        return answer
+    answer.close()
+    if status == 404:
+        raise exception.ImageNotFound(image_id=image_id)
+    if status == 403 or (status == 401 and user):
+        raise exception.ImageNotAuthorized(image_id=image_id)
+    if status == 409:
+        raise exception.Conflict(f"Image {image_id} is in use.")
+    if status == 413:
+        raise exception.QuotaLimit("Image metadata limit exceeded")
+    if status == 400:
+        raise exception.InvalidInput(reason="the image service refused the request")
+    raise exception.ImageBackendUnavailable(reason=f"it answered {status}")
+
+
+def to_image(raw: Mapping[str, Any]) -> Image:
+    """Glance's description of an image as Nova's."""
+    fields = {name: raw[name] for name in _FIELDS if raw.get(name) is not None}
+    properties = {name: str(value) for name, value in raw.items()
+                  if name not in _FIELDS and name not in _OTHER and value is not None}
+    return Image(**fields, properties=properties)
+
+
+def patch(now: Mapping[str, str], wanted: Mapping[str, str], replace: bool) -> list[dict[str, str]]:
+    """The JSON patch that brings the properties of an image from ``now`` to ``wanted``."""
+    changes = [{"op": "replace" if name in now else "add", "path": _pointer(name), "value": value}
+               for name, value in wanted.items() if now.get(name) != value]
+    if replace:
+        changes += [{"op": "remove", "path": _pointer(name)} for name in now
+                    if name not in wanted and not name.startswith(_RESERVED)]
+    return changes
+
+
+def _pointer(name: str) -> str:
+    return "/" + name.replace("~", "~0").replace("/", "~1")

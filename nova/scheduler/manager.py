@@ -1,0 +1,81 @@
+"""Answers for :class:`nova.rpcapi.scheduler.Scheduler`."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from nova import context, exception
+from nova.conf import CONF
+from nova.objects.scheduling import FleetDelta, RequestSpec, Selection, Verdict
+from nova.scheduler import plugin
+from nova.scheduler.filters.base import Filter
+from nova.scheduler.follow import Follower
+from nova.scheduler.hosts import Fleet
+from nova.scheduler.request import Request
+from nova.scheduler.select import Planner
+from nova.scheduler.weighers.base import Weigher
+
+LOG = logging.getLogger(__name__)
+
+FILTERS = "nova.scheduler.filters"
+WEIGHERS = "nova.scheduler.weighers"
+_ALL_WEIGHERS = "all_weighers"
+
+# Seconds that a request waits for the first reading of the fleet.
+_PATIENCE = 20.0
+
+
+def load_filters() -> list[Filter]:
+    """The enabled filters. Raises PluginError for a name that does not exist."""
+    return plugin.load(FILTERS, Filter, CONF.filter_scheduler.enabled_filters, "[filter_scheduler]enabled_filters")
+
+
+def load_weighers() -> list[Weigher]:
+    """The enabled weighers. Raises PluginError for a name that does not exist."""
+    names = [name.rpartition(".")[2] for name in CONF.filter_scheduler.weight_classes]
+    return plugin.load(WEIGHERS, Weigher, None if _ALL_WEIGHERS in names else names,
+                       "[filter_scheduler]weight_classes")
+
+
+class SchedulerManager:
+    """The answers, from a fleet that somebody else keeps fresh."""
+
+    def __init__(self, fleet: Fleet, planner: Planner, follower: Follower) -> None:
+        self._fleet = fleet
+        self._planner = planner
+        self._follower = follower
+
+    def select(self, ctx: context.RequestContext, spec: RequestSpec) -> list[list[Selection]]:
+        """See :meth:`nova.rpcapi.scheduler.Scheduler.select`. What is chosen counts as used at once."""
+        self._wait()
+        started, request = time.perf_counter(), Request(spec)
+        with self._fleet.view() as view:
+            try:
+                choices = self._planner.plan(view, request)
+            except exception.NoValidHost as error:
+                LOG.info("No host for %d x %s of project %s: %s", request.count, spec.flavor.name, spec.project_id,
+                         error.kwargs.get("reason") or error)
+                raise
+            self._fleet.commit(view.planned, sorted({choice.row for choice in choices}), request.resources)
+            selections = [[self._fleet.selection(row) for row in (choice.row, *choice.alternates)]
+                          for choice in choices]
+        hosts = sorted({found[0].node for found in selections})
+        LOG.info("%d x %s goes to %s%s (%d nodes, %.1f ms)", request.count, spec.flavor.name, ", ".join(hosts[:5]),
+                 f" and {len(hosts) - 5} more" if len(hosts) > 5 else "", len(self._fleet),
+                 (time.perf_counter() - started) * 1000)
+        return selections
+
+    def explain(self, ctx: context.RequestContext, spec: RequestSpec) -> list[Verdict]:
+        """See :meth:`nova.rpcapi.scheduler.Scheduler.explain`. Changes nothing."""
+        self._wait()
+        with self._fleet.view() as view:
+            return self._planner.explain(view, Request(spec))
+
+    def delta(self, ctx: context.RequestContext, delta: FleetDelta) -> None:
+        self._follower.delta(delta)
+
+    def _wait(self) -> None:
+        """Until the fleet has been read for the first time."""
+        if not self._follower.ready.wait(_PATIENCE):
+            raise exception.ServiceUnavailable("The scheduler has not been able to read the fleet yet.")

@@ -1,0 +1,143 @@
+"""Plan: hosts for all servers of a request, one after the other, each seeing those before it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects.scheduling import Verdict
+from nova.scheduler import stages
+from nova.scheduler.feasible import answer, feasible, summary
+from nova.scheduler.filters.base import Filter
+from nova.scheduler.rank import Ranking
+from nova.scheduler.request import AFFINITY, ANTI_AFFINITY, SOFT_AFFINITY, SOFT_ANTI_AFFINITY, Request
+from nova.scheduler.view import FleetView
+from nova.scheduler.weighers.base import Weigher
+
+# What enforces a policy; without it a request of that policy must fail rather than be ignored.
+_ENFORCERS = {
+    AFFINITY: "ServerGroupAffinityFilter", ANTI_AFFINITY: "ServerGroupAntiAffinityFilter",
+    SOFT_AFFINITY: "ServerGroupSoftAffinityWeigher", SOFT_ANTI_AFFINITY: "ServerGroupSoftAntiAffinityWeigher",
+}
+
+
+class Choice(msgspec.Struct):
+    """Rows of the table: the host of one server, and further ones that fit it."""
+
+    row: int
+    alternates: list[int]
+
+
+class Planner:
+    """Chooses with a fixed set of plugins. Knows nothing of threads, buses or how the view came to be."""
+
+    def __init__(self, filters: Sequence[Filter], weighers: Sequence[Weigher],
+                 rng: random.Random | None = None) -> None:
+        self._filters = list(filters)
+        self._weighers = list(weighers)
+        self._names = {each.name for each in (*filters, *weighers)}
+        self._random = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
+
+    def plan(self, view: FleetView, request: Request) -> list[Choice]:
+        """A choice for each server, in order; what is planned counts in ``view.planned`` afterwards.
+
+        Raises NoValidHost when not all of them fit (then the view is of no more use).
+        """
+        self._check_policy(request)
+        chain = stages.chain(request, self._filters)
+        mask, refused = feasible(view, request, chain)
+        rows = np.flatnonzero(mask)
+        if not rows.size:
+            raise exception.NoValidHost(reason=_why(view, request, refused))
+        ranking = Ranking(view, rows, request, self._weighers, chain)
+        wanted = 0 if request.forced else request.spec.alternates
+        chosen: list[int] = []
+        pool: list[int] = []
+        for _ in range(request.count):
+            if not len(ranking):
+                raise exception.NoValidHost(reason="There are not enough hosts available.")
+            position = self._pick(ranking)
+            row = int(ranking.rows[position])
+            if request.count == 1:
+                # As if it had not been placed: that is how things are when it fails on its host.
+                pool = _best_rows(ranking, wanted + 1)
+            view.planned.consume(row, request.resources)
+            request.place(view.at(row).text("host", 0))
+            chosen.append(row)
+            ranking.consumed(position)
+        if request.count > 1:
+            pool = _best_rows(ranking, (wanted + 1) * request.count)
+        alternates = _alternates(chosen, pool, wanted)
+        return [Choice(row, others) for row, others in zip(chosen, alternates, strict=True)]
+
+    def _pick(self, ranking: Ranking) -> int:
+        """The position of the host to take: the best, or a random one of the best as the options say."""
+        subset = min(CONF.filter_scheduler.host_subset_size, len(ranking))
+        if CONF.filter_scheduler.shuffle_best_same_weighed_hosts:
+            equal = ranking.equal_best()
+            if len(equal) >= subset:
+                return int(equal[self._random.randrange(len(equal))])
+        if subset == 1:
+            return int(ranking.weights.argmax())
+        return int(ranking.best(subset)[self._random.randrange(subset)])
+
+    def _check_policy(self, request: Request) -> None:
+        needed = _ENFORCERS.get(request.policy or "")
+        if needed and needed not in self._names and not request.forced:
+            raise exception.UnsupportedGroupPolicy(reason=f"{needed} not configured")
+
+    def explain(self, view: FleetView, request: Request) -> list[Verdict]:
+        """Every node: who refused it first and why, or its weight; the best first, then the refused by name."""
+        chain = stages.chain(request, self._filters)
+        mask, blame = view.alive.copy(), np.full(len(view), -1)
+        for index, each in enumerate(chain):
+            passed = answer(each, view, request, mask)
+            blame[mask & ~passed] = index
+            mask &= passed
+        verdicts = []
+        for row in np.flatnonzero(blame >= 0).tolist():
+            one, each = view.at(row), chain[blame[row]]
+            verdicts.append(Verdict(host=one.text("host", 0), node=one.text("node", 0), refused_by=each.name,
+                                    reason=each.reason(one, request)))
+        verdicts.sort(key=lambda verdict: (verdict.host, verdict.node))
+        ranking = Ranking(view, np.flatnonzero(mask), request, self._weighers, chain)
+        passed_verdicts = []
+        for position in ranking.best(len(ranking)).tolist() if len(ranking) else []:
+            one = view.at(int(ranking.rows[position]))
+            passed_verdicts.append(Verdict(host=one.text("host", 0), node=one.text("node", 0),
+                                           weight=float(ranking.weights[position])))
+        return passed_verdicts + verdicts
+
+
+def _why(view: FleetView, request: Request, refused: Sequence[tuple[str, int]]) -> str:
+    """Why no host fits, for the user."""
+    if not refused:
+        return "No compute hosts are registered."
+    return f"Requested {request.count}; {summary(refused)}."
+
+
+def _best_rows(ranking: Ranking, count: int) -> list[int]:
+    """The best rows, best first."""
+    return ranking.rows[ranking.best(count)].tolist() if len(ranking) and count > 1 else []
+
+
+def _alternates(chosen: Sequence[int], pool: Sequence[int], wanted: int) -> list[list[int]]:
+    """For each chosen row, up to ``wanted`` others of the pool.
+
+    Spread over it, so that many servers do not all fall back on the same two hosts.
+    """
+    found, start = [], 0
+    for row in chosen:
+        others: list[int] = []
+        for step in range(min(len(pool), wanted + 1)):
+            other = pool[(start + step) % len(pool)]
+            if other != row and len(others) < wanted:
+                others.append(other)
+        start += wanted
+        found.append(others)
+    return found

@@ -1,0 +1,71 @@
+"""nova-scheduler: one process that answers, follows the fleet and says that it lives."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from nova import bus, context
+from nova.conf import CONF
+from nova.periodic import Periodic
+from nova.rpcapi import SCHEDULER, engine
+from nova.rpcapi.scheduler import Scheduler
+from nova.scheduler.follow import Follower
+from nova.scheduler.hosts import Fleet
+from nova.scheduler.manager import SchedulerManager, load_filters, load_weighers
+from nova.scheduler.select import Planner
+
+if TYPE_CHECKING:  # nova.bus must be the one that imports it first
+    import oslo_messaging as messaging
+
+LOG = logging.getLogger(__name__)
+
+BINARY = "nova-scheduler"
+# Services say in their heartbeat which release they are, so that mixed ones can be told apart.
+SERVICE_VERSION = 1
+
+_PAGE = 500
+
+
+class SchedulerService:
+    """One scheduler process's worth: start(), stop() drains.
+
+    ``worker`` tells the processes of one host apart; the first of them says that the service lives.
+    Raises PluginError when the configuration names a plugin that does not exist.
+    """
+
+    def __init__(self, transport: messaging.RPCTransport, worker: int = 0, host: str | None = None) -> None:
+        self.host = host or CONF.host
+        self._transport = transport
+        self._worker = worker
+        fleet = Fleet()
+        conductor = bus.client(transport, engine.Fleet)
+        self._follower = Follower(fleet, lambda marker: conductor.page(context.admin(), marker, _PAGE))
+        self.manager = SchedulerManager(fleet, Planner(load_filters(), load_weighers()), self._follower)
+        self._heartbeat = bus.client(transport, engine.Heartbeat)
+        self._registered = False
+        self._beats = Periodic("heartbeat", CONF.report_interval, self._beat)
+        self._server: messaging.RPCServer | None = None
+
+    def start(self) -> None:
+        """Returns when requests are taken; they wait for the first reading of the fleet."""
+        # Listening first: a delta between the reading and the listening would be lost unnoticed.
+        self._server = bus.serve(self._transport, SCHEDULER, f"{self.host}:{self._worker}", [(Scheduler, self.manager)])
+        self._follower.start()
+        if self._worker == 0:
+            self._beats.start()
+        LOG.info("nova-scheduler is ready")
+
+    def stop(self) -> None:
+        """Take no new requests and finish those under way."""
+        if self._server is not None:
+            self._server.stop()
+            self._server.wait()
+        self._beats.stop()
+        self._follower.stop()
+
+    def _beat(self) -> None:
+        if not self._registered:
+            self._heartbeat.register(context.admin(), self.host, BINARY, SCHEDULER, SERVICE_VERSION)
+            self._registered = True
+        self._heartbeat.beat(context.admin(), self.host, BINARY, [])

@@ -1,0 +1,168 @@
+"""What is always checked, whatever filters are enabled: named hosts, traits, aggregates, room."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nova.conf import CONF
+from nova.scheduler.columns import BoolColumn
+from nova.scheduler.filters.aggregates import Metadata, tenants
+from nova.scheduler.filters.base import Filter, everything
+from nova.scheduler.filters.service import AvailabilityZoneFilter
+from nova.scheduler.plugin import Scope
+from nova.scheduler.request import Request
+from nova.scheduler.view import FleetView
+
+
+class _Stage(Filter):
+    def scope(self, request: Request) -> Scope:
+        return Scope.REQUEST
+
+
+class IgnoredHosts(_Stage):
+    """Not the hosts that the request rules out."""
+
+    def applies(self, request: Request) -> bool:
+        return bool(request.spec.ignore_hosts)
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        return ~view.on_hosts(request.spec.ignore_hosts)
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return "the host was tried already or is ruled out by the request"
+
+
+class RequestedHost(_Stage):
+    """Only the host and node that the request names; forced host names are compared case-insensitively."""
+
+    def applies(self, request: Request) -> bool:
+        spec = request.spec
+        return bool(spec.force_host or spec.force_node or spec.requested_host or spec.requested_node)
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        spec, mask = request.spec, everything(view)
+        if spec.force_host:
+            forced = spec.force_host.lower()
+            mask &= view.lift("host", lambda host: host.lower() == forced)
+        if spec.requested_host:
+            mask &= view.on_hosts([spec.requested_host])
+        for node in (spec.force_node, spec.requested_node):
+            if node:
+                mask &= view.lift("node", node.__eq__)
+        return mask
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return "the request names another host"
+
+
+class DisabledHosts(_Stage):
+    """Not the hosts whose service is disabled, even if they are forced."""
+
+    def applies(self, request: Request) -> bool:
+        return request.forced  # else a matter of the ComputeFilter, which knows down hosts too
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        return ~view.disabled
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return "the compute service is disabled"
+
+
+class Traits(_Stage):
+    """Nodes that have all required and none of the forbidden traits."""
+
+    def applies(self, request: Request) -> bool:
+        return bool(request.required_traits or request.forbidden_traits)
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        required, forbidden = request.required_traits, request.forbidden_traits
+        return view.lift("traits", lambda traits: required.issubset(traits) and forbidden.isdisjoint(traits))
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        have = set(view.text("traits", 0))
+        missing, unwanted = request.required_traits - have, request.forbidden_traits & have
+        parts = [f"lacks {', '.join(sorted(missing))}"] if missing else []
+        parts += [f"has {', '.join(sorted(unwanted))}"] if unwanted else []
+        return "the host " + " and ".join(parts)
+
+
+class TenantAggregates(_Stage):
+    """A project that filter_tenant_id* metadata of aggregates name only gets hosts of these aggregates."""
+
+    def applies(self, request: Request) -> bool:
+        return bool(CONF.scheduler.limit_tenants_to_placement_aggregate)
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        own = view.lift("aggregates", lambda aggregates: request.spec.project_id in tenants(aggregates))
+        if own.any() or CONF.scheduler.placement_aggregate_required_for_tenants:
+            return own
+        return everything(view)
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return "no aggregate of the host is for the project"
+
+
+class IsolatedAggregates(_Stage):
+    """Hosts of aggregates with trait:X=required metadata are for servers that require all these traits."""
+
+    def applies(self, request: Request) -> bool:
+        return bool(CONF.scheduler.enable_isolated_aggregate_filtering)
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        return view.lift("aggregates", lambda aggregates: _isolating(aggregates) <= request.required_traits)
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        traits = _isolating(view.text("aggregates", 0)) - request.required_traits
+        return f"the host is for servers that require {', '.join(sorted(traits))}"
+
+
+def _isolating(aggregates: Metadata) -> set[str]:
+    return {key.removeprefix("trait:") for metadata in aggregates for key, value in metadata.items()
+            if key.startswith("trait:") and value == "required"}
+
+
+class Room(Filter):
+    """Nodes with enough left of one resource class, in an amount that they hand out."""
+
+    def __init__(self, resource_class: str) -> None:
+        self.resource_class = resource_class
+
+    @property
+    def name(self) -> str:
+        return self.resource_class
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        name, amount = self.resource_class, request.resources[self.resource_class]
+        offered: BoolColumn = view.inventory(name, "offered").astype(np.bool_, copy=False)
+        mask: BoolColumn = offered & (view.used(name) + amount <= view.inventory(name, "capacity"))
+        mask &= view.inventory(name, "min_unit") <= amount
+        mask &= view.inventory(name, "max_unit") >= amount
+        steps = view.inventory(name, "step_size")
+        uneven = steps > 1
+        if uneven.any():
+            mask &= ~uneven | (amount % np.maximum(steps, 1) == 0)
+        return mask
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        name, amount = self.resource_class, request.resources[self.resource_class]
+        value = {field: view.inventory(name, field)[0] for field in ("offered", "min_unit", "max_unit", "step_size")}
+        if not value["offered"]:
+            return f"the host offers no {name}"
+        free = float(view.free(name)[0])
+        if amount > free:
+            return f"asked {amount}, free {free:g}"
+        return (f"asked {amount}, the host gives {value['min_unit']:g} to {value['max_unit']:g} "
+                f"in steps of {value['step_size']:g}")
+
+
+_BEFORE: tuple[Filter, ...] = (IgnoredHosts(), RequestedHost(), DisabledHosts(), Traits(), TenantAggregates(),
+                               IsolatedAggregates())
+_ZONE = AvailabilityZoneFilter()
+
+
+def chain(request: Request, filters: list[Filter]) -> list[Filter]:
+    """All that this request has to pass, in order. Forced hosts skip the zone and the enabled filters."""
+    enabled = [] if request.forced else [
+        _ZONE, *(each for each in filters if not isinstance(each, AvailabilityZoneFilter))]
+    asked = [*_BEFORE, *enabled, *(Room(name) for name in sorted(request.resources))]
+    return [each for each in asked if each.applies(request)]

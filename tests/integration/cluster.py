@@ -1,0 +1,231 @@
+"""A whole Nova as separate processes, as an operator runs it: API, conductors, schedulers, computes.
+
+::
+
+    with Cluster(rabbitmq.new_vhost(), database_url) as nova:
+        server_id = nova.api.boot("web")
+        nova.kill("compute-1")
+        nova.start("compute-1")
+        nova.api.wait(server_id, "ACTIVE")
+        nova.audit()
+
+The processes are named api, conductor-1, scheduler-1, compute-1 and so on. All waiting is bounded; everything
+that was started is killed at the end.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
+
+import pytest
+import requests
+
+from tests.integration.client import Client
+from tests.integration.processes import Process, eventually, free_port
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+Options = Mapping[str, Mapping[str, Any]]
+# The clusters of this test session that have not ended; their logs are shown when a test fails.
+RUNNING: list[Cluster] = []
+# What a loaded machine with two cores needs until all services have started, in seconds.
+_START = 90.0
+
+
+class Cluster:
+    """``options`` are sections of nova.conf that go beyond those below."""
+
+    def __init__(self, transport_url: str, database_url: str | None = None, *, computes: int = 1, conductors: int = 2,
+                 schedulers: int = 2, options: Options | None = None) -> None:
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cluster-", dir="/tmp"))
+        self.config = self.directory / "nova.conf"
+        port = free_port()
+        self.api = Client(f"http://127.0.0.1:{port}/v2.1")
+        sections = _sections(self.directory, transport_url, database_url, port)
+        for section, values in (options or {}).items():
+            sections.setdefault(section, {}).update(values)
+        _write_config(self.config, sections)
+        self.processes: dict[str, Process] = {}
+        # Those that should be running now.
+        self._wanted: set[str] = set()
+        for number in range(conductors):
+            self._add(f"conductor-{number + 1}", "conductor")
+        for number in range(schedulers):
+            self._add(f"scheduler-{number + 1}", "scheduler")
+        for number in range(computes):
+            self._add(f"compute-{number + 1}", "compute")
+        self._add("api", "api")
+
+    def __enter__(self) -> Self:
+        RUNNING.append(self)
+        try:
+            self.manage("db", "sync")
+            self.start(*self.processes)
+            self.wait_ready()
+            self._furnish()
+        except BaseException:
+            self._clear()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        for process in reversed(self.processes.values()):
+            process.kill()
+        if self in RUNNING:
+            RUNNING.remove(self)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    # --- the processes -------------------------------------------------------------------------------
+    def kill(self, *names: str) -> None:
+        """SIGKILL these processes with their workers."""
+        for name in names:
+            self._wanted.discard(name)
+            self.processes[name].kill()
+
+    def start(self, *names: str) -> None:
+        """Start these again; does not wait for them (see :meth:`wait_ready`)."""
+        for name in names:
+            self.processes[name].start()
+            self._wanted.add(name)
+
+    def stop(self, *names: str) -> None:
+        """An orderly end of these: SIGTERM."""
+        self._wanted.difference_update(names)
+        with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
+            list(pool.map(lambda name: self.processes[name].stop(), names))
+
+    def freeze(self, name: str) -> None:
+        self.processes[name].freeze()
+
+    def thaw(self, name: str) -> None:
+        self.processes[name].thaw()
+
+    def wait_ready(self, timeout: float = _START) -> None:
+        """Every process that runs is registered and up, and every compute has reported its nodes."""
+        eventually(lambda: self._missing() == set(), timeout, "all services are up", interval=0.2)
+
+    def _missing(self) -> set[str]:
+        for name in self._wanted:
+            if not self.processes[name].running():
+                pytest.fail(f"{name} ended by itself:\n{self.processes[name].tail()}")
+        expected = {(f"nova-{name.partition('-')[0]}", name) for name in self._wanted if name != "api"}
+        try:
+            up = {(service["binary"], service["host"]) for service in self.api.get("/os-services")["services"]
+                  if service["state"] == "up"}
+            nodes = {("nova-compute", node["service"]["host"])
+                     for node in self.api.get("/os-hypervisors/detail")["hypervisors"]}
+        except (requests.RequestException, AssertionError) as error:
+            return {f"the API: {error}"}
+        return {host for binary, host in expected
+                if (binary, host) not in up or (binary == "nova-compute" and (binary, host) not in nodes)}
+
+    # --- nova-manage ---------------------------------------------------------------------------------
+    def manage(self, *arguments: str, timeout: float = 120.0) -> str:
+        """Run nova-manage, which must succeed; answers what it printed."""
+        done = self._run("manage", arguments, timeout)
+        assert done.returncode == 0, f"nova-manage {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def status(self, *arguments: str) -> str:
+        """Run nova-status, which must find no failure; answers what it printed."""
+        done = self._run("status", arguments, 60.0)
+        assert done.returncode in (0, 1), f"nova-status: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def audit(self) -> None:
+        """The books must balance: nothing to report, and nothing under way."""
+        done = self._run("manage", ("audit",), 120.0)
+        assert (done.returncode, done.stdout) == (0, ""), f"nova-manage audit:\n{done.stdout}{done.stderr[-3000:]}"
+
+    def _run(self, program: str, arguments: Iterable[str], timeout: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*_command(program), "--config-file", str(self.config), *arguments], capture_output=True, text=True,
+            timeout=timeout, check=False, cwd="/", env=_environment())
+
+    # --- many servers --------------------------------------------------------------------------------
+    def boot_many(self, count: int, name: str = "many") -> list[str]:
+        """Ask for ``count`` servers by requests of their own, a few at a time."""
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            return list(pool.map(lambda number: self.api.boot(f"{name}-{number}"), range(count)))
+
+    def wait_settled(self, ids: Sequence[str], timeout: float) -> dict[str, Any]:
+        """All these servers once none of them has anything under way; by id. Servers that are gone are left out."""
+        def look() -> dict[str, Any] | None:
+            servers = {uuid: server for uuid, server in self.api.servers().items() if uuid in set(ids)}
+            busy = [server for server in servers.values()
+                    if server["OS-EXT-STS:task_state"] or server["status"] == "BUILD"]
+            return None if busy else servers
+
+        return dict(eventually(look, timeout, "all servers have settled", interval=0.3))
+
+    def all_active(self, ids: Sequence[str], timeout: float) -> None:
+        """Every one of these servers ends ACTIVE."""
+        servers = self.wait_settled(ids, timeout)
+        others = {uuid: (server["status"], server.get("fault")) for uuid, server in servers.items()
+                  if server["status"] != "ACTIVE"}
+        assert not others, f"{len(others)} of {len(ids)} servers did not become ACTIVE: {others}"
+        assert set(servers) == set(ids)
+
+    def delete_all(self, timeout: float = 60.0) -> None:
+        """Delete every server, and wait until they are gone."""
+        ids = list(self.api.servers())
+        for uuid in ids:
+            self.api.delete(f"/servers/{uuid}")
+        self.api.wait_gone(ids, timeout)
+
+    def logs(self) -> list[tuple[str, str]]:
+        """(title, end of the log) of every process."""
+        return [(f"log of {name}", process.tail()) for name, process in self.processes.items()]
+
+    def _add(self, name: str, kind: str) -> None:
+        own = self.directory / f"{name}.conf"
+        _write_config(own, {"DEFAULT": {"host": name}})
+        self.processes[name] = Process(
+            name, [*_command(kind), "--config-file", str(self.config), "--config-file", str(own)],
+            self.directory / f"{name}.log", env=_environment())
+
+    def _furnish(self) -> None:
+        """A flavor and a network to boot on."""
+        self.api.post("/flavors", {"flavor": {"id": "tiny", "name": "tiny", "ram": 64, "vcpus": 1, "disk": 1}})
+        self.manage("network", "create", "--name", "net", "--cidr", "10.77.0.0/22")
+
+
+def _sections(directory: pathlib.Path, transport_url: str, database_url: str | None, port: int) -> dict[str, Any]:
+    """Short intervals, so that what takes a minute in a data centre takes seconds here."""
+    return {
+        "DEFAULT": {
+            "transport_url": transport_url, "state_path": directory, "report_interval": 1, "service_down_time": 10,
+            "rpc_response_timeout": 10, "compute_driver": "fake", "debug": False},
+        "database": {"connection": database_url or f"sqlite:///{directory}/nova.sqlite"},
+        "api": {"listen": "127.0.0.1", "port": port, "workers": 1, "auth_strategy": "noauth"},
+        "conductor": {"workers": 1, "lease": 4, "recovery_interval": 1},
+        "scheduler": {"workers": 1, "refresh_interval": 5},
+        "network": {"driver": "none"},
+        "image": {"driver": "directory"},
+        "fake": {"directory": directory / "guests"},
+        "quota": {name: -1 for name in ("instances", "cores", "ram")},
+    }
+
+
+def _write_config(path: pathlib.Path, sections: Options) -> None:
+    lines = []
+    for section, values in sections.items():
+        lines += [f"[{section}]", *(f"{name} = {value}" for name, value in values.items())]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _command(name: str) -> list[str]:
+    return [sys.executable, "-c", f"import sys; from nova.cmd.{name} import main; sys.exit(main())"]
+
+
+def _environment() -> dict[str, str]:
+    return {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}

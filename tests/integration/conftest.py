@@ -1,0 +1,26 @@
+"""What the integration tests share: the broker, and the logs of a cluster whose test failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration import cluster
+from tests.integration.rabbit import Rabbit, start_rabbitmq
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[Rabbit]:
+    with start_rabbitmq() as rabbit:
+        yield rabbit
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
+    report = yield
+    if report.failed:
+        for running in cluster.RUNNING:
+            report.sections += running.logs()
+    return report

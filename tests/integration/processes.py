@@ -1,0 +1,108 @@
+"""Child processes of tests: each in its own session, with its output in a file, and gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+_TAIL = 6000
+
+
+class Process:
+    """A service that a test starts, kills and starts again. Signals reach all of its worker processes."""
+
+    def __init__(self, name: str, command: Sequence[str], log: pathlib.Path, *, env: Mapping[str, str] | None = None,
+                 user: str | None = None) -> None:
+        self.name = name
+        self.log = log
+        self._command = list(command)
+        self._env = dict(env or {})
+        self._user = user
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it; when this process dies the child dies too."""
+        assert not self.running(), f"{self.name} runs already"
+        command = self._command
+        if shutil.which("setpriv"):
+            command = ["setpriv", "--pdeathsig", "KILL", "--", *command]
+        identity: dict[str, Any] = {}
+        if self._user:
+            identity = {"user": self._user, "group": self._user, "extra_groups": []}
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command, env={**os.environ, **self._env}, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, cwd="/", start_new_session=True, **identity)
+
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL to the process and its workers, at once."""
+        self._signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(30)
+
+    def freeze(self) -> None:
+        """SIGSTOP: it is there, but does nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """SIGTERM to the main process, which stops its workers; SIGKILL to all after ``timeout`` seconds."""
+        if self._process is None:
+            return
+        if self.running():
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout)
+        self.kill()
+
+    def tail(self) -> str:
+        """The end of its output."""
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - _TAIL))
+            return file.read().decode(errors="replace")
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def eventually(check: Callable[[], Any], timeout: float, what: str, interval: float = 0.1) -> Any:
+    """The first true answer of ``check``; fails the test after ``timeout`` seconds, showing the last answer."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {timeout:g} s: {what} (last answer: {answer!r})", pytrace=True)
+        time.sleep(interval)

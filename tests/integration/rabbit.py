@@ -1,0 +1,118 @@
+"""A private RabbitMQ: own node name, ports, data and epmd, all on loopback. Needs the Debian package rabbitmq-server."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import pathlib
+import pwd
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import amqp
+import pytest
+
+from tests.integration.processes import Process, eventually, free_port
+
+_SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+# Made when the node starts, so that nobody has to wait for rabbitmqctl.
+_VHOSTS = 40
+_USER, _PASSWORD = "nova", "nova"
+
+
+class Rabbit:
+    """A broker with vhosts to give away. ``kill`` is a crash; ``start`` brings it back with its data."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.port = free_port()
+        user = "rabbitmq" if os.geteuid() == 0 and _has_user("rabbitmq") else None
+        self._epmd, self._server = _processes(directory, self.port, user)
+        if user:
+            for path in (directory, *directory.rglob("*")):
+                shutil.chown(path, user, user)
+        self._numbers = itertools.count()
+
+    def new_vhost(self) -> str:
+        """The transport URL of a vhost that nobody has used."""
+        number = next(self._numbers)
+        assert number < _VHOSTS, "raise _VHOSTS"
+        return f"rabbit://{_USER}:{_PASSWORD}@127.0.0.1:{self.port}/t{number}"
+
+    def start(self) -> None:
+        """Returns when it accepts clients."""
+        if not self._epmd.running():
+            self._epmd.start()
+        self._server.start()
+        eventually(self._answers, 60, f"RabbitMQ accepts clients\n{self._server.tail()}", interval=0.2)
+
+    def kill(self) -> None:
+        """SIGKILL, as if its machine had lost power."""
+        self._server.kill()
+
+    def stop(self) -> None:
+        self._server.kill()  # nothing in it is worth an orderly end, which takes seconds
+        self._epmd.kill()
+
+    def _answers(self) -> bool:
+        if not self._server.running():
+            pytest.fail(f"RabbitMQ ended:\n{self._server.tail()}")
+        try:
+            with amqp.Connection(f"127.0.0.1:{self.port}", userid=_USER, password=_PASSWORD,
+                                 virtual_host=f"t{_VHOSTS - 1}", connect_timeout=2):
+                return True
+        except (OSError, amqp.AMQPError):
+            return False
+
+
+def _processes(directory: pathlib.Path, port: int, user: str | None) -> tuple[Process, Process]:
+    epmd_port, distribution_port = free_port(), free_port()
+    definitions = directory / "definitions.json"
+    vhosts = [f"t{number}" for number in range(_VHOSTS)]
+    definitions.write_text(json.dumps({
+        "rabbit_version": "3.10.8", "vhosts": [{"name": name} for name in vhosts],
+        "users": [{"name": _USER, "password": _PASSWORD, "tags": ["administrator"]}],
+        "permissions": [{"user": _USER, "vhost": name, "configure": ".*", "write": ".*", "read": ".*"}
+                        for name in vhosts]}))
+    (directory / "rabbitmq.conf").write_text(
+        f"listeners.tcp.1 = 127.0.0.1:{port}\nload_definitions = {definitions}\nlog.console = true\n"
+        "log.console.level = warning\nlog.file = false\ndisk_free_limit.absolute = 50MB\n")
+    (directory / "enabled_plugins").write_text("[].\n")
+    env = {
+        "HOME": str(directory), "RUNNING_UNDER_SYSTEMD": "1",  # runs Erlang in place of the shell
+        "RABBITMQ_NODENAME": f"nova-test-{port}@localhost", "RABBITMQ_DIST_PORT": str(distribution_port),
+        "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"), "RABBITMQ_LOG_BASE": str(directory / "log"),
+        "RABBITMQ_PID_FILE": str(directory / "pid"), "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
+        "RABBITMQ_CONF_ENV_FILE": str(directory / "none"), "RABBITMQ_LOGS": "-",
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 +sbwt none",
+        "ERL_EPMD_ADDRESS": "127.0.0.1", "ERL_EPMD_PORT": str(epmd_port),
+    }
+    epmd = Process("epmd", ["epmd", "-address", "127.0.0.1", "-port", str(epmd_port)], directory / "epmd.log",
+                   env=env, user=user)
+    return epmd, Process("rabbitmq", [_SERVER], directory / "rabbitmq.log", env=env, user=user)
+
+
+def _has_user(name: str) -> bool:
+    with contextlib.suppress(KeyError):
+        return bool(pwd.getpwnam(name))
+    return False
+
+
+@contextlib.contextmanager
+def start_rabbitmq() -> Iterator[Rabbit]:
+    """A running broker, removed with its data at the end."""
+    for program in (_SERVER, "epmd"):
+        if not shutil.which(program):
+            pytest.skip(f"RabbitMQ's server is not installed ({program})")
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-rabbitmq-", dir="/tmp"))
+    directory.chmod(0o755)
+    rabbit = Rabbit(directory)
+    try:
+        rabbit.start()
+        yield rabbit
+    finally:
+        rabbit.stop()
+        shutil.rmtree(directory, ignore_errors=True)

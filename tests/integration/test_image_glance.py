@@ -1,0 +1,210 @@
+"""The Glance back end against a small server that speaks images v2 and breaks when told to."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import json
+import threading
+import urllib.parse
+
+import pytest
+
+import nova.conf
+from nova import context, exception
+from nova.conf import CONF
+from nova.image.glance import GlanceStore
+
+CTX = context.RequestContext(overwrite=False, project_id="p1")
+DATA = b"disk" * 500_000
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def _send(self, status, body=b"", kind="application/json", length=None):
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        self.end_headers()
+        self.wfile.write(body)
+        if length is not None:
+            self.close_connection = True
+
+    def _handle(self):
+        glance = self.server.glance
+        url = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        glance.requests.append((self.command, url.path, query, dict(self.headers), body))
+        if glance.failures:
+            return self._send(glance.failures.pop(0))
+        if self.headers.get("X-Auth-Token") == "expired":
+            return self._send(401)
+        if url.path == "/v2/images":
+            return self._index(glance, query)
+        image = glance.images.get(url.path.split("/")[3])
+        if image is None:
+            return self._send(404)
+        if self.headers.get("X-Auth-Token") == "stranger" and self.command != "GET":
+            return self._send(403)
+        if url.path.endswith("/file"):
+            if image["id"] == "empty":
+                return self._send(204)
+            if glance.cuts:
+                glance.cuts -= 1
+                return self._send(200, DATA[:1000], "application/octet-stream", len(DATA))
+            return self._send(200, DATA, "application/octet-stream")
+        if self.command == "DELETE":
+            del glance.images[image["id"]]
+            return self._send(204)
+        if self.command == "PATCH":
+            for change in json.loads(body):
+                name = change["path"][1:].replace("~1", "/").replace("~0", "~")
+                if change["op"] == "remove":
+                    del image[name]
+                else:
+                    image[name] = change["value"]
+        return self._send(200, image)
+
+    def _index(self, glance, query):
+        images = [image for image in glance.images.values()
+                  if all(str(image.get(name)) == value for name, value in query.items()
+                         if name not in ("limit", "marker"))]
+        if "marker" in query:
+            ids = [image["id"] for image in images]
+            if query["marker"] not in ids:
+                return self._send(400)
+            images = images[ids.index(query["marker"]) + 1:]
+        size = min(int(query.get("limit", 25)), glance.page)
+        page = images[:size]
+        more = {"next": f"/v2/images?marker={page[-1]['id']}"} if len(images) > size else {}
+        return self._send(200, {"images": page, **more})
+
+    do_GET = do_DELETE = do_PATCH = _handle
+
+
+class Glance:
+    def __init__(self):
+        self.images, self.requests, self.failures, self.cuts, self.page = {}, [], [], 0, 1000
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.server.glance = self
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def add(self, image_id, **more):
+        self.images[image_id] = {
+            "id": image_id, "name": "cirros", "status": "active", "size": len(DATA), "disk_format": "qcow2",
+            "container_format": "bare", "min_disk": 1, "min_ram": 64, "owner": "p1", "visibility": "public",
+            "protected": False, "checksum": hashlib.md5(DATA, usedforsecurity=False).hexdigest(),
+            "virtual_size": None, "created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z",
+            "self": f"/v2/images/{image_id}", "file": f"/v2/images/{image_id}/file", "schema": "/v2/schemas/image",
+            "tags": [], "os_hidden": False, "os_hash_algo": "sha512",
+            "os_hash_value": hashlib.sha512(DATA).hexdigest(), "hw_disk_bus": "virtio", **more}
+
+
+@pytest.fixture
+def glance(monkeypatch):
+    monkeypatch.setattr("nova.image.glance.time.sleep", lambda seconds: None)
+    nova.conf.register()
+    made = Glance()
+    CONF.set_override("endpoint_override", made.url + "/v2/", group="glance")
+    yield made
+    CONF.clear_override("endpoint_override", group="glance")
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture
+def store(glance):
+    return GlanceStore()
+
+
+def test_show_maps_fields_and_properties(glance, store):
+    glance.add("i1", os_distro="debian", unset=None)
+    found = store.show(CTX, "i1", token="user")
+    assert (found.name, found.min_disk, found.min_ram, found.size, found.owner) == ("cirros", 1, 64, len(DATA), "p1")
+    assert found.properties == {"hw_disk_bus": "virtio", "os_distro": "debian"}
+    headers = glance.requests[-1][3]
+    assert headers["X-Auth-Token"] == "user"
+    assert headers["X-OpenStack-Request-ID"] == CTX.request_id
+
+
+def test_index_follows_pages_up_to_the_limit(glance, store):
+    for number in range(7):
+        glance.add(f"i{number}", name="odd" if number % 2 else "even")
+    glance.page = 3
+    assert len(store.index(CTX, {})) == 7
+    assert [image.id for image in store.index(CTX, {}, limit=4, marker="i1")] == ["i2", "i3", "i4", "i5"]
+    assert [image.id for image in store.index(CTX, {"name": "odd"})] == ["i1", "i3", "i5"]
+    with pytest.raises(exception.MarkerNotFound):
+        store.index(CTX, {}, marker="nothing")
+
+
+def test_download_is_checked_and_tried_again(glance, store, tmp_path):
+    glance.add("i1")
+    glance.cuts = 2
+    store.download(CTX, "i1", str(tmp_path / "out"))
+    assert (tmp_path / "out").read_bytes() == DATA
+
+
+def test_damaged_or_missing_data_is_refused(glance, store, tmp_path):
+    glance.add("damaged", os_hash_value="0" * 128)
+    glance.add("empty")
+    glance.add("queued", status="queued")
+    for image_id, error in (("damaged", exception.ImageUnacceptable), ("empty", exception.ImageUnacceptable),
+                            ("queued", exception.ImageNotActive), ("nothing", exception.ImageNotFound)):
+        with pytest.raises(error):
+            store.download(CTX, image_id, str(tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_properties_are_merged_or_replaced(glance, store):
+    glance.add("i1", odd="x")
+    assert store.set_properties(CTX, "i1", {"a/b~c": "1"}, False).properties == {
+        "hw_disk_bus": "virtio", "odd": "x", "a/b~c": "1"}
+    assert store.set_properties(CTX, "i1", {"odd": "y"}, True).properties == {"odd": "y"}
+    patches = [request for request in glance.requests if request[0] == "PATCH"]
+    assert patches[0][3]["Content-Type"] == "application/openstack-images-v2.1-json-patch"
+    store.set_properties(CTX, "i1", {"odd": "y"}, True)
+    assert len([request for request in glance.requests if request[0] == "PATCH"]) == 2
+
+
+def test_delete(glance, store):
+    glance.add("i1")
+    store.delete(CTX, "i1")
+    with pytest.raises(exception.ImageNotFound):
+        store.delete(CTX, "i1")
+
+
+def test_errors_are_those_of_the_interface(glance, store):
+    glance.add("i1")
+    with pytest.raises(exception.ImageNotFound):
+        store.show(CTX, "nothing")
+    with pytest.raises(exception.ImageNotFound):
+        store.show(CTX, "../v2/tasks")
+    with pytest.raises(exception.ImageNotAuthorized):
+        store.delete(CTX, "i1", token="stranger")
+    with pytest.raises(exception.ImageNotAuthorized):
+        store.show(CTX, "i1", token="expired")
+
+
+def test_a_failing_glance_is_asked_again_then_unavailable(glance, store):
+    glance.add("i1")
+    glance.failures = [503, 500]
+    assert store.show(CTX, "i1").id == "i1"
+    glance.failures = [503] * 10
+    with pytest.raises(exception.ImageBackendUnavailable):
+        store.show(CTX, "i1")
+    assert len(glance.failures) == 10 - 1 - CONF.glance.num_retries
+
+
+def test_no_glance_is_unavailable(glance, store):
+    CONF.set_override("endpoint_override", "http://127.0.0.1:1", group="glance")
+    with pytest.raises(exception.ImageBackendUnavailable):
+        store.show(CTX, "i1")

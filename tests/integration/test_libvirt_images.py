@@ -1,0 +1,397 @@
+"""The image cache and the disks of guests, with real qemu-img: formats, crashes, full disks."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from nova import exception
+from nova.conf import CONF, register
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice
+from nova.virt import imagecache, qemuimg
+from nova.virt.driver import Disks
+from nova.virt.imagecache import ImageCache, cached_format
+from nova.virt.libvirt import disks
+from tests.integration.libvirt_fixtures import server
+
+os.environ["PATH"] += ":/usr/sbin:/sbin"
+pytestmark = pytest.mark.skipif(not all(map(shutil.which, ("qemu-img", "mkfs.ext4", "mkswap", "prlimit"))),
+                                reason="needs qemu-img, e2fsprogs and util-linux")
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    register(CONF)
+    CONF.set_override("state_path", str(tmp_path))
+    yield tmp_path
+    CONF.clear_override("state_path")
+    CONF.clear_override("force_raw_images")
+    for name in ("remove_unused_base_images", "remove_unused_original_minimum_age_seconds"):
+        CONF.clear_override(name, "image_cache")
+
+
+def img(*command: str) -> str:
+    return subprocess.run(["qemu-img", *command], check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def facts(path: str | pathlib.Path) -> dict[str, Any]:
+    return json.loads(img("info", "--output=json", str(path)))
+
+
+def make(place: pathlib.Path, kind: str, size: int = 8 * MIB, *options: str) -> pathlib.Path:
+    """An image of this (qemu) format with some data."""
+    raw, path = place / "data.raw", place / f"data.{kind}"
+    raw.write_bytes(b"nova" * 1024)
+    os.truncate(raw, size)
+    if kind != "raw":
+        img("convert", "-f", "raw", "-O", kind, *options, str(raw), str(path))
+    return path
+
+
+def copier(source: pathlib.Path) -> Callable[[str], None]:
+    return lambda path: shutil.copyfile(source, path) and None
+
+
+def entries(cache: ImageCache) -> list[str]:
+    return sorted(name for name in os.listdir(cache.directory) if name != "locks")
+
+
+# --- the cache -------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("kind", "disk_format", "kept"), [
+    ("raw", "raw", "raw"), ("raw", "ami", "raw"), ("raw", "aki", "raw"), ("qcow2", "qcow2", "qcow2"),
+    ("vmdk", "vmdk", "qcow2"), ("vdi", "vdi", "qcow2"), ("vpc", "vhd", "qcow2"), ("vhdx", "vhdx", "qcow2"),
+])
+def test_every_format_that_is_offered(state: pathlib.Path, kind: str, disk_format: str, kept: str) -> None:
+    path = ImageCache().fetch("one", copier(make(state, kind)), disk_format)
+    assert os.path.basename(path) == f"one.{kept}"
+    assert cached_format(disk_format) == kept
+    assert facts(path)["format"] == kept
+    assert entries(ImageCache()) == [f"one.{kept}"]
+    back = state / "back.raw"
+    img("convert", "-f", kept, "-O", "raw", path, str(back))
+    assert back.read_bytes()[:4096] == b"nova" * 1024
+
+
+def test_streamed_vmdk(state: pathlib.Path) -> None:
+    path = ImageCache().fetch("one", copier(make(state, "vmdk", 8 * MIB, "-o", "subformat=streamOptimized")), "vmdk")
+    assert facts(path)["virtual-size"] == 8 * MIB
+
+
+def test_a_fixed_vhd(state: pathlib.Path) -> None:
+    path = ImageCache().fetch("one", copier(make(state, "vpc", 8 * MIB, "-o", "subformat=fixed")), "vhd")
+    assert facts(path)["format"] == "qcow2"
+
+
+def test_raw_where_the_operator_wants_it(state: pathlib.Path) -> None:
+    CONF.set_override("force_raw_images", True)
+    path = ImageCache().fetch("one", copier(make(state, "qcow2")), "qcow2")
+    assert path.endswith("one.raw")
+    assert os.stat(path).st_size == 8 * MIB
+    assert os.stat(path).st_blocks * 512 < MIB, "it is sparse"
+
+
+def test_many_builds_download_once(state: pathlib.Path) -> None:
+    source, calls, paths = make(state, "qcow2"), [], []
+
+    def slow(path: str) -> None:
+        calls.append(path)
+        time.sleep(0.3)
+        shutil.copyfile(source, path)
+
+    threads = [threading.Thread(target=lambda: paths.append(ImageCache().fetch("one", slow, "qcow2")))
+               for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert len(calls) == 1
+    assert paths == [paths[0]] * 8
+
+
+def test_a_failed_download_leaves_nothing_and_may_be_repeated(state: pathlib.Path) -> None:
+    def broken(path: str) -> None:
+        pathlib.Path(path).write_bytes(b"half")
+        raise exception.ImageBackendUnavailable(reason="gone")
+
+    with pytest.raises(exception.ImageBackendUnavailable):
+        ImageCache().fetch("one", broken, "qcow2")
+    assert entries(ImageCache()) == []
+    assert os.path.exists(ImageCache().fetch("one", copier(make(state, "qcow2")), "qcow2"))
+
+
+def test_the_rest_of_a_crash_is_done_again(state: pathlib.Path) -> None:
+    cache = ImageCache()
+    os.makedirs(cache.directory)
+    pathlib.Path(cache.directory, "one.part").write_bytes(b"half")
+    pathlib.Path(cache.directory, "two.part").write_bytes(b"half")
+    assert facts(cache.fetch("one", copier(make(state, "qcow2")), "qcow2"))["format"] == "qcow2"
+    cache.clean(set())
+    assert entries(cache) == ["one.qcow2"]
+
+
+@pytest.mark.parametrize(("kind", "disk_format"), [
+    ("qcow2", "raw"), ("qcow2", "ami"), ("qcow2", "vmdk"), ("raw", "qcow2"), ("raw", "vmdk"), ("vmdk", "raw"),
+    ("vhdx", "raw"), ("vdi", "raw"), ("raw", "iso"), ("raw", "vhd"), ("raw", "ploop"), ("raw", None),
+])
+def test_an_image_that_is_not_what_it_says(state: pathlib.Path, kind: str, disk_format: str | None) -> None:
+    with pytest.raises(exception.ImageUnacceptable, match="one"):
+        ImageCache().fetch("one", copier(make(state, kind)), disk_format)
+    assert not os.path.isdir(ImageCache().directory) or entries(ImageCache()) == []
+
+
+def _backed(place: pathlib.Path) -> pathlib.Path:
+    secret = place / "secret"
+    secret.write_bytes(b"s" * MIB)
+    path = place / "backed.qcow2"
+    img("create", "-f", "qcow2", "-F", "raw", "-b", str(secret), str(path))
+    return path
+
+
+def _data_file(place: pathlib.Path) -> pathlib.Path:
+    path = place / "external.qcow2"
+    img("create", "-f", "qcow2", "-o", f"data_file={place / 'external.data'}", str(path), "1M")
+    return path
+
+
+def _flat_vmdk(place: pathlib.Path) -> pathlib.Path:
+    return make(place, "vmdk", 8 * MIB, "-o", "subformat=monolithicFlat")
+
+
+def _truncated(place: pathlib.Path) -> pathlib.Path:
+    path = make(place, "qcow2")
+    os.truncate(path, 60)
+    return path
+
+
+def _lying_header(place: pathlib.Path) -> pathlib.Path:
+    """A table of clusters that would take more memory than anybody has."""
+    path = make(place, "qcow2")
+    with open(path, "r+b") as file:
+        file.seek(24)
+        file.write((1 << 62).to_bytes(8, "big"))
+        file.seek(36)
+        file.write((0xffffffff).to_bytes(4, "big"))
+    return path
+
+
+def _encrypted(place: pathlib.Path) -> pathlib.Path:
+    path = make(place, "qcow2")
+    with open(path, "r+b") as file:
+        file.seek(32)
+        file.write((2).to_bytes(4, "big"))
+    return path
+
+
+@pytest.mark.parametrize(("build", "disk_format"), [
+    (_backed, "qcow2"), (_data_file, "qcow2"), (_flat_vmdk, "vmdk"), (_truncated, "qcow2"),
+    (_lying_header, "qcow2"), (_encrypted, "qcow2"),
+])
+def test_dangerous_images_are_refused(state: pathlib.Path, build: Callable[[pathlib.Path], pathlib.Path],
+                                      disk_format: str) -> None:
+    path = build(state)
+    with pytest.raises(exception.ImageUnacceptable) as refusal:
+        ImageCache().fetch("one", copier(path), disk_format)
+    assert str(state) not in refusal.value.message, "no path of the host is told"
+    assert entries(ImageCache()) == []
+
+
+@pytest.mark.parametrize("image_id", ["../up", "a/b", "", ".hidden", "a\0b"])
+def test_an_id_that_is_no_file_name(image_id: str) -> None:
+    with pytest.raises(exception.ImageUnacceptable):
+        ImageCache().fetch(image_id, lambda path: None, "raw")
+
+
+def test_cleaning_goes_by_use_and_age(state: pathlib.Path) -> None:
+    cache = ImageCache()
+    old, used, young = (cache.fetch(name, copier(make(state, "qcow2")), "qcow2") for name in ("old", "used", "young"))
+    long_ago = time.time() - 90000
+    os.utime(old, (long_ago, long_ago))
+    os.utime(used, (long_ago, long_ago))
+    assert cache.clean({used}) == [old]
+    assert os.path.exists(used)
+    assert os.path.exists(young)
+    assert cache.clean(set()) == [], "it was in use a moment ago"
+
+
+def test_cleaning_as_configured(state: pathlib.Path) -> None:
+    cache = ImageCache()
+    path = cache.fetch("one", copier(make(state, "qcow2")), "qcow2")
+    hour_ago = time.time() - 3600
+    os.utime(path, (hour_ago, hour_ago))
+    CONF.set_override("remove_unused_base_images", False, "image_cache")
+    CONF.set_override("remove_unused_original_minimum_age_seconds", 0, "image_cache")
+    assert cache.clean(set()) == []
+    CONF.set_override("remove_unused_base_images", True, "image_cache")
+    assert cache.clean(set()) == [path]
+    fresh = cache.fetch("two", copier(make(state, "qcow2")), "qcow2")
+    assert cache.clean(set()) == [], "a build may be about to use it"
+    assert os.path.exists(fresh)
+
+
+def test_cleaning_leaves_a_running_download_alone(state: pathlib.Path) -> None:
+    cache, source, removed = ImageCache(), make(state, "qcow2"), []
+
+    def download(path: str) -> None:
+        shutil.copyfile(source, path)
+        removed.extend(ImageCache().clean(set()))
+
+    assert os.path.exists(cache.fetch("one", download, "qcow2"))
+    assert removed == []
+
+
+# --- disks -----------------------------------------------------------------------------------------
+def _files(instance: Any) -> set[str]:
+    return set(os.listdir(disks.directory(instance.uuid)))
+
+
+def test_the_root_disk_has_the_size_of_the_flavor(state: pathlib.Path) -> None:
+    base = str(make(state, "qcow2"))
+    for root_gb, size in ((0, 8 * MIB), (3, 3 << 30)):
+        instance = server(flavor={"root_gb": root_gb})
+        disks.make(instance, Disks(root=base, root_format="qcow2"))
+        found = facts(disks.look(instance).root.path)
+        assert (found["virtual-size"], found["backing-filename"]) == (size, base)
+        assert found["backing-filename-format"] == "qcow2"
+    assert disks.bases_in_use() == {base}
+    assert (3 << 30) + 8 * MIB > disks.promised_bytes() > (3 << 30) + 6 * MIB
+    disks.remove(instance.uuid)
+    disks.remove(instance.uuid)
+    assert not os.path.exists(disks.directory(instance.uuid))
+
+
+def test_an_image_larger_than_the_flavor(state: pathlib.Path) -> None:
+    for kind in ("raw", "qcow2"):
+        instance = server(flavor={"root_gb": 1})
+        base = make(state, kind, (1 << 30) + MIB)
+        with pytest.raises(exception.FlavorDiskTooSmall):
+            disks.make(instance, Disks(root=str(base), root_format=kind))
+        assert _files(instance) == set()
+
+
+def test_what_is_there_is_kept_and_what_is_half_is_made_again(state: pathlib.Path) -> None:
+    base, kernel = make(state, "qcow2"), state / "vmlinuz"
+    kernel.write_bytes(b"kernel")
+    wanted = Disks(root=str(base), root_format="qcow2", kernel=str(kernel))
+    instance = server(flavor={"swap": 8, "ephemeral_gb": 1})
+    place = pathlib.Path(disks.directory(instance.uuid))
+    place.mkdir(parents=True)
+    for name in ("disk.part", "disk.swap.part", "disk.eph0.raw.part"):
+        (place / name).write_bytes(b"half")
+    disks.make(instance, wanted)
+    assert _files(instance) == {"disk", "kernel", "disk.swap", "disk.eph0"}
+    before = {name: hashlib.sha256((place / name).read_bytes()).digest() for name in _files(instance)}
+    identities = {name: (place / name).stat().st_ino for name in before}
+    disks.make(instance, wanted)
+    assert {name: hashlib.sha256((place / name).read_bytes()).digest() for name in _files(instance)} == before
+    assert {name: (place / name).stat().st_ino for name in before} == identities
+
+
+@pytest.mark.parametrize(("filesystem", "kind"), [(None, "ext4"), ("ext3", "ext3"), ("swap", "ext4")])
+def test_ephemeral_disks_have_a_file_system(state: pathlib.Path, filesystem: str | None, kind: str) -> None:
+    devices = [BlockDevice(source="blank", size_gb=1, guest_format=filesystem)]
+    instance = server(flavor={"ephemeral_gb": 1, "swap": 16}, block_devices=devices)
+    disks.make(instance, Disks(root=str(make(state, "qcow2")), root_format="qcow2"))
+    found = disks.look(instance)
+    assert len(found.ephemerals) == 1
+    for disk, name, label in [*((one, kind, "ephemeral0") for one in found.ephemerals), (found.swap, "swap", "swap")]:
+        raw = state / "out.raw"
+        img("convert", "-f", "qcow2", "-O", "raw", disk.path, str(raw))
+        shown = subprocess.run(["blkid", "-p", "-o", "export", str(raw)], capture_output=True, text=True, check=True,
+                               timeout=20).stdout
+        assert f"TYPE={name}" in shown
+        assert f"LABEL={label}" in shown
+
+
+def test_unusable_disks_are_explained(state: pathlib.Path) -> None:
+    base = str(make(state, "qcow2"))
+    for wanted, instance, word in (
+            (Disks(root=str(state / "none")), server(), "cache"),
+            (Disks(root=str(make(state, "raw")), root_format="qcow2"), server(), "qcow2"),
+            (Disks(root=base, kernel=str(state / "none")), server(), "none"),
+            (Disks(root=base), server(block_devices=[BlockDevice(source="blank", size_gb=1, guest_format="zfs")]),
+             "zfs")):
+        with pytest.raises(exception.InvalidDiskInfo, match=word) as refusal:
+            disks.make(instance, wanted)
+        assert str(state) not in refusal.value.message
+        assert not any(name.endswith(".part") for name in _files(instance))
+
+
+def test_an_iso_stays_as_large_as_it_is(state: pathlib.Path) -> None:
+    instance = server(disk_format="iso", flavor={"root_gb": 1})
+    disks.make(instance, Disks(root=str(make(state, "raw")), root_format="raw"))
+    root = disks.look(instance).root
+    assert root.device == "cdrom"
+    assert facts(root.path)["virtual-size"] == 8 * MIB
+
+
+def test_a_removal_that_was_cut_short_is_finished(state: pathlib.Path) -> None:
+    instance = server()
+    disks.make(instance, Disks(root=str(make(state, "qcow2")), root_format="qcow2"))
+    place = disks.directory(instance.uuid)
+    os.rename(place, place + ".deleted")
+    assert disks.bases_in_use() == set()
+    disks.remove(instance.uuid)
+    assert os.listdir(CONF.instances_path) == []
+
+
+def test_no_root_disk_no_start(state: pathlib.Path) -> None:
+    with pytest.raises(exception.InvalidDiskInfo, match="root disk"):
+        disks.look(server())
+    assert disks.look(server(image=None)).root is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_a_full_disk_is_told_and_leaves_nothing_half(state: pathlib.Path) -> None:
+    source = state / "random.raw"
+    source.write_bytes(os.urandom(6 * MIB))
+    small = state / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)], check=True, timeout=10)
+    try:
+        CONF.set_override("state_path", str(small))
+        with pytest.raises(exception.DiskFull):
+            ImageCache().fetch("one", copier(source), "raw")
+        assert entries(ImageCache()) == []
+        filler = small / "filler"
+        with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        for wanted, instance in ((Disks(root=str(source), root_format="raw"), server()),
+                                 (Disks(kernel=str(source)), server()),
+                                 (Disks(), server(flavor={"ephemeral_gb": 1}))):
+            with pytest.raises(exception.DiskFull):
+                disks.make(instance, wanted)
+            with contextlib.suppress(FileNotFoundError):
+                assert _files(instance) == set()
+    finally:
+        subprocess.run(["umount", str(small)], check=True, timeout=10)
+
+
+def test_a_tool_that_takes_too_long_or_too_much_is_stopped() -> None:
+    started = time.monotonic()
+    with pytest.raises(exception.InvalidDiskInfo, match="longer"):
+        qemuimg.run(["sleep", "60"], timeout=0.5)
+    with pytest.raises(exception.InvalidDiskInfo, match="killed"):
+        qemuimg.run(["sh", "-c", "while :; do :; done"], timeout=30, cpu=1)
+    assert time.monotonic() - started < 20
+
+
+def test_sniffing_names_each_format(state: pathlib.Path) -> None:
+    for kind in ("qcow2", "vmdk", "vdi", "vpc", "vhdx", "qed"):
+        assert qemuimg.sniff(str(make(state, kind))) == kind
+    assert qemuimg.sniff(str(state / "data.raw")) is None
+    assert set(imagecache.DISK_FORMATS) >= {"raw", "ami", "aki", "ari", "iso", "qcow2", "vmdk", "vdi", "vhd", "vhdx"}
+    assert Image(id="x").disk_format not in imagecache.DISK_FORMATS

@@ -1,0 +1,55 @@
+"""nft itself reads the packet filters that are made (and changes nothing)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nova.network import filters, records
+from nova.objects.network import FilterRule
+from tests.unit.network.test_filters import vif
+
+needs_nft = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin"),
+                               reason="needs nft and root")
+
+
+def accepted(lines):
+    """Whether nft takes the commands (nothing is changed)."""
+    done = subprocess.run(["/usr/sbin/nft", "-c", "-f", "-"], input="\n".join(lines) + "\n", text=True,
+                          capture_output=True, check=False)
+    return done.returncode == 0 or done.stderr
+
+
+ports = st.one_of(st.none(), st.integers(-1, 70000))
+rules = st.lists(st.builds(
+    FilterRule, protocol=st.sampled_from([None, "tcp", "udp", "icmp", "132", "any", "TCP", "nonsense"]),
+    from_port=ports, to_port=ports,
+    sources=st.lists(st.one_of(
+        st.ip_addresses(v=4).flatmap(lambda a: st.integers(0, 32).map(lambda p: f"{a}/{p}")),
+        st.ip_addresses(v=6).map(str), st.just("nonsense")), max_size=4)), max_size=6)
+
+
+@needs_nft
+@settings(max_examples=30, deadline=None)
+@given(rules)
+def test_nft_takes_whatever_rules_there_are(found):
+    assert accepted([*filters.base("nova_unit"), *filters.guest("nova_unit", vif(), "10.0.0.1", found)]) is True
+
+
+@needs_nft
+def test_nft_takes_all_tables():
+    net = records.of_vif(vif(bridge_interface="eth9"))
+    net.link = 3
+    base = filters.base("nova_unit")
+    for lines in (
+        [*base, *filters.gone("nova_unit", "tapaaaa-bb"), *filters.port_gone("nova_unit", "tapb")],
+        [*base, *filters.wire("nova_unit", "eth9", "10.0.0.1")], [*base, *filters.wire_gone("nova_unit", "eth9")],
+        filters.host("nova_unit", [net], "eth0", ["192.0.2.1"]), filters.host("nova_unit", [net], None, []),
+        filters.inside(), filters.remove_table("nova_unit"),
+    ):
+        assert accepted(lines) is True

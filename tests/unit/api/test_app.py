@@ -1,0 +1,307 @@
+"""Versions, headers, bodies and errors: what holds for every operation."""
+
+import pytest
+
+from nova import exception, policies
+from nova.conf import CONF
+from nova.objects.keypair import Keypair
+
+BOTH = ("x-openstack-request-id", "x-compute-request-id")
+
+
+class Keys:
+    """Key pairs in memory."""
+
+    def __init__(self):
+        self.kept = {}
+        self.fail = None
+        self.ctx = None
+
+    def index(self, ctx, user_id, limit=None, marker=None):
+        self.ctx = ctx
+        if self.fail:
+            raise self.fail
+        return list(self.kept.values())
+
+    def get(self, ctx, user_id, name):
+        if name not in self.kept:
+            raise exception.KeypairNotFound(name=name, user_id=user_id)
+        return self.kept[name]
+
+    def create(self, ctx, keypair):
+        self.kept[keypair.name] = keypair
+        return keypair
+
+
+@pytest.fixture
+def keys(api):
+    api.behind.keypairs = Keys()
+    return api.behind.keypairs
+
+
+# -- version documents ------------------------------------------------------------------------------
+def test_the_root_lists_both_versions(api):
+    answer = api.get("/")
+    assert answer.status == 200
+    assert [item["id"] for item in answer.json["versions"]] == ["v2.0", "v2.1"]
+    assert answer.json["versions"][1] == {
+        "id": "v2.1", "status": "CURRENT", "version": "2.104", "min_version": "2.1",
+        "updated": "2013-07-23T11:33:21Z", "links": [{"rel": "self", "href": "http://api:8774/v2.1/"}]}
+
+
+@pytest.mark.parametrize(("path", "ident", "status"), [
+    ("/v2.1", "v2.1", "CURRENT"), ("/v2.1/", "v2.1", "CURRENT"), ("/v2", "v2.0", "DEPRECATED"),
+    ("/v2/", "v2.0", "DEPRECATED")])
+def test_a_version_has_a_document(api, path, ident, status):
+    document = api.get(path).json["version"]
+    assert (document["id"], document["status"]) == (ident, status)
+    assert [link["rel"] for link in document["links"]] == ["self", "describedby"]
+
+
+def test_other_paths_offer_a_choice(api):
+    answer = api.get("/nothing/here")
+    assert answer.status == 300
+    assert [choice["links"][0]["href"] for choice in answer.json["choices"]] == [
+        "http://api:8774/v2/nothing/here", "http://api:8774/v2.1/nothing/here"]
+
+
+def test_the_link_prefix_can_be_configured(api):
+    CONF.set_override("compute_link_prefix", "https://cloud/compute/", group="api")
+    try:
+        assert api.get("/v2.1").json["version"]["links"][0]["href"] == "https://cloud/compute/v2.1/"
+    finally:
+        CONF.clear_override("compute_link_prefix", group="api")
+
+
+# -- microversions ----------------------------------------------------------------------------------
+@pytest.mark.parametrize(("headers", "version"), [
+    ({}, "2.1"),
+    ({"OpenStack-API-Version": "compute 2.47"}, "2.47"),
+    ({"OpenStack-API-Version": "compute latest"}, "2.104"),
+    ({"X-OpenStack-Nova-API-Version": "2.9"}, "2.9"),
+    ({"OpenStack-API-Version": "compute 2.47", "X-OpenStack-Nova-API-Version": "2.9"}, "2.47"),
+    ({"OpenStack-API-Version": "identity 3.1, compute 2.47"}, "2.47"),
+    ({"OpenStack-API-Version": "volume 3.50"}, "2.1"),
+])
+def test_the_version_asked_for_is_the_version_answered(api, keys, headers, version):
+    answer = api.get("/v2.1/os-keypairs", headers=headers)
+    assert answer.status == 200
+    assert answer.headers["openstack-api-version"] == f"compute {version}"
+    assert answer.headers["x-openstack-nova-api-version"] == version
+    assert answer.headers["vary"] == "OpenStack-API-Version, X-OpenStack-Nova-API-Version"
+
+
+@pytest.mark.parametrize("version", ["2", "2.01", "abc", "v2.1", "2.1.1", "-2.1"])
+def test_a_malformed_version_is_refused(api, version):
+    assert api.get("/v2.1/os-keypairs", version=version).error == (
+        "badRequest", 400,
+        f"API Version String {version} is of invalid format. Must be of format MajorNum.MinorNum.")
+
+
+@pytest.mark.parametrize("version", ["2.105", "2.0", "3.0", "1.1"])
+def test_a_version_out_of_range_is_not_acceptable(api, version):
+    assert api.get("/v2.1/os-keypairs", version=version).error == (
+        "computeFault", 406,
+        f"Version {version} is not supported by the API. Minimum is 2.1 and maximum is 2.104.")
+
+
+def test_an_operation_of_a_later_version_is_not_found(api):
+    answer = api.get("/v2.1/servers/id/tags", version="2.25")
+    assert answer.error == ("itemNotFound", 404, "The resource could not be found.")
+    assert answer.headers["openstack-api-version"] == "compute 2.25"
+
+
+# -- /v2 --------------------------------------------------------------------------------------------
+def test_v2_has_no_microversions(api, keys):
+    answer = api.get("/v2/os-keypairs", version="2.999")
+    assert answer.status == 200
+    assert not {"vary", "openstack-api-version", "x-openstack-nova-api-version"} & set(answer.headers)
+
+
+def test_v2_drops_unknown_keys_and_spaces_around_names(api, keys):
+    body = {"keypair": {"name": " a ", "junk": 1, "type": "x509", "public_key": _KEY}, "more": 2}
+    assert api.post("/v2/os-keypairs", body).status == 200
+    assert list(keys.kept) == ["a"]
+
+
+# -- urls -------------------------------------------------------------------------------------------
+def test_a_project_may_stand_in_the_url(api, keys):
+    assert api.get("/v2.1/0123abcd/os-keypairs", headers={"X-Project-Id": "0123abcd"}).status == 200
+
+
+def test_a_foreign_project_in_the_url_is_refused(api, keys):
+    assert api.get("/v2.1/0123abcd/os-keypairs", headers={"X-Project-Id": "ffff"}).error == (
+        "badRequest", 400,
+        "Malformed request URL: URL's project_id '0123abcd' doesn't match Context's project_id 'ffff'")
+
+
+@pytest.mark.parametrize(("method", "path"), [
+    ("GET", "/v2.1/nothing"), ("PUT", "/v2.1/os-keypairs"), ("PATCH", "/v2.1/os-keypairs"),
+    ("GET", "/v2.1/os-keypairs/a/b"), ("GET", "/v2.1/os-keypairs/")])
+def test_an_unknown_url_is_a_plain_404(api, method, path):
+    answer = api(method, path)
+    assert answer.status == 404
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert "openstack-api-version" not in answer.headers
+    assert "itemNotFound" not in api(method, path, headers={"Accept": "application/json"}).json
+
+
+def test_removed_apis_are_gone_in_every_version(api):
+    for version in ("2.1", "2.104"):
+        key, code, _message = api.get("/v2.1/os-cells/detail", version=version).error
+        assert (key, code) == ("computeFault", 410)
+
+
+# -- request ids ------------------------------------------------------------------------------------
+def test_every_answer_names_its_request(api, keys):
+    answers = [api.get("/v2.1/os-keypairs"), api.get("/v2.1/os-keypairs/none"), api.get("/v2.1/nothing")]
+    ids = [answer.headers[BOTH[0]] for answer in answers]
+    assert len(set(ids)) == 3
+    assert all(answer.headers[BOTH[1]] == answer.headers[BOTH[0]] for answer in answers)
+
+
+@pytest.mark.parametrize(("sent", "kept"), [
+    ("req-11111111-2222-3333-4444-555555555555", True), ("req-junk", False), ("x\ny", False)])
+def test_a_well_formed_global_request_id_goes_along(api, keys, sent, kept):
+    api.get("/v2.1/os-keypairs", headers={"X-OpenStack-Request-ID": sent})
+    assert (keys.ctx.global_request_id == sent) == kept
+
+
+# -- bodies -----------------------------------------------------------------------------------------
+_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ9ZmbDqe+Fz0s9kP3v5m1LzN0Wl8m2Yv1Xy2r0QhQ1A"
+
+
+@pytest.mark.parametrize("raw", [b"{", b"\xff\xfe", b'{"a": "\\ud800"}', b"[" * 100000, b"nonsense"])
+def test_a_body_that_is_not_json_is_refused(api, keys, raw):
+    assert api.post("/v2.1/os-keypairs", raw=raw).error == ("badRequest", 400, "Malformed request body")
+
+
+@pytest.mark.parametrize("body", [None, [], "text", 5])
+def test_a_body_must_be_an_object(api, keys, body):
+    assert api.post("/v2.1/os-keypairs", body).status == 400
+
+
+def test_a_large_body_is_refused(api, keys):
+    assert api.post("/v2.1/os-keypairs", raw=b"x" * 1024 * 1024).error == (
+        "overLimit", 413, "Request is too large.")
+
+
+@pytest.mark.parametrize("kind", ["application/xml", "application/x-www-form-urlencoded"])
+def test_other_content_types_are_refused(api, keys, kind):
+    answer = api.post("/v2.1/os-keypairs", {}, headers={"Content-Type": kind})
+    assert answer.error == ("badMediaType", 415, "Unsupported Content-Type")
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "text/plain",
+                                  "application/vnd.openstack.compute+json"])
+def test_these_content_types_are_json(api, keys, kind):
+    body = {"keypair": {"name": "a", "public_key": _KEY}}
+    assert api.post("/v2.1/os-keypairs", body, headers={"Content-Type": kind}).status == 200
+
+
+@pytest.mark.parametrize(("keypair", "message"), [
+    ({"name": "a", "junk": 1}, "Invalid input for field/attribute keypair. Value: {'name': 'a', 'junk': 1}. "
+                               "Additional properties are not allowed ('junk' was unexpected)"),
+    ({}, "Invalid input for field/attribute keypair. Value: {}. 'name' is a required property"),
+    ({"name": " a"}, "Invalid input for field/attribute name. Value:  a. An invalid 'name' value was provided. "
+                     "The name must be: printable characters. Can not start or end with whitespace."),
+    ({"name": 5}, "Invalid input for field/attribute name. Value: 5. 5 is not of type 'string'"),
+])
+def test_an_invalid_field_is_named(api, keys, keypair, message):
+    assert api.post("/v2.1/os-keypairs", {"keypair": keypair}).error == ("badRequest", 400, message)
+
+
+def test_a_message_about_a_long_value_is_cut(api, keys):
+    body = {"keypair": {"name": "a" * 100000}}
+    assert len(api.post("/v2.1/os-keypairs", body).error[2]) < 5000
+
+
+# -- query ------------------------------------------------------------------------------------------
+def test_unknown_parameters_are_dropped_before_strict_versions_and_refused_from_then(api, keys):
+    assert api.get("/v2.1/os-keypairs?junk=1", version="2.74").status == 200
+    assert api.get("/v2.1/os-keypairs?junk=1", version="2.75").error == (
+        "badRequest", 400, "Additional properties are not allowed ('junk' was unexpected)")
+
+
+@pytest.mark.parametrize("limit", ["-1", "a", ""])
+def test_a_bad_limit_is_refused(api, keys, limit):
+    key, code, message = api.get(f"/v2.1/os-keypairs?limit={limit}", version="2.35").error
+    assert (key, code) == ("badRequest", 400)
+    assert message.startswith("Invalid input for query parameters limit. Value:")
+
+
+def test_a_query_that_is_not_utf8_is_refused(api, keys):
+    assert api.get("/v2.1/os-keypairs?user_id=%ff", version="2.10").status == 400
+
+
+def test_a_full_page_links_to_the_next(api, keys):
+    keys.kept = {name: Keypair(user_id="u", name=name, public_key="k") for name in ("a", "b c")}
+    answer = api.get("/v2.1/os-keypairs?limit=2&marker=z&user_id=u", version="2.35")
+    assert answer.json["keypairs_links"] == [{
+        "rel": "next", "href": "http://api:8774/v2.1/os-keypairs?limit=2&marker=b+c&user_id=u"}]
+    assert "keypairs_links" not in api.get("/v2.1/os-keypairs?limit=3", version="2.35").json
+
+
+# -- errors -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("error", "expected"), [
+    (exception.Conflict("no"), ("conflictingRequest", 409, "no")),
+    (exception.QuotaLimit("too many"), ("forbidden", 403, "too many")),
+    (exception.ServiceUnavailable(), ("serviceUnavailable", 503, "Service is unavailable at this time.")),
+    (exception.NotImplementedHere(what="fly"), ("notImplemented", 501, "Unable to fly: not supported by the driver.")),
+])
+def test_an_error_keeps_its_status_and_message(api, keys, error, expected):
+    keys.fail = error
+    assert api.get("/v2.1/os-keypairs").error == expected
+
+
+@pytest.mark.parametrize("error", [ValueError("secret"), exception.InternalError(where="secret"), KeyError("secret")])
+def test_an_unexpected_error_says_nothing_of_the_inside(api, keys, error):
+    keys.fail = error
+    answer = api.get("/v2.1/os-keypairs")
+    key, code, message = answer.error
+    assert (key, code) == ("computeFault", 500)
+    assert message.startswith("Unexpected API Error. ")
+    assert message.endswith(f"<class '{type(error).__module__}.{type(error).__name__}'>")
+    assert "secret" not in answer.text
+    assert BOTH[0] in answer.headers
+
+
+# -- policy -----------------------------------------------------------------------------------------
+def test_a_forbidden_operation_names_its_rule(api, keys):
+    answer = api.get("/v2.1/os-keypairs?user_id=other", version="2.10", roles="member")
+    assert answer.error == (
+        "forbidden", 403, "Policy doesn't allow os_compute_api:os-keypairs:index to be performed.")
+
+
+def test_a_token_without_a_project_may_do_nothing(api, keys):
+    CONF.set_override("auth_strategy", "keystone", group="api")
+    headers = {"X-Identity-Status": "Confirmed", "X-User-Id": "u", "X-Roles": "admin,member,reader"}
+    assert api.get("/v2.1/os-keypairs", headers={**headers, "OpenStack-System-Scope": "all"}).status == 403
+    assert api.get("/v2.1/os-keypairs", headers={**headers, "X-Project-Id": "p"}).status == 200
+    assert api.get("/v2.1/os-keypairs", headers={"X-User-Id": "u", "X-Project-Id": "p"}).error[:2] == (
+        "unauthorized", 401)
+
+
+def test_a_changed_policy_file_counts(api, keys, tmp_path):
+    file = tmp_path / "policy.yaml"
+    file.write_text('"os_compute_api:os-keypairs:index": "!"\n')
+    CONF.set_override("policy_file", str(file), group="oslo_policy")
+    policies.reset()
+    try:
+        assert api.get("/v2.1/os-keypairs").status == 403
+    finally:
+        CONF.clear_override("policy_file", group="oslo_policy")
+
+
+# -- openapi ----------------------------------------------------------------------------------------
+def test_the_openapi_document_is_that_of_the_version(api):
+    old, new = (api.get("/openapi.json", version=version).json for version in ("2.1", "2.104"))
+    assert old["openapi"] == "3.1.0"
+    assert (old["info"]["version"], new["info"]["version"]) == ("2.1", "2.104")
+    assert "/servers/{server_id}/tags" not in old["paths"]
+    assert "/servers/{server_id}/tags" in new["paths"]
+    keypair = new["paths"]["/os-keypairs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert keypair["properties"]["keypair"]["required"] == ["name", "public_key"]
+    assert "201" in new["paths"]["/os-keypairs"]["post"]["responses"]
+    actions = new["paths"]["/servers/{server_id}/action"]["post"]["requestBody"]["content"]["application/json"]
+    assert {"os-start", "reboot"} <= {next(iter(one["properties"])) for one in actions["schema"]["oneOf"]}

@@ -1,0 +1,151 @@
+"""The embedded networks: what is accepted, and that addresses in use keep a network."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova import exception
+from nova.conductor.endpoints.networks import Networks
+from nova.db import fixed_ips
+from nova.db import networks as db
+from nova.objects.base import new_uuid
+from nova.objects.network import Network
+from tests.unit.conductor.books import Books, ctx
+
+
+def _network(cidr: str = "10.0.0.0/24", **changes: object) -> Network:
+    return Network(**{"uuid": "", "label": cidr, "cidr": cidr, "gateway": "", "bridge": "", **changes})  # type: ignore[arg-type]
+
+
+def test_what_is_left_out_gets_a_value(core: Books) -> None:
+    made = Networks(core).create(ctx(), _network())
+    assert (made.gateway, made.mtu, made.dhcp_start, made.project_id) == ("10.0.0.1", 1500, None, None)
+    assert made.bridge == "br-" + made.uuid.replace("-", "")[:11]
+    assert len(made.bridge) <= 15
+    assert made.created_at is not None
+    assert Networks(core).get(ctx(), made.uuid) == made
+
+
+def test_what_is_given_is_kept(core: Books) -> None:
+    uuid = new_uuid()
+    made = Networks(core).create(ctx(), _network(
+        uuid=uuid, label="lan", gateway="10.0.0.254", dns=["192.0.2.53", "2001:db8::53"], dhcp_start="10.0.0.100",
+        mtu=9000, vlan=7, bridge_interface="eth1", project_id="p1"))
+    assert (made.uuid, made.label, made.gateway, made.dns, made.dhcp_start, made.mtu, made.vlan,
+            made.bridge_interface, made.project_id) == (
+        uuid, "lan", "10.0.0.254", ["192.0.2.53", "2001:db8::53"], "10.0.0.100", 9000, 7, "eth1", "p1")
+
+
+@pytest.mark.parametrize(("changes", "field"), [
+    ({"cidr": "10.0.0.0"}, "cidr"), ({"cidr": "10.0.0.1/24"}, "cidr"), ({"cidr": "fd00::/64"}, "cidr"),
+    ({"cidr": "10.0.0.0/7"}, "cidr"), ({"cidr": "10.0.0.0/31"}, "cidr"), ({"cidr": "nonsense"}, "cidr"),
+    ({"cidr": "127.1.0.0/16"}, "cidr"), ({"cidr": "169.254.169.0/24"}, "cidr"), ({"cidr": "224.0.0.0/8"}, "cidr"),
+    ({"cidr": "255.0.0.0/24"}, "cidr"), ({"gateway": "10.0.1.1"}, "gateway"), ({"gateway": "10.0.0.255"}, "gateway"),
+    ({"gateway": "x"}, "gateway"), ({"dhcp_start": "10.0.0.0"}, "dhcp_start"), ({"vlan": 4095}, "vlan"),
+    ({"vlan": 0}, "vlan"), ({"vlan": 5}, "bridge_interface"), ({"mtu": 100}, "mtu"), ({"dns": ["x"]}, "dns"),
+    ({"label": ""}, "label"), ({"bridge_interface": "x" * 16}, "bridge_interface"),
+    ({"bridge_interface": "a b"}, "bridge_interface")])
+def test_bad_values_name_their_field(core: Books, changes: dict[str, object], field: str) -> None:
+    with pytest.raises(exception.InvalidInput, match=field):
+        Networks(core).create(ctx(), _network(**{"label": "lan", **changes}))
+    assert Networks(core).index(ctx()) == []
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_cidr_or_bad_input(text: str) -> None:
+    try:
+        found = db.parse_cidr(text)
+    except exception.InvalidInput:
+        return
+    assert 8 <= found.prefixlen <= 30
+
+
+def test_overlapping_networks_are_refused(core: Books) -> None:
+    networks = Networks(core)
+    networks.create(ctx(), _network("10.1.0.0/16"))
+    for cidr in ("10.1.0.0/16", "10.1.2.0/24", "10.0.0.0/8"):
+        with pytest.raises(exception.NetworkDuplicate):
+            networks.create(ctx(), _network(cidr))
+    networks.create(ctx(), _network("10.2.0.0/16", label="lan"))
+    with pytest.raises(exception.NetworkDuplicate):
+        networks.create(ctx(), _network("10.3.0.0/16", label="lan"))
+    networks.create(ctx(), _network("10.3.0.0/16", label="lan", project_id="p1"))
+
+
+def test_a_vlan_is_used_once_per_interface(core: Books) -> None:
+    networks = Networks(core)
+    networks.create(ctx(), _network("10.1.0.0/16", vlan=5, bridge_interface="eth1"))
+    with pytest.raises(exception.InvalidInput, match="vlan 5 is in use"):
+        networks.create(ctx(), _network("10.2.0.0/16", vlan=5, bridge_interface="eth1"))
+    networks.create(ctx(), _network("10.2.0.0/16", vlan=5, bridge_interface="eth2"))
+
+
+def test_the_same_network_at_once_is_made_once(core: Books) -> None:
+    errors: list[Exception] = []
+
+    def create(number: int) -> None:
+        try:
+            Networks(core).create(ctx(), _network(label=f"n{number}"))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [type(error) for error in errors] == [exception.NetworkDuplicate] * 4
+    assert len(Networks(core).index(ctx())) == 1
+
+
+def test_shared_and_own_networks(core: Books) -> None:
+    networks = Networks(core)
+    shared = networks.create(ctx(), _network("10.1.0.0/16"))
+    mine = networks.create(ctx(), _network("10.2.0.0/16", project_id="p1"))
+    other = networks.create(ctx(), _network("10.3.0.0/16", project_id="p2"))
+    assert [one.uuid for one in networks.index(ctx())] == [shared.uuid, mine.uuid, other.uuid]
+    assert [one.uuid for one in networks.index(ctx(), "p1")] == [shared.uuid, mine.uuid]
+    assert [one.uuid for one in core.db.read(lambda connection: db.for_project(connection, "p1"))] == [
+        shared.uuid, mine.uuid]
+    assert networks.get(ctx(), shared.uuid, "p1").uuid == shared.uuid
+    for uuid in (other.uuid, new_uuid()):
+        with pytest.raises(exception.NetworkNotFound):
+            networks.get(ctx(), uuid, "p1")
+
+
+@pytest.mark.parametrize(("changes", "first"), [
+    ({}, "10.0.0.2"), ({"gateway": "10.0.0.2"}, "10.0.0.1"), ({"dhcp_start": "10.0.0.50"}, "10.0.0.50")])
+def test_the_first_address(core: Books, changes: dict[str, object], first: str) -> None:
+    made = Networks(core).create(ctx(), _network(**changes))
+    assert core.db.write(lambda connection: fixed_ips.take(connection, made, new_uuid(), new_uuid())) == first
+
+
+def test_every_address_is_given_out_once_and_then_no_more(core: Books) -> None:
+    made = Networks(core).create(ctx(), _network("10.0.0.0/29"))
+
+    def take() -> str:
+        return core.db.write(lambda connection: fixed_ips.take(connection, made, new_uuid(), new_uuid()))
+
+    assert [take() for _ in range(5)] == [str(host) for host in ipaddress.ip_network("10.0.0.0/29").hosts()][1:]
+    with pytest.raises(exception.NoMoreFixedIps):
+        take()
+
+
+def test_a_network_in_use_stays(core: Books) -> None:
+    networks = Networks(core)
+    made = networks.create(ctx(), _network())
+    owner = new_uuid()
+    core.db.write(lambda connection: fixed_ips.take(connection, made, owner, new_uuid()))
+    with pytest.raises(exception.NetworkInUse):
+        networks.delete(ctx(), made.uuid)
+    core.db.write(lambda connection: fixed_ips.release(connection, owner))
+    networks.delete(ctx(), made.uuid)
+    with pytest.raises(exception.NetworkNotFound):
+        networks.delete(ctx(), made.uuid)
+    again = networks.create(ctx(), _network())
+    assert core.db.write(lambda connection: fixed_ips.take(connection, again, owner, new_uuid())) == "10.0.0.2"

@@ -1,0 +1,336 @@
+"""Compute nodes: reports change what differs, claims survive them, schedulers see the result."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Any
+
+import pytest
+
+from nova import exception
+from nova.conductor import fleet
+from nova.conductor.endpoints.aggregates import Aggregates
+from nova.conductor.endpoints.fleet import Fleet
+from nova.conductor.endpoints.heartbeat import Heartbeat
+from nova.conductor.endpoints.hypervisors import Hypervisors
+from nova.conductor.endpoints.services import Services
+from nova.db import allocations, compute_nodes
+from nova.objects.base import new_uuid
+from nova.objects.compute import ComputeNode, Inventory, Provider
+from nova.objects.scheduling import HostState
+from tests.unit.conductor.books import Books, ctx, node, server
+
+
+@pytest.fixture
+def hosts(core: Books) -> Books:
+    """Two registered computes."""
+    for host in ("h1", "h2"):
+        Heartbeat(core).register(ctx(), host, "nova-compute", "compute", 1)
+    core.sent.take()
+    core.statements()
+    return core
+
+
+def _report(core: Books, *nodes: ComputeNode, host: str = "h1") -> list[ComputeNode]:
+    return fleet.report_nodes(core, host, nodes)
+
+
+def _state(core: Books, uuid: str) -> HostState:
+    return core.db.read(lambda connection: compute_nodes.states_of(connection, [uuid]))[0]
+
+
+def _claim(core: Books, node_uuid: str, **resources: int) -> str:
+    consumer = new_uuid()
+    core.db.write(lambda connection: allocations.claim(connection, consumer, node_uuid, resources, "p1", "u1"))
+    return consumer
+
+
+def _release(core: Books, consumer: str) -> None:
+    core.db.write(lambda connection: allocations.release(connection, consumer))
+
+
+# --- reports ---------------------------------------------------------------------------------
+def test_a_first_report_makes_the_node_and_tells_the_schedulers(hosts: Books) -> None:
+    [made] = _report(hosts, node("h1", uptime="1 day"))
+    assert made.uuid == made.provider.uuid
+    assert made.id > 0
+    [delta] = hosts.sent.take()
+    [state] = delta.states
+    assert state == _state(hosts, made.uuid)
+    assert (state.host, state.node, state.up, state.disabled, state.availability_zone) == (
+        "h1", "h1", True, False, "nova")
+    assert state.inventories["VCPU"] == Inventory(total=8, ratio=4.0, max_unit=8)
+    assert state.traits == ["COMPUTE_NODE", "HW_ARCH_X86_64"]
+    assert state.supported_instances == [("x86_64", "kvm", "hvm")]
+
+
+def test_the_same_report_again_only_reads(hosts: Books) -> None:
+    [first] = _report(hosts, node("h1"))
+    hosts.sent.take()
+    hosts.statements()
+    [again] = _report(hosts, node("h1"))
+    assert (again.uuid, again.id, again.generation) == (first.uuid, first.id, first.generation)
+    assert {statement.split()[0] for statement in hosts.statements()} == {"SELECT"}
+    assert hosts.sent.take() == []
+
+
+@pytest.mark.parametrize("change", [{"vcpus": 16}, {"ratio": 2.0}, {"memory_mb": 1024}])
+def test_a_changed_inventory_counts_and_is_told(hosts: Books, change: dict[str, Any]) -> None:
+    [first] = _report(hosts, node("h1"))
+    hosts.sent.take()
+    [again] = _report(hosts, node("h1", **change))
+    assert again.generation == first.generation + 1
+    [delta] = hosts.sent.take()
+    [state] = delta.states
+    assert state.generation == again.generation
+    wanted = node("h1", **change).provider.inventories
+    assert {name: (one.total, one.ratio) for name, one in state.inventories.items()} == {
+        name: (one.total, one.ratio) for name, one in wanted.items()}
+
+
+def test_what_is_only_shown_is_stored_in_silence(hosts: Books) -> None:
+    [first] = _report(hosts, node("h1", uptime="1 day", disk_available_least=50))
+    hosts.sent.take()
+    [again] = _report(hosts, node("h1", uptime="2 days", disk_available_least=40))
+    assert again.generation == first.generation
+    assert hosts.sent.take() == []
+    shown = Hypervisors(hosts).get(ctx(), first.uuid)
+    assert (shown.uptime, shown.disk_available_least) == ("2 days", 40)
+
+
+def test_traits_follow_whatever_their_order(hosts: Books) -> None:
+    [first] = _report(hosts, node("h1"))
+    hosts.sent.take()
+    same = node("h1")
+    same.provider.traits.reverse()
+    _report(hosts, same)
+    assert hosts.sent.take() == []
+    other = node("h1")
+    other.provider.traits.append("CUSTOM_FAST")
+    _report(hosts, other)
+    assert "CUSTOM_FAST" in _state(hosts, first.uuid).traits
+
+
+def test_claims_survive_reports(hosts: Books) -> None:
+    [first] = _report(hosts, node("h1"))
+    consumer = _claim(hosts, first.uuid, VCPU=3, DISK_GB=10)
+    [again] = _report(hosts, node("h1", vcpus=16))
+    assert again.provider.inventories["VCPU"].used == 3
+    assert again.num_instances == 1
+    assert _state(hosts, first.uuid).inventories["VCPU"].used == 3
+    without = node("h1")
+    del without.provider.inventories["VCPU"]
+    _report(hosts, without)
+    kept = _state(hosts, first.uuid).inventories["VCPU"]
+    assert (kept.total, kept.used) == (0, 3), "what is claimed stays in the books, but there is no more of it"
+    _report(hosts, node("h1"))
+    assert _state(hosts, first.uuid).inventories["VCPU"].used == 3
+    _release(hosts, consumer)
+    assert _state(hosts, first.uuid).inventories["VCPU"].used == 0
+
+
+def test_a_class_that_is_gone_and_free_disappears(hosts: Books) -> None:
+    [first] = _report(hosts, node("h1"))
+    without = node("h1")
+    del without.provider.inventories["DISK_GB"]
+    _report(hosts, without)
+    assert set(_state(hosts, first.uuid).inventories) == {"VCPU", "MEMORY_MB"}
+
+
+def test_nodes_that_are_gone_are_removed_unless_claimed(hosts: Books) -> None:
+    one, two, three = _report(hosts, node("h1", "n1"), node("h1", "n2"), node("h1", "n3"))
+    consumer = _claim(hosts, two.uuid, VCPU=1)
+    hosts.sent.take()
+    _report(hosts, node("h1", "n1"))
+    assert [delta.removed for delta in hosts.sent.take()] == [[three.uuid]]
+    _release(hosts, consumer)
+    _report(hosts, node("h1", "n1"))
+    assert [found.uuid for found in Hypervisors(hosts).index(ctx())] == [one.uuid]
+
+
+def test_a_driver_that_sees_no_nodes_removes_none(hosts: Books) -> None:
+    _report(hosts, node("h1"))
+    _report(hosts)
+    assert len(Hypervisors(hosts).index(ctx())) == 1
+
+
+def test_sub_providers_come_and_go(hosts: Books) -> None:
+    with_gpu = node("h1")
+    with_gpu.children = [Provider(uuid=new_uuid(), name="h1_gpu", inventories={"VGPU": Inventory(total=4)})]
+    [made] = _report(hosts, with_gpu)
+    [child] = Hypervisors(hosts).get(ctx(), made.uuid).children
+    assert (child.name, child.parent_uuid, child.inventories["VGPU"].total) == ("h1_gpu", made.uuid, 4)
+    hosts.statements()
+    _report(hosts, copy.deepcopy(with_gpu))
+    assert {statement.split()[0] for statement in hosts.statements()} == {"SELECT"}
+    _report(hosts, node("h1"))
+    assert Hypervisors(hosts).get(ctx(), made.uuid).children == []
+
+
+def test_a_driver_may_name_its_nodes_and_a_known_name_keeps_its_uuid(hosts: Books) -> None:
+    chosen = new_uuid()
+    [made] = _report(hosts, node("h1", uuid=chosen))
+    assert made.uuid == chosen
+    [again] = _report(hosts, node("h1", uuid=new_uuid()))
+    assert again.uuid == chosen
+
+
+def test_a_node_moves_between_hosts_but_is_not_stolen(hosts: Books) -> None:
+    chosen = new_uuid()
+    _report(hosts, node("h1", "metal", uuid=chosen))
+    with pytest.raises(exception.InvalidInput, match="already known as metal of host h1"):
+        _report(hosts, node("h2", "h2", uuid=chosen), host="h2")
+    [moved] = _report(hosts, node("h2", "metal", uuid=chosen), host="h2")
+    assert _state(hosts, moved.uuid).host == "h2"
+
+
+def test_a_host_that_never_registered_reports_nothing(hosts: Books) -> None:
+    with pytest.raises(exception.HostBinaryNotFound):
+        _report(hosts, node("h9"), host="h9")
+
+
+def test_two_first_reports_at_once_make_one_node(hosts: Books) -> None:
+    made: list[ComputeNode] = []
+    threads = [threading.Thread(target=lambda: made.extend(_report(hosts, node("h1")))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(made) == 6
+    assert len({found.uuid for found in made}) == 1
+    assert len(Hypervisors(hosts).index(ctx())) == 1
+
+
+def test_reports_and_claims_at_once_lose_nothing(hosts: Books) -> None:
+    [made] = _report(hosts, node("h1", vcpus=1000))
+    failures: list[Exception] = []
+
+    def run(work: Any) -> None:
+        try:
+            for number in range(10):
+                work(number)
+        except Exception as error:
+            failures.append(error)
+
+    work = [lambda number: _report(hosts, node("h1", vcpus=1000 + number)),
+            lambda number: _report(hosts, node("h1", vcpus=2000 + number)),
+            lambda _number: _claim(hosts, made.uuid, VCPU=1), lambda _number: _claim(hosts, made.uuid, VCPU=1)]
+    threads = [threading.Thread(target=run, args=(one,)) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert failures == []
+    state = _state(hosts, made.uuid)
+    assert (state.inventories["VCPU"].used, state.num_instances) == (20, 20)
+
+
+# --- what schedulers and operators see ---------------------------------------------------------
+def test_the_fleet_comes_in_pages_of_four_statements(hosts: Books) -> None:
+    _report(hosts, *(node("h1", f"n{number}") for number in range(5)))
+    _report(hosts, node("h2"), host="h2")
+    hosts.statements()
+    seen: list[HostState] = []
+    marker = None
+    for _page in range(4):
+        page = Fleet(hosts).page(ctx(), marker, 2)
+        assert len(hosts.statements()) <= 4
+        seen += page.states
+        marker = page.marker
+        if marker is None:
+            break
+    assert [state.node_uuid for state in seen] == sorted({state.node_uuid for state in seen})
+    assert len(seen) == 6
+
+
+def test_a_state_has_zone_aggregates_and_service(hosts: Books) -> None:
+    [made] = _report(hosts, node("h1"))
+    aggregates = Aggregates(hosts)
+    zone, other = aggregates.create(ctx(), "rack", "z1"), aggregates.create(ctx(), "ssd")
+    aggregates.set_metadata(ctx(), other.id, {"ssd": "true"})
+    for aggregate in (zone, other):
+        aggregates.add_host(ctx(), aggregate.id, "h1")
+    Services(hosts).update_by_host(ctx(), "h1", "nova-compute", disabled=True, forced_down=True)
+    state = _state(hosts, made.uuid)
+    assert state.availability_zone == "z1"
+    assert state.aggregates == [{"availability_zone": "z1"}, {"ssd": "true"}]
+    assert state.aggregate_ids == [zone.id, other.id]
+    assert (state.up, state.disabled) == (False, True)
+
+
+def test_usage_is_one_statement(hosts: Books) -> None:
+    one, two = _report(hosts, node("h1", "n1"), node("h1", "n2"))
+    _claim(hosts, one.uuid, VCPU=2, MEMORY_MB=512)
+    hosts.statements()
+    found = {usage.node_uuid: usage for usage in hosts.db.read(
+        lambda connection: compute_nodes.usage(connection, [one.uuid, two.uuid, "gone"]))}
+    assert len(hosts.statements()) == 1
+    assert found[one.uuid].used == {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 0}
+    assert found[one.uuid].num_instances == 1
+    assert found[two.uuid].used == {"VCPU": 0, "MEMORY_MB": 0, "DISK_GB": 0}
+    assert set(found) == {one.uuid, two.uuid}
+
+
+def test_hypervisors_by_pattern_and_page(hosts: Books) -> None:
+    made = _report(hosts, *(node("h1", name) for name in ("alpha", "beta_1", "beta%2", "Gamma")))
+    hypervisors = Hypervisors(hosts)
+    assert [found.hypervisor_hostname for found in hypervisors.index(ctx(), "a_")] == ["beta_1"]
+    assert [found.hypervisor_hostname for found in hypervisors.index(ctx(), "gam")] == ["Gamma"]
+    assert hypervisors.index(ctx(), "nothing") == []
+    first = hypervisors.index(ctx(), limit=3)
+    assert [found.uuid for found in first] == [found.uuid for found in made[:3]]
+    for marker in (first[-1].uuid, str(first[-1].id)):
+        assert [found.uuid for found in hypervisors.index(ctx(), limit=3, marker=marker)] == [made[3].uuid]
+    for marker in ("gone", "99999", "9" * 40):
+        with pytest.raises(exception.MarkerNotFound):
+            hypervisors.index(ctx(), marker=marker)
+
+
+def test_a_hypervisor_shows_its_service(hosts: Books) -> None:
+    [made] = _report(hosts, node("h1"))
+    Services(hosts).update_by_host(ctx(), "h1", "nova-compute", disabled=True, reason="fan")
+    hosts.statements()
+    [found] = Hypervisors(hosts).index(ctx())
+    assert len(hosts.statements()) == 5
+    assert found.service is not None
+    assert (found.service.host, found.service.disabled_reason, found.service.up) == ("h1", "fan", True)
+    assert Hypervisors(hosts).get(ctx(), str(found.id)) == Hypervisors(hosts).get(ctx(), made.uuid) == found
+    with pytest.raises(exception.ComputeHostNotFound):
+        Hypervisors(hosts).get(ctx(), "gone")
+
+
+def test_servers_on_hosts(hosts: Books) -> None:
+    mine, _other = server(hosts, "h1"), server(hosts, "h2")
+    assert [found.uuid for found in Hypervisors(hosts).servers(ctx(), ["h1"])] == [mine.uuid]
+    assert Hypervisors(hosts).servers(ctx(), []) == []
+
+
+# --- the publisher -----------------------------------------------------------------------------
+def test_deltas_of_many_threads_leave_in_the_order_of_their_numbers(core: Books) -> None:
+    def publish() -> None:
+        for _ in range(50):
+            core.fleet.reload()
+
+    threads = [threading.Thread(target=publish) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [delta.seq for delta in core.sent.take()] == list(range(1, 401))
+
+
+def test_a_broken_bus_leaves_a_gap_and_no_error(core: Books) -> None:
+    core.sent.broken = True
+    core.fleet.removed(["x"])
+    core.sent.broken = False
+    core.fleet.reload()
+    assert [(delta.seq, delta.reload) for delta in core.sent.take()] == [(2, True)]
+
+
+def test_nothing_to_say_is_not_said(core: Books) -> None:
+    core.fleet.usage([])
+    core.fleet.states([])
+    core.fleet.services({})
+    core.fleet.removed([])
+    assert core.sent.take() == []

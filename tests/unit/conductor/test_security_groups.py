@@ -1,0 +1,229 @@
+"""Security groups: whom they let in, and that changed rules reach the right hosts."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from nova import exception
+from nova.conductor.endpoints.networks import Networks
+from nova.conductor.endpoints.quotas import Quotas
+from nova.conductor.endpoints.security_groups import SecurityGroups
+from nova.db import fixed_ips, instances
+from nova.db import security_groups as db
+from nova.objects.base import new_uuid
+from nova.objects.instance import Instance
+from nova.objects.network import FilterRule, Network, SecurityGroup, SecurityGroupRule
+from tests.unit.conductor.books import Books, ctx, server
+
+
+@pytest.fixture
+def groups(core: Books) -> SecurityGroups:
+    return SecurityGroups(core)
+
+
+@pytest.fixture
+def network(core: Books) -> Network:
+    return Networks(core).create(ctx(), Network(uuid="", label="lan", cidr="10.0.0.0/24", gateway="", bridge=""))
+
+
+def _rule(group: SecurityGroup, **values: object) -> SecurityGroupRule:
+    return SecurityGroupRule(parent_group_id=group.id, **values)  # type: ignore[arg-type]
+
+
+def _member(core: Books, network: Network, *groups: SecurityGroup, host: str | None = "h1") -> tuple[Instance, str]:
+    """A server in these groups, and its address."""
+    one = server(core, host, security_groups=[group.name for group in groups])
+    core.db.write(lambda connection: db.add_members(connection, [group.id for group in groups], [one.uuid]))
+    return one, core.db.write(lambda connection: fixed_ips.take(connection, network, one.uuid, new_uuid()))
+
+
+def _rules(core: Books, instance: Instance) -> list[FilterRule]:
+    return core.db.read(lambda connection: db.rules_of_instance(connection, instance.uuid))
+
+
+# --- groups ----------------------------------------------------------------------------------
+def test_every_project_has_a_default_group_that_lets_nobody_in(groups: SecurityGroups) -> None:
+    for project in ("p1", "p1", "p2"):
+        [default] = groups.index(ctx(project), project)
+        assert (default.name, default.project_id, default.rules) == ("default", project, [])
+    assert len(groups.index(ctx())) == 2
+
+
+def test_the_default_group_is_made_once_by_many_at_once(groups: SecurityGroups) -> None:
+    found: list[object] = []
+
+    def look() -> None:
+        try:
+            found.append(groups.index(ctx(), "p1"))
+        except Exception as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 6
+    assert all(one == found[0] and isinstance(one, list) and len(one) == 1 for one in found)
+
+
+def test_create_rename_delete(groups: SecurityGroups) -> None:
+    made = groups.create(ctx(), "web", "web servers")
+    assert groups.get(ctx(), made.id, "p1") == made
+    with pytest.raises(exception.SecurityGroupExists, match="Security group web already exists"):
+        groups.create(ctx(), "web", "")
+    groups.create(ctx("p2"), "web", "")
+    assert groups.update(ctx(), made.id, "www", "new", "p1").name == "www"
+    with pytest.raises(exception.SecurityGroupExists):
+        groups.update(ctx(), groups.create(ctx(), "db", "").id, "www", "")
+    groups.delete(ctx(), made.id, "p1")
+    for call in (lambda: groups.get(ctx(), made.id), lambda: groups.delete(ctx(), made.id),
+                 lambda: groups.get(ctx(), 2**80), lambda: groups.get(ctx(), -1)):
+        with pytest.raises(exception.SecurityGroupNotFound):
+            call()
+
+
+def test_groups_of_other_projects_are_not_found(groups: SecurityGroups) -> None:
+    made = groups.create(ctx(), "web", "")
+    rule = groups.add_rule(ctx(), _rule(made))
+    for call in (lambda: groups.get(ctx(), made.id, "p2"), lambda: groups.delete(ctx(), made.id, "p2"),
+                 lambda: groups.update(ctx(), made.id, "x", "", "p2"),
+                 lambda: groups.add_rule(ctx(), _rule(made, protocol="icmp"), "p2")):
+        with pytest.raises(exception.SecurityGroupNotFound):
+            call()
+    with pytest.raises(exception.SecurityGroupRuleNotFound):
+        groups.delete_rule(ctx(), rule.id, "p2")
+    foreign = groups.create(ctx("p2"), "web", "")
+    with pytest.raises(exception.SecurityGroupNotFound):
+        groups.add_rule(ctx(), _rule(made, group_id=foreign.id))
+
+
+def test_the_default_group_stays(groups: SecurityGroups) -> None:
+    [default] = groups.index(ctx(), "p1")
+    with pytest.raises(exception.InvalidInput):
+        groups.delete(ctx(), default.id)
+    with pytest.raises(exception.InvalidInput):
+        groups.update(ctx(), default.id, "other", "")
+    assert groups.update(ctx(), default.id, "default", "text").description == "text"
+
+
+def test_a_group_with_servers_stays_and_its_new_name_shows_on_them(
+        groups: SecurityGroups, core: Books, network: Network) -> None:
+    made, other = groups.create(ctx(), "web", ""), groups.create(ctx(), "db", "")
+    member, _address = _member(core, network, other, made)
+    with pytest.raises(exception.SecurityGroupInUse):
+        groups.delete(ctx(), made.id)
+    groups.update(ctx(), made.id, "www", "")
+    assert core.db.read(lambda connection: instances.get(connection, member.uuid)).security_groups == ["db", "www"]
+    core.db.write(lambda connection: db.remove_members(connection, member.uuid))
+    groups.delete(ctx(), made.id)
+
+
+def test_limits(groups: SecurityGroups, core: Books) -> None:
+    Quotas(core).set(ctx(), "p1", {"security_groups": 2, "security_group_rules": 1}, force=True)
+    made = groups.create(ctx(), "web", "")
+    with pytest.raises(exception.QuotaLimit):
+        groups.create(ctx(), "db", "")
+    groups.add_rule(ctx(), _rule(made))
+    with pytest.raises(exception.QuotaLimit):
+        groups.add_rule(ctx(), _rule(made, protocol="icmp"))
+
+
+def test_resolve(groups: SecurityGroups, core: Books) -> None:
+    web = groups.create(ctx(), "web", "")
+
+    def resolve(*names: str, project: str = "p1") -> list[str]:
+        return [one.name for one in core.db.write(lambda connection: db.resolve(connection, project, names))]
+
+    assert resolve("web", "default", "web", str(web.id)) == ["web", "default"]
+    assert resolve("default", project="p3") == ["default"]
+    for names, project in ((("gone",), "p1"), (("web",), "p2"), ((str(web.id),), "p2")):
+        with pytest.raises(exception.SecurityGroupNotFound):
+            resolve(*names, project=project)
+
+
+# --- rules -----------------------------------------------------------------------------------
+@pytest.mark.parametrize(("values", "field"), [
+    ({"protocol": "sctp"}, "ip_protocol"), ({"from_port": 1, "to_port": 2}, "ip_protocol"),
+    ({"protocol": "tcp", "from_port": 1}, "from_port"), ({"protocol": "tcp", "from_port": 5, "to_port": 4}, "range"),
+    ({"protocol": "udp", "from_port": 0, "to_port": 4}, "range"),
+    ({"protocol": "tcp", "from_port": 1, "to_port": 65536}, "range"),
+    ({"protocol": "icmp", "from_port": -2, "to_port": 0}, "icmp"),
+    ({"protocol": "icmp", "from_port": 256, "to_port": 0}, "icmp"), ({"cidr": "nonsense"}, "cidr"),
+    ({"cidr": "10.0.0.0/24", "group_id": 1}, "not both")])
+def test_bad_rules_name_the_field(groups: SecurityGroups, values: dict[str, object], field: str) -> None:
+    made = groups.create(ctx(), "web", "")
+    with pytest.raises(exception.InvalidInput, match=field):
+        groups.add_rule(ctx(), _rule(made, **values))
+
+
+def test_a_rule_is_there_once(groups: SecurityGroups) -> None:
+    made = groups.create(ctx(), "web", "")
+    rule = groups.add_rule(ctx(), _rule(made, protocol="TCP", from_port=80, to_port=80, cidr="10.0.0.7/24"))
+    assert (rule.protocol, rule.cidr) == ("tcp", "10.0.0.0/24")
+    with pytest.raises(exception.InvalidInput, match="already exists"):
+        groups.add_rule(ctx(), _rule(made, protocol="tcp", from_port=80, to_port=80, cidr="10.0.0.0/24"))
+    assert groups.get(ctx(), made.id).rules == [rule]
+    groups.delete_rule(ctx(), rule.id)
+    assert groups.get(ctx(), made.id).rules == []
+    with pytest.raises(exception.SecurityGroupRuleNotFound):
+        groups.delete_rule(ctx(), rule.id)
+
+
+def test_rules_of_a_server(groups: SecurityGroups, core: Books, network: Network) -> None:
+    web, app, lonely = (groups.create(ctx(), name, "") for name in ("web", "app", "lonely"))
+    groups.add_rule(ctx(), _rule(web, protocol="tcp", from_port=80, to_port=80))
+    groups.add_rule(ctx(), _rule(web, protocol="icmp", from_port=-1, to_port=-1, cidr="192.0.2.0/24"))
+    groups.add_rule(ctx(), _rule(app, group_id=web.id))
+    groups.add_rule(ctx(), _rule(app, protocol="tcp", from_port=22, to_port=22, group_id=lonely.id))
+    front, address = _member(core, network, web)
+    back, _other = _member(core, network, app)
+    assert _rules(core, front) == [
+        FilterRule(protocol="tcp", from_port=80, to_port=80, sources=["0.0.0.0/0"]),
+        FilterRule(protocol="icmp", from_port=-1, to_port=-1, sources=["192.0.2.0/24"])]
+    assert _rules(core, back) == [FilterRule(sources=[f"{address}/32"])], "an empty group lets nobody in"
+    assert core.db.read(lambda connection: db.rules_for(connection, [app.id])) == _rules(core, back)
+    assert core.db.read(lambda connection: db.peers(connection, front.uuid)) == [back.uuid]
+    assert core.db.read(lambda connection: db.peers(connection, back.uuid)) == []
+
+
+def test_rules_cost_three_statements_however_many_servers(
+        groups: SecurityGroups, core: Books, network: Network) -> None:
+    web = groups.create(ctx(), "web", "")
+    groups.add_rule(ctx(), _rule(web, group_id=web.id))
+    members = [_member(core, network, web)[0].uuid for _ in range(5)]
+    core.statements()
+    found = core.db.read(lambda connection: db.rules_of_instances(connection, [*members, "gone"]))
+    assert len(core.statements()) == 3
+    assert {len(found[uuid][0].sources) for uuid in members} == {5}
+    assert found["gone"] == []
+
+
+def test_a_changed_rule_reaches_the_members_and_those_that_let_them_in(
+        groups: SecurityGroups, core: Books, network: Network) -> None:
+    web, app = groups.create(ctx(), "web", ""), groups.create(ctx(), "app", "")
+    front, address = _member(core, network, web, host="h1")
+    back, _other = _member(core, network, app, host="h2")
+    _member(core, network, web, host=None)
+    groups.add_rule(ctx(), _rule(app, group_id=web.id))
+    [(host, uuid, [rule])] = core.sent.rules
+    assert (host, uuid) == ("h2", back.uuid)
+    assert f"{address}/32" in rule.sources
+    core.sent.rules.clear()
+    rule = groups.add_rule(ctx(), _rule(web, protocol="icmp"))
+    assert {(host, uuid) for host, uuid, _rules in core.sent.rules} == {("h1", front.uuid), ("h2", back.uuid)}
+    core.sent.rules.clear()
+    groups.delete_rule(ctx(), rule.id)
+    assert ("h1", front.uuid, []) in core.sent.rules
+
+
+def test_deleting_a_group_closes_the_doors_it_opened(groups: SecurityGroups, core: Books, network: Network) -> None:
+    web, app = groups.create(ctx(), "web", ""), groups.create(ctx(), "app", "")
+    groups.add_rule(ctx(), _rule(app, group_id=web.id))
+    back, _address = _member(core, network, app, host="h2")
+    core.sent.rules.clear()
+    groups.delete(ctx(), web.id)
+    assert groups.get(ctx(), app.id).rules == []
+    assert core.sent.rules == [("h2", back.uuid, [])]

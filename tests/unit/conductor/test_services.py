@@ -1,0 +1,193 @@
+"""Services: registration, liveness, what operators change, and what schedulers hear of it."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from nova import exception
+from nova.conductor.endpoints.aggregates import Aggregates
+from nova.conductor.endpoints.guests import Guests
+from nova.conductor.endpoints.heartbeat import Heartbeat
+from nova.conductor.endpoints.hypervisors import Hypervisors
+from nova.conductor.endpoints.services import Services
+from nova.conf import CONF
+from nova.db import actions, allocations, models
+from nova.db import services as db
+from nova.objects.action import Action
+from nova.objects.base import new_uuid, utcnow
+from tests.unit.conductor.books import Books, ctx, node, server, set_columns
+
+
+def _register(core: Books, host: str = "h1", binary: str = "nova-compute") -> Any:
+    return Heartbeat(core).register(ctx(), host, binary, binary.removeprefix("nova-"), 1)
+
+
+def _silent(core: Books, seconds: int, host: str = "h1") -> None:
+    """The service gave its last sign of life so long ago."""
+    set_columns(core, models.services, models.services.c.host == host,
+                last_seen=utcnow() - datetime.timedelta(seconds=seconds))
+
+
+def _mark_down(core: Books) -> list[str]:
+    before = utcnow() - datetime.timedelta(seconds=CONF.service_down_time)
+    return core.db.write(lambda connection: db.mark_down(connection, before))
+
+
+# --- liveness --------------------------------------------------------------------------------
+def test_a_new_service_is_up_and_the_schedulers_hear_of_it(core: Books) -> None:
+    service = _register(core)
+    assert (service.up, service.disabled, service.availability_zone) == (True, False, "nova")
+    assert [delta.services for delta in core.sent.take()] == [{"h1": (True, False)}]
+    assert _register(core).uuid == service.uuid
+
+
+def test_other_services_are_internal_and_no_business_of_schedulers(core: Books) -> None:
+    assert _register(core, "c1", "nova-conductor").availability_zone == "internal"
+    assert core.sent.take() == []
+
+
+def test_new_computes_may_have_to_wait_for_an_operator(core: Books, settings: Any) -> None:
+    settings("enable_new_services", False)
+    assert _register(core).disabled
+    assert _register(core).disabled_reason
+    assert not _register(core, "c1", "nova-conductor").disabled
+    Services(core).update_by_host(ctx(), "h1", "nova-compute", disabled=False)
+    assert not _register(core).disabled
+
+
+def test_a_silent_service_is_down_at_once_for_whoever_looks(core: Books) -> None:
+    uuid = _register(core).uuid
+    _silent(core, CONF.service_down_time + 1)
+    assert not Services(core).get(ctx(), uuid).up
+    assert not core.db.read(lambda connection: db.host_up(connection, "h1"))
+    Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
+    assert Services(core).get(ctx(), uuid).up
+    assert core.db.read(lambda connection: db.host_up(connection, "h1"))
+
+
+def test_going_down_is_noted_once_and_coming_back_is_told(core: Books) -> None:
+    _register(core)
+    _register(core, "h2")
+    core.sent.take()
+    _silent(core, CONF.service_down_time + 1)
+    assert _mark_down(core) == ["h1"]
+    assert _mark_down(core) == []
+    assert core.db.read(lambda connection: db.flags(connection, ["h1", "h2", "h3"])) == {
+        "h1": (False, False), "h2": (True, False)}
+    Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
+    assert [delta.services for delta in core.sent.take()] == [{"h1": (True, False)}]
+
+
+def test_a_beat_is_one_statement_and_no_message(core: Books) -> None:
+    _register(core)
+    core.sent.take()
+    core.statements()
+    Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
+    assert len(core.statements()) == 1
+    assert core.sent.take() == []
+
+
+def test_a_beat_of_nobody_is_an_error(core: Books) -> None:
+    with pytest.raises(exception.HostBinaryNotFound):
+        Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
+
+
+def test_a_beat_renews_leases_and_names_what_was_lost(core: Books) -> None:
+    _register(core)
+    old = utcnow() - datetime.timedelta(seconds=5)
+    rows = [Action(uuid=new_uuid(), instance_uuid=new_uuid(), action="create", owner=owner, lease_until=old,
+                   outcome=outcome, request_id="req-1", start_time=old)
+            for owner, outcome in (("compute@h1", None), ("compute@h2", None), ("compute@h1", "superseded"))]
+    core.db.write(lambda connection: actions.insert(connection, rows))
+    lost = Heartbeat(core).beat(ctx(), "h1", "nova-compute", [row.uuid for row in rows])
+    assert lost == [rows[1].uuid, rows[2].uuid]
+    renewed = core.db.read(lambda connection: actions.get(connection, rows[0].uuid))
+    assert renewed is not None
+    assert renewed.lease_until is not None
+    assert renewed.lease_until > utcnow() + datetime.timedelta(seconds=CONF.conductor.lease - 5)
+    other = core.db.read(lambda connection: actions.get(connection, rows[1].uuid))
+    assert other is not None
+    assert other.lease_until == old
+
+
+# --- operators -------------------------------------------------------------------------------
+def test_disable_and_enable(core: Books) -> None:
+    uuid = _register(core).uuid
+    core.sent.take()
+    services = Services(core)
+    disabled = services.update(ctx(), uuid, disabled=True, reason="broken fan")
+    assert (disabled.disabled, disabled.disabled_reason, disabled.up) == (True, "broken fan", True)
+    enabled = services.update(ctx(), uuid, disabled=False)
+    assert (enabled.disabled, enabled.disabled_reason) == (False, None)
+    assert [delta.services for delta in core.sent.take()] == [{"h1": (True, True)}, {"h1": (True, False)}]
+
+
+def test_forced_down_wins_over_heartbeats(core: Books) -> None:
+    uuid = _register(core).uuid
+    core.sent.take()
+    services = Services(core)
+    assert not services.update(ctx(), uuid, forced_down=True).up
+    Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
+    assert not services.get(ctx(), uuid).up
+    assert services.update(ctx(), uuid, forced_down=False).up
+    assert [delta.services for delta in core.sent.take()] == [{"h1": (False, False)}, {"h1": (True, False)}]
+
+
+def test_lists_can_be_narrowed(core: Books) -> None:
+    for host, binary in (("h1", "nova-compute"), ("h2", "nova-compute"), ("h1", "nova-conductor")):
+        _register(core, host, binary)
+    core.statements()
+    found = Services(core).index(ctx())
+    assert [(one.host, one.binary) for one in found] == [
+        ("h1", "nova-compute"), ("h2", "nova-compute"), ("h1", "nova-conductor")]
+    assert len(core.statements()) == 2
+    assert len(Services(core).index(ctx(), host="h1")) == 2
+    assert len(Services(core).index(ctx(), host="h1", binary="nova-compute")) == 1
+
+
+def test_unknown_services(core: Books) -> None:
+    services = Services(core)
+    for call in (lambda: services.get(ctx(), "x"), lambda: services.delete(ctx(), "99"),
+                 lambda: services.delete(ctx(), "9" * 30), lambda: services.update(ctx(), new_uuid(), disabled=True)):
+        with pytest.raises(exception.ServiceNotFound):
+            call()
+    with pytest.raises(exception.HostBinaryNotFound, match="nova-compute on host h9"):
+        services.update_by_host(ctx(), "h9", "nova-compute", disabled=True)
+
+
+def test_a_host_with_servers_is_not_deleted(core: Books) -> None:
+    uuid = _register(core).uuid
+    [found] = Guests(core, None).report_nodes(ctx(), "h1", [node("h1")])  # type: ignore[arg-type]
+    server(core, "h1")
+    with pytest.raises(exception.ServiceInUse):
+        Services(core).delete(ctx(), uuid)
+    assert Hypervisors(core).get(ctx(), found.uuid).inventory("VCPU").total == 8
+
+
+def test_a_deleted_compute_takes_its_nodes_and_its_place_in_aggregates_along(core: Books) -> None:
+    service = _register(core)
+    _register(core, "h2")
+    guests = Guests(core, None)  # type: ignore[arg-type]
+    [gone] = guests.report_nodes(ctx(), "h1", [node("h1")])
+    [stays] = guests.report_nodes(ctx(), "h2", [node("h2")])
+    aggregate = Aggregates(core).create(ctx(), "rack", "z1")
+    for host in ("h1", "h2"):
+        Aggregates(core).add_host(ctx(), aggregate.id, host)
+    core.db.write(lambda connection: allocations.claim(connection, new_uuid(), gone.uuid, {"VCPU": 1}, "p1", "u1"))
+    core.sent.take()
+
+    Services(core).delete(ctx(), str(service.id))
+
+    told = core.sent.take()
+    assert [delta.removed for delta in told if delta.removed] == [[gone.uuid]]
+    assert any(delta.reload for delta in told)
+    assert [one.uuid for one in Hypervisors(core).index(ctx())] == [stays.uuid]
+    assert Aggregates(core).get(ctx(), aggregate.id).hosts == ["h2"]
+    for table, column in ((models.inventories, "provider_uuid"), (models.allocations, "provider_uuid"),
+                          (models.providers, "uuid")):
+        left = core.db.read(lambda connection, table=table, column=column: {
+            row._mapping[column] for row in connection.execute(table.select())})
+        assert gone.uuid not in left

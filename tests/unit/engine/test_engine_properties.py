@@ -1,0 +1,320 @@
+"""The saga engine against a world that loses, doubles and delays everything.
+
+Orders and reports are messages in a bag: each may be delivered late, twice, in any order, or
+never (then the lease ends). Hosts fail at random and forget what they were doing. Whatever
+happens, once the world is calm every server is in a final state, the books balance, and guests
+are exactly where the rows say.
+"""
+
+import concurrent.futures
+import os
+import random
+import tempfile
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from nova import conf, context, exception
+from nova.conductor import create
+from nova.conductor.core import Core
+from nova.conductor.engine import Engine
+from nova.conf import CONF
+from nova.db import audit, compute_nodes, flavors, instances, migrate, networks, services
+from nova.db.engine import Database
+from nova.objects import states
+from nova.objects.base import new_uuid
+from nova.objects.compute import ComputeNode, Inventory, Provider
+from nova.objects.flavor import Flavor
+from nova.objects.instance import ServerCreate, StepReport
+from nova.objects.network import Network
+from nova.objects.scheduling import Selection
+from nova.operations import REGISTRY
+from nova.operations.base import journal
+from nova.operations.failures import failure_of
+
+HOSTS = ("a", "b", "c")
+CTX = context.RequestContext(user_id="u", project_id="p", overwrite=False)
+FINAL = {states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED, states.ERROR, states.DELETED}
+
+
+class Inline(concurrent.futures.Executor):
+    """Runs what is submitted at once: the machine decides what happens when."""
+
+    def submit(self, function, /, *args, **kwargs):
+        function(*args, **kwargs)
+        return concurrent.futures.Future()
+
+
+class World(Core):
+    """A core whose neighbours are the test."""
+
+    def compute_at(self, host):
+        world = self
+
+        class At:
+            def run(self, ctx, order):
+                world.orders.append((host, msgspec.msgpack.decode(msgspec.msgpack.encode(order), type=type(order))))
+
+        return At()
+
+
+class Quiet:
+    """Neighbours that need not hear anything here."""
+
+    def __getattr__(self, _name):
+        return lambda *_args, **_kwargs: None
+
+
+class Scheduler:
+    """Any host with room may be chosen, in any order."""
+
+    def __init__(self, world, chance):
+        self.world, self.chance = world, chance
+
+    def select(self, ctx, spec):
+        nodes = self.world.db.read(lambda connection: compute_nodes.states(connection, None, 100))
+        usable = [node for node in nodes if node.host not in spec.ignore_hosts]
+        if not usable:
+            raise exception.NoValidHost(reason="none left")
+        found = []
+        for _uuid in spec.instance_uuids:
+            self.chance.shuffle(usable)
+            found.append([Selection(node_uuid=node.node_uuid, host=node.host, node=node.node)
+                          for node in usable[:1 + spec.alternates]])
+        return found
+
+
+class Guests:
+    """The driver and the network of one host, as a set of guests and a set of plugged ones."""
+
+    def __init__(self):
+        self.power, self.plugged = {}, set()
+
+    def plug(self, instance, rules):
+        self.plugged.add(instance.uuid)
+
+    def unplug(self, instance):
+        self.plugged.discard(instance.uuid)
+
+    def destroy(self, instance, keep_disks=False):
+        self.power.pop(instance.uuid, None)
+
+    def power_state(self, uuid):
+        if uuid not in self.power:
+            raise exception.GuestNotFound(instance_uuid=uuid)
+        return self.power[uuid]
+
+    def _set(self, instance, state):
+        self.power_state(instance.uuid)
+        self.power[instance.uuid] = state
+
+    def power_on(self, instance):
+        self._set(instance, states.RUNNING)
+
+    def power_off(self, instance, timeout=0):
+        self._set(instance, states.SHUTDOWN)
+
+    def reboot(self, instance, hard, timeout=0):
+        self._set(instance, states.RUNNING)
+
+    def pause(self, instance):
+        self._set(instance, states.POWER_PAUSED)
+
+    def unpause(self, instance):
+        self._set(instance, states.RUNNING)
+
+
+class StepContext:
+    shutdown_timeout = 0
+    rules = ()
+
+    def __init__(self, guests, instance):
+        self.driver = self.network = guests
+        self.instance = instance
+        self.changes = {}
+
+    def set(self, **changes):
+        self.changes.update(msgspec.to_builtins(changes))
+
+    def prepare_disks(self):
+        pass
+
+    def spawn(self):
+        self.driver.power[self.instance.uuid] = states.RUNNING
+
+
+class Machine(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        conf.register()
+        CONF.set_override("lease", 0, group="conductor")
+        self.directory = tempfile.TemporaryDirectory()
+        url = f"sqlite:///{os.path.join(self.directory.name, 'db')}"
+        migrate.sync(url)
+        self.chance = random.Random(0)
+        self.world = World(name="conductor@test", db=Database(url), transport=None, scheduler=None, compute=None,
+                           fleet=Quiet(), usage=Quiet())
+        self.world.orders = []
+        self.world.scheduler = Scheduler(self.world, self.chance)
+        self.engine = Engine(self.world, Inline())
+        self.hosts = {host: Guests() for host in HOSTS}
+        self.seen = {host: {} for host in HOSTS}
+        self.reports = []
+        self.uuids = []
+
+    @initialize(seed=st.integers(0, 2**32))
+    def furnish(self, seed):
+        self.chance.seed(seed)
+
+        def fill(connection):
+            flavors.create(connection, Flavor(flavorid="1", name="m1", memory_mb=100, vcpus=1))
+            networks.create(connection, Network(uuid=new_uuid(), label="n", cidr="10.0.0.0/28", gateway="",
+                                                bridge=""))
+            for host in HOSTS:
+                services.register(connection, host, "nova-compute", "compute", 1)
+                uuid = new_uuid()
+                compute_nodes.report(connection, host, [ComputeNode(
+                    uuid=uuid, host=host, hypervisor_hostname=host, hypervisor_type="fake", hypervisor_version=1,
+                    provider=Provider(uuid=uuid, name=host, inventories={
+                        # Room for three servers on each host: claims do get lost.
+                        "VCPU": Inventory(total=3), "MEMORY_MB": Inventory(total=300)}))])
+
+        self.world.db.write(fill)
+
+    def teardown(self):
+        CONF.clear_override("lease", group="conductor")
+        self.world.db.close()
+        self.directory.cleanup()
+
+    # --- users -----------------------------------------------------------------------------------
+    @rule(count=st.integers(1, 3))
+    def boot(self, count):
+        try:
+            created = create.create(self.engine, CTX, ServerCreate(
+                name="s", flavor_id="1", min_count=count, max_count=count))
+            self.uuids += created.uuids
+        except exception.OverQuota:
+            pass
+
+    @rule(pick=st.integers(0, 100),
+          name=st.sampled_from(["delete", "delete", "stop", "start", "reboot_hard", "pause", "unpause"]))
+    def operate(self, pick, name):
+        if self.uuids:
+            try:
+                self.engine.start(CTX, self.uuids[pick % len(self.uuids)], name, {})
+            except (exception.Conflict, exception.NotFound):
+                pass
+
+    # --- the world -------------------------------------------------------------------------------
+    @rule(pick=st.integers(0, 100), twice=st.booleans(), fails=st.sampled_from([0.0, 0.0, 0.5]))
+    def deliver_order(self, pick, twice, fails):
+        if self.world.orders:
+            host, order = self.world.orders.pop(pick % len(self.world.orders))
+            for _time in range(1 + twice):
+                self.execute(host, order, fails)
+
+    @rule(pick=st.integers(0, 100), twice=st.booleans())
+    def deliver_report(self, pick, twice):
+        if self.reports:
+            host, order, report = self.reports.pop(pick % len(self.reports))
+            for _time in range(1 + twice):
+                self.report(host, order, report)
+
+    @rule(pick=st.integers(0, 100))
+    def lose_order(self, pick):
+        if self.world.orders:
+            self.world.orders.pop(pick % len(self.world.orders))
+
+    @rule(pick=st.integers(0, 100))
+    def lose_report(self, pick):
+        # As when a compute is killed after its step: nobody will tell.
+        if self.reports:
+            self.reports.pop(pick % len(self.reports))
+
+    @rule(host=st.sampled_from(HOSTS))
+    def restart_host(self, host):
+        self.seen[host].clear()
+        for order in self.engine.resume(CTX, host):
+            self.world.orders.append((host, order))
+
+    @rule()
+    def leases_end(self):
+        self.engine.recover(CTX)
+
+    # --- a host, as nova.compute.runner has it ---------------------------------------------------
+    def execute(self, host, order, fails):
+        if self.seen[host].get(order.action.uuid, 0) >= order.attempt:
+            return
+        self.seen[host][order.action.uuid] = order.attempt
+        operation = REGISTRY[order.action.operation](order.instance, journal(order.action).data)
+        where = StepContext(self.hosts[host], order.instance)
+        report = StepReport(action_uuid=order.action.uuid, step=order.step, attempt=order.attempt, undo=order.undo,
+                            host=host)
+        for step in operation.batch(operation.step_named(order.step), order.undo):
+            report.step = step.name
+            try:
+                operation.run(step, where, order.undo)
+                if not order.undo and self.chance.random() < fails:
+                    raise RuntimeError("bad luck")
+            except Exception as error:
+                report.failure = failure_of(error, host)
+                break
+        report.changes = where.changes
+        wire = msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=StepReport)
+        self.reports.append((host, order, wire))
+
+    def report(self, host, order, report):
+        try:
+            self.engine.step_done(CTX, report)
+        except exception.StaleReport:
+            if self.seen[host].get(order.action.uuid, 0) > order.attempt:
+                return
+            known = self.world.db.read(lambda connection: instances.known(connection, [order.instance.uuid]))
+            if known.get(order.instance.uuid) != host:
+                self.hosts[host].destroy(order.instance)
+                self.hosts[host].unplug(order.instance)
+
+    # --- what must hold ----------------------------------------------------------------------------
+    @invariant()
+    def books_balance_at_every_moment(self):
+        findings = self.world.db.read(audit.audit)
+        assert not findings, [str(finding) for finding in findings]
+
+    @rule()
+    def calm_down(self):
+        """No more trouble: within bounded rounds everything is final and as the rows say."""
+        for _round in range(60):
+            if not self.world.orders and not self.reports and not self.world.db.read(audit.unfinished):
+                break
+            while self.world.orders:
+                self.execute(*self.world.orders.pop(0), fails=0.0)
+            while self.reports:
+                self.report(*self.reports.pop(0))
+            self.engine.recover(CTX)
+        assert not self.world.db.read(audit.unfinished)
+        for host in HOSTS:  # what a host does when it compares itself with the rows
+            known = self.world.db.read(lambda connection, host=host: instances.known(
+                connection, list(self.hosts[host].power) or ["none"]))
+            for uuid in [uuid for uuid in self.hosts[host].power if known.get(uuid) != host]:
+                del self.hosts[host].power[uuid]
+        where = {}
+        for host, guests in self.hosts.items():
+            for uuid in guests.power:
+                assert uuid not in where, f"{uuid} runs on {where[uuid]} and {host}"
+                where[uuid] = host
+        for uuid in self.uuids:
+            server = self.world.db.read(lambda connection, uuid=uuid: instances.get(connection, uuid, deleted=True))
+            assert server.vm_state in FINAL
+            assert server.task_state is None
+            if server.vm_state not in (states.ERROR, states.DELETED):
+                assert where.get(uuid) == server.host
+            if server.vm_state == states.ERROR:
+                assert server.fault is not None
+
+
+Machine.TestCase.settings = settings(
+    max_examples=int(os.environ.get("NOVA_EXAMPLES", "15")), stateful_step_count=40, deadline=None,
+    suppress_health_check=list(HealthCheck))
+TestEngine = Machine.TestCase

@@ -1,0 +1,64 @@
+"""The configuration of DHCP servers."""
+
+from __future__ import annotations
+
+import pytest
+
+import nova.conf
+from nova.network import dhcp, records
+from nova.network.records import Guest, HostNet, Records
+from nova.objects.network import FilterRule, Reservation
+from tests.unit.network.test_filters import vif
+
+
+@pytest.mark.parametrize(("hostname", "line"), [
+    ("web-1", "fa:16:3e:00:00:01,10.0.0.5,web-1\n"), ("web.example.com", "fa:16:3e:00:00:01,10.0.0.5,web\n"),
+    ("", "fa:16:3e:00:00:01,10.0.0.5\n"), ("-x", "fa:16:3e:00:00:01,10.0.0.5\n"),
+    ("a,b\nc", "fa:16:3e:00:00:01,10.0.0.5\n"), ("x" * 64, "fa:16:3e:00:00:01,10.0.0.5\n"),
+    ("web\n", "fa:16:3e:00:00:01,10.0.0.5\n"),
+])
+def test_reservations_take_names_that_are_names(hostname, line):
+    assert dhcp.host_line(Reservation(mac="FA:16:3E:00:00:01", address="10.0.0.5", hostname=hostname)) == line
+
+
+def test_questions_go_to_the_networks_servers_or_the_hosts(tmp_path):
+    conf = tmp_path / "resolv.conf"
+    conf.write_text("search x\nnameserver 127.0.0.53\nnameserver 9.9.9.9\nnameserver ::1\nnameserver bad\n")
+    assert dhcp.upstream([], str(conf)) == ["9.9.9.9"]
+    assert dhcp.upstream(["1.1.1.1"], str(conf)) == ["1.1.1.1"]
+    assert dhcp.upstream([], str(tmp_path / "missing")) == []
+
+
+def test_configuration():
+    nova.conf.register()
+    net = HostNet(id="n1", bridge="br", cidr="10.0.0.0/24", gateway="10.0.0.1", dns=["9.9.9.9"], mtu=1400)
+    lines = dhcp.DhcpServer(net, "tag").configuration().splitlines()
+    assert "dhcp-range=10.0.0.0,static,255.255.255.0,86400s" in lines
+    assert "dhcp-option=option:dns-server,9.9.9.9" in lines
+    assert "dhcp-option-force=option:mtu,1400" in lines
+    assert "domain=novalocal" in lines
+
+
+def test_records_survive(tmp_path):
+    kept = Records(str(tmp_path))
+    net = records.of_vif(vif())
+    guest = Guest(uuid="u1", hostname="h", vifs=[vif()], rules=[FilterRule(protocol="tcp")])
+    kept.save_network(net)
+    kept.save_guest(net.id, guest)
+    again = Records(str(tmp_path))
+    assert again.networks() == [net.id]
+    assert again.network(net.id) == net
+    assert list(again.guests(net.id)) == [guest]
+    assert again.networks_of("u1") == [net.id]
+    again.forget_guest(net.id, "u1")
+    again.forget_guest(net.id, "u1")
+    assert kept.guest_ids(net.id) == []
+    again.forget_network(net.id)
+    assert kept.networks() == []
+
+
+def test_a_damaged_record_is_a_guest_without_interfaces(tmp_path):
+    kept = Records(str(tmp_path))
+    kept.save_guest("n1", Guest(uuid="u1"))
+    (tmp_path / "networks" / "n1" / "instances" / "u1.json").write_text("{")
+    assert [guest.uuid for guest in kept.guests("n1")] == ["u1"]

@@ -1,0 +1,76 @@
+"""The text of packet filters."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+
+import nova.conf
+from nova.network import filters, plumbing, records
+from nova.objects.network import VIF, FilterRule
+
+
+def vif(**more):
+    values = {"id": "v", "network_id": "aaaaaaaa-bbbb", "label": "l", "mac": "FA:16:3e:00:00:01",
+              "address": "10.0.0.5", "prefix": 24, "gateway": "10.0.0.1", "cidr": "10.0.0.0/24", "bridge": "br1",
+              "devname": "tapaaaa-bb"}
+    return VIF(**{**values, **more})
+
+
+@pytest.mark.parametrize(("rule", "text"), [
+    (FilterRule(), "accept"),
+    (FilterRule(protocol="tcp", from_port=22, to_port=22), "tcp dport 22 accept"),
+    (FilterRule(protocol="udp", from_port=1, to_port=65535), "udp dport 1-65535 accept"),
+    (FilterRule(protocol="tcp"), "ip protocol tcp accept"),
+    (FilterRule(protocol="tcp", from_port=-1, to_port=-1), "ip protocol tcp accept"),
+    (FilterRule(protocol="icmp", from_port=-1, to_port=-1), "ip protocol icmp accept"),
+    (FilterRule(protocol="icmp", from_port=8, to_port=0), "icmp type 8 icmp code 0 accept"),
+    (FilterRule(protocol="icmp", from_port=8, to_port=-1), "icmp type 8 accept"),
+    (FilterRule(protocol="132"), "ip protocol 132 accept"),
+    (FilterRule(sources=["0.0.0.0/0"]), "accept"),
+    (FilterRule(sources=["10.0.0.0/8", "10.1.0.0/16"]), "ip saddr { 10.0.0.0/8 } accept"),
+    (FilterRule(sources=["10.0.0.5/24", "::/0"]), "ip saddr { 10.0.0.0/24 } accept"),
+])
+def test_rules(rule, text):
+    assert filters.ingress([rule]) == [text]
+
+
+@pytest.mark.parametrize("rule", [
+    FilterRule(sources=["::/0"]), FilterRule(sources=["nonsense"]), FilterRule(protocol="tcp; flush ruleset"),
+    FilterRule(protocol="tcp", from_port=10, to_port=5), FilterRule(protocol="tcp", from_port=1, to_port=70000),
+    FilterRule(protocol="300"), FilterRule(protocol="icmp", from_port=300),
+])
+def test_what_cannot_be_expressed_stays_closed(rule):
+    assert filters.ingress([rule]) == []
+
+
+def test_equal_rules_are_made_once():
+    assert filters.ingress([FilterRule(), FilterRule(sources=["0.0.0.0/0"])]) == ["accept"]
+
+
+@pytest.mark.parametrize("more", [
+    {"devname": 'x"; flush'}, {"devname": "much-too-long-a-name"}, {"mac": "fa:16:3e:00:00"}, {"mac": "accept"},
+    {"address": "10.0.0.300"}, {"bridge": "br 1"}, {"cidr": "10.0.0.1/24"}, {"gateway": None}, {"gateway": ""},
+    {"network_id": "../etc"}, {"dns": ["nobody"]}, {"bridge_interface": "eth0 up"},
+])
+def test_bad_values_never_get_into_configurations(more):
+    with pytest.raises(ValueError):
+        records.of_vif(vif(**more))
+
+
+def test_a_vif_names_its_network():
+    net = records.of_vif(vif(cidr="", vlan=7, bridge_interface="eth1"))
+    assert (net.cidr, net.prefix, net.namespace, net.wire_port) == ("10.0.0.0/24", 24, "nova-aaaaaaaa-bbb",
+                                                                    "nvlaaaaaaaabbb")
+    assert max(map(len, (net.bridge_port, net.uplink_port, net.wire_port))) <= 15
+    assert records.of_vif(vif(bridge_interface="eth1")).wire_port == "eth1"
+
+
+def test_link_addresses_are_pairs_in_the_range():
+    nova.conf.register()
+    host, inside = plumbing.link_addresses(5)
+    assert ipaddress.ip_address(inside) == ipaddress.ip_address(host) + 1
+    number = plumbing.free_link("00000005-0000", set(), [])
+    assert number == 5
+    assert plumbing.free_link("00000005-0000", {5}, [("x", plumbing.link_addresses(6)[0])]) == 7

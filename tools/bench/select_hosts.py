@@ -1,0 +1,117 @@
+"""How long the scheduler takes to choose: in one process, without a bus or a database.
+
+Usage: python tools/bench/select_hosts.py [--hosts N ...] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+from nova import conf
+from nova.objects.compute import Inventory
+from nova.objects.flavor import Flavor
+from nova.objects.image import Image
+from nova.objects.scheduling import HostState, NodeUsage, RequestSpec
+from nova.scheduler.hosts import Fleet
+from nova.scheduler.manager import load_filters, load_weighers
+from nova.scheduler.request import Request
+from nova.scheduler.select import Planner
+
+FLAVOR = Flavor(flavorid="1", name="m1.small", memory_mb=2048, vcpus=1, root_gb=20)
+IMAGE = Image(id="image", disk_format="qcow2", properties={"hw_architecture": "x86_64", "hw_vm_mode": "hvm"})
+
+
+def host(number: int, chance: random.Random) -> HostState:
+    """A host of one of several sizes, partly used, in one of three zones."""
+    size = chance.choice((16, 32, 64, 128))
+    used = chance.randrange(size * 2)
+    return HostState(
+        node_uuid=f"00000000-0000-4000-8000-{number:012d}", host=f"host-{number}", node=f"host-{number}",
+        up=chance.random() > 0.01, disabled=chance.random() < 0.01,
+        inventories={
+            "VCPU": Inventory(total=size, ratio=4.0, max_unit=size, used=used),
+            "MEMORY_MB": Inventory(total=size * 4096, reserved=512, max_unit=size * 4096, used=used * 2048),
+            "DISK_GB": Inventory(total=size * 100, max_unit=size * 100, used=used * 20)},
+        traits=["COMPUTE_NODE", "OWNER_NOVA", "HW_CPU_X86_AVX2", f"CUSTOM_RACK_{number % 200}"],
+        availability_zone=f"az{number % 3}", aggregates=[{"availability_zone": f"az{number % 3}"}],
+        aggregate_ids=[number % 3], num_instances=used, num_io_ops=chance.randrange(4),
+        failed_builds=int(chance.random() < 0.02), hypervisor_type="QEMU", hypervisor_version=chance.choice((
+            7002000, 8002000, 9001000)), host_ip=f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}",
+        cpu_info={"arch": "x86_64", "model": chance.choice(("Skylake", "EPYC")), "features": ["aes", "avx2"]},
+        supported_instances=[("x86_64", "qemu", "hvm"), ("i686", "qemu", "hvm")], generation=1)
+
+
+def request(count: int) -> RequestSpec:
+    return RequestSpec(
+        instance_uuids=[f"instance-{number}" for number in range(count)], project_id="project", flavor=FLAVOR,
+        image=IMAGE, resources={"VCPU": 1, "MEMORY_MB": 2048, "DISK_GB": 20}, required_traits=["HW_CPU_X86_AVX2"],
+        availability_zone=None)
+
+
+def milliseconds(repeat: int, function: Callable[[], object]) -> tuple[float, float]:
+    """(median, worst) of ``repeat`` runs."""
+    times = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        function()
+        times.append((time.perf_counter() - started) * 1000)
+    return statistics.median(times), max(times)
+
+
+def measure(hosts: int, planner: Planner) -> dict[str, float]:
+    chance = random.Random(hosts)  # noqa: S311
+    fleet = Fleet()
+    states = [host(number, chance) for number in range(hosts)]
+    results: dict[str, float] = {}
+
+    def show(name: str, repeat: int, function: Callable[[], object]) -> None:
+        results[name], worst = milliseconds(repeat, function)
+        print(f"{name:32} {results[name]:10.2f} ms  (worst {worst:.2f})")
+
+    def select(count: int) -> None:
+        with fleet.view() as view:
+            asked = Request(request(count))
+            choices = planner.plan(view, asked)
+            fleet.commit(view.planned, sorted({choice.row for choice in choices}), asked.resources)
+
+    def explain() -> None:
+        with fleet.view() as view:
+            planner.explain(view, Request(request(1)))
+
+    show(f"read_{hosts}_ms", 1, lambda: fleet.upsert_all(states))
+    show(f"reread_{hosts}_ms", 3, lambda: fleet.upsert_all(states))
+    show(f"select_1_of_{hosts}_ms", 50, lambda: select(1))
+    show(f"select_100_on_{hosts}_ms", 5, lambda: select(100))
+    show(f"select_1000_on_{hosts}_ms", 5, lambda: select(1000))
+    show(f"explain_{hosts}_ms", 3, explain)
+    usages = [NodeUsage(node_uuid=state.node_uuid, used={"VCPU": 1, "MEMORY_MB": 1, "DISK_GB": 1}, generation=2)
+              for state in states]
+    show(f"usage_of_{hosts}_ms", 1, lambda: [fleet.apply(usage) for usage in usages])
+    return results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, nargs="+", default=[1000, 10000], help="sizes of the fleet")
+    parser.add_argument("--json", help="also write the medians to this file")
+    options = parser.parse_args()
+    conf.register()
+    conf.CONF([], project="nova", default_config_files=[])
+    planner = Planner(load_filters(), load_weighers())
+    results: dict[str, float] = {}
+    for hosts in options.hosts:
+        results |= measure(hosts, planner)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(results, file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
