@@ -67,8 +67,8 @@ function nova_plugin_start {
 }
 
 function nova_plugin_network {
-    nova-manage --config-file "$NOVA_PLUGIN_CONF" network list | grep -w -- "$NOVA_PLUGIN_NETWORK" > /dev/null ||
-        nova-manage --config-file "$NOVA_PLUGIN_CONF" network create --name "$NOVA_PLUGIN_NETWORK" --cidr "$NOVA_PLUGIN_CIDR"
+    nova-manage --config-file "$NOVA_PLUGIN_CONF" network create --if-missing --name "$NOVA_PLUGIN_NETWORK" \
+        --cidr "$NOVA_PLUGIN_CIDR"
 }
 
 function nova_plugin_stop {

@@ -65,10 +65,10 @@ start_nova() {
     check_port nova-metadata "$NOVA_METADATA_PORT" NOVA_METADATA_PORT
     prepare_nova
     sync_nova
-    check_nova
     # shellcheck disable=SC2086  # a list
     start_services $NOVA_SERVICES
     wait_for_nova
+    check_nova
 }
 
 check_port() { # SERVICE PORT OPTION: taken by something else?

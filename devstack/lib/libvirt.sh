@@ -79,6 +79,6 @@ remove_guests() { # those whose disks are below DATA_DIR, and no others
     fi
     # guests outlive their libvirtd
     for pid in $(pgrep -f "^[^ ]*qemu-system-[^ ]* .*$DATA_DIR/nova/" || true); do
-        kill -9 "$pid" 2> /dev/null && note "ended guest process $pid"
+        if kill -9 "$pid" 2> /dev/null; then note "ended guest process $pid"; fi
     done
 }

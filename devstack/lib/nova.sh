@@ -79,13 +79,9 @@ check_nova() { # 1 is a warning, 2 and more are failures
 }
 
 create_network() {
-    local log=$DATA_DIR/logs/stack/network.log options=(--name "$NETWORK_NAME" --cidr "$NETWORK_CIDR")
-    if nova_manage network list 2> "$log" | grep -w -- "$NETWORK_NAME" > /dev/null; then
-        note "network $NETWORK_NAME is there"
-        return 0
-    fi
+    local log=$DATA_DIR/logs/stack/network.log options=(--if-missing --name "$NETWORK_NAME" --cidr "$NETWORK_CIDR")
     [ -z "$NETWORK_DNS" ] || options+=(--dns "$NETWORK_DNS")
-    nova_manage network create "${options[@]}" >> "$log" 2>&1 || die "nova-manage network create" "$log"
+    nova_manage network create "${options[@]}" > "$log" 2>&1 || die "nova-manage network create" "$log"
     note "network $NETWORK_NAME: $NETWORK_CIDR"
 }
 

@@ -65,7 +65,8 @@ def _noauth(environ: Environ, url_project: str | None, kept: dict[str, Any]) -> 
     roles = [role.strip() for role in environ.get("HTTP_X_ROLES", "admin").split(",") if role.strip()]
     for role in list(roles):
         roles.extend(implied for implied in _IMPLIED.get(role, ()) if implied not in roles)
-    return RequestContext(
-        user_id=environ.get("HTTP_X_USER_ID") or user or "admin",
-        project_id=environ.get("HTTP_X_PROJECT_ID") or project or url_project or NOAUTH_PROJECT,
-        roles=roles, auth_token=token or None, **kept)
+    user_id = environ.get("HTTP_X_USER_ID") or user or "admin"
+    project_id = environ.get("HTTP_X_PROJECT_ID") or project or url_project or NOAUTH_PROJECT
+    # There is always a token: back ends that get one treat the caller as a user, not as a service.
+    return RequestContext(user_id=user_id, project_id=project_id, roles=roles,
+                          auth_token=token or f"{user_id}:{project_id}", **kept)

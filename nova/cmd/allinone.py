@@ -5,6 +5,7 @@ For a first try, the functional tests and demonstrations: no broker, no root, no
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 from nova.cmd import run  # noqa: F401  (silences eventlet's warning before oslo's libraries load)
 
 from nova import bus, conf  # isort: skip
+from oslo_messaging import opts
+
 from nova.api.service import ApiService
 from nova.compute.service import ComputeService
 from nova.conductor.service import ConductorService
@@ -43,7 +46,7 @@ class AllInOne:
         self.scheduler = SchedulerService(transport)
         self.compute = ComputeService(transport)
         self.api = ApiService(transport, CONF.api.listen, CONF.api.port)
-        self._transport = transport
+        self.transport = transport
         self._services = [self.conductor, self.scheduler, self.compute, self.api]
 
     @property
@@ -57,15 +60,18 @@ class AllInOne:
     def stop(self) -> None:
         for service in reversed(self._services):
             service.stop()
-        self._transport.cleanup()
+        self.transport.cleanup()
 
 
 def set_defaults() -> None:
     """Configure for one process, whatever the options' own defaults are."""
     conf.register()
-    import oslo_messaging
-
-    oslo_messaging.set_transport_defaults("nova")
+    for group, options in opts.list_opts():
+        if group is None:  # transport_url, before oslo.messaging would register it
+            CONF.register_opts(options)
+    # The in-memory bus of kombu has no host and no heartbeats, and says so for every connection.
+    for name in ("kombu.connection", "oslo.messaging._drivers.impl_rabbit"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     for (group, name), value in DEFAULTS.items():
         CONF.set_default(name, value, group=group)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Sequence
 
@@ -11,6 +12,8 @@ from nova.cmd.manage import common
 from nova.conf import CONF
 from nova.db import migrate
 from nova.rpcapi import hosts
+
+LOG = logging.getLogger(__name__)
 
 OK, WARNING, FAILURE = 0, 1, 2
 _NAMES = {OK: "Success", WARNING: "Warning", FAILURE: "Failure"}
@@ -26,7 +29,9 @@ def _schema() -> tuple[int, str]:
 
 def _services() -> tuple[int, str]:
     try:
-        found = bus.client(bus.connect(CONF), hosts.Services).index(context.admin())
+        services = bus.client(bus.connect(CONF), hosts.Services)
+        CONF.set_default("rpc_response_timeout", 10)  # an option of oslo.messaging: known from here on
+        found = services.index(context.admin())
     except exception.NovaException as error:
         return WARNING, f"no conductor answers: {error}"
     down = [f"{service.binary}@{service.host}" for service in found if not service.up]
@@ -56,11 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         required=True, metavar="ACTION")
     group.add_parser("check", help="is everything ready for this release?")
     arguments = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    conf.load([f"--config-file={file}" for file in arguments.config_file])
-    CONF.set_default("rpc_response_timeout", 10)
-    results = []
-    for title, check in CHECKS:
-        code, detail = check()
-        results.append((title, code, detail))
+    conf.load([f"--config-file={file}" for file in arguments.config_file], command=True)
+    try:
+        results = [(title, *check()) for title, check in CHECKS]
+    except Exception:
+        LOG.exception("Unexpected error")
+        return 255
     common.show(("Check", "Result", "Details"), ((title, _NAMES[code], detail) for title, code, detail in results))
     return max(code for _title, code, _detail in results)

@@ -53,14 +53,14 @@ class ComputeService:
         self._heartbeat = bus.client(transport, engine.Heartbeat)
         self.runner = Runner(self.machine, self._engine, self._guests)
         self.reconciler = Reconciler(self.machine, self._guests, self.runner)
-        self._threads = [
+        self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
             Periodic("inventory", CONF.update_resources_interval, self.report_nodes),
         ]
         if CONF.sync_power_state_interval >= 0:
-            self._threads.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), self.reconciler.compare))
+            self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), self.reconciler.compare))
         if CONF.image_cache.manager_interval >= 0 and self.machine.driver.needs_images:
-            self._threads.append(Periodic("images", max(CONF.image_cache.manager_interval, 1), self._clean_images))
+            self.periodic.append(Periodic("images", max(CONF.image_cache.manager_interval, 1), self._clean_images))
         self._server: messaging.RPCServer | None = None
 
     def start(self) -> None:
@@ -74,7 +74,7 @@ class ComputeService:
             self.runner.submit(_context_of(order), order)
         self._server = bus.serve(self._transport, COMPUTE, self.host, [(compute.Compute, self)])
         self.report_nodes()
-        for thread in self._threads:
+        for thread in self.periodic:
             thread.start()
         LOG.info("nova-compute is ready on %s", self.host)
 
@@ -83,7 +83,7 @@ class ComputeService:
         if self._server is not None:
             self._server.stop()
         self.runner.stop()
-        for thread in self._threads:
+        for thread in self.periodic:
             thread.stop()
         self.reconciler.stop()
         if self._server is not None:

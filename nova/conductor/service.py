@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import os
+from typing import Any
 
 import oslo_messaging as messaging
 
@@ -60,7 +61,6 @@ class ConductorService:
     def __init__(self, transport: messaging.RPCTransport, worker: int = 0) -> None:
         self.host = CONF.host
         self._first = worker == 0
-        self._heartbeat: heartbeat.Heartbeat | None = None
         name = f"conductor@{CONF.host}:{os.getpid()}:{new_uuid()[:8]}"
         db = open_database()
         scheduler_proxy = bus.client(transport, scheduler.Scheduler)
@@ -69,20 +69,18 @@ class ConductorService:
             name=name, db=db, transport=transport, scheduler=scheduler_proxy,
             compute=bus.client(transport, compute.Compute), fleet=publisher, usage=UsageFeed(db, publisher))
         self.engine = Engine(self.core)
-        self._threads = [
+        self._heartbeat = heartbeat.Heartbeat(self.core)
+        self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
             Periodic("recovery", CONF.conductor.recovery_interval, self._recover),
         ]
         self._server: messaging.RPCServer | None = None
+        self.endpoints = self._endpoints()
 
-    def start(self) -> None:
-        """Returns when requests are answered."""
+    def _endpoints(self) -> list[tuple[type[bus.Interface], Any]]:
+        """Every interface that conductors answer, with its implementation."""
         core = self.core
-        self._heartbeat = heartbeat.Heartbeat(core)
-        if self._first:
-            self._heartbeat.register(context.admin(), self.host, "nova-conductor", CONDUCTOR, SERVICE_VERSION)
-        core.usage.start()
-        self._server = bus.serve(core.transport, CONDUCTOR, core.name, [
+        return [
             (servers_api.Servers, servers.Servers(core, self.engine)),
             (servers_api.Actions, servers.Actions(core)),
             (flavors_api.Flavors, flavors.Flavors(core)),
@@ -99,8 +97,16 @@ class ConductorService:
             (engine.Heartbeat, self._heartbeat),
             (engine.Guests, guests.Guests(core, self.engine)),
             (engine.Fleet, fleet.Fleet(core)),
-        ])
-        for thread in self._threads:
+        ]
+
+    def start(self) -> None:
+        """Returns when requests are answered."""
+        core = self.core
+        if self._first:
+            self._heartbeat.register(context.admin(), self.host, "nova-conductor", CONDUCTOR, SERVICE_VERSION)
+        core.usage.start()
+        self._server = bus.serve(core.transport, CONDUCTOR, core.name, self.endpoints)
+        for thread in self.periodic:
             thread.start()
         LOG.info("nova-conductor is ready")
 
@@ -109,7 +115,7 @@ class ConductorService:
         if self._server is not None:
             self._server.stop()
             self._server.wait()
-        for thread in self._threads:
+        for thread in self.periodic:
             thread.stop()
         self.engine.stop()
         # Hand over at once what we did not come to.
@@ -122,7 +128,7 @@ class ConductorService:
         """Renew our own leases and, from one worker, the service's liveness."""
         until = utcnow() + datetime.timedelta(seconds=CONF.conductor.lease)
         self.core.db.write(lambda connection: actions.renew_all(connection, self.core.name, until))
-        if self._first and self._heartbeat is not None:
+        if self._first:
             self._heartbeat.beat(context.admin(), self.host, "nova-conductor", [])
 
     def _recover(self) -> None:

@@ -7,6 +7,7 @@ Options are grouped by module; each module has ``OPTIONS``: a mapping of group n
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Sequence
 
 from oslo_config import cfg
@@ -36,20 +37,26 @@ def register(conf: cfg.ConfigOpts = CONF) -> None:
         conf.register_opts(options, group=group)
 
 
-def load(argv: Sequence[str], conf: cfg.ConfigOpts = CONF, default_files: Sequence[str] | None = None) -> None:
+def load(argv: Sequence[str], conf: cfg.ConfigOpts = CONF, default_files: Sequence[str] | None = None,
+         command: bool = False) -> None:
     """Read the command line and the configuration files, and set up logging.
 
-    ``default_files`` None looks in the usual places (~/.nova, /etc/nova).
+    ``default_files`` None looks in the usual places (~/.nova, /etc/nova). ``command``: standard output is for
+    results, so logs go to standard error, and only warnings unless debug is set.
     """
     register(conf)
     if "debug" not in conf:
         log.register_options(conf)
+    if command:
+        conf.set_default("use_stderr", True)
     log.set_defaults(default_log_levels=[
         "amqp=WARN", "amqplib=WARN", "kombu=WARN", "sqlalchemy=WARN", "oslo.messaging=INFO", "oslo_messaging=INFO",
         "oslo_db=WARN", "stevedore=WARN", "urllib3=WARN", "keystonemiddleware=WARN", "cheroot=WARN", "alembic=WARN",
         "oslo_policy=WARN", "cotyledon=WARN", "keystoneauth=WARN"])
     conf(list(argv), project="nova", version=__version__, default_config_files=default_files)
     log.setup(conf, "nova", __version__)
+    if command and not conf.debug:
+        logging.getLogger().setLevel(logging.WARNING)
 
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:

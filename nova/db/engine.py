@@ -18,6 +18,7 @@ from oslo_db import exception as db_exception
 from oslo_db.sqlalchemy import exc_filters
 
 from nova import exception
+from nova.db import regexp
 
 LOG = logging.getLogger(__name__)
 
@@ -26,6 +27,8 @@ Transaction = Callable[[sa.Connection], T]
 
 # What another try of the whole transaction may cure.
 _TRANSIENT = (db_exception.DBDeadlock, db_exception.DBConnectionError, db_exception.RetryRequest)
+# What no column can hold: null characters, numbers out of range...
+_UNFIT = (db_exception.DBDataError, db_exception.DBInvalidUnicodeParameter)
 
 
 class Database:
@@ -48,7 +51,7 @@ class Database:
     def _run(self, transaction: Transaction[T], write: bool) -> T:
         for attempt in range(self.max_retries + 1):
             try:
-                with self.engine.connect() as connection:
+                with self._connect() as connection:
                     # SQLite takes its one write lock at once: a lock taken later cannot be waited for.
                     connection = connection.execution_options(nova_write=write)
                     with connection.begin():
@@ -60,7 +63,22 @@ class Database:
                 # Losers of a deadlock must not meet again; a restarting server needs seconds.
                 longest = min(2.0, 0.01 * 2**attempt)
                 time.sleep(random.uniform(longest / 2, longest))  # noqa: S311
+            except (db_exception.DBError, db_exception.DBInvalidUnicodeParameter) as error:
+                cause = getattr(error, "inner_exception", None)
+                # Whoever sent such values is told; they are no defect of ours.
+                if regexp.refused(error):
+                    raise exception.InvalidInput(reason="the database refused the regular expression") from error
+                if isinstance(error, _UNFIT) or isinstance(cause, ValueError):
+                    LOG.warning("The database refused a value: %s", cause or error)
+                    raise exception.InvalidInput(reason="a value cannot be stored in the database") from error
+                raise
         raise AssertionError("unreachable")
+
+    def _connect(self) -> sa.Connection:
+        try:
+            return self.engine.connect()
+        except sa.exc.OperationalError as error:  # the server is away
+            raise db_exception.DBConnectionError(error) from error
 
     def close(self) -> None:
         self.engine.dispose()

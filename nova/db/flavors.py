@@ -49,9 +49,8 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
     sort = [("id", query.sort_dir)]
     if query.sort_key not in ("id", "vcpu_weight"):
         sort.insert(0, (query.sort_key, query.sort_dir))
-    with regexp.invalid_patterns():
-        found = connection.execute(rows.page(statement, TABLE, sort, query.limit, marker)).all()
-    return [rows.to_object(Flavor, row) for row in found]
+    page = rows.page(statement, TABLE, sort, query.limit, marker)
+    return [rows.to_object(Flavor, row) for row in connection.execute(page)]
 
 
 def get(connection: sa.Connection, flavorid: str, project_id: str | None = None, lock: bool = False) -> Flavor:

@@ -11,7 +11,9 @@ from alembic import autogenerate, command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 
+from nova import exception
 from nova.db import models
 from nova.db.engine import Database
 
@@ -24,14 +26,19 @@ _LOCK = 0x6E6F7661
 def sync(url: str, revision: str | None = None) -> None:
     """Upgrade the database to ``revision`` (None: the newest). Harmless when it is there already.
 
-    Processes that do it at the same time wait for one another.
+    Processes that do it at the same time wait for one another. Raises InvalidInput for a revision
+    that this release does not know (asked for, or found in the database).
     """
     database = Database(url)
     try:
         with database.engine.connect() as connection, connection.begin():
             _wait_for_others(connection)
             before = MigrationContext.configure(connection).get_current_revision()
-            command.upgrade(_config(connection), revision or "head")
+            try:
+                command.upgrade(_config(connection), revision or "head")
+            except CommandError as error:
+                raise exception.InvalidInput(reason=f"the database is at {before or 'nothing'} and cannot be upgraded "
+                                                    f"to {revision or newest()}: {error}") from error
             after = MigrationContext.configure(connection).get_current_revision()
     finally:
         database.close()

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova import exception
 
 
 def matches(connection: sa.Connection, column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
-    """``pattern`` is found in the column (as text). Raises InvalidInput for what is not a pattern.
-
-    Databases differ in rare constructs: run the query inside :func:`invalid_patterns`.
-    """
+    """``pattern`` is found in the column (as text). Raises InvalidInput for what is not a pattern."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -33,13 +27,7 @@ def matches(connection: sa.Connection, column: sa.ColumnElement[Any], pattern: s
     return text.op("REGEXP", is_comparison=True)(sa.literal(flags + pattern, sa.String()))
 
 
-@contextlib.contextmanager
-def invalid_patterns() -> Iterator[None]:
-    """Around a query with patterns: one that only the database refuses is the caller's mistake too."""
-    try:
-        yield
-    except db_exception.DBError as error:
-        if isinstance(error, db_exception.DBConnectionError) or not re.search(
-                "regular expression|regexp", str(error.inner_exception), re.IGNORECASE):
-            raise
-        raise exception.InvalidInput(reason="the database does not accept this regular expression") from error
+def refused(error: Exception) -> bool:
+    """Did the database find fault with a pattern that Python accepts? They differ in rare constructs."""
+    cause = getattr(error, "inner_exception", None)
+    return re.search("regular expression|regexp", str(cause), re.IGNORECASE) is not None

@@ -160,7 +160,7 @@ def add_rule(connection: sa.Connection, rule: SecurityGroupRule, project_id: str
     if 0 <= most <= len(there):
         raise exception.QuotaLimit("Quota exceeded, too many security group rules.")
     done = connection.execute(sa.insert(RULES).values(values))
-    return msgspec.structs.replace(rule, id=tuple(done.inserted_primary_key or (0,))[0])
+    return msgspec.structs.replace(rule, id=next(iter(done.inserted_primary_key or (0,))))
 
 
 def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None = None) -> int:

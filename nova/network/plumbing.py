@@ -7,11 +7,15 @@ The bridge has no address and no route: the root namespace takes no part in the 
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import ipaddress
 import json
 import logging
 import os
+import socket
+import struct
 from collections.abc import Collection, Sequence
 
 from nova import exception
@@ -22,6 +26,8 @@ from nova.network.records import HostNet
 LOG = logging.getLogger(__name__)
 
 SYS = "/sys/class/net"
+SIOCETHTOOL = 0x8946
+ETHTOOL_STXCSUM = 0x17
 
 
 def exists(device: str) -> bool:
@@ -43,7 +49,10 @@ def ensure(net: HostNet, tag: str) -> None:
     if net.wire_port and net.vlan is not None:
         _quiet([net.wire_port])
     if net.link is not None:
-        for device in (net.uplink_port, uplink() or net.uplink_port):
+        outside = uplink() or ""
+        if not exists(outside):
+            LOG.warning("There is no interface %r: guests do not reach the outside", outside)
+        for device in (net.uplink_port, outside):
             _set(f"net/ipv4/conf/{device}/forwarding", "1")
         _set(f"net/ipv4/conf/{net.uplink_port}/arp_ignore", "1")
     commands.ip(_inside_lines(net), namespace=net.namespace)
@@ -171,7 +180,19 @@ def _inside(net: HostNet) -> None:
                 "net/ipv4/ip_forward": "1" if net.link is not None else "0"}
     for name, value in settings.items():
         _set(name, value)
+    _fill_checksums("gw")
     commands.nft(filters.inside())
+
+
+def _fill_checksums(device: str) -> None:
+    """Send complete checksums: DHCP clients of guests read raw packets, and drop unfinished ones."""
+    off = array.array("I", [ETHTOOL_STXCSUM, 0])
+    request = struct.pack("16sP16x", device.encode(), off.buffer_info()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            fcntl.ioctl(sock, SIOCETHTOOL, request)
+        except OSError as error:
+            LOG.warning("Checksum offload of %s could not be switched off: %s", device, error)
 
 
 def _mine(device: str, tag: str) -> list[str]:

@@ -41,6 +41,12 @@ def cached_format(disk_format: str | None) -> str:
     return "raw" if DISK_FORMATS[disk_format] == "raw" or CONF.force_raw_images else "qcow2"
 
 
+def format_of(path: str) -> str | None:
+    """The format of a cached image, which its name tells (None: it is not named so)."""
+    kind = path.rpartition(".")[2]
+    return kind if kind in ("raw", "qcow2") else None
+
+
 class ImageCache:
     """The cache in ``directory`` (default: as configured). Safe among threads and processes."""
 
@@ -78,14 +84,17 @@ class ImageCache:
             if not os.path.isfile(path) or name.startswith("."):
                 continue
             image_id, _, kind = name.rpartition(".")
-            if kind in ("raw", "qcow2") and path in used:
-                os.utime(path)
-            elif kind in ("part", "conv") or CONF.image_cache.remove_unused_base_images:
-                with self._locked(image_id, wait=False) as locked:
-                    # a half-made file whose lock is free is a crash's
-                    if locked and (kind in ("part", "conv") or _age(path) > keep):
-                        os.unlink(path)
-                        removed.append(path)
+            half = kind in ("part", "conv")
+            # (another process may be cleaning, too)
+            with contextlib.suppress(FileNotFoundError):
+                if path in used:
+                    os.utime(path)
+                elif half or CONF.image_cache.remove_unused_base_images:
+                    with self._locked(image_id, wait=False) as locked:
+                        # a half-made file whose lock is free is a crash's
+                        if locked and (half or _age(path) > keep):
+                            os.unlink(path)
+                            removed.append(path)
         for path in removed:
             LOG.info("Removed %s from the image cache", os.path.basename(path))
         return removed

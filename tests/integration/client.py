@@ -17,6 +17,7 @@ class Client:
 
     def __init__(self, url: str, user: str = "tester", project: str = "p" * 32, roles: str = "admin") -> None:
         self.url = url
+        self.image_id = ""
         self._session = requests.Session()
         self._session.headers.update({"X-Auth-Token": f"{user}:{project}", "X-Roles": roles})
 
@@ -42,10 +43,8 @@ class Client:
 
     # --- servers -----------------------------------------------------------------------------------
     def boot(self, name: str, **fields: Any) -> str:
-        """Ask for a server of the smallest flavor; answers its id as soon as it is accepted."""
-        server = {"name": name, "flavorRef": "tiny", "imageRef": "", "networks": "auto", **fields}
-        if not server["imageRef"]:
-            del server["imageRef"]
+        """Ask for a server (of the smallest flavor); answers its id as soon as it is accepted."""
+        server = {"name": name, "flavorRef": "tiny", "imageRef": self.image_id, "networks": "auto", **fields}
         return str(self.post("/servers", {"server": server})["server"]["id"])
 
     def action(self, server_id: str, name: str, argument: Any = None) -> Any:

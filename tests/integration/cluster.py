@@ -66,8 +66,12 @@ class Cluster:
         RUNNING.append(self)
         try:
             self.manage("db", "sync")
-            self.start(*self.processes)
-            self.wait_ready()
+            conductors = [name for name in self.processes if name.startswith("conductor")]
+            self.start(*conductors)
+            # Who asks before a conductor has made its queue waits for a timeout.
+            eventually(lambda: all("is ready" in self.processes[name].tail() for name in conductors), _START,
+                       "the conductors are ready")
+            self.start(*self.processes.keys() - conductors)
             self._furnish()
         except BaseException:
             self._clear()
@@ -151,6 +155,15 @@ class Cluster:
             [*_command(program), "--config-file", str(self.config), *arguments], capture_output=True, text=True,
             timeout=timeout, check=False, cwd="/", env=_environment())
 
+    def import_image(self, file: pathlib.Path, name: str, disk_format: str, **properties: str) -> str:
+        """Add a file to the directory of images; answers the image's id."""
+        pairs = [item for key, value in properties.items() for item in ("--property", f"{key}={value}")]
+        return self.manage("image", "import", str(file), "--name", name, "--disk-format", disk_format, *pairs).strip()
+
+    def flavor(self, name: str, ram: int, disk: int) -> None:
+        """A flavor whose id is its name, with one CPU; ``ram`` in MiB, ``disk`` in GiB."""
+        self.api.post("/flavors", {"flavor": {"id": name, "name": name, "ram": ram, "vcpus": 1, "disk": disk}})
+
     # --- many servers --------------------------------------------------------------------------------
     def boot_many(self, count: int, name: str = "many") -> list[str]:
         """Ask for ``count`` servers by requests of their own, a few at a time."""
@@ -194,9 +207,13 @@ class Cluster:
             self.directory / f"{name}.log", env=_environment())
 
     def _furnish(self) -> None:
-        """A flavor and a network to boot on."""
-        self.api.post("/flavors", {"flavor": {"id": "tiny", "name": "tiny", "ram": 64, "vcpus": 1, "disk": 1}})
+        """What every test needs to boot: a network, an image, a flavor."""
         self.manage("network", "create", "--name", "net", "--cidr", "10.77.0.0/22")
+        content = self.directory / "image"
+        content.write_bytes(b"\0" * 512)
+        self.api.image_id = self.import_image(content, "plain", "raw")
+        self.wait_ready()
+        self.flavor("tiny", ram=64, disk=1)
 
 
 def _sections(directory: pathlib.Path, transport_url: str, database_url: str | None, port: int) -> dict[str, Any]:
@@ -212,7 +229,7 @@ def _sections(directory: pathlib.Path, transport_url: str, database_url: str | N
         "network": {"driver": "none"},
         "image": {"driver": "directory"},
         "fake": {"directory": directory / "guests"},
-        "quota": {name: -1 for name in ("instances", "cores", "ram")},
+        "quota": dict.fromkeys(("instances", "cores", "ram"), -1),
     }
 
 

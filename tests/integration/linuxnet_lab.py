@@ -80,9 +80,9 @@ class Guest:
         self.ns = "tg" + vif.id[:8]
         sh("ip", "netns", "add", self.ns)
         sh("ip", "link", "add", vif.devname, "type", "veth", "peer", "name", "eth0", "netns", self.ns)
-        sh("ip", "-n", self.ns, "link", "set", "eth0", "address", vif.mac, "up")
+        sh("ip", "-n", self.ns, "link", "set", "eth0", "address", vif.mac, "mtu", str(vif.mtu), "up")
         sh("ip", "-n", self.ns, "link", "set", "lo", "up")
-        sh("ip", "link", "set", vif.devname, "master", vif.bridge, "up")
+        sh("ip", "link", "set", vif.devname, "master", vif.bridge, "mtu", str(vif.mtu), "up")
 
     def remove(self):
         sh("ip", "link", "del", self.vif.devname, check=False)

@@ -1,4 +1,7 @@
-"""A private RabbitMQ: own node name, ports, data and epmd, all on loopback. Needs the Debian package rabbitmq-server."""
+"""A private RabbitMQ: own node name, ports, data and epmd, all on loopback.
+
+Needs the Debian package rabbitmq-server.
+"""
 
 from __future__ import annotations
 

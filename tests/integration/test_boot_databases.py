@@ -57,7 +57,7 @@ def test_many_servers_of_one_request_spread_over_the_hosts(nova: Cluster) -> Non
 
 def test_the_log_of_every_service_tells_the_request(nova: Cluster) -> None:
     response = nova.api.request("POST", "/servers", {"server": {"name": "traced", "flavorRef": "tiny",
-                                                                "networks": "auto"}})
+                                                                "imageRef": nova.api.image_id, "networks": "auto"}})
     request_id, uuid = response.headers["X-Openstack-Request-Id"], response.json()["server"]["id"]
     host = nova.api.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"]
     logs = {name: process.log.read_text() for name, process in nova.processes.items()}

@@ -9,6 +9,7 @@ import threading
 import urllib.parse
 
 import pytest
+from keystoneauth1 import loading
 
 import nova.conf
 from nova import context, exception
@@ -41,9 +42,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         query = dict(urllib.parse.parse_qsl(url.query))
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         glance.requests.append((self.command, url.path, query, dict(self.headers), body))
+        if url.path.startswith("/v3"):
+            return self._keystone(glance, url.path, body)
         if glance.failures:
             return self._send(glance.failures.pop(0))
-        if self.headers.get("X-Auth-Token") == "expired":
+        if self.headers.get("X-Auth-Token") in glance.revoked:
             return self._send(401)
         if url.path == "/v2/images":
             return self._index(glance, query)
@@ -71,6 +74,28 @@ class Handler(http.server.BaseHTTPRequestHandler):
                     image[name] = change["value"]
         return self._send(200, image)
 
+    def _keystone(self, glance, path, body):
+        """Just enough of Keystone: tokens by password, and a catalog that names this server as Glance."""
+        if path != "/v3/auth/tokens":
+            return self._send(200, {"version": {"id": "v3.14", "status": "stable", "links": [
+                {"rel": "self", "href": glance.url + "/v3/"}]}})
+        user = json.loads(body)["auth"]["identity"]["password"]["user"]
+        if user["password"] != "right":
+            return self._send(401, {"error": {"code": 401, "message": "no"}})
+        glance.tokens += 1
+        endpoint = {"id": "e", "interface": "public", "region": "R", "region_id": "R", "url": glance.url}
+        token = {"methods": ["password"], "expires_at": "2099-01-01T00:00:00.000000Z", "user": user, "roles": [],
+                 "issued_at": "2026-01-01T00:00:00.000000Z",
+                 "catalog": [{"type": "image", "name": "glance", "id": "s", "endpoints": [endpoint]}]}
+        body = json.dumps({"token": token}).encode()
+        self.send_response(201)
+        self.send_header("X-Subject-Token", f"service-{glance.tokens}")
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        return None
+
     def _index(self, glance, query):
         images = [image for image in glance.images.values()
                   if all(str(image.get(name)) == value for name, value in query.items()
@@ -85,12 +110,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         more = {"next": f"/v2/images?marker={page[-1]['id']}"} if len(images) > size else {}
         return self._send(200, {"images": page, **more})
 
-    do_GET = do_DELETE = do_PATCH = _handle
+    do_GET = do_DELETE = do_PATCH = do_POST = _handle
 
 
 class Glance:
     def __init__(self):
         self.images, self.requests, self.failures, self.cuts, self.page = {}, [], [], 0, 1000
+        self.revoked, self.tokens = {"expired"}, 0
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.server.glance = self
@@ -208,3 +234,41 @@ def test_no_glance_is_unavailable(glance, store):
     CONF.set_override("endpoint_override", "http://127.0.0.1:1", group="glance")
     with pytest.raises(exception.ImageBackendUnavailable):
         store.show(CTX, "i1")
+
+
+@pytest.fixture
+def keystone(glance):
+    CONF.clear_override("endpoint_override", group="glance")
+    values = {"auth_type": "password", "auth_url": glance.url + "/v3", "username": "glance-user", "password": "right",
+              "project_name": "service", "user_domain_id": "default", "project_domain_id": "default"}
+    CONF.register_opts(loading.get_auth_plugin_conf_options("password"), group="glance")
+    for name, value in values.items():
+        CONF.set_override(name, value, group="glance")
+    yield values
+    for name in values:
+        CONF.clear_override(name, group="glance")
+
+
+def test_the_service_has_its_own_token_and_finds_glance_in_the_catalog(glance, keystone, store):
+    glance.add("i1")
+    store.show(CTX, "i1")
+    assert glance.requests[-1][3]["X-Auth-Token"] == "service-1"
+    store.show(CTX, "i1", token="user")
+    assert glance.requests[-1][3]["X-Auth-Token"] == "user"
+    assert glance.tokens == 1
+
+
+def test_a_revoked_token_of_the_service_is_renewed(glance, keystone, store):
+    glance.add("i1")
+    store.show(CTX, "i1")
+    glance.revoked.add("service-1")
+    assert store.show(CTX, "i1").id == "i1"
+    assert glance.requests[-1][3]["X-Auth-Token"] == "service-2"
+
+
+def test_wrong_credentials_of_the_service_say_so_without_them(glance, keystone, store):
+    glance.add("i1")
+    CONF.set_override("password", "wrong", group="glance")
+    with pytest.raises(exception.ImageBackendUnavailable) as caught:
+        store.show(CTX, "i1")
+    assert "wrong" not in str(caught.value)

@@ -378,6 +378,34 @@ def test_ratios_of_the_operator(driver: Any) -> None:
         CONF.clear_override("reserved_host_disk_mb")
 
 
+def test_a_host_configured_otherwise(state: pathlib.Path, guest_image: pathlib.Path,
+                                     libvirt_daemon: PrivateLibvirt) -> None:
+    values = {"cpu_mode": "custom", "cpu_models": ["NoSuchCPU", "Nehalem"], "cpu_model_extra_flags": ["-sse4.2"],
+              "hw_machine_type": ["x86_64=q35"], "disk_cachemodes": ["file=unsafe"], "hw_disk_discard": "unmap",
+              "sysinfo_serial": "none", "mem_stats_period_seconds": 0}
+    for name, value in values.items():
+        CONF.set_override(name, value, "libvirt")
+    CONF.set_override("enabled", True, "vnc")
+    one = LibvirtDriver("otherwise")
+    one.start(lambda status: None)
+    instance = server()
+    try:
+        boot(one, instance, kernel_disks(guest_image))
+        assert one.power_state(instance.uuid) == states.RUNNING
+        text = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "dumpxml", instance.uuid)
+        for part in ("Nehalem", "pc-q35", "cache='unsafe'", "discard='unmap'", "type='vnc'", "listen='127.0.0.1'"):
+            assert part in text, part
+        traits = one.nodes()[0].provider.traits
+        assert "HW_CPU_X86_SSE41" in traits
+        assert not {"HW_CPU_X86_SSE42", "HW_CPU_X86_AVX2"} & set(traits)
+    finally:
+        one.destroy(instance)
+        one.stop()
+        for name in values:
+            CONF.clear_override(name, "libvirt")
+        CONF.clear_override("enabled", "vnc")
+
+
 def test_a_host_that_cannot_do_what_is_configured(state: pathlib.Path) -> None:
     CONF.set_override("cpu_mode", "host-passthrough", "libvirt")
     try:

@@ -272,6 +272,25 @@ def test_the_root_disk_has_the_size_of_the_flavor(state: pathlib.Path) -> None:
     assert not os.path.exists(disks.directory(instance.uuid))
 
 
+def test_the_name_of_a_cached_image_tells_its_format(state: pathlib.Path) -> None:
+    path = ImageCache().fetch("one", copier(make(state, "raw")), "ami")
+    instance = server(flavor={"root_gb": 0})
+    disks.make(instance, Disks(root=path))
+    assert facts(disks.look(instance).root.path)["backing-filename-format"] == "raw"
+
+
+def test_a_config_drive_may_be_made_in_its_place(state: pathlib.Path) -> None:
+    instance = server()
+    place = pathlib.Path(disks.directory(instance.uuid))
+    place.mkdir(parents=True)
+    drive = place / "disk.config"
+    drive.write_bytes(bytes(0x8001) + b"CD001" + bytes(2048))
+    disks.make(instance, Disks(root=str(make(state, "qcow2")), config_drive=str(drive)))
+    found = disks.look(instance).config_drive
+    assert (found.path, found.format, found.device) == (str(drive), "raw", "cdrom")
+    assert drive.stat().st_mode & 0o777 == 0o600, "it may hold a password"
+
+
 def test_an_image_larger_than_the_flavor(state: pathlib.Path) -> None:
     for kind in ("raw", "qcow2"):
         instance = server(flavor={"root_gb": 1})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import os
 import signal
 import socket
@@ -139,6 +141,43 @@ def test_replies_come_back_whatever_the_rules(lab):
         mine.recv(100)
     for sock in (echo, mine, other):
         sock.close()
+
+
+def test_large_packets_pass_in_fragments(lab):
+    net = Net()
+    guest, peer = lab.booted(net.instance(5)), lab.booted(net.instance(6), [PING])
+    assert guest.run("busybox", "ping", "-c", "1", "-W", "1", "-s", "4000", "10.77.0.6").returncode == 0
+    assert guest.run("busybox", "ping", "-c", "1", "-W", "1", "-s", "4000", "10.77.0.1").returncode == 0
+    assert peer.vif.mtu < 4000
+
+
+def test_dhcp_answers_have_complete_checksums(lab):
+    net = Net()
+    server = net.instance(5)
+    lab.driver.plug(server, [])
+    guest = lab.guest(server)
+    ear = netns.call(guest.ns, _ear)
+    assert guest.dhcp()
+    answers = []
+    ear.settimeout(0.5)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            found = ear.recv(2000)
+            if found[12:14] == b"\x08\x00" and found[34:38] == b"\0\x43\0\x44":
+                answers.append(found)
+    ear.close()
+    assert answers
+    assert [_udp_checksum(one) for one in answers] == [0xFFFF] * len(answers)
+
+
+def _udp_checksum(found):
+    """The sum over an IPv4 UDP frame with its pseudo header: 0xffff if its checksum is right."""
+    length = struct.unpack("!H", found[38:40])[0]
+    data = found[26:34] + b"\0\x11" + found[38:40] + found[34:34 + length] + b"\0" * (length % 2)
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total > 0xFFFF:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
 
 
 def _udp(address, port):
@@ -361,6 +400,21 @@ def test_unplug_leaves_nothing(lab):
 def _traces():
     links = {line.split(":")[1].strip().split("@")[0] for line in sh("ip", "-o", "link").stdout.splitlines()}
     return links, sh("ip", "netns", "list").stdout, sh("nft", "list", "tables").stdout
+
+
+def test_many_guests_at_once(lab):
+    before = _traces()
+    nets = [Net(), Net(), Net("10.78.0")]
+    servers = [net.instance(number) for net in nets for number in range(5, 13)]
+    servers += [instance([net.vif(20 + number) for net in nets]) for number in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda server: lab.driver.plug(server, [SSH]), servers))
+        table = sh("nft", "list", "table", "bridge", f"nova_{lab.tag}").stdout
+        assert all(vif.devname in table for server in servers for vif in server.network_info)
+        list(pool.map(lab.driver.unplug, servers))
+        # Some come while others go.
+        list(pool.map(lambda server: (lab.driver.plug(server, []), lab.driver.unplug(server)), servers))
+    assert _traces() == before
 
 
 def test_a_restart_repairs_what_is_broken(lab):

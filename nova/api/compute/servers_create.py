@@ -40,7 +40,11 @@ def create(req: Request) -> Response:
     request = _request(req, wanted, _hints(req.body))
     _check_policy(req, request, wanted)
     request.image = _image(req, wanted)
-    created = req.clients.servers.create(req.ctx, request)
+    try:
+        created = req.clients.servers.create(req.ctx, request)
+    except exception.NotFound as error:
+        # What the request names and is not there makes it a bad request: /servers itself exists.
+        raise exception.InvalidInput(error.message) from error
     if is_true(wanted.get("return_reservation_id")):
         return Response({"reservation_id": created.reservation_id})
     uuid = created.uuids[0]

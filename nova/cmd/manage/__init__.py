@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
 
 from nova import conf, exception
 from nova.cmd.manage import audit, db, images, networks, scheduling, services
+
+LOG = logging.getLogger(__name__)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -26,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 the command found something wrong, 2 bad usage, 127 bad input, 255 unexpected."""
     arguments = _parser().parse_args(sys.argv[1:] if argv is None else argv)
     options = [f"--config-file={file}" for file in arguments.config_file or []]
-    conf.load([*options, *(["--debug"] if arguments.debug else [])])
+    conf.load([*options, *(["--debug"] if arguments.debug else [])], command=True)
     try:
         return int(arguments.run(arguments) or 0)
     except exception.NovaException as error:
@@ -35,3 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception:
+        LOG.exception("Unexpected error")
+        return 255

@@ -128,7 +128,7 @@ def _evaluate(query: Any, view: FleetView) -> list[bool]:
             return [not all(row) for row in zip(*parts, strict=True)]
         combine = all if name == "and" else any
         return [combine(row) for row in zip(*parts, strict=True)]
-    if name != "in" and name not in _COMPARISONS:
+    if not isinstance(name, str) or (name != "in" and name not in _COMPARISONS):
         raise exception.NoValidHost(reason=f"The scheduler hint query has an unknown operator: {name!s:.40}.")
     if len(arguments) < 2:
         return [False] * len(view)

@@ -20,6 +20,7 @@ from nova.conf import CONF
 from nova.objects.instance import Instance
 from nova.virt import qemuimg
 from nova.virt.driver import Disks
+from nova.virt.imagecache import format_of
 from nova.virt.libvirt.console import log_path
 
 LOG = logging.getLogger(__name__)
@@ -81,11 +82,13 @@ def make(instance: Instance, disks: Disks) -> None:
     with _full_disk():
         _make_directories(place)
         if disks.root:
-            root, root_format = disks.root, disks.root_format
+            root, root_format = disks.root, format_of(disks.root) or disks.root_format
             _once(place, ROOT, lambda path: _make_root(path, root, root_format, instance))
         for name, source in ((KERNEL, disks.kernel), (RAMDISK, disks.ramdisk), (CONFIG_DRIVE, disks.config_drive)):
             if source and os.path.abspath(source) != os.path.join(place, name):
                 _once(place, name, _copier(source))
+            elif source:
+                os.chmod(source, 0o600)  # made in its place
         for index, (size, filesystem) in enumerate(_ephemerals(instance)):
             _once(place, _ephemeral_name(index), _formatter(f"ephemeral{index}", size * _GIB, filesystem))
         if instance.flavor.swap:

@@ -5,6 +5,7 @@ libvirt needs one thread of the process for its events; it is started with the f
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -63,6 +64,7 @@ class Host:
         self.on_lifecycle: Callable[[str], None] | None = None
         self.on_connected: Callable[[], None] | None = None
         self._connection: libvirt.virConnect | None = None
+        self._registration: int | None = None
         self._lock = threading.Lock()
         self._lost = threading.Event()
         self._stopped = threading.Event()
@@ -81,16 +83,14 @@ class Host:
         if self._watcher is not None:
             self._watcher.join(timeout=10)
         with self._lock:
-            connection, self._connection = self._connection, None
-        _close(connection)
+            self._close()
 
     def connection(self) -> libvirt.virConnect:
         """The live connection, made anew if it is gone. Raises HypervisorUnavailable."""
         fresh = False
         with self._lock:
             if self._connection is not None and not _alive(self._connection):
-                _close(self._connection)
-                self._connection = None
+                self._close()
             if self._connection is None:
                 self._connection = self._connect()
                 fresh = True
@@ -105,8 +105,10 @@ class Host:
         So the function must be repeatable. Waits up to [libvirt]reconnect_timeout, then raises
         HypervisorUnavailable; other errors as errors.translate has them.
         """
-        deadline = time.monotonic() + CONF.libvirt.reconnect_timeout
+        patience = CONF.libvirt.reconnect_timeout
+        lost_at: float | None = None
         while True:
+            began = time.monotonic()
             try:
                 return function(self.connection())
             except libvirt.libvirtError as error:
@@ -114,13 +116,14 @@ class Host:
                     raise errors.translate(error, CONF.host, uuid) from error
                 self._lost.set()
                 LOG.warning("Lost the connection to libvirt: %s", error)
-                if time.monotonic() > deadline:
-                    raise exception.HypervisorUnavailable(reason=CONF.host) from error
-            except exception.HypervisorUnavailable:
-                if time.monotonic() > deadline:
-                    raise
-            if self._stopped.wait(RETRY_INTERVAL):
-                raise exception.HypervisorUnavailable(reason=CONF.host)
+                failure: Exception = exception.HypervisorUnavailable(reason=CONF.host)
+            except exception.HypervisorUnavailable as error:
+                failure = error
+            # an action that had been at work for long met a new outage
+            now = time.monotonic()
+            lost_at = now if lost_at is None or now - began > patience else lost_at
+            if now - lost_at >= patience or self._stopped.wait(RETRY_INTERVAL):
+                raise failure
 
     # --- inside ------------------------------------------------------------------------------------
     def _connect(self) -> libvirt.virConnect:
@@ -129,13 +132,24 @@ class Host:
             connection = libvirt.open(self.uri)
             connection.setKeepAlive(KEEPALIVE_INTERVAL, KEEPALIVE_COUNT)
             connection.registerCloseCallback(self._closed, None)
-            connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle, None)
+            self._registration = connection.domainEventRegisterAny(
+                None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle, None)
         except libvirt.libvirtError as error:
             LOG.debug("Cannot connect to libvirt at %s: %s", self.uri, error)
             raise exception.HypervisorUnavailable(reason=CONF.host) from error
         self._lost.clear()
         LOG.info("Connected to libvirt at %s", self.uri)
         return connection
+
+    def _close(self) -> None:
+        """With the lock held. A connection that is dead complains at every step."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        for step in (lambda: connection.domainEventDeregisterAny(self._registration),
+                     connection.unregisterCloseCallback, connection.close):
+            with contextlib.suppress(libvirt.libvirtError):
+                step()
 
     def _closed(self, _connection: libvirt.virConnect, reason: int, _opaque: object) -> None:
         if not self._stopped.is_set():
@@ -169,13 +183,3 @@ def _alive(connection: libvirt.virConnect) -> bool:
         return bool(connection.isAlive())
     except libvirt.libvirtError:
         return False
-
-
-def _close(connection: libvirt.virConnect | None) -> None:
-    if connection is None:
-        return
-    try:
-        connection.unregisterCloseCallback()
-        connection.close()
-    except libvirt.libvirtError:
-        pass  # it is gone already

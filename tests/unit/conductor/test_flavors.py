@@ -78,6 +78,12 @@ def test_a_pattern_that_only_the_database_refuses(flavors: Flavors) -> None:
             _names(flavors, name=pattern)
 
 
+@pytest.mark.parametrize("flavorid", ["a\0b", "\ud800", "x" * 5000])
+def test_strange_ids_are_clean_errors(flavors: Flavors, flavorid: str) -> None:
+    with pytest.raises((exception.FlavorNotFound, exception.InvalidInput)):
+        flavors.get(ctx(), flavorid)
+
+
 def test_sorting_and_paging_visit_everything_once(flavors: Flavors) -> None:
     assert _names(flavors, sort_key="memory_mb", sort_dir="desc", is_public=None) == [
         "M1.LARGE", "m1.small", "secret", "m1.tiny"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import sqlalchemy as sa
 
+from nova import exception
 from nova.db import migrate, models
 from nova.db.engine import Database
 
@@ -41,6 +43,18 @@ def test_a_difference_is_found(database_url: str) -> None:
     database.close()
     kinds = {difference[0] for difference in _differences(database_url)}  # type: ignore[index]
     assert kinds == {"add_index", "add_column"}
+
+
+def test_unknown_revisions_are_the_operators_mistake(database_url: str) -> None:
+    with pytest.raises(exception.InvalidInput, match="9999"):
+        migrate.sync(database_url, "9999")
+    migrate.sync(database_url)
+    database = Database(database_url)
+    with database.engine.connect() as connection, connection.begin():
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '7777'"))
+    database.close()
+    with pytest.raises(exception.InvalidInput, match="7777"):
+        migrate.sync(database_url)
 
 
 def test_an_upgrade_that_was_cut_short_is_continued(database_url: str) -> None:

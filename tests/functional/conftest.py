@@ -1,0 +1,120 @@
+"""The whole suite in this process, over HTTP: one for all tests, its books checked after each."""
+
+import contextlib
+import os
+import tempfile
+import time
+
+import pytest
+
+from nova.cmd import allinone
+from nova import bus, conf
+from nova.conf import CONF
+from nova.db import audit
+from nova.db.engine import StatementCounter
+from nova.image.directory import DirectoryStore
+from nova.objects.image import Image
+from nova.rpcapi.networks import Networks
+from tests.functional.client import Client, Failed
+
+
+@pytest.fixture(scope="session")
+def suite():
+    with tempfile.TemporaryDirectory() as directory:
+        allinone.set_defaults()
+        conf.load([], default_files=[])
+        CONF.set_override("state_path", directory)
+        CONF.set_override("port", 0, group="api")
+        CONF.set_override("report_interval", 1)
+        CONF.set_override("service_down_time", 60)
+        CONF.set_override("lease", 4, group="conductor")
+        CONF.set_override("recovery_interval", 1, group="conductor")
+        CONF.set_override("instances", -1, group="quota")
+        CONF.set_override("cores", -1, group="quota")
+        CONF.set_override("ram", -1, group="quota")
+        running = allinone.AllInOne()
+        running.start()
+        running.statements = StatementCounter(running.conductor.core.db)
+        try:
+            yield running
+        finally:
+            running.stop()
+
+
+@pytest.fixture()
+def admin(suite):
+    return Client(suite.url)
+
+
+@pytest.fixture()
+def member(suite):
+    return Client(suite.url, roles="member,reader", user="m")
+
+
+@pytest.fixture(scope="session")
+def image_id(suite):
+    path = os.path.join(CONF.state_path, "tiny.raw")
+    with open(path, "wb") as file:
+        file.write(b"\0" * 1024)
+    return DirectoryStore().add(path, Image(id="11111111-2222-3333-4444-555555555555", name="tiny",
+                                            disk_format="raw", container_format="bare", visibility="public")).id
+
+
+@pytest.fixture()
+def networks(suite):
+    """The conductor's networks, as nova-manage sees them."""
+    return bus.client(suite.transport, Networks)
+
+
+@pytest.fixture(scope="session")
+def flavor(suite):
+    return Client(suite.url).flavor()
+
+
+@pytest.fixture()
+def driver(suite):
+    """The fake hypervisor; its behaviour is reset after the test."""
+    yield suite.compute.machine.driver
+    suite.compute.machine.driver.behaviour.latency.clear()
+    suite.compute.machine.driver.behaviour.failure.clear()
+
+
+@pytest.fixture(autouse=True)
+def balanced_books(request):
+    """After every test: nothing is under way for long, and all invariants hold."""
+    yield
+    if "suite" not in request.fixturenames:
+        return
+    suite = request.getfixturevalue("suite")
+    _remove_servers(Client(suite.url))
+    db = suite.conductor.core.db
+    end = time.monotonic() + 15
+    while db.read(audit.unfinished) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not db.read(audit.unfinished)
+    assert [str(finding) for finding in db.read(audit.audit)] == []
+
+
+def _remove_servers(admin):
+    """A test that failed in the middle must not fail the next one."""
+    left = admin.get("/servers", all_tenants=1)["servers"]
+    for server in left:
+        with contextlib.suppress(Failed):
+            admin.delete(f"/servers/{server['id']}")
+    for server in left:
+        admin.wait_gone(server["id"])
+
+
+@contextlib.contextmanager
+def overridden(group, **values):
+    """Options with other values for a while."""
+    before = {name: CONF[group][name] for name in values}
+    for name, value in values.items():
+        CONF.set_override(name, value, group=group)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            CONF.set_override(name, value, group=group)
+
+

@@ -1,0 +1,134 @@
+"""The fleet: newer states win, choices count until the books say otherwise."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings as hypothesis_settings, strategies as st
+
+from nova.objects.compute import Inventory
+from nova.objects.scheduling import NodeUsage
+from tests.unit.scheduler.builders import changed, choose, fleet, node, spec
+
+
+def usage(uuid: str, generation: int, vcpus: int = 0, **values) -> NodeUsage:
+    return NodeUsage(node_uuid=uuid, used={"VCPU": vcpus, "MEMORY_MB": 0, "DISK_GB": 0}, generation=generation, **values)
+
+
+def test_a_state_comes_back_as_it_was_put_in():
+    state = node("a", host="h", up=False, disabled=True, traits=["A", "B"], availability_zone="z", aggregates=[{"k": "v"}],
+                 num_instances=3, num_io_ops=2, failed_builds=1, hypervisor_type="QEMU", hypervisor_version=9000000,
+                 host_ip="10.0.0.1", cpu_info={"a": [1]}, supported_instances=[("x86_64", "kvm", "hvm")],
+                 metrics={"m": 1.5}, generation=7, used=(1, 2, 3), inventories={
+                     "VCPU": Inventory(total=8, reserved=1, ratio=4.0, min_unit=2, max_unit=6, step_size=2, used=4)})
+    assert fleet(state).state("a") == state
+
+
+def test_older_states_are_ignored():
+    made = fleet(node("a", generation=5, traits=["NEW"]))
+    made.upsert(node("a", generation=4, traits=["OLD"]))
+    assert made.state("a").traits == ["NEW"]
+
+
+def test_a_newer_state_replaces_all_of_the_old_one():
+    made = fleet(node("a", inventories={"VCPU": Inventory(total=8), "VGPU": Inventory(total=1)}))
+    made.upsert(node("a", host="moved", inventories={"VCPU": Inventory(total=4, used=2)}, generation=2))
+    state = made.state("a")
+    assert state.inventories == {"VCPU": Inventory(total=4, used=2)}
+    made.set_service("a", up=False, disabled=False)
+    assert made.state("a").up
+    made.set_service("moved", up=False, disabled=False)
+    assert not made.state("a").up
+
+
+def test_older_and_doubled_usage_is_ignored():
+    made = fleet(node("a", generation=3))
+    made.apply(usage("a", 5, vcpus=5, num_instances=5))
+    made.apply(usage("a", 4, vcpus=4, num_instances=4))
+    made.apply(usage("unknown", 9))
+    assert made.state("a").inventories["VCPU"].used == 5
+    assert made.state("a").num_instances == 5
+
+
+def test_a_state_read_before_a_usage_brings_everything_but_the_usage():
+    made = fleet(node("a", generation=3))
+    made.apply(usage("a", 5, vcpus=5))
+    made.upsert(node("a", generation=4, traits=["NEW"], used=(4, 0, 0)))
+    assert made.state("a").traits == ["NEW"]
+    assert made.state("a").inventories["VCPU"].used == 5
+
+
+@hypothesis_settings(max_examples=100, deadline=None)
+@given(st.permutations(range(2, 9)))
+def test_the_order_in_which_usage_arrives_does_not_matter(order):
+    made = fleet(node("a", generation=1))
+    for generation in order:
+        made.apply(usage("a", generation, vcpus=generation, num_instances=generation, num_io_ops=generation))
+    state = made.state("a")
+    assert (state.inventories["VCPU"].used, state.num_instances, state.num_io_ops) == (8, 8, 8)
+
+
+def test_services_of_a_host_with_many_nodes():
+    made = fleet(node("a1", host="a"), node("a2", host="a"), node("b"))
+    made.set_service("a", up=False, disabled=True)
+    made.set_service("unknown", up=False, disabled=True)
+    assert [(made.state(uuid).up, made.state(uuid).disabled) for uuid in ("a1", "a2", "b")] == [
+        (False, True), (False, True), (True, False)]
+
+
+def test_removed_nodes_are_never_chosen_and_their_rows_are_used_again():
+    made = fleet(node("a", traits=["X"], num_instances=4), node("b"))
+    made.remove("a")
+    made.remove("a")
+    assert choose(made, spec()) == [["b"]]
+    made.upsert(node("c", ram=999999))
+    assert len(made) == 2
+    assert made.state("c").traits == []
+    assert made.state("c").num_instances == 0
+    assert choose(made, spec()) == [["c", "b"]]
+    made.apply(usage("a", 99, vcpus=8))
+    assert made.state("c").inventories["VCPU"].used == 1
+
+
+def test_a_fleet_grows_beyond_one_chunk():
+    made = fleet(*(node(f"n{number}", traits=[f"T{number}"]) for number in range(3000)))
+    made.upsert(node("last", ram=999999, traits=["WANTED"]))
+    assert choose(made, spec(required_traits=["WANTED"])) == [["last"]]
+    assert made.state("n1500").traits == ["T1500"]
+    made.retain({"n7", "last"})
+    assert len(made) == 2
+    assert choose(made, spec(alternates=9)) == [["last", "n7"]]
+
+
+class TestChoices:
+    def test_count_at_once_until_the_books_say_what_is_used(self):
+        made = fleet(node("a", generation=1))
+        choose(made, spec(3))
+        assert made.state("a").inventories["VCPU"].used == 3
+        assert (made.state("a").num_instances, made.state("a").num_io_ops) == (3, 3)
+        made.apply(usage("a", 2, vcpus=1, num_instances=1, num_io_ops=1))
+        assert made.state("a").inventories["VCPU"].used == 1
+        assert made.state("a").num_instances == 1
+
+    def test_are_kept_by_news_that_are_not_newer(self):
+        made = fleet(node("a", generation=1))
+        choose(made, spec())
+        made.apply(usage("a", 1))
+        made.upsert(node("a", generation=1))
+        assert made.state("a").inventories["VCPU"].used == 1
+
+    def test_expire_when_no_claim_follows(self):
+        made = fleet(node("a", used=(2, 2048, 20), num_instances=2), node("b", ram=512))
+        choose(made, spec(2))
+        assert made.expire(older_than=60) == 0
+        assert made.state("a").num_instances == 4
+        assert made.expire(older_than=0) == 1
+        state = made.state("a")
+        assert (state.inventories["VCPU"].used, state.num_instances, state.num_io_ops) == (2, 2, 0)
+        assert made.expire(older_than=0) == 0
+
+    def test_are_undone_by_a_newer_state(self):
+        state = node("a")
+        made = fleet(state)
+        choose(made, spec(2))
+        made.upsert(changed(state, num_instances=1))
+        assert made.state("a").num_instances == 1
+        assert made.state("a").inventories["VCPU"].used == 0

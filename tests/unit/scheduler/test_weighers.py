@@ -1,0 +1,123 @@
+"""Every weigher prefers what it should, and the shares add up."""
+
+from __future__ import annotations
+
+import pytest
+
+from nova import exception
+from nova.objects.scheduling import GroupSpec, HostState
+from nova.scheduler.request import Request
+from nova.scheduler.select import Planner
+from nova.scheduler.weighers import HostWeigher, Weigher
+from nova.scheduler.weighers.affinity import ServerGroupSoftAffinityWeigher, ServerGroupSoftAntiAffinityWeigher
+from nova.scheduler.weighers.metrics import MetricsWeigher
+from nova.scheduler.weighers.usage import (
+    BuildFailureWeigher,
+    CPUWeigher,
+    DiskWeigher,
+    HypervisorVersionWeigher,
+    IoOpsWeigher,
+    NumInstancesWeigher,
+    RAMWeigher,
+)
+from tests.unit.scheduler.builders import choose, fleet, node, scores, spec
+
+
+def weights(each: Weigher, *states: HostState, **values: object) -> dict[str, float | None]:
+    made = fleet(*states)
+    with made.view() as view:
+        return {verdict.node: verdict.weight for verdict in Planner([], [each]).explain(view, Request(spec(**values)))}
+
+
+def test_memory_without_over_commit():
+    assert scores(RAMWeigher(), [node("a", ram=4096, used=(0, 1024, 0))]) == {"a": 3072}
+    assert weights(RAMWeigher(), node("a", ram=8192), node("b", ram=4096)) == {"a": 1.0, "b": 0.5}
+
+
+def test_cpus_with_over_commit():
+    assert scores(CPUWeigher(), [node("a", vcpus=8, ratio=4.0, used=(2, 0, 0))]) == {"a": 30}
+    assert weights(CPUWeigher(), node("a", vcpus=8), node("b", vcpus=2)) == {"a": 1.0, "b": 0.25}
+
+
+def test_disk_in_mib():
+    assert scores(DiskWeigher(), [node("a", disk=20, used=(0, 0, 4))]) == {"a": 16 * 1024}
+    assert weights(DiskWeigher(), node("a", disk=100), node("b", disk=50)) == {"a": 1.0, "b": 0.5}
+
+
+def test_busy_hosts_come_last():
+    assert weights(IoOpsWeigher(), node("a", num_io_ops=4), node("b", num_io_ops=1)) == {"a": -1.0, "b": -0.25}
+
+
+def test_number_of_servers_is_off_by_default(settings):
+    states = node("a", num_instances=4), node("b", num_instances=2)
+    assert weights(NumInstancesWeigher(), *states) == {"a": 0.0, "b": 0.0}
+    settings("filter_scheduler", num_instances_weight_multiplier=-2.0)
+    assert weights(NumInstancesWeigher(), *states) == {"a": -2.0, "b": 0.0}
+
+
+def test_failed_builds_outweigh_everything_else():
+    assert weights(BuildFailureWeigher(), node("a", failed_builds=2), node("b")) == {"a": -1000000.0, "b": 0.0}
+    states = node("big", ram=99999, disk=9999, vcpus=999, failed_builds=1), node("small")
+    assert choose(fleet(*states), spec(alternates=0)) == [["small"]]
+
+
+def test_newer_hypervisors_first():
+    assert weights(HypervisorVersionWeigher(), node("a", hypervisor_version=9000000),
+                   node("b", hypervisor_version=8000000)) == {"a": 1.0, "b": 0.0}
+
+
+def test_soft_policies():
+    states = node("a"), node("b"), node("c")
+    hosts = {"a": 2, "b": 1}
+    group = GroupSpec(uuid="g", policy="soft-affinity", hosts=hosts)
+    assert weights(ServerGroupSoftAffinityWeigher(), *states, group=group) == {"a": 1.0, "b": 0.5, "c": 0.0}
+    group = GroupSpec(uuid="g", policy="soft-anti-affinity", hosts=hosts)
+    assert weights(ServerGroupSoftAntiAffinityWeigher(), *states, group=group) == {"a": 0.0, "b": 0.5, "c": 1.0}
+    group = GroupSpec(uuid="g", policy="affinity", hosts=hosts)
+    for each in (ServerGroupSoftAffinityWeigher(), ServerGroupSoftAntiAffinityWeigher()):
+        assert not each.applies(Request(spec(group=group)))
+
+
+def test_metrics(settings):
+    settings("metrics", weight_setting=["load=-1.0", "speed=2"])
+    states = [node("a", metrics={"load": 1.0, "speed": 3.0}), node("b", metrics={"load": 4.0, "speed": 3.0})]
+    assert scores(MetricsWeigher(), states) == {"a": 5.0, "b": 2.0}
+    assert weights(MetricsWeigher(), *states) == {"a": 1.0, "b": 0.0}
+
+
+def test_missing_metrics(settings):
+    settings("metrics", weight_setting=["load=1"])
+    states = [node("a", metrics={"load": 1.0}), node("b")]
+    with pytest.raises(exception.NoValidHost, match="weight_setting"):
+        scores(MetricsWeigher(), states)
+    settings("metrics", required=False)
+    assert scores(MetricsWeigher(), states) == {"a": 1.0, "b": -10000.0}
+
+
+def test_equal_scores_count_nothing():
+    assert weights(HypervisorVersionWeigher(), node("a", hypervisor_version=5), node("b", hypervisor_version=5)) == {
+        "a": 0.0, "b": 0.0}
+
+
+def test_aggregates_override_the_multiplier_and_the_smallest_wins():
+    both = [{"ram_weight_multiplier": "3"}, {"ram_weight_multiplier": "2"}, {"ram_weight_multiplier": "lots"}]
+    assert weights(RAMWeigher(), node("a", ram=8192), node("b", ram=8192, aggregates=both),
+                   node("c", ram=4096)) == {"b": 2.0, "a": 1.0, "c": 0.5}
+
+
+def test_an_overridden_multiplier_of_failed_builds_counts_against_the_host():
+    assert weights(BuildFailureWeigher(), node("b"), node(
+        "a", failed_builds=1, aggregates=[{"build_failure_weight_multiplier": "5"}])) == {"a": -5.0, "b": 0.0}
+
+
+class ShortName(HostWeigher):
+    def weigh(self, host, request):
+        return float("nan") if host.node == "broken" else -len(host.node)
+
+
+def test_a_weigher_for_single_hosts_becomes_a_column():
+    assert weights(ShortName(), node("aaa"), node("bb"), node("c")) == {"c": 1.0, "bb": 0.5, "aaa": 0.0}
+
+
+def test_a_score_that_is_no_number_counts_as_zero():
+    assert weights(ShortName(), node("aaa"), node("broken"), node("b")) == {"broken": 1.0, "b": 2 / 3, "aaa": 0.0}
