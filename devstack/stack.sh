@@ -65,8 +65,7 @@ start_nova() {
     check_port nova-metadata "$NOVA_METADATA_PORT" NOVA_METADATA_PORT
     prepare_nova
     sync_nova
-    # shellcheck disable=SC2086  # a list
-    start_services $NOVA_SERVICES
+    start_nova_services
     wait_for_nova
     check_nova
 }

@@ -66,7 +66,8 @@ case "${1:-all}" in
     integration) tests tests/integration "${@:2}" ;;
     all)
         lint
-        tests tests/unit tests/functional -n 2
+        tests tests/unit -n 2
+        tests tests/functional
         tests tests/integration
         ;;
     *) echo "usage: $0 [all|lint|unit|functional|integration] [pytest options]" >&2; exit 2 ;;

@@ -16,6 +16,9 @@ create_cloud() {
     create_ssh_key
     cloud flavors || die "creating the flavors" "$DATA_DIR/logs/nova-api.log"
     cloud keypair stack "$DATA_DIR/ssh/id_ed25519.pub" || die "creating the key pair" "$DATA_DIR/logs/nova-api.log"
+    cloud open-group || die "opening the security group" "$DATA_DIR/logs/nova-api.log"
+    (. "$DATA_DIR/openrc-demo" && "$VENV/bin/python" "$DEVSTACK_DIR/lib/cloud.py" open-group) ||
+        die "opening the security group of demo" "$DATA_DIR/logs/nova-api.log"
     create_network
 }
 

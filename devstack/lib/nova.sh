@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Nova: its configuration, database and one process per service.
 
-NOVA_SERVICES="nova-conductor nova-scheduler nova-compute nova-api nova-metadata"
+NOVA_SERVICES="nova-conductor nova-scheduler nova-api nova-compute nova-metadata"
 
 nova_conf_file() { echo "$DATA_DIR/etc/nova/nova.conf"; }
 
@@ -83,6 +83,15 @@ create_network() {
     [ -z "$NETWORK_DNS" ] || options+=(--dns "$NETWORK_DNS")
     nova_manage network create "${options[@]}" > "$log" 2>&1 || die "nova-manage network create" "$log"
     note "network $NETWORK_NAME: $NETWORK_CIDR"
+}
+
+start_nova_services() { # the conductor first: the others ask it for everything, and a question to nobody is lost
+    local others=()
+    read -r -a others <<< "${NOVA_SERVICES/nova-conductor/}"
+    start_services nova-conductor
+    wait_for 60 "nova-conductor" "$DATA_DIR/logs/nova-conductor.log" queue_is_served conductor
+    start_services "${others[@]}"
+    wait_for 60 "nova-scheduler" "$DATA_DIR/logs/nova-scheduler.log" queue_is_served scheduler
 }
 
 wait_for_nova() {

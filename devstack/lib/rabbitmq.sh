@@ -66,3 +66,11 @@ wait_for_rabbitmq() {
     wait_for 60 "RabbitMQ" "$DATA_DIR/logs/rabbitmq.log" rabbit_answers
     note "RabbitMQ answers on port $RABBIT_PORT, vhost nova"
 }
+
+queue_is_served() { # QUEUE: somebody takes messages from it
+    "$VENV/bin/python" - "${RABBIT_URL/rabbit:/amqp:}" "$1" <<- 'PYTHON'
+	import sys, kombu
+	with kombu.Connection(sys.argv[1]) as connection:
+	    sys.exit(connection.channel().queue_declare(sys.argv[2], passive=True).consumer_count == 0)
+	PYTHON
+}

@@ -62,8 +62,9 @@ class Dispatcher:
         started = time.monotonic()
         environ = req.env
         level = logging.DEBUG
+        path = "?"
         try:
-            path = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8")
+            path = _path(environ)
             if not auth.is_public(path):
                 level = logging.INFO
                 self._serve(environ, path, resp)
@@ -75,8 +76,8 @@ class Dispatcher:
             _not_found(environ, resp)
         except Exception as error:
             _send(resp, *errors.describe(error))
-        LOG.log(level, "%s %s %s %.1f ms", environ["REQUEST_METHOD"], environ.get("PATH_INFO"), resp.status[:3],
-                (time.monotonic() - started) * 1000)
+        LOG.log(level, "%s %s %s %.1f ms", environ["REQUEST_METHOD"], path if path.isprintable() else ascii(path),
+                str(resp.status)[:3], (time.monotonic() - started) * 1000)
 
     def _serve(self, environ: auth.Environ, path: str, resp: falcon.Response) -> None:
         method = environ["REQUEST_METHOD"]
@@ -129,6 +130,12 @@ class Dispatcher:
             status = answer.status or status
             answer = answer.body
         _send(resp, status, answer)
+
+
+def _path(environ: auth.Environ) -> str:
+    """The path as text. Raises UnicodeDecodeError; NUL is in no name, and databases choke on it."""
+    path: str = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8")
+    return path.replace("\0", "\ufffd")
 
 
 def _version(environ: auth.Environ) -> int:
@@ -191,15 +198,26 @@ def _parse(raw: bytes) -> Any:
     if not raw.strip():
         return None
     try:
-        return _decode(raw)
+        body = _decode(raw)
+        if b"\\u0000" in raw and _has_nul(body):
+            raise exception.Invalid("Invalid input: the request body contains a NUL character.")
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise errors.MalformedBody() from error
+    return body
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(_has_nul(name) or _has_nul(item) for name, item in value.items())
+    return isinstance(value, list) and any(_has_nul(item) for item in value)
 
 
 def _action(body: Any) -> str:
     if not isinstance(body, dict) or len(body) != 1:
         raise errors.MalformedBody()
-    return next(iter(body))
+    return str(next(iter(body)))
 
 
 def _check_project(request: Request) -> None:
@@ -216,6 +234,8 @@ def _check_query(route: router.Route, request: Request) -> None:
     if declared is None or not request.query_string:
         return
     given: dict[str, list[str]] = {}
+    if "%00" in request.query_string:
+        raise exception.Invalid("Invalid input: the query string contains a NUL character.")
     try:
         for name, value in parse_qsl(request.query_string, keep_blank_values=True, errors="strict"):
             given.setdefault(name, []).append(value)

@@ -24,7 +24,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from nova.api import microversion, schema
+from nova.api import microversion
+from nova.api.schema import Validator
 
 Getter = Callable[[Any, Any], Any]
 
@@ -36,7 +37,7 @@ class Type:
     """Base of all declarations."""
 
     def __init__(self) -> None:
-        self._compiled: dict[int, schema.Validator] = {}
+        self._compiled: dict[int, Validator] = {}
         self._steps: list[int] | None = None
 
     def schema(self, version: int) -> dict[str, Any]:
@@ -55,14 +56,14 @@ class Type:
         kind = self.schema(version).get("type", "null")
         return kind == "null" or "null" in kind
 
-    def validator(self, version: int) -> schema.Validator:
+    def validator(self, version: int) -> Validator:
         """The compiled schema; versions between two steps share one."""
         if self._steps is None:
             self._steps = sorted({0, *self.steps()})
         step = self._steps[bisect.bisect_right(self._steps, version) - 1]
         found = self._compiled.get(step)
         if found is None:  # two threads may both compile: the same result
-            found = self._compiled[step] = schema.Validator(self.schema(step))
+            found = self._compiled[step] = Validator(self.schema(step))
         return found
 
 

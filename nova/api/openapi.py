@@ -26,7 +26,7 @@ def document(routes: Sequence[Route], version: int, base: str) -> dict[str, Any]
 def _document(routes: tuple[Route, ...], version: int) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        if not route.since <= version <= route.until:
+        if not route.since <= version <= route.until or getattr(route.handler, "removed", False):
             continue
         item = paths.setdefault(route.path, {})
         method = route.method.lower()

@@ -46,9 +46,10 @@ class Server(wsgi.Server):
 
     def bind(self, *_: Any, **__: Any) -> socket.socket:
         # A copy: closing it at stop leaves the socket to the other processes.
-        self.socket = self._shared.dup()
-        self.bind_addr = self.socket.getsockname()[:2]
-        return self.socket
+        copy = self._shared.dup()
+        self.socket = copy
+        self.bind_addr = copy.getsockname()[:2]
+        return copy
 
     def prepare(self) -> None:
         super().prepare()

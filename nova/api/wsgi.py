@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from nova import conf
-from nova.api import app
+from nova.api import app, auth
 
 _lock = threading.Lock()
-_loaded: app.auth.App | None = None
+_loaded: auth.App | None = None
 
 
 def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from nova.cmd import run  # noqa: F401  (silences eventlet's warning before oslo's libraries load)
+from nova.cmd import run  # (silences eventlet's warning before oslo's libraries load)
 
 from nova import bus, conf  # isort: skip
 from oslo_messaging import opts
@@ -47,7 +47,7 @@ class AllInOne:
         self.compute = ComputeService(transport)
         self.api = ApiService(transport, CONF.api.listen, CONF.api.port)
         self.transport = transport
-        self._services = [self.conductor, self.scheduler, self.compute, self.api]
+        self._services: list[run.Service] = [self.conductor, self.scheduler, self.compute, self.api]
 
     @property
     def url(self) -> str:

@@ -26,7 +26,7 @@ class Worker(cotyledon.Service):
     graceful_shutdown_timeout = 90
 
     def __init__(self, worker_id: int, shared: Any) -> None:
-        super().__init__(worker_id)
+        super().__init__(worker_id)  # type: ignore[arg-type]
         self._server = service.Server(shared, app.create_app(), CONF.api.threads)
         self._done = threading.Event()
 

@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 # oslo's libraries say at import that eventlet is on its way out; nothing here uses it.
 warnings.filterwarnings("ignore", message="(?s).*Eventlet is deprecated.*")
@@ -42,8 +42,8 @@ def run(name: str, make: Callable[[messaging.RPCTransport, int], Service],
 
 
 def _worker(name: str, make: Callable[[messaging.RPCTransport, int], Service]) -> type[cotyledon.Service]:
-    class Worker(cotyledon.Service):
-        def __init__(self, worker_id: int) -> None:
+    class Worker(cotyledon.Service):  # type: ignore[misc]
+        def __init__(self, worker_id: Any) -> None:
             super().__init__(worker_id)
             self._id = worker_id
             self._service: Service | None = None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING, Any
 
-import oslo_messaging as messaging
 from stevedore import driver as stevedore_driver
 
 from nova import bus, context, exception, image
@@ -20,15 +20,18 @@ from nova.rpcapi import COMPUTE, compute, engine
 from nova.virt.driver import Driver
 from nova.virt.imagecache import ImageCache
 
+if TYPE_CHECKING:
+    import oslo_messaging as messaging
+
 LOG = logging.getLogger(__name__)
 
 SERVICE_VERSION = 1
 
 
-def _plugin(namespace: str, name: str) -> type:
+def _plugin(namespace: str, name: str) -> Any:
     """The class behind an entry point; a clear error when there is none."""
     try:
-        return stevedore_driver.DriverManager(namespace, name, invoke_on_load=False).driver  # type: ignore[no-any-return]
+        return stevedore_driver.DriverManager(namespace, name, invoke_on_load=False).driver
     except Exception as error:
         raise exception.InvalidInput(reason=f"there is no {namespace} plugin {name!r}: {error}") from error
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from nova import context
 from nova.conductor import addresses
 from nova.conductor.core import Core
+from nova.conductor.endpoints.security_groups import refresh
 from nova.db import allocations, instances, quotas, security_groups
 from nova.objects.action import Failure
 from nova.objects.base import utcnow
@@ -37,6 +38,8 @@ class ConductorControl:
     recorded: Failure | None = None
     # Nodes whose usage the transaction changed: told to the schedulers after the commit.
     touched: set[str] = dataclasses.field(default_factory=set)
+    # Servers that let this one in by its security groups: their hosts hear of its addresses.
+    peers: set[str] = dataclasses.field(default_factory=set)
 
     # --- what a step says ------------------------------------------------------------------------
     def set(self, **changes: Any) -> None:
@@ -86,12 +89,20 @@ class ConductorControl:
 
         def take(connection: sa.Connection) -> None:
             self.set(network_info=addresses.take(connection, instance))
+            self.peers.update(security_groups.peers(connection, instance.uuid))
 
         self.effects.append(take)
 
     def release_addresses(self) -> None:
         uuid = self.instance.uuid
-        self.effects.append(lambda connection: addresses.release(connection, uuid))
+        if not self.instance.network_info:
+            return
+
+        def release(connection: sa.Connection) -> None:
+            self.peers.update(security_groups.peers(connection, uuid))
+            addresses.release(connection, uuid)
+
+        self.effects.append(release)
         self.set(network_info=[])
 
     def release_quota(self) -> None:
@@ -119,6 +130,7 @@ class ConductorControl:
     def apply(self, connection: sa.Connection, **changes: Any) -> None:
         """Write everything that was asked for, and ``changes`` of the instance beside it."""
         self.touched.clear()
+        self.peers.clear()
         for effect in self.effects:
             effect(connection)
         values = {**self.changes, **changes}
@@ -126,9 +138,11 @@ class ConductorControl:
             instances.update(connection, self.instance.uuid, values)
 
     def published(self) -> None:
-        """After the commit: tell the schedulers what changed on the nodes."""
+        """After the commit: tell the schedulers what changed on the nodes, and the peers' hosts."""
         if self.touched:
             self.core.usage.touch(self.touched)
+        if self.peers:
+            refresh(self.core, self.ctx, sorted(self.peers))
 
 
 def converted(changes: dict[str, Any]) -> dict[str, Any]:

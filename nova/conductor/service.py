@@ -5,9 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import os
-from typing import Any
-
-import oslo_messaging as messaging
+from typing import TYPE_CHECKING, Any
 
 from nova import bus, context
 from nova.conductor.core import Core
@@ -42,6 +40,9 @@ from nova.rpcapi import keypairs as keypairs_api
 from nova.rpcapi import networks as networks_api
 from nova.rpcapi import quotas as quotas_api
 from nova.rpcapi import servers as servers_api
+
+if TYPE_CHECKING:
+    import oslo_messaging as messaging
 
 LOG = logging.getLogger(__name__)
 

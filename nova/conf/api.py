@@ -4,7 +4,7 @@ from oslo_config import cfg
 
 OPTIONS = {
     "api": [
-        cfg.StrOpt("listen", default="0.0.0.0", help="The address that nova-api listens on."),  # noqa: S104
+        cfg.StrOpt("listen", default="0.0.0.0", help="The address that nova-api listens on."),
         cfg.PortOpt("port", default=8774, help="The port that nova-api listens on."),
         cfg.IntOpt("workers", min=1, help="Worker processes; unset: one per CPU, at most 8."),
         cfg.IntOpt("threads", default=16, min=1, help="Threads of each worker."),

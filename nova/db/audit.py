@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,8 +63,7 @@ def _usage_of_providers(connection: sa.Connection) -> Iterator[Finding]:
             this = sa.and_(table.c.provider_uuid == row.provider_uuid, table.c.resource_class == row.resource_class)
             yield Finding("usage", f"{row.provider_uuid} {row.resource_class}",
                           f"{row.used} used, but the claims sum up to {right}",
-                          lambda connection, this=this, right=right: _run(
-                              connection, sa.update(table).where(this).values(used=right)))
+                          _put(table, this, used=right))
         if row.used > (row.total - row.reserved) * row.ratio:
             yield Finding("oversold", f"{row.provider_uuid} {row.resource_class}",
                           f"{row.used} used of {(row.total - row.reserved) * row.ratio:g}")
@@ -87,7 +87,7 @@ def _allocations_of_instances(connection: sa.Connection) -> Iterator[Finding]:
         why = "no such server" if instance is None else f"the server is on {instance.host}"
         this = sa.and_(table.c.consumer_uuid == row.consumer_uuid, table.c.provider_uuid == row.provider_uuid)
         yield Finding("claim", f"{row.consumer_uuid} on {row.provider_uuid}", why,
-                      lambda connection, this=this, row=row: _drop_claim(connection, this, row))
+                      functools.partial(_drop_claim, this=this, row=row))
     for uuid, instance in alive.items():
         if instance.host and uuid not in claims:
             yield Finding("claim", uuid, f"the server is on {instance.host} without a claim")
@@ -121,8 +121,7 @@ def _counts_of_nodes(connection: sa.Connection) -> Iterator[Finding]:
         if wrong:
             yield Finding("node", f"{row.host}/{row.hypervisor_hostname}", ", ".join(
                 f"{name} is {getattr(row, name)}, counted {value}" for name, value in wrong.items()),
-                lambda connection, row=row, wrong=wrong: _run(connection, sa.update(nodes).where(
-                    nodes.c.id == row.id).values(generation=nodes.c.generation + 1, **wrong)))
+                _put(nodes, nodes.c.id == row.id, generation=nodes.c.generation + 1, **wrong))
 
 
 # --- quotas and addresses ----------------------------------------------------------------------------------
@@ -143,12 +142,10 @@ def _quotas(connection: sa.Connection) -> Iterator[Finding]:
             this = sa.and_(table.c.project_id == row.project_id, table.c.user_id == row.user_id)
             yield Finding("quota", f"project {row.project_id} user {row.user_id or '(all)'}", ", ".join(
                 f"{name} is {getattr(row, name)}, counted {value}" for name, value in wrong.items()),
-                lambda connection, this=this, wrong=wrong: _run(
-                    connection, sa.update(table).where(this).values(wrong)))
+                _put(table, this, **wrong))
     for (project_id, user_id), sums in right.items():
         yield Finding("quota", f"project {project_id} user {user_id or '(all)'}", f"{sums} is not charged",
-                      lambda connection, key=(project_id, user_id), sums=sums: _run(
-                          connection, sa.insert(table).values(project_id=key[0], user_id=key[1], **sums)))
+                      _run(sa.insert(table).values(project_id=project_id, user_id=user_id, **sums)))
 
 
 def _addresses(connection: sa.Connection) -> Iterator[Finding]:
@@ -163,14 +160,13 @@ def _addresses(connection: sa.Connection) -> Iterator[Finding]:
                 vif.address == address and vif.network_id == row.network_uuid for vif in instance.network_info):
             continue
         yield Finding("address", address, f"held by {row.instance_uuid}, which does not have it",
-                      lambda connection, row=row: _run(connection, sa.update(table).where(table.c.id == row.id).values(
-                          instance_uuid=None, vif_id=None, updated_at=utcnow())))
+                      _put(table, table.c.id == row.id, instance_uuid=None, vif_id=None, updated_at=utcnow()))
     for uuid, instance in alive.items():
         for vif in instance.network_info:
-            row = held.get((vif.network_id, vif.address))
-            if row is None or row.instance_uuid != uuid:
+            holder = held.get((vif.network_id, vif.address))
+            if holder is None or holder.instance_uuid != uuid:
                 yield Finding("address", vif.address, f"{uuid} uses it, but it is held by "
-                                                      f"{row.instance_uuid if row else 'nobody'}")
+                                                      f"{holder.instance_uuid if holder else 'nobody'}")
 
 
 # --- operations ----------------------------------------------------------------------------------------------
@@ -185,15 +181,13 @@ def _operations(connection: sa.Connection) -> Iterator[Finding]:
     for uuid, instance in alive.items():
         if (instance.task_state or instance.action_uuid) and instance.action_uuid not in open_actions:
             yield Finding("task", uuid, f"task_state {instance.task_state} belongs to no action under way",
-                          lambda connection, uuid=uuid: _run(connection, sa.update(instances).where(
-                              instances.c.uuid == uuid).values(task_state=None, action_uuid=None)))
+                          _put(instances, instances.c.uuid == uuid, task_state=None, action_uuid=None))
     for uuid, action in open_actions.items():
         instance = alive.get(action.instance_uuid)
         if instance is None or instance.action_uuid != uuid:
             yield Finding("action", uuid, f"{action.action} of {action.instance_uuid} is under way, but the server "
                                           "does not know of it",
-                          lambda connection, uuid=uuid: _run(connection, sa.update(table).where(
-                              table.c.uuid == uuid).values(outcome="superseded", finish_time=utcnow())))
+                          _put(table, table.c.uuid == uuid, outcome="superseded", finish_time=utcnow()))
 
 
 def unfinished(connection: sa.Connection) -> list[str]:
@@ -211,9 +205,17 @@ def _group_members(connection: sa.Connection) -> Iterator[Finding]:
     ).where(instances.c.id.is_(None))
     for row in connection.execute(dead):
         yield Finding("security group", str(row.group_id), f"{row.instance_uuid} is a member but does not exist",
-                      lambda connection, row=row: _run(connection, sa.delete(table).where(
+                      _run(sa.delete(table).where(
                           table.c.group_id == row.group_id, table.c.instance_uuid == row.instance_uuid)))
 
 
-def _run(connection: sa.Connection, statement: Any) -> None:
-    connection.execute(statement)
+def _put(table: sa.Table, where: sa.ColumnElement[bool], **values: Any) -> Repair:
+    """The repair that writes ``values`` there."""
+    return _run(sa.update(table).where(where).values(**values))
+
+
+def _run(statement: Any) -> Repair:
+    def repair(connection: sa.Connection) -> None:
+        connection.execute(statement)
+
+    return repair

@@ -57,7 +57,7 @@ class Utc(sa.types.TypeDecorator[datetime.datetime]):
         return None if value is None else value.replace(tzinfo=datetime.UTC)
 
 
-def text(length: int = 255) -> sa.String[Any] | Any:
+def text(length: int = 255) -> Any:
     """A short string; longer ones (user data, keys) are ``long_text``."""
     return sa.String(length)
 

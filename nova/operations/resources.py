@@ -101,17 +101,18 @@ def _cpus(flavor: Flavor, image: Image | None, amounts: dict[str, int]) -> dict[
 
 def cpu_mask(mask: str, count: int) -> set[int]:
     """The CPUs below ``count`` that a mask like ``0-3,^2`` names (with only ``^``: all others)."""
-    named: set[int] = set()
+    parts = [part.strip() for part in mask.split(",") if part.strip()]
+    everything = set(range(count))
+    named: set[int] = everything if all(part.startswith("^") for part in parts) else set()
     excluded: set[int] = set()
-    for part in filter(None, (part.strip() for part in mask.split(","))):
+    for part in parts:
         target = excluded if part.startswith("^") else named
         first, _, last = part.removeprefix("^").partition("-")
         if not first.isdecimal() or (last and not last.isdecimal()):
             raise exception.InvalidInput(reason=f"'{mask}' is not a list of CPUs.")
         # Bounded by the flavor, whatever numbers the mask has.
         target.update(range(int(first), min(int(last or first) + 1, count)))
-    everything = set(range(count))
-    return ((named or everything) - excluded) & everything
+    return (named - excluded) & everything
 
 
 # --- features that stand for traits and devices ----------------------------------------------------

@@ -72,7 +72,7 @@ def allowed(ctx: RequestContext, rule: str, target: Mapping[str, Any] | None = N
     check = enforcer.rules.get(rule)
     if check is None:
         return False
-    if ctx.system_scope and CONF.oslo_policy.enforce_scope:
+    if ctx.system_scope:
         registered = enforcer.registered_rules.get(rule)
         if registered is not None and registered.scope_types and "system" not in registered.scope_types:
             return False

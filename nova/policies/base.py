@@ -14,9 +14,13 @@ NOBODY = "!"
 
 def rule(name: str, check: str, description: str, *operations: str) -> policy.DocumentedRuleDefault:
     """A rule for operations written "GET /servers/{server_id}"; tokens of a project only."""
-    documented = [dict(zip(("method", "path"), operation.split(" ", 1), strict=True)) for operation in operations]
+    documented = []
+    for operation in operations:
+        method, path = operation.split(" ", 1)
+        documented.append({"method": method, "path": path})
     return policy.DocumentedRuleDefault(name=name, check_str=check, description=description,
-                                        operations=documented, scope_types=["project"])
+                                        operations=documented,  # type: ignore[arg-type]
+                                        scope_types=["project"])
 
 
 def _base(name: str, check: str, description: str) -> policy.RuleDefault:

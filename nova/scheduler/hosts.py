@@ -178,7 +178,8 @@ class Fleet:
     def selection(self, row: int) -> Selection:
         nodes, pools = self._table.nodes, self._table.pools
         return Selection(node_uuid=self._table.uuids[row], host=self._host_of(row),
-                         node=pools["node"].values[int(nodes["node"][row])])
+                         node=pools["node"].values[int(nodes["node"][row])],
+                         availability_zone=pools["zone"].values[int(nodes["zone"][row])])
 
     def state(self, node_uuid: str) -> HostState | None:
         """One node as it counts now, choices included; None when it is unknown."""

@@ -10,7 +10,7 @@ import logging
 import os
 import struct
 import subprocess
-from typing import Any
+from typing import Any, BinaryIO
 
 from nova import exception
 from nova.conf import CONF
@@ -25,6 +25,7 @@ _FULL = ("no space left on device", "disk quota exceeded", "file too large")
 
 _QCOW2_MAGIC = b"QFI\xfb"
 _QCOW2_DATA_FILE = 1 << 2
+_QCOW2_BACKING_FORMAT = 0xE2792ACA
 _MAGICS = (
     (0, _QCOW2_MAGIC, "qcow2"),
     (0, b"QED\x00", "qed"),
@@ -71,7 +72,7 @@ def info(path: str, image_format: str) -> dict[str, Any]:
     """What ``qemu-img info`` says of an image that is read as ``image_format`` (also while a guest has it)."""
     out = run(["qemu-img", "info", "-U", "--output=json", "-f", image_format, path], INFO_TIMEOUT,
               cpu=CONF.libvirt.images_cpu_time_limit)
-    return json.loads(out)
+    return dict(json.loads(out))
 
 
 def create_overlay(path: str, base: str, base_format: str, size: int) -> None:
@@ -108,6 +109,22 @@ class Qcow2Header:
             self.data_file = bool(features & _QCOW2_DATA_FILE)
             self.encrypted = struct.unpack(">I", head[32:36])[0] != 0
             self.backing: str | None = None
+            self.backing_format: str | None = None
             if backing_at:
+                length = struct.unpack(">I", head[100:104])[0] if version >= 3 and len(head) >= 104 else 72
+                self.backing_format = _extension(file, length, _QCOW2_BACKING_FORMAT)
                 file.seek(backing_at)
                 self.backing = file.read(min(backing_size, 1023)).decode("utf-8", "surrogateescape")
+
+
+def _extension(file: BinaryIO, start: int, wanted: int) -> str | None:
+    """The text of a header extension; the extensions follow the header, each padded to 8 bytes."""
+    file.seek(start)
+    for _ in range(16):
+        kind, length = struct.unpack(">II", file.read(8).ljust(8, b"\0"))
+        if kind == 0:
+            return None
+        content = file.read(-(-min(length, 1 << 16) // 8) * 8)[:length]
+        if kind == wanted:
+            return content.decode("ascii", "replace")
+    return None

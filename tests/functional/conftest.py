@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from nova.cmd import allinone
 from nova import bus, conf
+from nova.cmd import allinone
 from nova.conf import CONF
 from nova.db import audit
 from nova.db.engine import StatementCounter
@@ -29,11 +29,10 @@ def suite():
         CONF.set_override("service_down_time", 60)
         CONF.set_override("lease", 4, group="conductor")
         CONF.set_override("recovery_interval", 1, group="conductor")
-        CONF.set_override("instances", -1, group="quota")
-        CONF.set_override("cores", -1, group="quota")
-        CONF.set_override("ram", -1, group="quota")
         running = allinone.AllInOne()
         running.start()
+        unlimited = {"instances": -1, "cores": -1, "ram": -1}
+        Client(running.url).put("/os-quota-class-sets/default", {"quota_class_set": unlimited})
         running.statements = StatementCounter(running.conductor.core.db)
         try:
             yield running
@@ -41,12 +40,12 @@ def suite():
             running.stop()
 
 
-@pytest.fixture()
+@pytest.fixture
 def admin(suite):
     return Client(suite.url)
 
 
-@pytest.fixture()
+@pytest.fixture
 def member(suite):
     return Client(suite.url, roles="member,reader", user="m")
 
@@ -60,7 +59,7 @@ def image_id(suite):
                                             disk_format="raw", container_format="bare", visibility="public")).id
 
 
-@pytest.fixture()
+@pytest.fixture
 def networks(suite):
     """The conductor's networks, as nova-manage sees them."""
     return bus.client(suite.transport, Networks)
@@ -71,7 +70,7 @@ def flavor(suite):
     return Client(suite.url).flavor()
 
 
-@pytest.fixture()
+@pytest.fixture
 def driver(suite):
     """The fake hypervisor; its behaviour is reset after the test."""
     yield suite.compute.machine.driver
@@ -103,18 +102,3 @@ def _remove_servers(admin):
             admin.delete(f"/servers/{server['id']}")
     for server in left:
         admin.wait_gone(server["id"])
-
-
-@contextlib.contextmanager
-def overridden(group, **values):
-    """Options with other values for a while."""
-    before = {name: CONF[group][name] for name in values}
-    for name, value in values.items():
-        CONF.set_override(name, value, group=group)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            CONF.set_override(name, value, group=group)
-
-

@@ -6,7 +6,6 @@ import pytest
 
 from nova.objects import states
 from tests.functional.client import Client, Failed
-from tests.functional.conftest import overridden
 
 
 def test_a_host_that_fails_leaves_a_server_in_error_with_the_cause(admin, driver, flavor, image_id):
@@ -62,19 +61,19 @@ def test_a_guest_without_a_server_is_removed(suite, driver):
     assert driver.guests() == []
 
 
-def test_an_exhausted_quota_is_refused_with_the_numbers(suite, flavor, image_id):
+def test_an_exhausted_quota_is_refused_with_the_numbers(suite, admin, flavor, image_id):
     member = Client(suite.url, project="poor", user="x", roles="member")
-    with overridden("quota", instances=2):
-        with pytest.raises(Failed) as failed:
-            member.boot(flavor, image_id, min_count=3, max_count=3)
+    admin.put("/os-quota-sets/poor", {"quota_set": {"instances": 2}})
+    with pytest.raises(Failed) as failed:
+        member.boot(flavor, image_id, min_count=3, max_count=3)
     assert failed.value.code == 403
     assert failed.value.message == "Quota exceeded for instances: Requested 3, but already used 0 of 2 instances"
 
 
-def test_max_count_is_lowered_to_what_the_quota_allows(suite, flavor, image_id):
+def test_max_count_is_lowered_to_what_the_quota_allows(suite, admin, flavor, image_id):
     member = Client(suite.url, project="modest", user="x", roles="member")
-    with overridden("quota", instances=2):
-        member.boot(flavor, image_id, min_count=1, max_count=5)
+    admin.put("/os-quota-sets/modest", {"quota_set": {"instances": 2}})
+    member.boot(flavor, image_id, min_count=1, max_count=5)
     servers = member.get("/servers")["servers"]
     assert len(servers) == 2
     for server in servers:

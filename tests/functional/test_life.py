@@ -19,7 +19,7 @@ POWER = [
 ]
 
 
-@pytest.fixture()
+@pytest.fixture
 def server(admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")

@@ -10,12 +10,13 @@
         nova.audit()
 
 The processes are named api, conductor-1, scheduler-1, compute-1 and so on. All waiting is bounded; everything
-that was started is killed at the end.
+that was started is killed at the end. With NOVA_TEST_LOGS=DIRECTORY in the environment their logs are kept there.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import pathlib
 import shutil
 import subprocess
@@ -86,6 +87,10 @@ class Cluster:
             process.kill()
         if self in RUNNING:
             RUNNING.remove(self)
+        kept = os.environ.get("NOVA_TEST_LOGS")
+        if kept:
+            shutil.copytree(self.directory, pathlib.Path(kept) / self.directory.name,
+                            ignore=shutil.ignore_patterns("guests", "instances", "images", "*.sqlite*"))
         shutil.rmtree(self.directory, ignore_errors=True)
 
     # --- the processes -------------------------------------------------------------------------------
@@ -100,6 +105,10 @@ class Cluster:
         for name in names:
             self.processes[name].start()
             self._wanted.add(name)
+
+    def start_missing(self) -> None:
+        """Start whatever does not run."""
+        self.start(*(name for name, process in self.processes.items() if not process.running()))
 
     def stop(self, *names: str) -> None:
         """An orderly end of these: SIGTERM."""
@@ -116,6 +125,16 @@ class Cluster:
     def wait_ready(self, timeout: float = _START) -> None:
         """Every process that runs is registered and up, and every compute has reported its nodes."""
         eventually(lambda: self._missing() == set(), timeout, "all services are up", interval=0.2)
+
+    def api_returns(self, timeout: float = 30.0) -> None:
+        """The API answers a question that the database is needed for."""
+        def ask() -> bool:
+            try:
+                return self.api.request("GET", "/flavors").status_code == 200
+            except requests.RequestException:
+                return False
+
+        eventually(ask, timeout, "the API answers", interval=0.2)
 
     def _missing(self) -> set[str]:
         for name in self._wanted:
@@ -149,6 +168,11 @@ class Cluster:
         """The books must balance: nothing to report, and nothing under way."""
         done = self._run("manage", ("audit",), 120.0)
         assert (done.returncode, done.stdout) == (0, ""), f"nova-manage audit:\n{done.stdout}{done.stderr[-3000:]}"
+
+    def books_balance(self) -> bool:
+        """Whether the audit finds nothing."""
+        done = self._run("manage", ("audit",), 120.0)
+        return (done.returncode, done.stdout) == (0, "")
 
     def _run(self, program: str, arguments: Iterable[str], timeout: float) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

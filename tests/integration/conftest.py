@@ -20,7 +20,8 @@ def rabbitmq() -> Iterator[Rabbit]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
     report = yield
-    if report.failed:
+    if report.failed and hasattr(report.longrepr, "addsection"):
         for running in cluster.RUNNING:
-            report.sections += running.logs()
+            for title, text in running.logs():
+                report.longrepr.addsection(title, text)
     return report

@@ -7,6 +7,7 @@ no other libvirtd of the machine, may be killed at any moment, and its guests' b
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pathlib
 import shutil
@@ -43,7 +44,7 @@ for place in /run/libvirt /var/lib/libvirt /var/cache/libvirt /var/log/libvirt /
     mount -t tmpfs -o mode=755 tmpfs $place
 done
 ip link set lo up
-exec virtlogd -p {place}/virtlogd.pid
+exec virtlogd -f {place}/virtlogd.conf -p {place}/virtlogd.pid
 """
 
 
@@ -66,6 +67,8 @@ class PrivateLibvirt:
         self._daemon: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        # console logs in small pieces, so that every test reads several
+        pathlib.Path(self.place, "virtlogd.conf").write_text("max_size = 8192\nmax_backups = 32\n", encoding="ascii")
         # the guests' logs hang on virtlogd: it outlives every libvirtd
         self._logd = subprocess.Popen(["unshare", "--mount", "--net", "sh", "-c", _SETUP.format(place=self.place)],
                                       stdin=subprocess.DEVNULL)
@@ -134,8 +137,11 @@ def guest_image_fixture() -> pathlib.Path:
     """
     given = os.environ.get("NOVA_GUEST_IMAGE")
     place = pathlib.Path(given or pathlib.Path.home() / ".cache" / "nova-guest-image")
-    if not (place / "nova-guest.qcow2").exists():
-        subprocess.run([str(ROOT / "tools/guest-image/build.sh"), str(place)], check=True, timeout=600)
+    place.mkdir(parents=True, exist_ok=True)
+    with open(place / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "nova-guest.qcow2").exists():
+            subprocess.run([str(ROOT / "tools/guest-image/build.sh"), str(place)], check=True, timeout=600)
     return place
 
 

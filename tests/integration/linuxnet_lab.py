@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shutil
 import socket
@@ -170,14 +171,18 @@ class Lab:
         self.folder = folder
         mark = uuid.uuid4().hex[:8]
         self.outside, self.uplink = f"to{mark}", f"tu{mark}"
+        # Several labs may be up at the same time.
+        link = f"198.19.{int(mark[:2], 16)}.{int(mark[2:4], 16) & 252}"
+        base = ipaddress.ip_address(link)
+        self.here, self.beyond = str(base + 1), str(base + 2)
         self.guests = []
         self.listeners = []
         self.networks = []
         sh("ip", "netns", "add", self.outside)
         sh("ip", "link", "add", self.uplink, "type", "veth", "peer", "name", "eth0", "netns", self.outside)
-        sh("ip", "address", "add", "198.51.100.1/24", "dev", self.uplink)
+        sh("ip", "address", "add", f"{self.here}/30", "dev", self.uplink)
         sh("ip", "link", "set", self.uplink, "up")
-        sh("ip", "-n", self.outside, "address", "add", "198.51.100.2/24", "dev", "eth0")
+        sh("ip", "-n", self.outside, "address", "add", f"{self.beyond}/30", "dev", "eth0")
         sh("ip", "-n", self.outside, "link", "set", "eth0", "up")
         sh("ip", "-n", self.outside, "link", "set", "lo", "up")
         nova.conf.register()

@@ -67,18 +67,5 @@ def test_the_log_of_every_service_tells_the_request(nova: Cluster) -> None:
     nova.delete_all()
 
 
-def test_an_orderly_stop_and_start_of_every_service_loses_nothing(nova: Cluster) -> None:
-    ids = nova.boot_many(10, "kept")
-    names = list(nova.processes)
-    nova.stop(*names)
-    assert not any("Traceback" in process.log.read_text() for process in nova.processes.values()), "unexpected errors"
-    nova.start(*names)
-    nova.wait_ready()
-    nova.all_active(ids, 60)
-    nova.audit()
-    nova.delete_all()
-    nova.audit()
-
-
 def test_the_upgrade_check_is_content(nova: Cluster) -> None:
     assert "services are up" in nova.status("upgrade", "check")

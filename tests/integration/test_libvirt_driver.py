@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import threading
@@ -19,6 +20,7 @@ from nova.objects.compute import GuestStatus
 from nova.objects.instance import BlockDevice
 from nova.objects.network import VIF
 from nova.virt.driver import Disks
+from nova.virt.imagecache import ImageCache
 from nova.virt.libvirt.driver import LibvirtDriver
 from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
     PrivateLibvirt,
@@ -112,14 +114,17 @@ def test_a_whole_life(driver: Any, guest_image: pathlib.Path, events: list[Guest
         driver.console_output(instance)
 
 
-def test_a_bootable_disk_grows_to_the_flavor(driver: Any, guest_image: pathlib.Path,
+def test_a_bootable_disk_grows_to_the_flavor(driver: Any, guest_image: pathlib.Path, state: pathlib.Path,
                                              libvirt_daemon: PrivateLibvirt) -> None:
     instance = server({"hw_machine_type": "q35", "hw_qemu_guest_agent": "true"}, flavor={"root_gb": 2})
-    boot(driver, instance, Disks(root=str(guest_image / "nova-guest.qcow2"), root_format="qcow2"))
+    base = ImageCache().fetch("image", lambda path: shutil.copyfile(guest_image / "nova-guest.qcow2", path) and None,
+                              "qcow2")
+    boot(driver, instance, Disks(root=base))
     wait_for_console(driver, instance, LOGIN)
+    assert os.stat(base).st_uid == 0, "a guest that breaks out cannot change what others stand on"
     size = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "domblkinfo", instance.uuid, "vda")
     assert f"{2 << 30}" in size.split("\n")[0]
-    assert driver.used_images() == [str(guest_image / "nova-guest.qcow2")]
+    assert driver.used_images() == [base]
     found = driver.diagnostics(instance)
     assert (found["state"], found["num_cpus"], found["num_disks"]) == ("running", 1, 1)
     assert found["disk_details"][0]["read_bytes"] > 0
@@ -419,12 +424,64 @@ def test_a_host_that_cannot_do_what_is_configured(state: pathlib.Path) -> None:
 
 def test_no_libvirt_at_all(state: pathlib.Path) -> None:
     CONF.set_override("connection_uri", f"qemu+unix:///system?socket={state}/nothing", "libvirt")
+    CONF.set_override("reconnect_timeout", 2, "libvirt")
     one = LibvirtDriver("h")
     started = time.monotonic()
-    with pytest.raises(exception.HypervisorUnavailable):
-        one.start(lambda status: None)
-    assert time.monotonic() - started < 10
+    try:
+        with pytest.raises(exception.HypervisorUnavailable):
+            one.start(lambda status: None)
+    finally:
+        CONF.clear_override("reconnect_timeout", "libvirt")
+    assert 2 <= time.monotonic() - started < 10
     one.stop()
+
+
+def test_disks_that_are_kept_start_again(driver: Any, guest_image: pathlib.Path) -> None:
+    instance = server()
+    boot(driver, instance, kernel_disks(guest_image))
+    driver.destroy(instance, keep_disks=True)
+    assert driver.guests() == []
+    assert {"disk", "kernel", "ramdisk", "console.log"} <= files(instance)
+    driver.power_on(instance)
+    assert driver.power_state(instance.uuid) == states.RUNNING
+
+
+def test_the_service_is_restarted(driver: Any, guest_image: pathlib.Path) -> None:
+    instance = server()
+    boot(driver, instance, kernel_disks(guest_image))
+    driver.pause(instance)
+    driver.suspend(instance)
+    next_one = LibvirtDriver(driver.host)
+    events: list[GuestStatus] = []
+    next_one.start(events.append)
+    try:
+        assert next_one.guests() == [GuestStatus(uuid=instance.uuid, power_state=states.POWER_SUSPENDED)]
+        assert events == [], "what is known from the start is no event"
+        next_one.resume(instance)
+        assert next_one.power_state(instance.uuid) == states.RUNNING, "although it was paused when it was suspended"
+        next_one.destroy(instance)
+        assert next_one.guests() == []
+    finally:
+        next_one.stop()
+
+
+def test_many_at_once_and_one_many_times(driver: Any, guest_image: pathlib.Path) -> None:
+    instances = [server(flavor={"memory_mb": 64}) for _ in range(3)]
+    failures: list[BaseException] = []
+
+    def build(instance: Any) -> None:
+        try:
+            boot(driver, instance, kernel_disks(guest_image))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=build, args=(instance,)) for instance in instances * 3]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert failures == []
+    assert sorted(guest.uuid for guest in driver.guests()) == sorted(instance.uuid for instance in instances)
 
 
 def test_two_guests_of_one_name(driver: Any, guest_image: pathlib.Path) -> None:

@@ -265,6 +265,7 @@ def test_the_root_disk_has_the_size_of_the_flavor(state: pathlib.Path) -> None:
         found = facts(disks.look(instance).root.path)
         assert (found["virtual-size"], found["backing-filename"]) == (size, base)
         assert found["backing-filename-format"] == "qcow2"
+        assert disks.look(instance).root.base == (base, "qcow2")
     assert disks.bases_in_use() == {base}
     assert (3 << 30) + 8 * MIB > disks.promised_bytes() > (3 << 30) + 6 * MIB
     disks.remove(instance.uuid)
@@ -338,7 +339,7 @@ def test_unusable_disks_are_explained(state: pathlib.Path) -> None:
     base = str(make(state, "qcow2"))
     for wanted, instance, word in (
             (Disks(root=str(state / "none")), server(), "cache"),
-            (Disks(root=str(make(state, "raw")), root_format="qcow2"), server(), "qcow2"),
+            (Disks(root=str(make(state, "raw").rename(state / "other")), root_format="qcow2"), server(), "qcow2"),
             (Disks(root=base, kernel=str(state / "none")), server(), "none"),
             (Disks(root=base), server(block_devices=[BlockDevice(source="blank", size_gb=1, guest_format="zfs")]),
              "zfs")):

@@ -40,8 +40,5 @@ def _lines(length: Any) -> int | None:
     """None: all."""
     if length is None:
         return None
-    text = str(length)
-    if len(text) > 10:
-        return None
-    number = int(text)
+    number = int(length) if not isinstance(length, str) or len(length) < 12 else _MOST + 1
     return None if number < 0 or number > _MOST else number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import quote
 
 from nova import exception
 from nova.api.compute import servers
@@ -61,7 +62,7 @@ def update(req: Request) -> Response:
     if tag in _change(req, [tag], "add"):
         return Response(status=204)
     return Response(status=201, headers={
-        "Location": req.self_link("servers", servers.server_id(req)) + f"/tags/{tag}"})
+        "Location": req.self_link("servers", servers.server_id(req)) + f"/tags/{quote(tag)}"})
 
 
 @accepts(errors=(409,))

@@ -63,6 +63,8 @@ _FOR_ALL = {
 _PAGING = frozenset({"limit", "marker", "sort_key", "sort_dir"})
 _OTHERWISE_HANDLED = frozenset({"status", "all_tenants", "changes-since", "changes-before", "deleted", "project_id",
                                 "tenant_id", *_PAGING})
+# Columns with numbers: anything else cannot match.
+_NUMBERS = frozenset({"launch_index", "power_state", "progress"})
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
 _FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 
@@ -112,6 +114,8 @@ def server_query(req: Request, policy: str) -> ServerQuery | None:
     if "deleted" in given:
         query.deleted = _loose_truth(given["deleted"][-1])
     for name, values in given.items():
+        if name in _NUMBERS and not _is_small(values[-1]):
+            return None
         if name not in _OTHERWISE_HANDLED:
             query.filters[name] = _value(name, values)
     return query if "status" not in given or _by_status(req, query, given["status"]) else None
@@ -178,6 +182,10 @@ def _value(name: str, values: list[str]) -> Any:
     if name == "soft_deleted":
         return _loose_truth(values[-1])
     return values[-1]
+
+
+def _is_small(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) < 10
 
 
 def _truth(name: str, value: str) -> bool:

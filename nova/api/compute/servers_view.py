@@ -215,11 +215,13 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
 
 
 def _view(column: int) -> View:
-    return View([Out(row[0], row[1], row[2], since=row[column]) for row in _TABLE if row[column] is not None])
+    """``column`` 0: show, 1: detail, 2: the answer of PUT."""
+    rows = [(row[:3], row[3:][column]) for row in _TABLE]
+    return View([Out(*key, since=since) for key, since in rows if since is not None])
 
 
-SHOW = _view(3)
-DETAIL = _view(4)
-UPDATE = _view(5)
+SHOW = _view(0)
+DETAIL = _view(1)
+UPDATE = _view(2)
 BRIEF = View([Out("id", STRING, "uuid"), Out("name", STRING, "display_name"),
               Out("links", LINKS, lambda server, look: look.req.links("servers", server.uuid))])

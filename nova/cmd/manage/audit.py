@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from collections.abc import Iterable
 from typing import Any
+
+import sqlalchemy as sa
 
 from nova import context, exception
 from nova.cmd.manage import common
@@ -13,6 +16,7 @@ from nova.conductor.core import Core
 from nova.db import audit, instances, services
 from nova.db.audit import Finding
 from nova.objects import states
+from nova.objects.instance import Instance
 
 _PAGE = 1000
 
@@ -69,18 +73,22 @@ def _compare(core: Core, host: str, running: dict[str, int]) -> Iterable[Finding
     expected = {}
     marker: str | None = None
     while True:
-        page = core.db.read(lambda connection, marker=marker: instances.on_host(connection, host, _PAGE, marker))
+        page = core.db.read(functools.partial(_page, host=host, marker=marker))
         expected.update({instance.uuid: instance for instance in page})
         if len(page) < _PAGE:
             break
         marker = page[-1].uuid
     for uuid in running.keys() - expected.keys():
         yield Finding("guest", uuid, f"runs on {host}, but no server is there",
-                      lambda _connection, uuid=uuid: _reap(core, host, uuid))
+                      functools.partial(_reap, core=core, host=host, uuid=uuid))
     for uuid, instance in expected.items():
         if instance.task_state is None and instance.vm_state != states.ERROR and uuid not in running:
             yield Finding("guest", uuid, f"does not exist on {host}, though its server is {instance.vm_state}")
 
 
-def _reap(core: Core, host: str, uuid: str) -> None:
+def _page(connection: sa.Connection, host: str, marker: str | None) -> list[Instance]:
+    return instances.on_host(connection, host, _PAGE, marker)
+
+
+def _reap(_connection: sa.Connection, core: Core, host: str, uuid: str) -> None:
     core.compute_at(host).reap(context.admin(), uuid)

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor import create
 from nova.conductor.core import Core
+from nova.conductor.endpoints.security_groups import refresh
 from nova.conductor.engine import Engine
 from nova.db import actions, instances, quotas, security_groups, server_list
 from nova.objects import states
@@ -86,10 +87,11 @@ class Servers:
             label = {"replace": "update tags", "add": "update tag", "remove": "delete tag", "clear": "delete tags"}
             _check_metadata_state(instance, label[mode])
             before[:] = instance.tags
-            after = {"replace": lambda: list(dict.fromkeys(tags)),
-                     "add": lambda: list(dict.fromkeys([*instance.tags, *tags])),
-                     "remove": lambda: [tag for tag in instance.tags if tag not in tags],
-                     "clear": lambda: []}[mode]()
+            if mode == "remove":
+                after = [tag for tag in instance.tags if tag not in tags]
+            else:
+                kept = instance.tags if mode == "add" else []
+                after = list(dict.fromkeys([*kept, *tags]))
             if len(after) > _MAX_TAGS:
                 raise exception.Invalid(f"The number of tags exceeded the per-server limit {_MAX_TAGS}")
             instances.update(connection, uuid, {"tags": sorted(after)})
@@ -132,6 +134,8 @@ class Servers:
     # --- security groups -------------------------------------------------------------------------
     def set_security_group(self, ctx: context.RequestContext, uuid: str, name: str, add: bool,
                            project_id: str | None) -> None:
+        peers: set[str] = set()
+
         def write(connection: sa.Connection, instance: Instance) -> None:
             group = security_groups.resolve(connection, instance.project_id, [name])[0]
             names = [other for other in instance.security_groups if other != group.name]
@@ -140,14 +144,14 @@ class Servers:
                 raise exception.Invalid(f"Security group {group.name} is {state} associated with the instance {uuid}")
             security_groups.remove_members(connection, uuid)
             names = [*names, group.name] if add else names
+            peers.update(security_groups.peers(connection, uuid))
             members = security_groups.resolve(connection, instance.project_id, names) if names else []
             security_groups.add_members(connection, [member.id for member in members], [uuid])
             instances.update(connection, uuid, {"security_groups": names})
+            peers.update(security_groups.peers(connection, uuid))
 
-        instance = self._change(uuid, project_id, write)
-        if instance.host:
-            rules = self.core.db.read(lambda connection: security_groups.rules_of_instance(connection, uuid))
-            self.core.compute_at(instance.host).refresh_rules(ctx, instance, rules)
+        self._change(uuid, project_id, write)
+        refresh(self.core, ctx, sorted({uuid, *peers}))
 
     # --- shared ----------------------------------------------------------------------------------
     def _change(self, uuid: str, project_id: str | None,

@@ -44,9 +44,12 @@ _MKFS = {
 
 @dataclasses.dataclass(frozen=True)
 class LocalDisk:
+    """``base``: the cached image that it stands on, as (path, format)."""
+
     path: str
     format: str = "qcow2"
     device: str = "disk"
+    base: tuple[str, str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +148,7 @@ def _virtual_size(path: str, image_format: str) -> int:
         # a disk consists of whole sectors
         return -(-os.stat(path).st_size // 512) * 512
     try:
-        return qemuimg.Qcow2Header(path).virtual_size
+        return int(qemuimg.Qcow2Header(path).virtual_size)
     except ValueError as error:
         raise exception.InvalidDiskInfo(reason="its image is not in the format qcow2") from error
 
@@ -213,17 +216,25 @@ def look(instance: Instance) -> LocalDisks:
     root, drive = disk(ROOT), disk(CONFIG_DRIVE)
     if root is None and instance.image is not None and not instance.volume_backed:
         raise exception.InvalidDiskInfo(reason="its root disk is missing on the host")
-    if root is not None and _is_iso(instance):
-        root = dataclasses.replace(root, device="cdrom")
+    if root is not None:
+        root = dataclasses.replace(root, base=_base_of(root.path), device="cdrom" if _is_iso(instance) else "disk")
     if drive is not None:
         drive = LocalDisk(drive.path, "raw", "cdrom" if qemuimg.sniff(drive.path) == "iso" else "disk")
-    ephemerals = []
+    ephemerals: list[LocalDisk] = []
     while (ephemeral := disk(_ephemeral_name(len(ephemerals)))) is not None:
         ephemerals.append(ephemeral)
     kernel, ramdisk = disk(KERNEL), disk(RAMDISK)
     return LocalDisks(console_log=log_path(place), root=root, ephemerals=tuple(ephemerals), swap=disk(SWAP),
                       config_drive=drive, kernel=kernel.path if kernel else None,
                       ramdisk=ramdisk.path if ramdisk else None)
+
+
+def _base_of(path: str) -> tuple[str, str] | None:
+    try:
+        header = qemuimg.Qcow2Header(path)
+    except ValueError as error:
+        raise exception.InvalidDiskInfo(reason="its root disk is damaged") from error
+    return (header.backing, header.backing_format) if header.backing and header.backing_format else None
 
 
 def _is_iso(instance: Instance) -> bool:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import libvirt
 
@@ -36,6 +36,8 @@ from nova.virt.libvirt.events import EventReporter
 from nova.virt.libvirt.host import Host
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _URIS = {"kvm": "qemu:///system", "qemu": "qemu:///system", "lxc": "lxc:///"}
 
@@ -97,7 +99,7 @@ class LibvirtDriver(Driver):
         if timeout > 0:
             self._shut_down(instance.uuid, timeout)
         with self._locks.hold(instance.uuid):
-            self._on_domain(instance.uuid, lambda domain: (power.kill(domain), power.forget_memory(domain)))
+            self._on_domain(instance.uuid, power.stop)
 
     def reboot(self, instance: Instance, hard: bool, timeout: int = 0) -> None:
         if hard:
@@ -161,11 +163,10 @@ class LibvirtDriver(Driver):
                                    known_machines=host.machines)
         machines = ("pc", "q35") if host.arch == "x86_64" else (domain_xml.default_machine(plain),)
         found = self._host.call(lambda connection: of_guests(connection, host, plain, machines))
-        self._settings = settings.with_cpu(plain, found.cpu_modes, found.models)
-        if self._settings.cpu_mode == "custom":
-            found = self._host.call(
-                lambda connection: of_guests(connection, host, self._settings, machines))
-        self._found = found
+        chosen = settings.with_cpu(plain, found.cpu_modes, found.models)
+        if chosen.cpu_mode == "custom":
+            found = self._host.call(lambda connection: of_guests(connection, host, chosen, machines))
+        self._settings, self._found = chosen, found
         return found
 
     def _list(self, connection: libvirt.virConnect) -> list[GuestStatus]:
@@ -198,7 +199,7 @@ class LibvirtDriver(Driver):
         return self._on_domain(uuid, look)
 
     # --- inside: one guest -------------------------------------------------------------------------
-    def _on_domain(self, uuid: str, action: Callable[[libvirt.virDomain], Any]) -> Any:
+    def _on_domain(self, uuid: str, action: Callable[[libvirt.virDomain], T]) -> T:
         """``action(domain)``, repeated when libvirtd restarts. Raises GuestNotFound."""
         return self._host.call(lambda connection: action(connection.lookupByUUIDString(uuid)), uuid)
 
@@ -214,6 +215,7 @@ class LibvirtDriver(Driver):
         """Make the guest run under its definition of now; ``fresh``: by a power cycle, whatever it does now."""
         if self._settings is None:
             self._learn()
+        assert self._settings is not None
         with self._locks.hold(instance.uuid):
             if must_exist:
                 self.power_state(instance.uuid)
@@ -224,7 +226,7 @@ class LibvirtDriver(Driver):
         disks.directory(uuid)
         with self._locks.hold(uuid):
             with contextlib.suppress(exception.GuestNotFound):
-                self._on_domain(uuid, lambda domain: (power.kill(domain), power.undefine(domain, keep_disks)))
+                self._on_domain(uuid, lambda domain: power.remove(domain, keep_disks))
             if not keep_disks:
                 disks.remove(uuid)
 
@@ -232,8 +234,7 @@ class LibvirtDriver(Driver):
 def _run(connection: libvirt.virConnect, instance: Instance, xml: str, fresh: bool) -> None:
     domain = _find(connection, instance.uuid)
     if domain is not None and fresh:
-        power.kill(domain)
-        power.forget_memory(domain)
+        power.stop(domain)
     elif domain is not None and domain.isActive():
         power.start(domain)
         return

@@ -28,12 +28,12 @@ def is_disconnect(error: libvirt.libvirtError) -> bool:
 
 def is_missing(error: libvirt.libvirtError) -> bool:
     """Whether the domain does not exist (any more)."""
-    return error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
+    return bool(error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN)
 
 
-def translate(error: libvirt.libvirtError, host: str, uuid: str) -> Exception:
+def translate(error: libvirt.libvirtError, host: str, uuid: str) -> BaseException:
     """The exception that tells the caller; the libvirt error itself where there is none better."""
-    text = error.get_error_message() or str(error)
+    text = str(error.get_error_message() or error)
     if is_disconnect(error):
         return exception.HypervisorUnavailable(reason=host)
     if is_missing(error):

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import libvirt
 
@@ -19,6 +19,8 @@ from nova.conf import CONF
 from nova.virt.libvirt import errors
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # A connection without a sign of life for KEEPALIVE_INTERVAL * KEEPALIVE_COUNT seconds is closed.
 KEEPALIVE_INTERVAL = 5
@@ -71,9 +73,9 @@ class Host:
         self._watcher: threading.Thread | None = None
 
     def start(self) -> None:
-        """Connect (HypervisorUnavailable if that is not possible) and keep connected until stop()."""
+        """Connect and keep connected until stop(). HypervisorUnavailable if libvirtd does not come in time."""
         self._stopped.clear()
-        self.connection()
+        self.call(lambda connection: None)
         self._watcher = threading.Thread(target=self._watch, name="libvirt-watch", daemon=True)
         self._watcher.start()
 
@@ -99,7 +101,7 @@ class Host:
             self.on_connected()
         return connection
 
-    def call(self, function: Callable[[libvirt.virConnect], Any], uuid: str = "") -> Any:
+    def call(self, function: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:
         """``function(connection)``, again on a new connection while libvirtd restarts.
 
         So the function must be repeatable. Waits up to [libvirt]reconnect_timeout, then raises

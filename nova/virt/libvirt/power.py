@@ -80,6 +80,18 @@ def kill(domain: libvirt.virDomain) -> None:
             time.sleep(_POLL_INTERVAL)
 
 
+def stop(domain: libvirt.virDomain) -> None:
+    """Off, and the next start is a boot."""
+    kill(domain)
+    forget_memory(domain)
+
+
+def remove(domain: libvirt.virDomain, keep_nvram: bool) -> None:
+    """Off and gone."""
+    kill(domain)
+    undefine(domain, keep_nvram)
+
+
 def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float) -> bool:
     """Ask the guest to shut down and wait ``timeout`` seconds.
 

@@ -293,6 +293,13 @@ def test_a_changed_policy_file_counts(api, keys, tmp_path):
         CONF.clear_override("policy_file", group="oslo_policy")
 
 
+@pytest.mark.parametrize("raw", [b'{"keypair": {"name": "a", "public_key": "\\u0000"}}', b'{"\\u0000": 1}'])
+def test_nul_is_in_no_request(api, keys, raw):
+    assert api.post("/v2.1/os-keypairs", raw=raw).status == 400
+    assert api.get("/v2.1/os-keypairs?user_id=%00", version="2.10").status == 400
+    assert api.get("/v2.1/os-keypairs/a\0b").status == 404
+
+
 # -- openapi ----------------------------------------------------------------------------------------
 def test_the_openapi_document_is_that_of_the_version(api):
     old, new = (api.get("/openapi.json", version=version).json for version in ("2.1", "2.104"))
@@ -305,3 +312,17 @@ def test_the_openapi_document_is_that_of_the_version(api):
     assert "201" in new["paths"]["/os-keypairs"]["post"]["responses"]
     actions = new["paths"]["/servers/{server_id}/action"]["post"]["requestBody"]["content"]["application/json"]
     assert {"os-start", "reboot"} <= {next(iter(one["properties"])) for one in actions["schema"]["oneOf"]}
+
+
+def test_the_openapi_document_is_consistent(api):
+    for version in ("2.1", "2.53", "2.104"):
+        document = api.get("/openapi.json", version=version).json
+        seen = set()
+        for path, item in document["paths"].items():
+            for operation in item.values():
+                assert operation["operationId"] not in seen
+                seen.add(operation["operationId"])
+                named = {one["name"] for one in operation["parameters"] if one["in"] == "path"}
+                assert named == {part[1:-1] for part in path.split("/") if part.startswith("{")}
+                assert operation["summary"], path
+                assert any(code.startswith("2") for code in operation["responses"])

@@ -7,6 +7,7 @@ are exactly where the rows say.
 """
 
 import concurrent.futures
+import contextlib
 import os
 import random
 import tempfile
@@ -202,10 +203,8 @@ class Machine(RuleBasedStateMachine):
           name=st.sampled_from(["delete", "delete", "stop", "start", "reboot_hard", "pause", "unpause"]))
     def operate(self, pick, name):
         if self.uuids:
-            try:
+            with contextlib.suppress(exception.Conflict, exception.NotFound):
                 self.engine.start(CTX, self.uuids[pick % len(self.uuids)], name, {})
-            except (exception.Conflict, exception.NotFound):
-                pass
 
     # --- the world -------------------------------------------------------------------------------
     @rule(pick=st.integers(0, 100), twice=st.booleans(), fails=st.sampled_from([0.0, 0.0, 0.5]))

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
-from hypothesis import given, settings as hypothesis_settings, strategies as st
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from nova import conf, exception
 from nova.objects.compute import Inventory
 from nova.objects.scheduling import GroupSpec, HostState
+from nova.scheduler import stages
+from nova.scheduler.feasible import feasible
 from nova.scheduler.filters.service import IoOpsFilter
+from nova.scheduler.rank import Ranking
 from nova.scheduler.request import Request
 from nova.scheduler.select import Planner
 from tests.unit.scheduler import reference
@@ -39,8 +45,9 @@ def fleets(draw: st.DrawFn) -> list[HostState]:
         [{"build_failure_weight_multiplier": "0.5"}, {"io_ops_weight_multiplier": "2"}]])
     return [
         HostState(
-            node_uuid=f"n{index}", node=f"n{index}", host=f"h{draw(st.integers(0, index))}", up=draw(st.integers(0, 9)) > 0,
-            disabled=draw(st.integers(0, 9)) == 9, inventories=draw(inventories()), aggregates=draw(metadata),
+            node_uuid=f"n{index}", node=f"n{index}", host=f"h{draw(st.integers(0, index))}",
+            up=draw(st.integers(0, 9)) > 0, disabled=draw(st.integers(0, 9)) == 9, inventories=draw(inventories()),
+            aggregates=draw(metadata),
             num_instances=draw(amounts), num_io_ops=draw(amounts), failed_builds=draw(st.integers(0, 2)),
             hypervisor_version=draw(st.integers(1, 3)), generation=1)
         for index in range(draw(st.integers(1, 12)))]
@@ -51,8 +58,8 @@ def specs(draw: st.DrawFn):
     policy = draw(st.sampled_from([None, None, "affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]))
     group = policy and GroupSpec(uuid="g", policy=policy, max_server_per_host=draw(st.integers(1, 2)),
                                  hosts=draw(st.dictionaries(st.sampled_from(["h0", "h1", "h2"]), st.integers(1, 2))))
-    resources = {"VCPU": draw(st.integers(0, 2)), "MEMORY_MB": draw(st.integers(0, 2)), "DISK_GB": draw(st.integers(0, 2)),
-                 "CUSTOM_X": draw(st.sampled_from([0, 0, 0, 1]))}
+    resources = {name: draw(st.integers(0, 2)) for name in ("VCPU", "MEMORY_MB", "DISK_GB")}
+    resources["CUSTOM_X"] = draw(st.sampled_from([0, 0, 0, 1]))
     return spec(draw(st.integers(1, 12)), resources={name: amount for name, amount in resources.items() if amount},
                 group=group or None)
 
@@ -79,6 +86,28 @@ def attempt(made, asked, planner) -> list[str] | None:
 def test_a_plan_equals_choosing_one_by_one_from_scratch(hosts, asked):
     planner = Planner([*filters(), IoOpsFilter()], weighers())
     assert attempt(fleet(*hosts), asked, planner) == reference.plan(hosts, asked, 12)
+
+
+@pytest.mark.usefixtures("_busy_hosts_last")
+@hypothesis_settings(max_examples=300, deadline=None)
+@given(fleets(), specs(), st.data())
+def test_weights_kept_up_to_date_equal_weights_made_anew(hosts, asked, data):
+    """Bit by bit, and for the same nodes, whichever node is taken."""
+    made, request = fleet(*hosts), Request(asked)
+    chain = stages.chain(request, [*filters(), IoOpsFilter()])
+    with made.view() as view:
+        ranking = Ranking(view, np.flatnonzero(feasible(view, request, chain)[0]), request, weighers(), chain)
+        for _ in range(len(asked.instance_uuids)):
+            if not len(ranking):
+                break
+            position = data.draw(st.integers(0, len(ranking) - 1))
+            row = int(ranking.rows[position])
+            view.planned.consume(row, request.resources)
+            request.place(view.at(row).text("host", 0))
+            ranking.consumed(position)
+            anew = Ranking(view, np.flatnonzero(feasible(view, request, chain)[0]), request, weighers(), chain)
+            assert ranking.rows.tolist() == anew.rows.tolist()
+            assert ranking.weights.tolist() == anew.weights.tolist()
 
 
 @pytest.mark.usefixtures("_busy_hosts_last")
@@ -162,7 +191,8 @@ class TestNamedHosts:
         assert choose(made, spec(requested_host="b")) == [["b1", "b2"]]
         assert choose(made, spec(requested_node="b2")) == [["b2"]]
         assert choose(made, spec(requested_host="b", requested_node="b2")) == [["b2"]]
-        for named in ({"requested_host": "B"}, {"requested_host": "down"}, {"requested_host": "a", "requested_node": "b1"}):
+        for named in ({"requested_host": "B"}, {"requested_host": "down"},
+                      {"requested_host": "a", "requested_node": "b1"}):
             with pytest.raises(exception.NoValidHost):
                 choose(made, spec(**named))
 

@@ -159,6 +159,16 @@ def test_disks_in_order() -> None:
     assert root.find("devices/disk[@device='cdrom']/readonly") is not None
 
 
+def test_the_chain_of_images_is_told_and_the_shared_one_left_alone(schema: etree.RelaxNG) -> None:
+    disks = dataclasses.replace(DISKS, root=dataclasses.replace(ROOT, base=("/cache/i.raw", "raw")))
+    text = domain_xml(server(), disks, HOST)
+    assert schema.validate(etree.fromstring(text)), schema.error_log
+    base = ET.fromstring(text).find("devices/disk/backingStore")
+    assert (base.find("source").get("file"), base.find("format").get("type")) == ("/cache/i.raw", "raw")
+    assert base.find("source/seclabel").get("relabel") == "no"
+    assert base.find("backingStore") is not None, "the chain ends here"
+
+
 def test_buses_that_share_names_share_the_count() -> None:
     root = define(server({}, {"hw_disk_bus": "scsi", "hw_machine_type": "q35"}), ALL_DISKS)
     assert [(disk.find("target").get("dev"), disk.find("target").get("bus"))

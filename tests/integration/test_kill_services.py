@@ -1,0 +1,159 @@
+"""Services killed in the middle of builds: every accepted server ends ACTIVE, and the books balance.
+
+One cluster serves all tests: each has to leave it as it found it, which is itself what is tested.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import requests
+
+from tests.integration.cluster import Cluster
+from tests.integration.databases import Server, postgresql  # noqa: F401 (fixtures)
+from tests.integration.processes import eventually
+from tests.integration.rabbit import Rabbit
+
+# Lease, a lost call's timeout and a restart, on a loaded machine.
+_SETTLE = 90.0
+_COMPUTES = ("compute-1", "compute-2", "compute-3")
+
+
+@pytest.fixture(scope="module")
+def cluster(rabbitmq: Rabbit, postgresql: Server) -> Iterator[Cluster]:  # noqa: F811
+    options = {"fake": {"latency": "spawn:0.7,destroy:0.1"}, "DEFAULT": {"max_concurrent_builds": 4}}
+    with Cluster(rabbitmq.new_vhost(), postgresql.new_database(), computes=3, options=options) as made:
+        yield made
+
+
+@pytest.fixture
+def nova(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster; whatever the test killed must take up work again, and deleting everything leaves nothing."""
+    yield cluster
+    cluster.start_missing()
+    cluster.wait_ready()
+    cluster.delete_all(_SETTLE)
+    cluster.audit()
+
+
+def try_boot(nova: Cluster, name: str) -> str | None:
+    """The id of the server; None if the request was refused because a part of Nova was away."""
+    try:
+        response = nova.api.request("POST", "/servers", {"server": {
+            "name": name, "flavorRef": "tiny", "imageRef": nova.api.image_id, "networks": "auto"}})
+    except requests.RequestException:
+        return None
+    assert response.status_code in (202, 503), response.text
+    return str(response.json()["server"]["id"]) if response.status_code == 202 else None
+
+
+def storm(nova: Cluster, disturb: Callable[[], None], before: int = 24, during: int = 8) -> list[str]:
+    """Ask for servers, ``disturb`` when some of them run and some do not, and ask for more meanwhile.
+
+    Answers the servers that were accepted. A request whose answer got lost may have made a server too.
+    """
+    accepted = nova.boot_many(before, "before")
+    in_the_middle(nova)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        more = [pool.submit(try_boot, nova, f"during-{number}") for number in range(during)]
+        disturb()
+        return accepted + [uuid for uuid in (future.result() for future in more) if uuid]
+
+
+def in_the_middle(nova: Cluster) -> None:
+    def look() -> bool:
+        statuses = [server["status"] for server in nova.api.servers().values()]
+        return "ACTIVE" in statuses and "BUILD" in statuses
+
+    eventually(look, 30, "some servers run and some do not yet", interval=0.05)
+
+
+def settles(nova: Cluster, accepted: list[str]) -> None:
+    """Every accepted server, and every one that was made though its answer was lost, becomes ACTIVE."""
+    nova.api_returns()
+    known = set(accepted) | set(nova.api.servers())
+    nova.all_active(sorted(known), _SETTLE)
+    nova.audit()
+
+
+def restart(nova: Cluster, *names: str) -> Callable[[], None]:
+    def disturb() -> None:
+        nova.kill(*names)
+        nova.start(*names)
+
+    return disturb
+
+
+@pytest.mark.parametrize("names", [
+    ("compute-1",), _COMPUTES, ("conductor-1",), ("conductor-1", "conductor-2"), ("scheduler-1", "scheduler-2"),
+    ("conductor-1", "scheduler-1", "compute-1", "api"),
+], ids="+".join)
+def test_builds_survive_killed_services(nova: Cluster, names: tuple[str, ...]) -> None:
+    settles(nova, storm(nova, restart(nova, *names)))
+
+
+def test_builds_survive_a_killed_broker(nova: Cluster, rabbitmq: Rabbit) -> None:
+    def disturb() -> None:
+        rabbitmq.kill()
+        rabbitmq.start()
+
+    settles(nova, storm(nova, disturb))
+
+
+def test_builds_survive_a_killed_database(nova: Cluster, postgresql: Server) -> None:  # noqa: F811
+    def disturb() -> None:
+        postgresql.kill()
+        postgresql.restart()
+
+    settles(nova, storm(nova, disturb))
+
+
+def test_builds_go_elsewhere_when_their_host_stays_away(nova: Cluster) -> None:
+    accepted = storm(nova, lambda: nova.kill("compute-2"))
+    nova.wait_settled(accepted, _SETTLE)
+    servers = nova.api.servers()
+    assert {server["status"] for server in servers.values()} == {"ACTIVE"}
+    late = [server for server in servers.values() if server["name"].startswith("during")]
+    assert not late or {server["OS-EXT-SRV-ATTR:host"] for server in late} <= {"compute-1", "compute-3"}
+    nova.start("compute-2")
+    nova.wait_ready()
+    # It removes the guests that went elsewhere in the meantime.
+    eventually(nova.books_balance, 20, "the returned host has cleared up", interval=1)
+
+
+def test_builds_survive_a_conductor_that_freezes_for_longer_than_its_leases(nova: Cluster) -> None:
+    def disturb() -> None:
+        nova.freeze("conductor-1")
+        time.sleep(6)
+        nova.thaw("conductor-1")
+
+    settles(nova, storm(nova, disturb))
+
+
+def test_deletes_during_builds_while_services_die_leave_nothing(nova: Cluster) -> None:
+    accepted = nova.boot_many(24, "short")
+    in_the_middle(nova)
+    nova.kill("compute-1", "conductor-2")
+    for uuid in accepted:
+        eventually(lambda uuid=uuid: nova.api.request("DELETE", f"/servers/{uuid}").status_code in (204, 404), 40,
+                   f"the delete of {uuid} is accepted")
+    nova.start("compute-1", "conductor-2")
+    nova.api.wait_gone(accepted, _SETTLE)
+    nova.wait_ready()
+    nova.audit()
+
+
+def test_an_orderly_stop_and_start_of_every_service_in_the_middle_loses_nothing(nova: Cluster) -> None:
+    accepted = nova.boot_many(24, "kept")
+    in_the_middle(nova)
+    names = list(nova.processes)
+    ends = {name: process.log.stat().st_size for name, process in nova.processes.items()}
+    nova.stop(*names)
+    nova.start(*names)
+    nova.wait_ready()
+    settles(nova, accepted)
+    said = {name: process.log.read_bytes()[ends[name]:].decode() for name, process in nova.processes.items()}
+    assert not [name for name, text in said.items() if "Traceback" in text]

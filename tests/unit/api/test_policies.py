@@ -1,0 +1,87 @@
+"""The policy: its defaults, and the questions asked of it.
+
+``tests/data/policy_defaults.json``: [name, check, operation, ...] of every rule.
+"""
+
+import json
+import pathlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nova import exception, policies
+from nova.conf import CONF
+from nova.context import RequestContext
+
+DEFAULTS = json.loads((pathlib.Path(__file__).parents[2] / "data" / "policy_defaults.json").read_text())
+
+
+def ctx(*roles, user="me", project="mine", **kwargs):
+    made = RequestContext(user_id=user, project_id=project, roles=list(roles), overwrite=False, **kwargs)
+    made.is_admin = policies.is_admin(made)
+    return made
+
+
+def test_the_defaults_are_those_of_the_reference():
+    found = [[rule.name, rule.check_str, *(f"{one['method']} {one['path']}" for one in getattr(rule, "operations", []))]
+             for rule in policies.list_rules()]
+    assert sorted(found) == sorted(DEFAULTS)
+
+
+def test_every_operation_is_for_tokens_of_a_project():
+    for rule in policies.list_rules():
+        if getattr(rule, "operations", None):
+            assert rule.scope_types == ["project"]
+            assert rule.description.endswith(".")
+
+
+@pytest.mark.parametrize(("roles", "rule", "answer"), [
+    (("reader",), "os_compute_api:servers:show", True), (("reader",), "os_compute_api:servers:create", False),
+    (("member",), "os_compute_api:servers:create", True), (("member",), "os_compute_api:os-services:list", False),
+    (("manager",), "os_compute_api:os-migrate-server:migrate", True),
+    (("admin",), "os_compute_api:os-services:list", True),
+    (("service",), "os_compute_api:os-server-external-events:create", True),
+    (("admin",), "compute:servers:resize:cross_cell", False), ((), "os_compute_api:limits", True),
+    (("admin",), "no:such:rule", False)])
+def test_roles(roles, rule, answer):
+    assert policies.allowed(ctx(*roles), rule) == answer
+
+
+def test_the_target_is_ones_own_unless_given():
+    member = ctx("member")
+    assert policies.allowed(member, "os_compute_api:servers:delete", {"project_id": "mine"})
+    assert not policies.allowed(member, "os_compute_api:servers:delete", {"project_id": "other"})
+    assert not policies.allowed(member, "os_compute_api:os-keypairs:show", {"user_id": "other"})
+
+
+def test_a_token_of_the_system_is_refused():
+    with pytest.raises(exception.PolicyNotAuthorized, match="Policy doesn't allow os_compute_api:servers:show"):
+        policies.authorize(ctx("admin", system_scope="all"), "os_compute_api:servers:show")
+
+
+_CHECKS = st.recursive(
+    st.sampled_from(["role:admin", "role:member", "project_id:%(project_id)s", "user_id:%(user_id)s", "@", "!",
+                     "rule:admin_api", "rule:nothing", "is_admin:True", "'mine':%(project_id)s"]),
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: f"({a} and {b})", inner, inner), st.builds(lambda a, b: f"({a} or {b})", inner, inner),
+        st.builds(lambda a: f"(not {a})", inner)), max_leaves=6)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(check=_CHECKS, roles=st.sets(st.sampled_from(["admin", "member"])),
+       target=st.sampled_from([{}, {"project_id": "mine"}, {"project_id": "other", "user_id": "me"}]))
+def test_checks_mean_what_they_mean_to_oslo_policy(tmp_path_factory, check, roles, target):
+    file = tmp_path_factory.mktemp("policy") / "policy.yaml"
+    file.write_text(json.dumps({"os_compute_api:limits": check}))
+    CONF.set_override("policy_file", str(file), group="oslo_policy")
+    policies.reset()
+    try:
+        caller = ctx(*roles)
+        expected = policies.get_enforcer().enforce("os_compute_api:limits", target, policies.credentials(caller))
+        assert policies.allowed(caller, "os_compute_api:limits", target) == expected
+        if policies.plain("os_compute_api:limits") and policies.allowed(caller, "os_compute_api:limits", {}):
+            assert expected
+    finally:
+        CONF.clear_override("policy_file", group="oslo_policy")
+        policies.reset()

@@ -1,0 +1,91 @@
+"""Plugins come from entry points; a wrong name is a clear error at the start."""
+
+from __future__ import annotations
+
+import configparser
+import importlib
+import pathlib
+import types
+
+import pytest
+from stevedore import extension
+
+from nova.scheduler import manager, plugin
+from nova.scheduler.filters import Filter
+from nova.scheduler.weighers import Weigher
+
+
+def declared(namespace: str) -> dict[str, str]:
+    """The entry points as setup.cfg declares them."""
+    parser = configparser.ConfigParser()
+    parser.read(pathlib.Path(__file__).parents[3] / "setup.cfg")
+    lines = parser["options.entry_points"][namespace].strip().splitlines()
+    return dict(tuple(part.strip() for part in line.split("=", 1)) for line in lines)
+
+
+@pytest.mark.parametrize(("namespace", "base"), [(manager.FILTERS, Filter), (manager.WEIGHERS, Weigher)])
+def test_every_entry_point_is_a_class_of_that_name(namespace, base):
+    for name, path in declared(namespace).items():
+        module, _, attribute = path.partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+        assert found.__name__ == name
+        assert issubclass(found, base)
+        assert found().name == name
+
+
+@pytest.fixture
+def entry_points(monkeypatch):
+    """Entry points as if these were installed: name -> class, or the error of its loading."""
+    def install(**found: object) -> None:
+        class Manager:
+            def __init__(self, namespace, invoke_on_load, on_load_failure_callback):
+                for name, value in found.items():
+                    if isinstance(value, Exception):
+                        on_load_failure_callback(self, types.SimpleNamespace(name=name), value)
+
+            def __iter__(self):
+                return iter([types.SimpleNamespace(name=name, plugin=value) for name, value in found.items()
+                             if not isinstance(value, Exception)])
+
+        plugin._found.cache_clear()
+        monkeypatch.setattr(extension, "ExtensionManager", Manager)
+
+    yield install
+    plugin._found.cache_clear()
+
+
+class Mine(Filter):
+    pass
+
+
+class Heavy(Weigher):
+    pass
+
+
+def test_filters_in_the_configured_order_and_each_once(entry_points, settings):
+    entry_points(Mine=Mine, Other=type("Other", (Filter,), {}))
+    settings("filter_scheduler", enabled_filters=["Other", "Mine", "Other"])
+    assert [each.name for each in manager.load_filters()] == ["Other", "Mine"]
+
+
+@pytest.mark.parametrize(("name", "problem"), [
+    ("Mien", "names Mien, which is no entry point of nova.scheduler.filters .known: Broken, Heavy, Mine."),
+    ("Broken", "cannot be loaded: no such module"),
+    ("Heavy", "Heavy is no Filter"),
+])
+def test_a_wrong_name_is_an_error_that_says_what_is_wrong(entry_points, settings, name, problem):
+    entry_points(Mine=Mine, Heavy=Heavy, Broken=ImportError("no such module"))
+    settings("filter_scheduler", enabled_filters=["Mine", name])
+    with pytest.raises(plugin.PluginError, match=problem) as caught:
+        manager.load_filters()
+    assert "[filter_scheduler]enabled_filters" in str(caught.value)
+
+
+def test_all_weighers_or_some(entry_points, settings):
+    entry_points(Heavy=Heavy, Light=type("Light", (Weigher,), {}), Broken=ImportError("no such module"))
+    assert [each.name for each in manager.load_weighers()] == ["Heavy", "Light"]
+    settings("filter_scheduler", weight_classes=["nova.scheduler.weights.some.Light"])
+    assert [each.name for each in manager.load_weighers()] == ["Light"]
+    settings("filter_scheduler", weight_classes=["Broken"])
+    with pytest.raises(plugin.PluginError, match="weight_classes"):
+        manager.load_weighers()

@@ -1,0 +1,135 @@
+"""The service over an in-memory bus, with a conductor that only knows the fleet and heartbeats."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from nova import bus, context, exception
+from nova.conf import CONF
+from nova.objects.compute import Service
+from nova.objects.scheduling import FleetDelta, FleetPage, NodeUsage
+from nova.rpcapi import CONDUCTOR, SCHEDULER, engine
+from nova.rpcapi.scheduler import Scheduler
+from nova.scheduler import manager
+from nova.scheduler import service as services
+from tests.unit.scheduler.builders import filters, node, spec, weighers
+
+import oslo_messaging as messaging  # isort: skip (nova.bus comes first)
+
+
+class Conductor:
+    """Answers engine.Fleet and engine.Heartbeat."""
+
+    def __init__(self) -> None:
+        self.states = [node(f"n{number}") for number in range(4)]
+        self.registered: list[tuple[str, str, str]] = []
+        self.beats = 0
+        self.readings = 0
+        self.fail = False
+
+    def page(self, ctx, marker=None, limit=500) -> FleetPage:
+        self.readings += 1
+        if self.fail:
+            raise exception.ServiceUnavailable()
+        return FleetPage(states=self.states)
+
+    def register(self, ctx, host, binary, topic, version) -> Service:
+        self.registered.append((host, binary, topic))
+        return Service(uuid="s", host=host, binary=binary)
+
+    def beat(self, ctx, host, binary, running) -> list[str]:
+        self.beats += 1
+        return []
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "did not happen"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def transport():
+    CONF([], project="nova", default_config_files=[])
+    made = messaging.get_rpc_transport(CONF, url="kombu+memory://")
+    yield made
+    made.cleanup()
+
+
+@pytest.fixture
+def conductor(transport):
+    made = Conductor()
+    server = bus.serve(transport, CONDUCTOR, "conductor", [(engine.Fleet, made), (engine.Heartbeat, made)])
+    yield made
+    server.stop()
+    server.wait()
+
+
+@pytest.fixture
+def start(transport, conductor, monkeypatch):
+    monkeypatch.setattr(services, "load_filters", filters)
+    monkeypatch.setattr(services, "load_weighers", weighers)
+    started = []
+
+    def make(worker: int = 0) -> services.SchedulerService:
+        made = services.SchedulerService(transport, worker, host="here")
+        made.start()
+        started.append(made)
+        return made
+
+    yield make
+    for made in started:
+        made.stop()
+
+
+@pytest.fixture
+def scheduler(transport) -> Scheduler:
+    return bus.client(transport, Scheduler)
+
+
+def test_select_and_explain_over_the_bus(start, scheduler):
+    start()
+    found = scheduler.select(context.admin(), spec(2))
+    assert [[selection.node for selection in choice] for choice in found] == [
+        ["n0", "n2", "n3"], ["n1", "n0", "n2"]]
+    assert found[0][0].host == found[0][0].node_uuid == "n0"
+    verdicts = scheduler.explain(context.admin(), spec(requested_host="n3"))
+    assert [(verdict.node, verdict.refused_by) for verdict in verdicts] == [
+        ("n3", None), ("n0", "RequestedHost"), ("n1", "RequestedHost"), ("n2", "RequestedHost")]
+
+
+def test_no_host_arrives_as_itself(start, scheduler):
+    start()
+    with pytest.raises(exception.NoValidHost, match="Requested 1; MEMORY_MB: 4 hosts refused"):
+        scheduler.select(context.admin(), spec(resources={"MEMORY_MB": 10**6}))
+
+
+def test_a_delta_reaches_every_worker(start, scheduler):
+    made = [start(worker) for worker in range(3)]
+    for service in made:
+        assert service.manager._follower.ready.wait(10)
+    scheduler.delta(context.admin(), FleetDelta(source="c", seq=1, services={"n1": (False, False)}, usage=[
+        NodeUsage(node_uuid="n0", num_instances=7, generation=2)]))
+    for service in made:
+        until(lambda service=service: service.manager._fleet.state("n0").num_instances == 7)
+        assert not service.manager._fleet.state("n1").up
+
+
+def test_only_the_first_worker_says_that_the_service_lives(start, conductor):
+    start(1)
+    start(2)
+    start(0)
+    until(lambda: conductor.beats)
+    assert conductor.registered == [("here", "nova-scheduler", SCHEDULER)]
+
+
+def test_a_request_before_the_fleet_is_known_is_told_to_come_again(start, scheduler, conductor, monkeypatch):
+    conductor.fail = True
+    monkeypatch.setattr(manager, "_PATIENCE", 0.1)
+    start()
+    with pytest.raises(exception.ServiceUnavailable, match="read the fleet"):
+        scheduler.select(context.admin(), spec())
