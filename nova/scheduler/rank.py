@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nova.scheduler.columns import BoolColumn, FloatColumn, IntColumn
+from nova.scheduler.columns import FloatColumn, IntColumn
 from nova.scheduler.filters.base import Filter
 from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request
@@ -71,15 +71,19 @@ class _Part:
     def _moves(self, old: float, new: float) -> bool:
         return old <= self.low or old >= self.high or new < self.low or new > self.high
 
-    def keep(self, kept: BoolColumn) -> bool:
-        """Forget the other nodes; answers whether that moved the range."""
-        self.scores = self.scores[kept]
+    def drop(self, positions: IntColumn) -> bool:
+        """Forget these nodes; answers whether that moved the range."""
+        dropped = self.scores[positions]
+        self.scores = np.delete(self.scores, positions)
         if not isinstance(self.multiplier, float):
-            self.multiplier = self.multiplier[kept]
-        before = self.low, self.high
-        share = self.share
-        self.normalise()
-        return (self.low, self.high) != before or (share is None) != (self.share is None)
+            self.multiplier = np.delete(self.multiplier, positions)
+        if dropped.min() <= self.low or dropped.max() >= self.high:
+            before = self.low, self.high
+            self.normalise()
+            return (self.low, self.high) != before
+        if self.share is not None:
+            self.share = np.delete(self.share, positions)
+        return False
 
     def renew(self, view: FleetView, request: Request) -> None:
         self.scores = finite(self.weigher.scores(view, request)).copy()
@@ -119,9 +123,7 @@ class Ranking:
         """The node at ``position`` got one server more (in the view and the request): weigh again."""
         view, request = self._view.at(int(self.rows[position])), self._request
         if not all(bool(each.mask(view, request)[0]) for each in self._row_filters):
-            kept = np.ones(len(self.rows), np.bool_)
-            kept[position] = False
-            self._keep(kept)
+            self._drop(np.array([position], np.int64))
         else:
             self._reweigh(position, view)
         if self._table_filters or any(part.scope is Scope.TABLE for part in self._parts):
@@ -142,21 +144,21 @@ class Ranking:
                 weight += part.share[position]
         self.weights[position] = weight
 
-    def _keep(self, kept: BoolColumn) -> None:
-        """Forget the nodes that are no longer feasible."""
-        self.rows = self.rows[kept]
-        moved = [part.keep(kept) for part in self._parts]
+    def _drop(self, positions: IntColumn) -> None:
+        """Forget nodes that are no longer feasible."""
+        self.rows = np.delete(self.rows, positions)
+        moved = [part.drop(positions) for part in self._parts]
         if any(moved):
             self._sum()
         else:
-            self.weights = self.weights[kept]
+            self.weights = np.delete(self.weights, positions)
 
     def _whole_table(self) -> None:
         """Ask again what depends on more than the node itself."""
         for each in self._table_filters:
-            kept = each.mask(self._view.take(self.rows), self._request)
-            if not kept.all():
-                self._keep(kept)
+            refused = np.flatnonzero(~each.mask(self._view.take(self.rows), self._request))
+            if refused.size:
+                self._drop(refused)
         changed = [part for part in self._parts if part.scope is Scope.TABLE]
         if changed:
             view = self._view.take(self.rows)

@@ -1,0 +1,133 @@
+"""The typed bus over the in-memory broker."""
+
+import time
+
+import oslo_messaging
+import pytest
+from oslo_config import cfg
+
+from nova import bus, context, exception
+from nova.objects.flavor import Flavor
+
+CTX = context.RequestContext(user_id="u", project_id="p", roles=["member"], overwrite=False)
+
+
+class Shop(bus.Interface):
+    topic = "shop"
+    namespace = "shop"
+
+    @bus.call
+    def find(self, ctx: context.RequestContext, name: str, count: int = 1) -> list[Flavor]: ...
+
+    @bus.call
+    def who(self, ctx: context.RequestContext) -> str: ...
+
+    @bus.cast
+    def note(self, ctx: context.RequestContext, text: str) -> None: ...
+
+    @bus.fanout
+    def shout(self, ctx: context.RequestContext, text: str) -> None: ...
+
+
+class Counter:
+    def __init__(self):
+        self.notes = []
+
+    def find(self, ctx, name, count):
+        if name == "missing":
+            raise exception.FlavorNotFound(flavor_id=name)
+        if name == "broken":
+            raise ZeroDivisionError("secret details")
+        return [Flavor(flavorid=name, name=name, memory_mb=1, vcpus=1)] * count
+
+    def who(self, ctx):
+        return f"{ctx.user_id}@{ctx.project_id} {ctx.request_id}"
+
+    def note(self, ctx, text):
+        self.notes.append(text)
+
+    shout = note
+
+
+@pytest.fixture(scope="module")
+def transport():
+    made = oslo_messaging.get_rpc_transport(cfg.CONF, url="kombu+memory://unit")
+    yield made
+    made.cleanup()
+
+
+@pytest.fixture(scope="module")
+def counters(transport):
+    made = [Counter(), Counter()]
+    servers = [bus.serve(transport, "shop", f"h{number}", [(Shop, counter)]) for number, counter in enumerate(made)]
+    yield made
+    for server in servers:
+        server.stop()
+        server.wait()
+
+
+@pytest.fixture
+def shop(transport, counters):
+    return bus.client(transport, Shop)
+
+
+def eventually(condition):
+    end = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_call_brings_back_objects(shop):
+    assert shop.find(CTX, "m1", count=2) == [Flavor(flavorid="m1", name="m1", memory_mb=1, vcpus=1)] * 2
+
+
+def test_an_error_arrives_as_itself_with_its_arguments(shop):
+    with pytest.raises(exception.FlavorNotFound) as raised:
+        shop.find(CTX, "missing")
+    assert str(raised.value) == "Flavor missing could not be found."
+    assert raised.value.kwargs == {"flavor_id": "missing"}
+
+
+def test_an_unexpected_error_tells_no_details(shop):
+    with pytest.raises(exception.InternalError) as raised:
+        shop.find(CTX, "broken")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_wrong_type_is_refused_at_the_boundary(shop):
+    with pytest.raises(exception.InvalidInput):
+        shop.find(CTX, "m1", count="many")
+
+
+def test_the_caller_travels_with_the_call(shop):
+    assert shop.who(CTX) == f"u@p {CTX.request_id}"
+
+
+def test_a_cast_reaches_the_host_it_is_addressed_to(shop, counters):
+    bus.at(shop, "h1").note(CTX, "hello h1")
+    eventually(lambda: "hello h1" in counters[1].notes)
+    assert "hello h1" not in counters[0].notes
+
+
+def test_a_fanout_reaches_every_server(shop, counters):
+    shop.shout(CTX, "all")
+    eventually(lambda: all("all" in counter.notes for counter in counters))
+
+
+def test_nobody_there_is_an_unavailable_service(transport):
+    class Nobody(Shop):
+        topic = "nobody"
+
+        @bus.slow_call(0.2)
+        def find(self, ctx: context.RequestContext, name: str) -> str: ...
+
+    with pytest.raises(exception.ServiceUnavailable):
+        bus.client(transport, Nobody).find(CTX, "x")
+
+
+def test_messages_are_counted_by_kind(shop):
+    bus.SENT.take()
+    shop.who(CTX)
+    shop.note(CTX, "x")
+    assert bus.SENT.take() == {"shop.who": 2, "shop.note": 1}

@@ -1,0 +1,66 @@
+"""A newer service talks to one release older in both directions: the wire may only grow.
+
+tests/data/wire_schema.json is what the last release sends. After an additive change, renew it:
+``python -m tests.unit.test_wire_schema``.
+"""
+
+import importlib
+import json
+import pathlib
+import pkgutil
+
+import msgspec
+import pytest
+
+from nova import rpcapi
+from nova.bus import Interface
+
+SNAPSHOT = pathlib.Path(__file__).parent.parent / "data" / "wire_schema.json"
+
+
+def interfaces():
+    for module in pkgutil.iter_modules(rpcapi.__path__):
+        for value in vars(importlib.import_module(f"nova.rpcapi.{module.name}")).values():
+            if isinstance(value, type) and issubclass(value, Interface) and value is not Interface:
+                yield value
+
+
+def wire_schema():
+    """{"methods": {namespace.method: {kind, args, result}}, "structs": {name: schema}}"""
+    methods, types = {}, []
+    for declared in interfaces():
+        for method in declared.methods().values():
+            types += [method.args_type, method.result_type]
+    references, components = msgspec.json.schema_components(types, ref_template="{name}")
+    references = iter(references)
+    for declared in interfaces():
+        for method in declared.methods().values():
+            methods[f"{declared.topic}/{declared.namespace}.{method.name}"] = {
+                "kind": method.kind, "args": next(references)["$ref"], "result": next(references)}
+    structs = {name: {"fields": schema.get("properties", {}), "required": schema.get("required", [])}
+               for name, schema in components.items()}
+    return json.loads(json.dumps({"methods": methods, "structs": structs}, sort_keys=True))
+
+
+def test_every_method_of_the_last_release_is_still_there():
+    now = wire_schema()["methods"]
+    before = json.loads(SNAPSHOT.read_text())["methods"]
+    assert {name: now.get(name) for name in before} == before
+
+
+@pytest.mark.parametrize("name", sorted(json.loads(SNAPSHOT.read_text())["structs"]) if SNAPSHOT.exists() else [])
+def test_a_struct_only_gains_optional_fields(name):
+    before = json.loads(SNAPSHOT.read_text())["structs"][name]
+    now = wire_schema()["structs"][name]
+    for field, schema in before["fields"].items():
+        assert field in now["fields"], f"{name}.{field} is gone"
+        assert now["fields"][field] == schema, f"{name}.{field} changed"
+    assert set(now["required"]) <= set(before["required"]), f"{name}: what is new must have a default"
+
+
+def test_the_snapshot_is_up_to_date():
+    assert json.loads(SNAPSHOT.read_text()) == wire_schema(), "renew it: python -m tests.unit.test_wire_schema"
+
+
+if __name__ == "__main__":
+    SNAPSHOT.write_text(json.dumps(wire_schema(), indent=1, sort_keys=True) + "\n")
