@@ -13,6 +13,7 @@ import re
 from cryptography import exceptions, x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from nova import exception
 from nova.objects.base import utcnow
@@ -94,7 +95,7 @@ def _certificate(key: rsa.RSAPrivateKey, user_id: str) -> str:
     made = (
         x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
         .serial_number(x509.random_serial_number()).not_valid_before(now).not_valid_after(now + _YEARS)
-        .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([x509.OtherName(_UPN, _utf8_string(principal))]), critical=False)
         .sign(key, hashes.SHA256()))
     return made.public_bytes(serialization.Encoding.PEM).decode()

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,8 +55,12 @@ class AllInOne:
         return self.api.url
 
     def start(self) -> None:
+        """Returns when a first server can be placed."""
         for service in self._services:
             service.start()
+        end = time.monotonic() + 10
+        while not len(self.scheduler.fleet) and time.monotonic() < end:
+            time.sleep(0.01)  # the news of the first node is on its way
 
     def stop(self) -> None:
         for service in reversed(self._services):

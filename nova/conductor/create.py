@@ -42,6 +42,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     flavor = _flavor(connection, request, project_id)
     volume_backed = any(disk.boot_index == 0 and disk.destination == "volume" for disk in request.block_devices)
     check_image_fits(flavor, request.image, volume_backed)
+    _check_disks(flavor, request, volume_backed)
     key = _key(connection, request, user_id)
     zone = request.availability_zone or CONF.default_schedule_zone
     if zone is not None and not request.forced_host:
@@ -100,6 +101,21 @@ def check_image_fits(flavor: Flavor, image: Image | None, volume_backed: bool) -
         raise exception.FlavorDiskTooSmall(
             f"Flavor's disk is too small for requested image. Flavor disk is {flavor.root_gb * _GIB} bytes, "
             f"image is {size} bytes.")
+
+
+def _check_disks(flavor: Flavor, request: ServerCreate, volume_backed: bool) -> None:
+    """Raises Forbidden, InvalidInput."""
+    if flavor.root_gb == 0 and not volume_backed and not request.zero_disk_allowed:
+        raise exception.Forbidden("Only volume-backed servers are allowed for flavors with zero disk.")
+    blank = [disk for disk in request.block_devices if disk.source == "blank" and disk.destination == "local"]
+    swap = sum(disk.size_gb or 0 for disk in blank if disk.guest_format == "swap")  # in MiB, as the flavor's
+    ephemeral = sum(disk.size_gb or 0 for disk in blank if disk.guest_format != "swap")
+    if swap > flavor.swap:
+        raise exception.InvalidInput("Swap drive requested is larger than instance type allows.")
+    if ephemeral > flavor.ephemeral_gb:
+        raise exception.InvalidInput(
+            f"Ephemeral disks requested are larger than the instance type allows: {ephemeral} GB requested, "
+            f"{flavor.ephemeral_gb} GB allowed.")
 
 
 def _flavor(connection: sa.Connection, request: ServerCreate, project_id: str) -> Flavor:

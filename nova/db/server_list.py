@@ -22,7 +22,8 @@ _EXACT = frozenset({"uuid", "project_id", "user_id", "image_ref", "vm_state", "h
 
 # API names -> columns
 _NAMES = {"name": "display_name", "flavor": "flavorid", "instance_type_id": "flavorid", "image": "image_ref",
-          "description": "display_description", "tenant_id": "project_id", "auto_disk_config": "disk_config"}
+          "description": "display_description", "locked": "locked_by", "tenant_id": "project_id",
+          "auto_disk_config": "disk_config"}
 
 
 def search(connection: sa.Connection, query: ServerQuery) -> list[Instance]:

@@ -28,6 +28,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.values: list[Any] = []
+        self.version = 0  # changes with the set of values
         self._codes: dict[Any, int] = {}
         self._uses: list[int] = []
         self._unused: list[int] = []
@@ -49,6 +50,7 @@ class Pool:
                 self.values.append(value)
                 self._uses.append(0)
             self._codes[key] = code
+            self.version += 1
         self._uses[code] += 1
         return code
 
@@ -59,9 +61,14 @@ class Pool:
             del self._codes[self._key(self.values[code])]
             self.values[code] = _FREE
             self._unused.append(code)
+            self.version += 1
 
     def code(self, value: Any) -> int | None:
         return self._codes.get(self._key(value))
+
+    def distinct(self) -> list[Any]:
+        """The values that rows hold."""
+        return [value for value in self.values if value is not _FREE]
 
     def lift(self, codes: Column, function: Callable[[Any], Any], dtype: Any) -> Column:
         """The column of ``function(value)``, evaluated once per distinct value."""
@@ -132,6 +139,7 @@ class Table:
         self.classes: dict[str, Block] = {}
         self.pools = {name: Pool() for name in POOLED}
         self.uuids: list[str] = []
+        self._metadata_keys: tuple[int, frozenset[str]] = (-1, frozenset())
         self._unused: list[int] = []
 
     def new_row(self, uuid: str) -> int:
@@ -155,6 +163,14 @@ class Table:
         for block in (self.nodes, *self.classes.values()):
             block.clear(row)
         self._unused.append(row)
+
+    def metadata_keys(self) -> frozenset[str]:
+        """Every metadata key that some aggregate of some node has."""
+        pool = self.pools["aggregates"]
+        if self._metadata_keys[0] != pool.version:
+            keys = frozenset(key for aggregates in pool.distinct() for metadata in aggregates for key in metadata)
+            self._metadata_keys = (pool.version, keys)
+        return self._metadata_keys[1]
 
     def inventory(self, resource_class: str) -> Block:
         """The columns of a resource class, made when first offered."""

@@ -38,7 +38,7 @@ class SchedulerService:
         self.host = host or CONF.host
         self._transport = transport
         self._worker = worker
-        fleet = Fleet()
+        self.fleet = fleet = Fleet()
         conductor = bus.client(transport, engine.Fleet)
         self._follower = Follower(fleet, lambda marker: conductor.page(context.admin(), marker, _PAGE))
         self.manager = SchedulerManager(fleet, Planner(load_filters(), load_weighers()), self._follower)

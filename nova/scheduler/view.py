@@ -135,6 +135,10 @@ class FleetView:
         """
         return self._table.pools[field].lift(self._node(field), function, dtype)
 
+    def metadata_keys(self) -> frozenset[str]:
+        """Every metadata key of the aggregates of the whole fleet: what is not here needs no look at the nodes."""
+        return self._table.metadata_keys()
+
     def by_host(self, amounts: Mapping[str, float]) -> FloatColumn:
         """The amount of each node's host; 0 for hosts that are not named."""
         pool = self._table.pools["host"]

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 import uuid
 
 import pytest
@@ -113,7 +114,15 @@ class Guest:
     def pings(self, address, count=1):
         return self.run("busybox", "ping", "-c", str(count), "-W", "1", address).returncode == 0
 
-    def connects(self, address, port, timeout=1.0):
+    def reaches(self, address, seconds=5):
+        """Whether pings come back, sooner or later."""
+        deadline = time.monotonic() + seconds
+        while not self.pings(address):
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+    def connects(self, address, port, timeout=3.0):
         return netns.call(self.ns, lambda: connects(address, port, timeout))
 
     def raw(self, frame):
@@ -125,7 +134,7 @@ class Guest:
         netns.call(self.ns, send)
 
 
-def connects(address, port, timeout=1.0):
+def connects(address, port, timeout=3.0):
     try:
         socket.create_connection((address, port), timeout).close()
     except OSError:

@@ -47,8 +47,8 @@ def keystone():
     server.server_close()
 
 
-def request(token="t"):
-    return SimpleNamespace(ctx=SimpleNamespace(project_id="own", auth_token=token))
+def request(**changes):
+    return SimpleNamespace(ctx=SimpleNamespace(**{"project_id": "own", "auth_token": "t", **changes}))
 
 
 @pytest.mark.parametrize("project", ["known", "secret", "broken"])
@@ -71,7 +71,7 @@ def test_a_name_is_no_path(keystone):
 
 def test_the_own_project_and_callers_without_a_token_are_not_looked_up(keystone):
     identity.check_project(request(), "own")
-    identity.check_project(request(token=None), "missing")
+    identity.check_project(request(auth_token=None), "missing")
     assert Keystone.seen == []
 
 

@@ -32,7 +32,7 @@ def _set(req: Request, properties: Mapping[str, str], replace: bool) -> dict[str
 
 
 def _check_quota(req: Request, count: int) -> None:
-    limit = req.clients.quotas.get(req.ctx, req.ctx.project_id).limits.get("metadata_items", -1)
+    limit = req.clients.quotas.get(req.ctx, req.ctx.project_id or "").limits.get("metadata_items", -1)
     if 0 <= limit < count:
         raise exception.QuotaLimit("Image metadata limit exceeded")
 

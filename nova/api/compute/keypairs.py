@@ -73,7 +73,7 @@ CREATED = View([
 
 def _user(req: Request, operation: str, user_id: str | None) -> str:
     """The user whose keys are meant: somebody else's need the policy."""
-    user = user_id or req.ctx.user_id
+    user = user_id or req.ctx.user_id or ""
     req.authorize(POLICY + operation, {"user_id": user})
     return user
 

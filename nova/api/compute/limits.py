@@ -45,7 +45,7 @@ ABSOLUTE = View([
 @accepts(query=QUERY, answer=Object({"limits": Object({"rate": Array(STRING), "absolute": ABSOLUTE})}))
 def index(req: Request) -> dict[str, Any]:
     """Show the limits of a project and its usage."""
-    project = req.arg("tenant_id") or req.ctx.project_id
+    project = req.arg("tenant_id") or req.ctx.project_id or ""
     if project != req.ctx.project_id:
         req.authorize("os_compute_api:limits:other_project", {"project_id": project})
     quotas = req.clients.quotas.get(req.ctx, project, usage=True)

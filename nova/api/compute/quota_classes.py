@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nova.api import microversion
 from nova.api.compute.quota_sets import LIMIT, RESOURCES, UNLIMITED
 from nova.api.fields import INTEGER, STRING, Field, Object, Out, View
 from nova.api.request import Request, whole
@@ -15,7 +16,8 @@ _SHOWN: dict[str, dict[str, int]] = {
 _SHOWN["server_groups"] = _SHOWN["server_group_members"] = {"since": 50}
 
 UPDATE = Object({"quota_class_set": Field(Object({
-    name: Field(LIMIT, until=versions.get("until", 104)) for name, versions in _SHOWN.items()}), required=True)})
+    name: Field(LIMIT, until=versions.get("until", microversion.MAX)) for name, versions in _SHOWN.items()
+}), required=True)})
 
 
 def _limit(name: str) -> Out:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova.api import identity
+from nova.api import identity, microversion
 from nova.api.fields import BOOLEAN, INTEGER, STRING, Field, Object, Out, Plain, Query, View, is_true
 from nova.api.request import Request, whole
 from nova.api.router import accepts
@@ -12,8 +12,8 @@ from nova.api.router import accepts
 POLICY = "os_compute_api:os-quota-sets:"
 
 LIMIT = Plain(type=["integer", "string"], pattern="^-?[0-9]+$", minimum=-1, maximum=2147483647)
-# Resource -> the last version that shows it.
-RESOURCES = {
+# Resource -> the last version that shows it (None: all do).
+RESOURCES: dict[str, int | None] = {
     **dict.fromkeys(("instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups",
                      "server_group_members"), None),
     **dict.fromkeys(("injected_files", "injected_file_content_bytes", "injected_file_path_bytes"), 56),
@@ -25,25 +25,25 @@ QUERY = Query({"user_id": STRING}, strict=75)
 DEFAULTS_QUERY = Query(strict=None)
 
 
-def until(last: int | None) -> dict[str, int]:
-    """The keyword argument of a field that is there up to version ``last``."""
-    return {} if last is None else {"until": last}
+def until(name: str) -> int:
+    """The last version that shows a resource."""
+    return RESOURCES[name] or microversion.MAX
 
 
 UPDATE = Object({"quota_set": Field(Object({
-    **{name: Field(LIMIT, **until(last)) for name, last in RESOURCES.items()},
+    **{name: Field(LIMIT, until=until(name)) for name in RESOURCES},
     "force": BOOLEAN,
 }), required=True)})
 
 
 def _limit(name: str) -> Out:
-    return Out(name, INTEGER, lambda quotas, _req: quotas.limits.get(name, UNLIMITED), **until(RESOURCES[name]))
+    return Out(name, INTEGER, lambda quotas, _req: quotas.limits.get(name, UNLIMITED), until=until(name))
 
 
 def _usage(name: str) -> Out:
     return Out(name, Object({"limit": INTEGER, "in_use": INTEGER, "reserved": INTEGER}), lambda quotas, _req: {
         "limit": quotas.limits.get(name, UNLIMITED), "in_use": quotas.in_use.get(name, 0), "reserved": 0,
-    }, **until(RESOURCES[name]))
+    }, until=until(name))
 
 
 _ID = Out("id", STRING, lambda _quotas, req: req.params["id"])

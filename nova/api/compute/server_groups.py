@@ -95,8 +95,8 @@ def create(req: Request) -> dict[str, Any]:
     rules = {name: whole(value) for name, value in wanted.get("rules", {}).items()}
     if rules and policy != _LIMITED:
         raise exception.Invalid(f"Only the policy {_LIMITED} supports rules.")
-    group = ServerGroup(uuid=new_uuid(), name=wanted["name"], project_id=req.ctx.project_id,
-                        user_id=req.ctx.user_id, policy=policy, rules=rules)
+    group = ServerGroup(uuid=new_uuid(), name=wanted["name"], project_id=req.ctx.project_id or "",
+                        user_id=req.ctx.user_id or "", policy=policy, rules=rules)
     return {"server_group": GROUP.render(req.clients.server_groups.create(req.ctx, group), req)}
 
 

@@ -60,7 +60,7 @@ class Servers:
     def set_metadata(self, ctx: context.RequestContext, uuid: str, metadata: dict[str, str], replace: bool,
                      project_id: str | None) -> dict[str, str]:
         def write(connection: sa.Connection, instance: Instance) -> None:
-            _check_metadata_state(instance, "update metadata")
+            _check_metadata_change(ctx, instance, "update metadata")
             merged = metadata if replace else {**instance.metadata, **metadata}
             limit = quotas.limits(connection, instance.project_id, None)["metadata_items"]
             if 0 <= limit < len(merged):
@@ -73,7 +73,7 @@ class Servers:
         def write(connection: sa.Connection, instance: Instance) -> None:
             if key not in instance.metadata:
                 raise exception.MetadataNotFound()
-            _check_metadata_state(instance, "delete metadata")
+            _check_metadata_change(ctx, instance, "delete metadata")
             left = {name: value for name, value in instance.metadata.items() if name != key}
             instances.update(connection, uuid, {"metadata": left})
 
@@ -177,6 +177,12 @@ class Actions:
 
     def get(self, ctx: context.RequestContext, instance_uuid: str, request_id: str) -> Action:
         return self.core.db.read(lambda connection: actions.by_request(connection, instance_uuid, request_id))
+
+
+def _check_metadata_change(ctx: context.RequestContext, instance: Instance, method: str) -> None:
+    if instance.locked and not ctx.is_admin:
+        raise exception.InstanceIsLocked(instance_uuid=instance.uuid)
+    _check_metadata_state(instance, method)
 
 
 def _check_metadata_state(instance: Instance, method: str) -> None:

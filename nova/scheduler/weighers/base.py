@@ -41,7 +41,7 @@ class Weigher(Plugin):
     def multipliers(self, view: FleetView) -> float | FloatColumn:
         """The multiplier of each node; one number when it is the same for all."""
         default = self.multiplier()
-        if not self.option:
+        if self.option not in view.metadata_keys():
             return default
         column: FloatColumn = view.lift("aggregates", lambda metadata: self._of(metadata, default), np.float64)
         if not column.size or (column == column[0]).all():
