@@ -128,7 +128,10 @@ class Request:
 
 def whole(value: Any) -> int:
     """A checked number or string of digits as an int; absurdly long ones are just very big."""
-    return 2**63 - 1 if isinstance(value, str) and len(value) > 18 else int(value)
+    try:
+        return min(int(value), 2**63 - 1)
+    except ValueError:  # thousands of digits
+        return 2**63 - 1
 
 
 def iso(value: datetime.datetime | None) -> str | None:

@@ -173,7 +173,10 @@ class Engine:
                 run = Run(action, instances.get(connection, action.instance_uuid, deleted=True))
                 if run.step is None:
                     continue
-                actions.update(connection, action, attempt=action.attempt + 1, lease_until=self._lease())
+                try:
+                    actions.update(connection, action, attempt=action.attempt + 1, lease_until=self._lease())
+                except exception.StaleReport:
+                    continue  # it goes on without the host
                 action.attempt += 1
                 orders.append(self._order(connection, run, run.step, action.attempt))
             return orders
@@ -184,19 +187,24 @@ class Engine:
         return orders
 
     # --- recovery ----------------------------------------------------------------------------------
-    def recover(self, ctx: context.RequestContext, limit: int = 100) -> int:
-        """Take over actions whose lease ended; answers how many."""
-        expired = self.core.db.read(lambda connection: actions.expired(connection, utcnow(), limit))
+    def recover(self, ctx: context.RequestContext, limit: int = 100, reach_hosts: bool = True,
+                judge_hosts: bool = True) -> int:
+        """Take over actions whose lease ended; answers how many.
+
+        Without ``reach_hosts`` those in the hands of hosts are left alone; without ``judge_hosts`` a silent
+        host is asked once more rather than given up.
+        """
+        expired = self.core.db.read(lambda connection: actions.expired(connection, utcnow(), limit, reach_hosts))
         for action in expired:
             try:
-                self._take_over(ctx, action)
+                self._take_over(action, judge_hosts)
             except exception.StaleReport:
                 continue  # somebody else was faster
             except Exception:
                 LOG.exception("Action %s could not be taken over", action.uuid)
         return len(expired)
 
-    def _take_over(self, ctx: context.RequestContext, action: Action) -> None:
+    def _take_over(self, action: Action, judge_hosts: bool) -> None:
         def take(connection: sa.Connection) -> tuple[Run, bool]:
             run = Run(action, instances.get(connection, action.instance_uuid, deleted=True))
             actions.update(connection, action, attempt=action.attempt + 1, owner=self.core.name,
@@ -205,7 +213,7 @@ class Engine:
             action.owner = self.core.name
             step = run.step
             host = run.operation.host_of(step) if step else ""
-            return run, not host or services.host_up(connection, host)
+            return run, not host or not judge_hosts or services.host_up(connection, host)
 
         run, host_up = self.core.db.write(take)
         caller = _context_of(run.action)
@@ -217,15 +225,18 @@ class Engine:
             self.submit(caller, run)
 
     def _host_lost(self, ctx: context.RequestContext, run: Run) -> None:
+        ctx.update_store()
         step = run.step
         assert step is not None
         host = run.operation.host_of(step)
         ctl = ConductorControl(self.core, ctx, run.instance)
+        # How far the host came is not known: all that it was asked for counts.
+        last = run.operation.batch(step, run.action.undoing)[-1]
         try:
             if run.action.undoing or step.when_down == "skip":
-                self._step_succeeded(ctx, run, run.operation.batch(step, run.action.undoing)[-1], ctl)
+                self._step_succeeded(ctx, run, last, ctl)
             else:
-                self._step_failed(ctx, run, step, failure_of(exception.HostDown(host=host), host), ctl)
+                self._step_failed(ctx, run, last, failure_of(exception.HostDown(host=host), host), ctl)
         except exception.StaleReport:
             LOG.info("Action %s went on without us", run.action.uuid)
         except Exception:
@@ -358,10 +369,11 @@ class Engine:
         if run.journal.dispatches > _MAX_DISPATCHES:
             error = exception.HostDown(f"Host {host} was asked {_MAX_DISPATCHES} times to run {step.name} "
                                        "and never reported.")
+            last = run.operation.batch(step, run.action.undoing)[-1]
             if run.action.undoing:
-                self._undone(ctx, run, step, ctl)
+                self._undone(ctx, run, last, ctl)
             else:
-                self._step_failed(ctx, run, step, failure_of(error, host), ctl)
+                self._step_failed(ctx, run, last, failure_of(error, host), ctl)
             return
 
         def write(connection: sa.Connection) -> StepOrder:

@@ -12,6 +12,9 @@ OPTIONS = {
         cfg.StrOpt("my_ip", default="127.0.0.1", help="The address under which other hosts reach this one."),
         cfg.StrOpt("state_path", default="/var/lib/nova", help="Where Nova keeps its files."),
         cfg.StrOpt("instances_path", default="$state_path/instances", help="Where the disks of guests are."),
+        cfg.StrOpt("instance_name_template", default="instance-%08x",
+                   help="The names of guests on the hypervisor, from the server's number or %(uuid)s. Deployments "
+                        "that share a hypervisor need different ones; all services need the same."),
         cfg.IntOpt("report_interval", default=10, min=1, help="Seconds between two heartbeats of a service."),
         cfg.IntOpt("service_down_time", default=60, min=1,
                    help="Seconds without a heartbeat after which a service counts as down."),

@@ -53,10 +53,12 @@ def renew(connection: sa.Connection, owner: str, uuids: Sequence[str], until: da
     return [uuid for uuid in uuids if uuid not in held]
 
 
-def expired(connection: sa.Connection, now: datetime.datetime, limit: int) -> list[Action]:
-    """Unfinished actions whose owner gave no sign, longest first."""
+def expired(connection: sa.Connection, now: datetime.datetime, limit: int, of_hosts: bool = True) -> list[Action]:
+    """Unfinished actions whose owner gave no sign, longest first; those that hosts own only with ``of_hosts``."""
     statement = (sa.select(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.lease_until < now)
                  .order_by(TABLE.c.lease_until).limit(limit))
+    if not of_hosts:
+        statement = statement.where(TABLE.c.owner.not_like("compute@%"))
     return [rows.to_object(Action, row) for row in connection.execute(statement)]
 
 

@@ -127,6 +127,13 @@ def beat(connection: sa.Connection, host: str, binary: str) -> Service | None:
     return rows.to_object(Service, connection.execute(sa.select(TABLE).where(this)).one())
 
 
+def last_heard(connection: sa.Connection) -> datetime.datetime | None:
+    """The newest sign of life that came as a message (conductors write theirs); None where there are no services."""
+    found: datetime.datetime | None = connection.scalar(
+        sa.select(sa.func.max(TABLE.c.last_seen)).where(TABLE.c.binary != "nova-conductor"))
+    return found
+
+
 def mark_down(connection: sa.Connection, before: datetime.datetime) -> list[str]:
     """Services not heard of since ``before`` are down from now on; answers the hosts of new ones."""
     silent = sa.and_(TABLE.c.last_seen < before, TABLE.c.up == sa.true())

@@ -6,6 +6,7 @@ import datetime
 import hashlib
 from typing import Any
 
+from nova.conf import CONF
 from nova.objects import states
 from nova.objects.action import Action
 from nova.objects.base import Object
@@ -125,7 +126,8 @@ class Instance(Object, kw_only=True):
     @property
     def name(self) -> str:
         """The name of the domain on the hypervisor."""
-        return f"instance-{self.id:08x}"
+        template = CONF.instance_name_template if "instance_name_template" in CONF else "instance-%08x"
+        return template % {"uuid": self.uuid, "id": self.id} if "%(" in template else template % self.id
 
     @property
     def volume_backed(self) -> bool:

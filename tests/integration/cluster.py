@@ -245,7 +245,9 @@ def _sections(directory: pathlib.Path, transport_url: str, database_url: str | N
     return {
         "DEFAULT": {
             "transport_url": transport_url, "state_path": directory, "report_interval": 1, "service_down_time": 10,
-            "rpc_response_timeout": 10, "compute_driver": "fake", "debug": False},
+            "rpc_response_timeout": 10, "compute_driver": "fake", "debug": False,
+            # Other deployments may have guests on the same libvirt.
+            "instance_name_template": f"test{os.getpid()}-%08x"},
         "database": {"connection": database_url or f"sqlite:///{directory}/nova.sqlite"},
         "api": {"listen": "127.0.0.1", "port": port, "workers": 1, "auth_strategy": "noauth"},
         "conductor": {"workers": 1, "lease": 4, "recovery_interval": 1},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nova import exception
 from nova.api import keys
 from nova.api.fields import (
     ABSENT,
@@ -30,6 +31,9 @@ from nova.api.router import accepts
 from nova.objects.keypair import Keypair
 
 POLICY = "os_compute_api:os-keypairs:"
+
+# Characters of the id of a user.
+_LONGEST = 255
 
 _KEY_NAME = Changing({
     0: NAME,
@@ -74,6 +78,8 @@ CREATED = View([
 def _user(req: Request, operation: str, user_id: str | None) -> str:
     """The user whose keys are meant: somebody else's need the policy."""
     user = user_id or req.ctx.user_id or ""
+    if len(user) > _LONGEST:
+        raise exception.Invalid(f"user_id is longer than {_LONGEST} characters.")
     req.authorize(POLICY + operation, {"user_id": user})
     return user
 

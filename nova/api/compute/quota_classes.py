@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from nova import exception
 from nova.api import microversion
-from nova.api.compute.quota_sets import LIMIT, RESOURCES, UNLIMITED
+from nova.api.compute.quota_sets import LIMIT, LONGEST, RESOURCES, UNLIMITED
 from nova.api.fields import INTEGER, STRING, Field, Object, Out, View
 from nova.api.request import Request, whole
 from nova.api.router import accepts
@@ -37,5 +38,7 @@ def show(req: Request) -> dict[str, Any]:
 @accepts(body=UPDATE, answer=Object({"quota_class_set": LIMITS}))
 def update(req: Request) -> dict[str, Any]:
     """Change the quotas of a class."""
+    if len(req.params["id"]) > LONGEST:
+        raise exception.Invalid(f"The name of the class is longer than {LONGEST} characters.")
     wanted = {name: whole(value) for name, value in req.body["quota_class_set"].items()}
     return {"quota_class_set": LIMITS.render(req.clients.quotas.set_class(req.ctx, req.params["id"], wanted), req)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nova import exception
 from nova.api import identity, microversion
 from nova.api.fields import BOOLEAN, INTEGER, STRING, Field, Object, Out, Plain, Query, View, is_true
 from nova.api.request import Request, whole
@@ -20,6 +21,8 @@ RESOURCES: dict[str, int | None] = {
     **dict.fromkeys(("fixed_ips", "floating_ips", "security_groups", "security_group_rules"), 35),
 }
 UNLIMITED = -1
+# Characters of the name of a project, a user or a class.
+LONGEST = 255
 
 QUERY = Query({"user_id": STRING}, strict=75)
 DEFAULTS_QUERY = Query(strict=None)
@@ -56,21 +59,30 @@ def _project(req: Request, operation: str) -> str:
     """The project of the URL, after policy and existence were checked."""
     project = req.params["id"]
     req.authorize(POLICY + operation, {"project_id": project})
+    if len(project) > LONGEST:
+        raise identity.UnknownProject(project_id=project)
     identity.check_project(req, project)
     return project
+
+
+def _user(req: Request) -> str | None:
+    user = req.arg("user_id")
+    if user is not None and len(user) > LONGEST:
+        raise exception.Invalid(f"user_id is longer than {LONGEST} characters.")
+    return user
 
 
 @accepts(query=QUERY, answer=Object({"quota_set": NAMED_LIMITS}))
 def show(req: Request) -> dict[str, Any]:
     """Show the quotas of a project or of a user in it."""
-    quotas = req.clients.quotas.get(req.ctx, _project(req, "show"), req.arg("user_id"))
+    quotas = req.clients.quotas.get(req.ctx, _project(req, "show"), _user(req))
     return {"quota_set": NAMED_LIMITS.render(quotas, req)}
 
 
 @accepts(query=QUERY, answer=Object({"quota_set": USAGE}))
 def detail(req: Request) -> dict[str, Any]:
     """Show the quotas of a project or of a user in it, and what is in use."""
-    quotas = req.clients.quotas.get(req.ctx, _project(req, "detail"), req.arg("user_id"), usage=True)
+    quotas = req.clients.quotas.get(req.ctx, _project(req, "detail"), _user(req), usage=True)
     return {"quota_set": USAGE.render(quotas, req)}
 
 
@@ -84,7 +96,7 @@ def defaults(req: Request) -> dict[str, Any]:
 @accepts(query=QUERY, body=UPDATE, answer=Object({"quota_set": LIMITS}))
 def update(req: Request) -> dict[str, Any]:
     """Change quotas of a project or of a user in it."""
-    project, user = _project(req, "update"), req.arg("user_id")
+    project, user = _project(req, "update"), _user(req)
     body = req.body["quota_set"]
     wanted = {name: whole(value) for name, value in body.items() if name != "force"}
     changed = req.clients.quotas.set(req.ctx, project, wanted, user_id=user, force=is_true(body.get("force", False)))

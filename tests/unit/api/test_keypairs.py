@@ -124,6 +124,11 @@ def test_a_key_for_another_user_is_for_administrators(api, kept):
     assert api.post(PATH, body, version="2.10").json["keypair"]["user_id"] == "other"
 
 
+def test_an_endless_user_is_refused(api, kept):
+    assert api.get(f"{PATH}?user_id={'u' * 256}", version="2.10").error[1] == 400
+    assert not kept.calls
+
+
 def test_pages_exist_from_2_35(api, kept):
     answer = api.get(f"{PATH}?limit=1&marker=a", version="2.35").json
     assert answer["keypairs_links"] == [{"rel": "next", "href": f"http://api:8774{PATH}?limit=1&marker=k"}]

@@ -77,6 +77,19 @@ def test_limits_that_make_no_sense(api, quotas, body):
     assert not quotas.calls
 
 
+@pytest.mark.parametrize("path", [
+    "/os-quota-sets/" + "p" * 256, "/os-quota-sets/p?user_id=" + "u" * 256, "/os-quota-class-sets/" + "c" * 256])
+def test_endless_names_are_refused(api, quotas, path):
+    key = "quota_class_set" if "class" in path else "quota_set"
+    assert api("PUT", f"/v2.1{path}", {key: {"cores": 1}}).error[1] == 400
+    assert not quotas.calls
+
+
+def test_zeros_in_front_of_a_number_mean_nothing(api, quotas):
+    api("PUT", PROJECT, {"quota_set": {"cores": "0" * 30 + "7", "ram": "-" + "0" * 30 + "1"}})
+    assert quotas.last("set")["limits"] == {"cores": 7, "ram": -1}
+
+
 def test_a_limit_below_the_usage_is_refused(api, quotas):
     quotas.answers["set"] = exception.QuotaBelowUsage(limit=1, key="cores", minimum=4)
     assert api("PUT", PROJECT, {"quota_set": {"cores": 1}}).error == ("badRequest", 400, (
