@@ -27,6 +27,7 @@ from nova.conductor.endpoints import (
 )
 from nova.conductor.engine import Engine
 from nova.conductor.fleet import FleetPublisher
+from nova.conductor.hearing import Hearing
 from nova.conductor.usage import UsageFeed
 from nova.conf import CONF
 from nova.db import actions
@@ -71,6 +72,7 @@ class ConductorService:
             compute=bus.client(transport, compute.Compute), fleet=publisher, usage=UsageFeed(db, publisher))
         self.engine = Engine(self.core)
         self._heartbeat = heartbeat.Heartbeat(self.core)
+        self._hearing = Hearing()
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
             Periodic("recovery", CONF.conductor.recovery_interval, self._recover),
@@ -134,9 +136,15 @@ class ConductorService:
 
     def _recover(self) -> None:
         """Silent services and expired leases; any conductor may find them first."""
+        heard = self.core.db.read(service_rows.last_heard)
+        self._hearing.look(heard)
+        if self._hearing.may_judge:
+            self._find_silent()
+        self.engine.recover(context.admin(), reach_hosts=self._hearing.hears, judge_hosts=self._hearing.may_judge)
+
+    def _find_silent(self) -> None:
         before = utcnow() - datetime.timedelta(seconds=CONF.service_down_time)
         silent = self.core.db.write(lambda connection: service_rows.mark_down(connection, before))
         if silent:
             LOG.warning("Hosts that stopped responding: %s", ", ".join(silent))
             self.core.fleet.services(self.core.db.read(lambda connection: service_rows.flags(connection, silent)))
-        self.engine.recover(context.admin())

@@ -25,7 +25,11 @@ def addresses_of(network_info: Sequence[Any]) -> str:
 
 
 def insert(connection: sa.Connection, instances: Sequence[Instance]) -> None:
-    connection.execute(sa.insert(TABLE), [_values(instance) for instance in instances])
+    """Write new rows; the instances get their ids (the names of their guests come from them)."""
+    ids = connection.scalars(sa.insert(TABLE).returning(TABLE.c.id, sort_by_parameter_order=True),
+                             [_values(instance) for instance in instances])
+    for instance, number in zip(instances, ids, strict=True):
+        instance.id = number
 
 
 def _values(instance: Instance) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Heartbeat(Interface):
     def register(self, ctx: RequestContext, host: str, binary: str, topic: str, version: int) -> Service:
         """A service started; makes its row if it is new."""
 
-    @call
+    @slow_call(5)
     def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str]) -> list[str]:
         """Alive, and running the steps of these actions (their leases are renewed).
 

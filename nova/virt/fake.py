@@ -43,6 +43,7 @@ class Behaviour:
 @dataclasses.dataclass
 class _Guest:
     power_state: int
+    name: str = ""
     console: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -94,7 +95,7 @@ class FakeDriver(Driver):
     def spawn(self, instance: Instance, disks: Disks) -> None:
         self._behave("spawn")
         with self._lock:
-            guest = self._guests.setdefault(instance.uuid, _Guest(states.RUNNING))
+            guest = self._guests.setdefault(instance.uuid, _Guest(states.RUNNING, instance.name))
             self._remember(instance.uuid, states.RUNNING)
             guest.console.append(f"{utcnow():%H:%M:%S} fake guest {instance.hostname} booted")
             guest.console.append(f"{instance.hostname} login: ")
@@ -176,6 +177,11 @@ class FakeDriver(Driver):
         """Make a guest appear, as if it had survived a restart of this process."""
         with self._lock:
             self._guests[uuid] = _Guest(power_state)
+
+    def name_of(self, uuid: str) -> str:
+        """The name the guest was defined by."""
+        with self._lock:
+            return self._guest(uuid).name
 
     def change_by_itself(self, uuid: str, power_state: int) -> None:
         """The guest does something that nobody asked for, and the hypervisor tells."""

@@ -40,6 +40,14 @@ def test_a_server_becomes_active_on_a_host(admin, server, suite):
     assert shown["hostId"]
 
 
+def test_guests_have_names_of_their_own(admin, suite, flavor, image_id):
+    made = [admin.boot(flavor, image_id), admin.boot(flavor, image_id)]
+    named = {admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:instance_name"] for uuid in made}
+    driver = suite.compute.machine.driver
+    assert {driver.name_of(uuid) for uuid in made} == named
+    assert len(named) == 2
+
+
 def test_every_power_action_ends_in_its_state_and_in_the_journal(admin, server):
     for name, value, status, power_state, _action, _event in POWER:
         admin.action(server, name, value)
