@@ -42,7 +42,7 @@ def run(name: str, make: Callable[[messaging.RPCTransport, int], Service],
 
 
 def _worker(name: str, make: Callable[[messaging.RPCTransport, int], Service]) -> type[cotyledon.Service]:
-    class Worker(cotyledon.Service):  # type: ignore[misc]
+    class Worker(cotyledon.Service):
         def __init__(self, worker_id: Any) -> None:
             super().__init__(worker_id)
             self._id = worker_id

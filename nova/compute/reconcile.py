@@ -107,14 +107,21 @@ class Reconciler:
             marker = page[-1].uuid
 
     def _remove_strangers(self, ctx: context.RequestContext) -> None:
-        uuids = [guest.uuid for guest in self.machine.driver.guests()]
+        """Guests here that belong elsewhere or to nobody, and files that belong to nobody.
+
+        Files of a server on another host are left alone: the directory may be shared storage.
+        """
+        driver = self.machine.driver
+        guests = {guest.uuid for guest in driver.guests()}
+        uuids = sorted(guests | driver.traces())
         for start in range(0, len(uuids), _PAGE):
             page = uuids[start:start + _PAGE]
             known = self._guests.known(ctx, page)
             for uuid in page:
-                if known.get(uuid) != self.machine.name and not self._runner.busy(uuid):
-                    LOG.warning("[instance: %s] The guest belongs to no server of this host: removed", uuid)
-                    self.machine.driver.remove_leftovers(uuid)
+                stray = known.get(uuid) != self.machine.name if uuid in guests else uuid not in known
+                if stray and not self._runner.busy(uuid):
+                    LOG.warning("[instance: %s] What is left of it belongs to no server of this host: removed", uuid)
+                    driver.remove_leftovers(uuid)
 
     def _restart_guests(self, instances: list[Instance]) -> None:
         running = {guest.uuid for guest in self.machine.driver.guests() if guest.power_state == states.RUNNING}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from stevedore import driver as stevedore_driver
@@ -56,6 +58,7 @@ class ComputeService:
         self._heartbeat = bus.client(transport, engine.Heartbeat)
         self.runner = Runner(self.machine, self._engine, self._guests)
         self.reconciler = Reconciler(self.machine, self._guests, self.runner)
+        self._last_beat = time.monotonic()
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
             Periodic("inventory", CONF.update_resources_interval, self.report_nodes),
@@ -71,12 +74,12 @@ class ComputeService:
         ctx = context.admin()
         self.machine.driver.start(self.reconciler.guest_changed)
         bus.patiently(self._register, "a conductor")
-        self.reconciler.start(ctx)
+        bus.patiently(lambda: self.reconciler.start(ctx), "a conductor")
         # Before the queue is read: what is resumed has newer attempts than what waits there.
-        for order in self._engine.resume(ctx, self.host):
+        for order in bus.patiently(lambda: self._engine.resume(ctx, self.host), "a conductor"):
             self.runner.submit(_context_of(order), order)
         self._server = bus.serve(self._transport, COMPUTE, self.host, [(compute.Compute, self)])
-        self.report_nodes()
+        bus.patiently(self.report_nodes, "a conductor")
         for thread in self.periodic:
             thread.start()
         LOG.info("nova-compute is ready on %s", self.host)
@@ -127,6 +130,12 @@ class ComputeService:
             # An operator deleted the service while it runs: it is back.
             self._register()
             self.report_nodes()
+        now = time.monotonic()
+        silent, self._last_beat = now - self._last_beat, now
+        if silent > CONF.service_down_time:
+            # We counted as down: what was decided without us left guests here that belong elsewhere or nowhere.
+            LOG.warning("No conductor heard us for %.0f s", silent)
+            threading.Thread(target=self.reconciler.compare, name="compare", daemon=True).start()
 
     def _clean_images(self) -> None:
         self.machine.cache.clean(set(self.machine.driver.used_images()))

@@ -311,7 +311,10 @@ class Engine:
             run.journal.failure = failure
         run.journal.latest = failure
         run.action.undoing = True
-        if step.undo and not (step.place == CONDUCTOR and failure.kind != "ClaimLost"):
+        if failure.kind == "HostDown":
+            # Nothing can be undone there; the host clears up by itself when it returns.
+            self._undone(ctx, run, run.operation.batch(step, undo=True)[-1], ctl, failure)
+        elif step.undo and not (step.place == CONDUCTOR and failure.kind != "ClaimLost"):
             self._go_to(ctx, run, step, ctl, done=step, failure=failure)
         else:
             # A conductor step that failed wrote nothing: nothing to undo of it.

@@ -49,16 +49,27 @@ def load(argv: Sequence[str], conf: cfg.ConfigOpts = CONF, default_files: Sequen
         log.register_options(conf)
     if command:
         conf.set_default("use_stderr", True)
-    log.set_defaults(default_log_levels=[
-        "amqp=WARN", "amqplib=WARN", "kombu=WARN", "sqlalchemy=WARN", "oslo.messaging=INFO", "oslo_messaging=INFO",
-        "oslo_db=WARN", "stevedore=WARN", "urllib3=WARN", "keystonemiddleware=WARN", "cheroot=WARN", "alembic=WARN",
-        "oslo_policy=WARN", "cotyledon=WARN", "keystoneauth=WARN"])
-    conf(list(argv), project="nova", version=__version__, default_config_files=default_files)
+    set_library_defaults()
+    conf(list(argv), project="nova", version=__version__,
+         default_config_files=None if default_files is None else list(default_files))
     log.setup(conf, "nova", __version__)
     if command and not conf.debug:
         logging.getLogger().setLevel(logging.WARNING)
 
 
+def set_library_defaults() -> None:
+    """What the libraries' options are by default in Nova (also an entry point of oslo-config-generator)."""
+    log.set_defaults(default_log_levels=[
+        "amqp=WARN", "amqplib=WARN", "kombu=WARN", "sqlalchemy=WARN", "oslo.messaging=INFO", "oslo_messaging=INFO",
+        "oslo_db=WARN", "stevedore=WARN", "urllib3=WARN", "keystonemiddleware=WARN", "cheroot=WARN", "alembic=WARN",
+        "oslo_policy=WARN", "cotyledon=WARN", "keystoneauth=WARN"])
+
+
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
-    """The entry point of oslo-config-generator."""
-    return groups()
+    """The entry point of oslo-config-generator: every option, and how the image service is asked by password.
+
+    keystoneauth registers the options of an [glance]auth_type by itself when it is used.
+    """
+    from keystoneauth1 import loading
+
+    return [*groups(), ("glance", list(loading.get_auth_plugin_conf_options("password")))]

@@ -117,6 +117,10 @@ class Driver(abc.ABC):
         """Values of the standardised diagnostics (2.48) that this driver knows."""
         return {}
 
+    def traces(self) -> set[str]:
+        """The uuids of all guests of which anything is left here: a definition, a disk, a directory."""
+        return {guest.uuid for guest in self.guests()}
+
     def remove_leftovers(self, uuid: str) -> None:
         """Destroy a guest (and its files) that is known by its uuid only."""
 

@@ -275,6 +275,15 @@ def _guest_disks() -> Iterator[str]:
 
 
 # --- removing --------------------------------------------------------------------------------------
+def kept() -> set[str]:
+    """The uuids of the guests that have a directory here."""
+    try:
+        names = os.listdir(CONF.instances_path)
+    except FileNotFoundError:
+        return set()
+    return {name for name in names if _UUID.fullmatch(name)}
+
+
 def remove(uuid: str) -> None:
     """Remove a guest's directory; nothing there is fine. Half a removal is finished by the next one."""
     place = directory(uuid)

@@ -89,6 +89,9 @@ class LibvirtDriver(Driver):
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
         self._remove(instance.uuid, keep_disks)
 
+    def traces(self) -> set[str]:
+        return super().traces() | disks.kept()
+
     def remove_leftovers(self, uuid: str) -> None:
         self._remove(uuid, keep_disks=False)
 

@@ -42,4 +42,5 @@ def translate(error: libvirt.libvirtError, host: str, uuid: str) -> BaseExceptio
         return exception.InvalidInput(reason=f"the hypervisor cannot run this server: {text}")
     if "No space left on device" in text:
         return exception.DiskFull(reason="the hypervisor found no space left")
-    return error
+    unchanged: BaseException = error
+    return unchanged

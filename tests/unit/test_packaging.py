@@ -1,0 +1,149 @@
+"""What is packaged beside the code: samples, units, entry points."""
+
+import configparser
+import importlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from oslo_config import generator
+
+from nova import conf, policies
+
+ROOT = pathlib.Path(__file__).parents[2]
+UNITS = sorted((ROOT / "etc/systemd").glob("*.service"))
+
+
+def setup_cfg():
+    parser = configparser.ConfigParser(delimiters="=")
+    parser.optionxform = str
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def entry_points(group):
+    """{name: target} as setup.cfg declares them."""
+    lines = setup_cfg()["options.entry_points"][group].strip().splitlines()
+    return {name.strip(): target.strip() for name, target in (line.split("=", 1) for line in lines)}
+
+
+def blocks(sample):
+    """{(group, namespace): text} of a sample; the libraries' blocks change with their releases."""
+    found = {}
+    for section in re.split(r"^(?=\[[\w-]+\]$)", sample, flags=re.MULTILINE)[1:]:
+        group = section.partition("]")[0][1:]
+        for block in re.split(r"^#\n(?=# From )", section, flags=re.MULTILINE)[1:]:
+            found[group, block.splitlines()[0].removeprefix("# From ")] = block.strip()
+    return found
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("samples")
+    subprocess.run([ROOT / "tools/generate-samples.sh", directory], check=True, timeout=120,
+                   env={**os.environ, "PYTHON": sys.executable})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return (ROOT / "etc/nova/nova.conf.sample").read_text()
+
+
+def test_the_sample_configuration_is_up_to_date(generated, sample):
+    kept = blocks(sample)
+    made = blocks((generated / "nova.conf.sample").read_text())
+    assert kept.keys() == made.keys(), "run tools/generate-samples.sh"
+    # [glance] is mostly keystoneauth's: its release decides.
+    own = [key for key in made if key[1] == "nova.conf" and key[0] != "glance"]
+    assert {key: kept[key] for key in own} == {key: made[key] for key in own}, "run tools/generate-samples.sh"
+
+
+def test_the_sample_policy_is_up_to_date(generated):
+    kept, made = ROOT / "etc/nova/policy.yaml.sample", generated / "policy.yaml.sample"
+    assert kept.read_text() == made.read_text(), "run tools/generate-samples.sh"
+
+
+def test_the_sample_says_how_glance_is_asked(sample):
+    glance = blocks(sample)["glance", "nova.conf"]
+    for name in ("num_retries", "auth_type", "auth_url", "username", "password", "project_name", "region_name",
+                 "endpoint_override"):
+        assert re.search(rf"^#{name} = ", glance, re.MULTILINE), name
+
+
+def test_no_default_of_the_sample_comes_from_this_machine(generated, tmp_path):
+    """Generated as another machine it is the same."""
+    hook = tmp_path / "sitecustomize.py"
+    hook.write_text("import os, socket\nsocket.gethostname = lambda: 'another-machine'\nos.cpu_count = lambda: 77\n")
+    env = {**os.environ, "PYTHON": sys.executable, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(
+        [str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    subprocess.run([ROOT / "tools/generate-samples.sh", tmp_path / "out"], check=True, timeout=120, env=env)
+    assert (tmp_path / "out/nova.conf.sample").read_text() == (generated / "nova.conf.sample").read_text()
+
+
+def test_every_option_has_help():
+    without = [f"[{group or 'DEFAULT'}]{option.name}" for group, options in conf.groups() for option in options
+               if not (option.help or "").strip()]
+    assert not without
+    assert callable(generator.generate)  # the generator that the sample is made by is installed
+
+
+def test_every_option_is_declared_once():
+    seen = [(group, option.dest) for group, options in conf.groups() for option in options]
+    assert len(seen) == len(set(seen))
+
+
+def test_every_rule_says_what_it_guards():
+    without = [rule.name for rule in policies.list_rules()
+               if not rule.description or (rule.name.startswith("os_compute_api:") and not rule.operations)]
+    assert not without
+
+
+@pytest.mark.parametrize("group", [group for group in setup_cfg()["options.entry_points"]])
+def test_entry_points_lead_somewhere(group):
+    for name, target in entry_points(group).items():
+        module, _, attribute = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), attribute)), f"{group} {name}"
+
+
+# --- systemd -------------------------------------------------------------------------------------------
+def unit(path):
+    parser = configparser.ConfigParser(delimiters="=", interpolation=None)
+    parser.optionxform = str
+    parser.read(path)
+    return parser
+
+
+def test_every_service_has_a_unit():
+    services = {name for name in entry_points("console_scripts")
+                if name not in ("nova-manage", "nova-status", "nova-allinone", "nova")}
+    assert {path.stem for path in UNITS} == services
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_a_unit_runs_its_service_and_lets_it_drain(path):
+    service = unit(path)["Service"]
+    assert service["ExecStart"] == f"{path.stem} --config-file /etc/nova/nova.conf"
+    assert service["Restart"] == "on-failure"
+    assert service["User"] == ("root" if path.stem in ("nova-compute", "nova-metadata") else "nova")
+    # Guests' DHCP servers are children of nova-compute and live on without it.
+    assert service["KillMode"] == ("process" if path.stem == "nova-compute" else "mixed")
+    drain = {"nova-api": 90, "nova-metadata": 15}.get(path.stem, 60)
+    assert int(service["TimeoutStopSec"]) > drain
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_systemd_understands_the_units(tmp_path):
+    for path in UNITS:
+        # Whether the services are installed in systemd's own path is not the question.
+        text = path.read_text().replace(f"ExecStart={path.stem}", "ExecStart=/bin/true")
+        (tmp_path / path.name).write_text(text)
+    result = subprocess.run(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no",
+                             *(tmp_path / path.name for path in UNITS)],
+                            capture_output=True, text=True, timeout=60, check=False)
+    complaints = [line for line in result.stderr.splitlines() if "nova-" in line]
+    assert not complaints
