@@ -10,7 +10,6 @@ import subprocess
 import sys
 
 import pytest
-from oslo_config import generator
 
 from nova import conf, policies
 
@@ -79,8 +78,8 @@ def test_no_default_of_the_sample_comes_from_this_machine(generated, tmp_path):
     """Generated as another machine it is the same."""
     hook = tmp_path / "sitecustomize.py"
     hook.write_text("import os, socket\nsocket.gethostname = lambda: 'another-machine'\nos.cpu_count = lambda: 77\n")
-    env = {**os.environ, "PYTHON": sys.executable, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(
-        [str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    paths = filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])
+    env = {**os.environ, "PYTHON": sys.executable, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(paths)}
     subprocess.run([ROOT / "tools/generate-samples.sh", tmp_path / "out"], check=True, timeout=120, env=env)
     assert (tmp_path / "out/nova.conf.sample").read_text() == (generated / "nova.conf.sample").read_text()
 
@@ -89,7 +88,6 @@ def test_every_option_has_help():
     without = [f"[{group or 'DEFAULT'}]{option.name}" for group, options in conf.groups() for option in options
                if not (option.help or "").strip()]
     assert not without
-    assert callable(generator.generate)  # the generator that the sample is made by is installed
 
 
 def test_every_option_is_declared_once():
@@ -103,7 +101,7 @@ def test_every_rule_says_what_it_guards():
     assert not without
 
 
-@pytest.mark.parametrize("group", [group for group in setup_cfg()["options.entry_points"]])
+@pytest.mark.parametrize("group", list(setup_cfg()["options.entry_points"]))
 def test_entry_points_lead_somewhere(group):
     for name, target in entry_points(group).items():
         module, _, attribute = target.partition(":")

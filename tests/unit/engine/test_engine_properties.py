@@ -164,13 +164,14 @@ class Machine(RuleBasedStateMachine):
         self.seen = {host: {} for host in HOSTS}
         self.reports = []
         self.uuids = []
+        self.down = set()
 
     @initialize(seed=st.integers(0, 2**32))
     def furnish(self, seed):
         self.chance.seed(seed)
 
         def fill(connection):
-            flavors.create(connection, Flavor(flavorid="1", name="m1", memory_mb=100, vcpus=1))
+            flavors.create(connection, Flavor(flavorid="1", name="m1", memory_mb=100, vcpus=1, root_gb=1))
             networks.create(connection, Network(uuid=new_uuid(), label="n", cidr="10.0.0.0/28", gateway="",
                                                 bridge=""))
             for host in HOSTS:
@@ -211,6 +212,8 @@ class Machine(RuleBasedStateMachine):
     def deliver_order(self, pick, twice, fails):
         if self.world.orders:
             host, order = self.world.orders.pop(pick % len(self.world.orders))
+            if host in self.down:
+                return
             for _time in range(1 + twice):
                 self.execute(host, order, fails)
 
@@ -237,6 +240,24 @@ class Machine(RuleBasedStateMachine):
         self.seen[host].clear()
         for order in self.engine.resume(CTX, host):
             self.world.orders.append((host, order))
+
+    @rule(host=st.sampled_from(HOSTS))
+    def host_dies(self, host):
+        if len(self.down) < 2:
+            self.down.add(host)
+            self.mark(host, forced_down=True)
+
+    @rule()
+    def hosts_return(self):
+        for host in sorted(self.down):
+            self.mark(host, forced_down=False)
+            self.down.discard(host)
+            self.clear_strangers(host)
+            self.restart_host(host)
+
+    def mark(self, host, forced_down):
+        self.world.db.write(lambda connection: services.update(
+            connection, services.uuid_of(connection, host, "nova-compute"), None, None, forced_down))
 
     @rule()
     def leases_end(self):
@@ -275,6 +296,13 @@ class Machine(RuleBasedStateMachine):
                 self.hosts[host].destroy(order.instance)
                 self.hosts[host].unplug(order.instance)
 
+    def clear_strangers(self, host):
+        """What a host does when it starts, and now and then: compare itself with the rows."""
+        known = self.world.db.read(lambda connection: instances.known(
+            connection, list(self.hosts[host].power) or ["none"]))
+        for uuid in [uuid for uuid in self.hosts[host].power if known.get(uuid) != host]:
+            del self.hosts[host].power[uuid]
+
     # --- what must hold ----------------------------------------------------------------------------
     @invariant()
     def books_balance_at_every_moment(self):
@@ -284,6 +312,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def calm_down(self):
         """No more trouble: within bounded rounds everything is final and as the rows say."""
+        self.hosts_return()
         for _round in range(60):
             if not self.world.orders and not self.reports and not self.world.db.read(audit.unfinished):
                 break
@@ -293,11 +322,8 @@ class Machine(RuleBasedStateMachine):
                 self.report(*self.reports.pop(0))
             self.engine.recover(CTX)
         assert not self.world.db.read(audit.unfinished)
-        for host in HOSTS:  # what a host does when it compares itself with the rows
-            known = self.world.db.read(lambda connection, host=host: instances.known(
-                connection, list(self.hosts[host].power) or ["none"]))
-            for uuid in [uuid for uuid in self.hosts[host].power if known.get(uuid) != host]:
-                del self.hosts[host].power[uuid]
+        for host in HOSTS:
+            self.clear_strangers(host)
         where = {}
         for host, guests in self.hosts.items():
             for uuid in guests.power:
