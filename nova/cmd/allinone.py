@@ -19,6 +19,7 @@ from nova.cmd import run  # (silences eventlet's warning before oslo's libraries
 from nova import bus, conf  # isort: skip
 from oslo_messaging import opts
 
+from nova.api.metadata.service import MetadataService
 from nova.api.service import ApiService
 from nova.compute.service import ComputeService
 from nova.conductor.service import ConductorService
@@ -49,6 +50,8 @@ class AllInOne:
         self.api = ApiService(transport, CONF.api.listen, CONF.api.port)
         self.transport = transport
         self._services: list[run.Service] = [self.conductor, self.scheduler, self.compute, self.api]
+        if CONF.network.driver == "linuxnet":
+            self._services.append(MetadataService(transport))
 
     @property
     def url(self) -> str:
