@@ -136,7 +136,7 @@ def delete(cloud, server):
 
 
 def boot(cloud, options):
-    """The named server, up to its login prompt. One that is fine stays, and a second one proves that boots still work."""
+    """The named server, up to its login prompt. One that is fine stays; then another one proves that boots work."""
     name = options.name
     for server in list(cloud.compute.servers(details=True, name=f"^{name}$")):
         server = cloud.compute.get_server(server.id)

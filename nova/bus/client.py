@@ -49,7 +49,10 @@ class _Proxy(Generic[I]):
         self.bus = bus
         self.declared = declared
         target = messaging.Target(topic=declared.topic, namespace=declared.namespace, version="1.0", server=host)
-        self._client = messaging.get_rpc_client(bus, target, serializer=transport.ContextSerializer())
+        # Nobody listening is told at once, not by a timeout.
+        certain = messaging.TransportOptions(at_least_once=True)
+        self._client = messaging.get_rpc_client(bus, target, serializer=transport.ContextSerializer()).prepare(
+            transport_options=certain)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = self.declared.methods().get(name)
@@ -72,10 +75,11 @@ class _Proxy(Generic[I]):
                 return _answer(method, asked.call(ctx, method.name, p=payload))
             if method.kind == "fanout":
                 # One that is lost shows as a gap and is made up for; waiting would hold up its sender.
-                self._client.prepare(fanout=True, retry=1).cast(ctx, method.name, p=payload)
+                self._client.prepare(fanout=True, retry=1, transport_options=None).cast(ctx, method.name, p=payload)
             else:
                 self._client.cast(ctx, method.name, p=payload)
-        except (messaging.MessagingTimeout, messaging.MessageDeliveryFailure, OSError) as error:
+        except (messaging.MessagingTimeout, messaging.MessageDeliveryFailure, messaging.MessageUndeliverable,
+                OSError) as error:
             raise exception.ServiceUnavailable(
                 f"No answer from {self.declared.topic} to {method.name}: {type(error).__name__}.") from error
 

@@ -20,6 +20,7 @@ from nova.conductor.control import ConductorControl, converted
 from nova.conductor.core import Core
 from nova.conf import CONF
 from nova.db import actions, instances, security_groups, services
+from nova.objects import states
 from nova.objects.action import Action, Event, Failure
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance, StepOrder, StepReport
@@ -34,6 +35,7 @@ _MAX_DISPATCHES = 10
 
 # How often a conductor step is tried again because a service it needs did not answer.
 _MAX_ATTEMPTS = 20
+_PAUSE = 3
 
 
 class Run:
@@ -122,7 +124,7 @@ class Engine:
             ConductorControl(self.core, ctx, runs[0].instance).group_hosts(spec)
             for run, candidates in zip(runs, self.core.scheduler.select(ctx, spec), strict=True):
                 run.operation.data.candidates, run.operation.data.selected = candidates, True
-        except exception.NovaException as error:
+        except Exception as error:
             # Each asks for itself then, and fails with its own fault.
             LOG.info("%d servers could not be placed together: %s", len(runs), error)
         for run in runs:
@@ -239,8 +241,8 @@ class Engine:
                 self._step_failed(ctx, run, last, failure_of(exception.HostDown(host=host), host), ctl)
         except exception.StaleReport:
             LOG.info("Action %s went on without us", run.action.uuid)
-        except Exception:
-            LOG.exception("Action %s could not be advanced; its lease will end", run.action.uuid)
+        except Exception as error:
+            self._let_go(ctx, run, error)
 
     # --- walking -------------------------------------------------------------------------------------
     def _advance_safely(self, ctx: context.RequestContext, run: Run) -> None:
@@ -249,8 +251,44 @@ class Engine:
             self._advance(ctx, run)
         except exception.StaleReport:
             LOG.info("[instance: %s] %s was superseded", run.instance.uuid, run.action.action)
+        except Exception as error:
+            self._let_go(ctx, run, error)
+
+    def _let_go(self, ctx: context.RequestContext, run: Run, error: Exception) -> None:
+        """What stands in the way may pass: whoever finds the action after a pause tries again.
+
+        The action must have no owner meanwhile: an owner's leases are renewed while it lives.
+        """
+        if isinstance(error, exception.ServiceUnavailable):
+            LOG.warning("[instance: %s] %s waits: %s", run.instance.uuid, run.action.action, error)
+        else:
+            LOG.error("[instance: %s] %s could not be advanced", run.instance.uuid, run.action.action, exc_info=error)
+        try:
+            if run.action.attempt >= _MAX_ATTEMPTS:
+                self._give_up(run, failure_of(error))
+            else:
+                until = utcnow() + datetime.timedelta(seconds=min(_PAUSE, CONF.conductor.lease))
+                self.core.db.write(lambda connection: actions.update(
+                    connection, run.action, owner=None, lease_until=until))
+        except exception.StaleReport:
+            LOG.info("[instance: %s] %s went on without us", run.instance.uuid, run.action.action)
         except Exception:
-            LOG.exception("Action %s could not be advanced; its lease will end", run.action.uuid)
+            LOG.exception("[instance: %s] The database does not take that %s waits", run.instance.uuid,
+                          run.action.action)
+
+    def _give_up(self, run: Run, failure: Failure) -> None:
+        """End an action that nothing can advance; an audit tells what it may have left."""
+        ctl = ConductorControl(self.core, context.admin(), self.core.db.read(
+            lambda connection: instances.get(connection, run.instance.uuid, deleted=True)))
+        ctl.set(task_state=None, vm_state=states.ERROR)
+        ctl.fault(failure)
+
+        def write(connection: sa.Connection) -> None:
+            actions.update(connection, run.action, step=None, outcome="error", finish_time=utcnow(), message="Error",
+                           lease_until=None)
+            ctl.apply(connection, action_uuid=None)
+
+        self.core.db.write(write)
 
     def _advance(self, ctx: context.RequestContext, run: Run) -> None:
         """Run conductor steps until a host has to go on, or all is done."""
@@ -269,11 +307,10 @@ class Engine:
         except exception.StaleReport:
             raise
         except exception.ServiceUnavailable as error:
-            # The broker, a scheduler or the database is away: the lease brings the step back.
-            if run.action.attempt >= _MAX_ATTEMPTS:
-                self._step_failed(ctx, run, step, failure_of(error), self._fresh_control(ctx, run))
-            else:
-                LOG.warning("[instance: %s] Step %s waits: %s", run.instance.uuid, step.name, error)
+            # The broker, a scheduler or the database is away: try again after a pause.
+            if run.action.attempt < _MAX_ATTEMPTS:
+                raise
+            self._step_failed(ctx, run, step, failure_of(error), self._fresh_control(ctx, run))
         except Exception as error:
             if not isinstance(error, exception.NovaException):
                 LOG.exception("[instance: %s] Step %s failed", run.instance.uuid, step.name)
@@ -356,7 +393,7 @@ class Engine:
         run.action.attempt, run.action.step = before + 1, step.name
         ctl.published()
         if order is None:
-            self._advance(ctx, run)
+            self.submit(ctx, run)
         else:
             self._send(ctx, host, order)
 

@@ -83,5 +83,5 @@ class Fleet(Interface):
     topic = CONDUCTOR
     namespace = "fleet"
 
-    @call
+    @slow_call(10)
     def page(self, ctx: RequestContext, marker: str | None = None, limit: int = 500) -> FleetPage: ...

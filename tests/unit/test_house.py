@@ -1,0 +1,70 @@
+"""The rules of the house, as the linters of a fresh clone would see them."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+SOURCES = sorted(path for top in ("nova", "tests", "tools", "devstack") for path in (ROOT / top).rglob("*")
+                 if path.suffix in (".py", ".sh") and "__pycache__" not in path.parts)
+HARD_LIMIT = 600
+
+
+def imports_of(config):
+    script = f"from importlinter.cli import lint_imports; raise SystemExit(lint_imports({str(config)!r}, no_cache=True))"
+    return subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300,
+                          check=False)
+
+
+def test_the_four_rules_and_the_floors_hold():
+    result = imports_of(ROOT / "pyproject.toml")
+    assert result.returncode == 0, result.stdout
+    assert "4 kept, 0 broken" in result.stdout
+
+
+def test_a_broken_rule_would_be_noticed(tmp_path):
+    """The same contract with the conductor among those that may not touch SQL is broken."""
+    text = (ROOT / "pyproject.toml").read_text()
+    broken = text.replace('source_modules = ["nova.api",', 'source_modules = ["nova.conductor", "nova.api",', 1)
+    assert broken != text
+    config = tmp_path / "pyproject.toml"
+    config.write_text(broken)
+    result = imports_of(config)
+    assert result.returncode != 0
+    assert "1 broken" in result.stdout, result.stdout
+
+
+@pytest.mark.parametrize("package", ["api", "scheduler", "compute", "console"])
+def test_loading_a_service_loads_no_database(package):
+    """What the contracts say of source files also holds for what a process has loaded."""
+    modules = [f"nova.{path.relative_to(ROOT / 'nova').with_suffix('').as_posix().replace('/', '.')}"
+               for path in (ROOT / "nova" / package).rglob("*.py") if path.stem not in ("__init__", "wsgi")]
+    script = (f"import importlib, sys, warnings; warnings.simplefilter('ignore'); import nova.bus\n"
+              f"for name in {modules!r}: importlib.import_module(name)\n"
+              "print([name for name in ('nova.db', 'sqlalchemy', 'alembic', 'libvirt') if name in sys.modules])")
+    found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120,
+                           check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_no_file_is_two_files():
+    long = {str(path.relative_to(ROOT)): lines for path in SOURCES
+            if (lines := len(path.read_text().splitlines())) > HARD_LIMIT}
+    assert not long, f"more than {HARD_LIMIT} lines: split by idea"
+
+
+def test_nothing_is_left_for_later():
+    marker = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
+    found = [f"{path.relative_to(ROOT)}:{number}" for path in SOURCES
+             for number, line in enumerate(path.read_text().splitlines(), 1) if marker.search(line)]
+    assert not found
+
+
+def test_no_file_knows_the_machine_it_was_written_on():
+    documents = [*(ROOT / "doc").rglob("*.md"), *(ROOT / "etc").rglob("*"), *ROOT.glob("*.md"), *SOURCES]
+    marker = re.compile(r"(?<![\w.$}])/work/\w")
+    found = [str(path.relative_to(ROOT)) for path in documents if path.is_file() and marker.search(path.read_text())]
+    assert not found
