@@ -59,7 +59,8 @@ def parse(value: str) -> int:
     match = _PATTERN.fullmatch(value)
     if match is None:
         raise VersionMalformed(version=value)
-    major, minor = int(match[1]), int(match[2])
-    if major != 2 or not MIN <= minor <= MAX:
+    # (int() refuses numbers of thousands of digits)
+    minor = int(match[2]) if len(match[2]) <= len(str(MAX)) else MAX + 1
+    if match[1] != "2" or not MIN <= minor <= MAX:
         raise VersionNotAcceptable(version=value)
     return minor

@@ -36,12 +36,23 @@ class Validator:
         error = next(self._validator.iter_errors(value), None)
         if error is None:
             return
+        error = _closest(error)
         # A format's own explanation is better than "does not match".
         detail = str(error.cause) if isinstance(error.cause, formats.NameError_) else error.message
         if error.path:
-            name = str(error.path[0]) if what == QUERY else _innermost(list(error.path))
-            detail = f"Invalid input for {what} {name}. Value: {error.instance}. {detail}"
-        raise SchemaError(_short(detail))
+            name = str(error.path[0]) if what == QUERY else _innermost(list(error.absolute_path))
+            detail = f"Invalid input for {what} {name}. Value: {_short(str(error.instance))}. {_short(detail)}"
+        raise SchemaError(_short(detail, _LONGEST))
+
+
+def _closest(error: Any) -> Any:
+    """The error itself or, where several alternatives fail, the one furthest inside what was sent."""
+    while error.context:
+        inner = max(error.context, key=lambda other: len(other.path))
+        if not inner.path:
+            break
+        error = inner
+    return error
 
 
 def _innermost(path: list[Any]) -> str:
@@ -49,8 +60,8 @@ def _innermost(path: list[Any]) -> str:
     return str(path[-1]) if isinstance(path[-1], str) or len(path) < 2 else f"{path[-2]}.{path[-1]}"
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+def _short(text: str, most: int = _LONGEST // 4) -> str:
+    return text if len(text) <= most else f"{text[:most // 2]}…{text[-most // 2:]}"
 
 
 @functools.lru_cache(maxsize=512)

@@ -49,10 +49,9 @@ class _Proxy(Generic[I]):
         self.bus = bus
         self.declared = declared
         target = messaging.Target(topic=declared.topic, namespace=declared.namespace, version="1.0", server=host)
+        self._client = messaging.get_rpc_client(bus, target, serializer=transport.ContextSerializer())
         # Nobody listening is told at once, not by a timeout.
-        certain = messaging.TransportOptions(at_least_once=True)
-        self._client = messaging.get_rpc_client(bus, target, serializer=transport.ContextSerializer()).prepare(
-            transport_options=certain)
+        self._certain = self._client.prepare(transport_options=messaging.TransportOptions(at_least_once=True))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = self.declared.methods().get(name)
@@ -71,13 +70,13 @@ class _Proxy(Generic[I]):
         transport.SENT.add(f"{self.declared.namespace}.{method.name}", 2 if method.kind == "call" else 1)
         try:
             if method.kind == "call":
-                asked = self._client.prepare(timeout=method.timeout) if method.timeout else self._client
+                asked = self._certain.prepare(timeout=method.timeout) if method.timeout else self._certain
                 return _answer(method, asked.call(ctx, method.name, p=payload))
             if method.kind == "fanout":
                 # One that is lost shows as a gap and is made up for; waiting would hold up its sender.
-                self._client.prepare(fanout=True, retry=1, transport_options=None).cast(ctx, method.name, p=payload)
+                self._client.prepare(fanout=True, retry=1).cast(ctx, method.name, p=payload)
             else:
-                self._client.cast(ctx, method.name, p=payload)
+                self._certain.cast(ctx, method.name, p=payload)
         except (messaging.MessagingTimeout, messaging.MessageDeliveryFailure, messaging.MessageUndeliverable,
                 OSError) as error:
             raise exception.ServiceUnavailable(

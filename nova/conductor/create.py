@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import secrets
 from typing import Any
 
@@ -12,7 +13,17 @@ from nova import context, exception
 from nova.conductor import addresses
 from nova.conductor.engine import Engine, Run
 from nova.conf import CONF
-from nova.db import actions, flavors, instances, keypairs, quotas, security_groups, server_groups, services
+from nova.db import (
+    actions,
+    compute_nodes,
+    flavors,
+    instances,
+    keypairs,
+    quotas,
+    security_groups,
+    server_groups,
+    services,
+)
 from nova.objects import states
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.flavor import Flavor
@@ -43,6 +54,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     volume_backed = any(disk.boot_index == 0 and disk.destination == "volume" for disk in request.block_devices)
     check_image_fits(flavor, request.image, volume_backed)
     _check_disks(flavor, request, volume_backed)
+    _check_amounts(connection, request, project_id)
     key = _key(connection, request, user_id)
     zone = request.availability_zone or CONF.default_schedule_zone
     if zone is not None and not request.forced_host:
@@ -118,6 +130,27 @@ def _check_disks(flavor: Flavor, request: ServerCreate, volume_backed: bool) -> 
             f"{flavor.ephemeral_gb} GB allowed.")
 
 
+def _check_amounts(connection: sa.Connection, request: ServerCreate, project_id: str) -> None:
+    """Raises QuotaLimit for more metadata or files than a server of the project may have."""
+    if not request.metadata and not request.personality:
+        return
+    most = quotas.limits(connection, project_id, None)
+
+    def exceeds(resource: str, amount: int) -> bool:
+        return 0 <= most[resource] < amount
+
+    if exceeds("metadata_items", len(request.metadata)):
+        raise exception.QuotaLimit(f"Maximum number of metadata items exceeds {most['metadata_items']}")
+    if exceeds("injected_files", len(request.personality)):
+        raise exception.QuotaLimit("Personality file limit exceeded")
+    for file in request.personality:
+        if exceeds("injected_file_path_bytes", len(file.path.encode())):
+            raise exception.QuotaLimit(f"Personality file path exceeds maximum {most['injected_file_path_bytes']}")
+        if exceeds("injected_file_content_bytes", len(base64.b64decode(file.contents))):
+            raise exception.QuotaLimit(
+                f"Personality file content exceeds maximum {most['injected_file_content_bytes']}")
+
+
 def _flavor(connection: sa.Connection, request: ServerCreate, project_id: str) -> Flavor:
     try:
         return flavors.get(connection, request.flavor_id, project_id)
@@ -145,6 +178,9 @@ def _check_hosts(connection: sa.Connection, request: ServerCreate) -> None:
     for host in (request.forced_host, request.requested_host):
         if host and not services.compute_exists(connection, host):
             raise exception.InvalidInput(f"Compute host {host} could not be found.")
+    for host, node in ((request.forced_host, request.forced_node), (request.requested_host, request.requested_node)):
+        if node and not compute_nodes.exists(connection, node, host):
+            raise exception.InvalidInput(f"Compute host {node} could not be found.")
 
 
 def _group(connection: sa.Connection, request: ServerCreate, project_id: str) -> GroupSpec | None:

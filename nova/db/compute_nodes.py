@@ -276,6 +276,14 @@ def get(connection: sa.Connection, node_id: str) -> ComputeNode:
     return _objects(connection, [row])[0]
 
 
+def exists(connection: sa.Connection, name: str, host: str | None) -> bool:
+    """Is there a node of this hypervisor hostname (on ``host``, if that is given)?"""
+    statement = sa.select(TABLE.c.id).where(TABLE.c.hypervisor_hostname == name)
+    if host is not None:
+        statement = statement.where(TABLE.c.host == host)
+    return connection.scalar(statement.limit(1)) is not None
+
+
 def _named(node_id: str) -> sa.ColumnElement[bool]:
     if node_id.isdecimal() and int(node_id) < 2**63:
         return TABLE.c.id == int(node_id)

@@ -31,6 +31,7 @@ def suite():
         CONF.set_override("recovery_interval", 1, group="conductor")
         running = allinone.AllInOne()
         running.start()
+        assert len(running.scheduler.fleet), "the scheduler did not hear of the host"
         unlimited = {"instances": -1, "cores": -1, "ram": -1}
         Client(running.url).put("/os-quota-class-sets/default", {"quota_class_set": unlimited})
         running.statements = StatementCounter(running.conductor.core.db)

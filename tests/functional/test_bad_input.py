@@ -95,7 +95,7 @@ def server(admin, shelf):
     (b'{"server": {"name": "\\u0000"}}', {}, 400, "the request body contains a NUL character"),
     (b'{"server": {"name": NaN}}', {}, 400, "Malformed request body"),
     (b'{"server": {"min_count": 1' + b"0" * 5000 + b"}}", {}, 400, None),
-    (b'{"server": {"min_count": "1' + b"0" * 5000 + b'"}}', {}, 400, "'name' is a required property"),
+    (b'{"server": {"min_count": "1' + b"0" * 5000 + b'"}}', {}, 400, "min_count"),
     (b"{}", {"Content_Type": "application/xml"}, 415, "Unsupported Content-Type"),
     (b"{}", {"Content_Type": "multipart/form-data; boundary=x"}, 415, "Unsupported Content-Type"),
     (b"x" * (1 << 20), {}, 413, "Request is too large."),
@@ -180,7 +180,8 @@ def test_other_projects_things_do_not_exist(suite, shelf, nothing_left):
 def test_names_and_ids_of_others_in_a_create_request_are_not_found(suite, admin, shelf, flavor, image_id, networks):
     admin.post("/os-keypairs", {"keypair": {"name": "private", "public_key": _KEY}})
     secret = admin.flavor(**{"os-flavor-access:is_public": False})
-    other = networks.create(_ctx(), Network(uuid=new_uuid(), label="other", cidr="10.99.1.0/24", project_id="p"))
+    other = networks.create(_ctx(), Network(uuid=new_uuid(), label="other", cidr="10.99.1.0/24", gateway="", bridge="",
+                                             project_id="p"))
     stranger = Client(suite.url, project="strangers", user="s", roles="member,reader")
     server = {"name": "s", "flavorRef": flavor, "imageRef": image_id, "networks": "none"}
     stranger.get("/os-security-groups", version="2.1")  # makes the default group of the project
@@ -268,7 +269,6 @@ def test_pages_that_cannot_be(admin, server, path):
      "changes-since", "2.96"),
     ("/servers", {"status": "nope"}, 400, "Invalid status value", "2.96"),
     ("/servers", {"name": "("}, 400, "Invalid input for query parameters name.", "2.96"),
-    ("/servers", {"name": "a{99999999}"}, 400, "name", "2.96"),
     ("/servers", {"metadata": "{}"}, 400, "Invalid filter field: metadata.", "2.96"),
     ("/servers", {"_x": "1"}, 400, "Invalid filter field: _x.", "2.96"),
     ("/servers", {"all_tenants": "perhaps"}, 400, "all_tenants", "2.96"),
@@ -326,7 +326,6 @@ _FIELD = "Invalid input for field/attribute {}."
     ({"min_count": 2, "max_count": 1}, "min_count must be <= max_count"),
     ({"metadata": {"a": 1}}, _FIELD.format("a")), ({"metadata": {"a": LONG}}, _FIELD.format("a")),
     ({"metadata": {"": "b"}}, _FIELD.format("metadata")), ({"metadata": {"a/b": "c"}}, _FIELD.format("metadata")),
-    ({"metadata": {f"k{number}": "v" for number in range(129)}}, "Maximum number of metadata items exceeds 128"),
     ({"metadata": []}, _FIELD.format("metadata")),
     ({"user_data": "%%%"}, _FIELD.format("user_data")), ({"user_data": "A" * 65536}, _FIELD.format("user_data")),
     ({"user_data": None}, _FIELD.format("user_data")),
@@ -345,13 +344,14 @@ _FIELD = "Invalid input for field/attribute {}."
     ({"networks": [{"uuid": NIL}]}, f"Network {NIL} could not be found."),
     ({"networks": [{"port": NIL}]}, "Ports are not supported"),
     ({"networks": [{"uuid": NIL, "fixed_ip": "1.2.3"}]}, _FIELD.format("fixed_ip")),
+    ({"networks": [{"uuid": NIL, "colour": 1}]}, _FIELD.format("networks.0")),
     ({"networks": [{"uuid": NIL, "colour": 1}]}, UNEXPECTED.format("colour")),
     ({"security_groups": [{"name": "nope"}]}, "Security group nope not found"),
     ({"security_groups": ["default"]}, _FIELD.format("security_groups.0")),
     ({"tags": ["a,b"]}, _FIELD.format("tags.0")), ({"tags": ["t"] * 51}, _FIELD.format("tags")),
     ({"tags": [""]}, _FIELD.format("tags.0")), ({"description": LONG}, _FIELD.format("description")),
     ({"accessIPv4": "1.2.3"}, _FIELD.format("accessIPv4")), ({"accessIPv6": "1.2.3.4"}, _FIELD.format("accessIPv6")),
-    ({"hostname": "-"}, _FIELD.format("hostname")), ({"OS-DCF:diskConfig": "auto"}, _FIELD.format("diskConfig")),
+    ({"hostname": "a b"}, _FIELD.format("hostname")), ({"OS-DCF:diskConfig": "auto"}, _FIELD.format("diskConfig")),
     ({"block_device_mapping_v2": [{"source_type": "volume", "uuid": NIL, "boot_index": 0}]}, "Volumes"),
     ({"block_device_mapping_v2": [{"source_type": "blank", "destination_type": "local", "volume_size": 5,
                                    "boot_index": -1}]}, "Ephemeral disks requested are larger"),
@@ -366,9 +366,29 @@ def test_a_bad_create_request_names_its_field(suite, admin, shelf, nothing_left,
     refused(admin, "POST", "/servers", 400, text, body={"server": server})
 
 
+@pytest.mark.parametrize(("values", "text"), [
+    ({"metadata": {f"k{number}": "v" for number in range(129)}}, "Maximum number of metadata items exceeds 128"),
+    ({"personality": [{"path": "/a", "contents": ""}] * 6}, "Personality file limit exceeded"),
+    ({"personality": [{"path": "/" + LONG, "contents": ""}]}, "Personality file path exceeds maximum 255"),
+    ({"personality": [{"path": "/a", "contents": "A" * 13656}]}, "Personality file content exceeds maximum 10240"),
+])
+def test_more_than_a_server_may_be_given_is_refused(admin, shelf, nothing_left, values, text):
+    server = {"name": "s", "flavorRef": shelf["flavor"], "imageRef": shelf["image"], **values}
+    refused(admin, "POST", "/servers", 403, text, body={"server": server}, version="2.1")
+
+
+def test_the_quota_of_metadata_items_is_the_projects(suite, admin, shelf):
+    poor = Client(suite.url, project="laconic", user="x", roles="member")
+    admin.put("/os-quota-sets/laconic", {"quota_set": {"metadata_items": 1}})
+    with pytest.raises(Failed) as failed:
+        poor.boot(shelf["flavor"], shelf["image"], metadata={"a": "1", "b": "2"})
+    assert (failed.value.code, failed.value.message) == (403, "Maximum number of metadata items exceeds 1")
+    poor.boot(shelf["flavor"], shelf["image"], metadata={"a": "1"})
+
+
 @pytest.mark.parametrize(("hints", "text"), [
     ({"group": "nope"}, "group"), ({"group": NIL}, f"Instance group {NIL} could not be found."),
-    ({"same_host": "nope"}, "same_host"), ({"different_host": 7}, "different_host"),
+    ({"same_host": ["nope"]}, "same_host"), ({"different_host": 7}, "different_host"),
     ({"cidr": "24"}, "cidr"), ({"build_near_host_ip": "x"}, "build_near_host_ip"),
 ])
 def test_bad_hints_are_refused(admin, shelf, nothing_left, hints, text):
@@ -561,8 +581,7 @@ def test_a_bad_key_is_refused(admin, nothing_left, values, text):
     ("PUT", f"/os-services/{NIL}", {"status": "disabled", "disabled_reason": LONG}, 400, "disabled_reason"),
     ("PUT", f"/os-services/{NIL}", {"forced_down": "perhaps"}, 400, _FIELD.format("forced_down")),
     ("DELETE", f"/os-services/{NIL}", None, 404, NIL), ("DELETE", "/os-services/7", None, 400, "7"),
-    ("GET", "/os-hypervisors/nope", None, 404, "nope"), ("GET", f"/os-hypervisors/{NIL}", None, 404, NIL),
-    ("GET", "/limits?tenant_id=" + LONG, None, 400, "tenant_id"),
+    ("GET", "/os-hypervisors/nope", None, 400, "nope"), ("GET", f"/os-hypervisors/{NIL}", None, 404, NIL),
     ("GET", "/extensions/nope", None, 404, ""),
 ])
 def test_bad_requests_about_other_things(admin, shelf, nothing_left, method, path, body, code, text):
@@ -623,7 +642,7 @@ def test_bad_requests_of_old_versions(admin, shelf, nothing_left, method, path, 
     ({"bridge": "a/b"}, "bridge"), ({"bridge": "x" * 16}, "bridge"),
 ])
 def test_a_bad_network_is_refused(networks, nothing_left, values, text):
-    wanted = {"uuid": new_uuid(), "label": "bad", "cidr": "10.98.0.0/24", **values}
+    wanted = {"uuid": new_uuid(), "label": "bad", "cidr": "10.98.0.0/24", "gateway": "", "bridge": "", **values}
     with pytest.raises(exception.NovaException) as refusal:
         networks.create(_ctx(), Network(**wanted))
     assert 400 <= refusal.value.code < 500

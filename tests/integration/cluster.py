@@ -40,11 +40,17 @@ _START = 90.0
 
 
 class Cluster:
-    """``options`` are sections of nova.conf that go beyond those below."""
+    """``options`` are sections of nova.conf that go beyond those below.
+
+    ``host_prefix`` begins the command line of what belongs on a compute host (which then has nova-metadata, too);
+    ``parent`` is where the state_path is made.
+    """
 
     def __init__(self, transport_url: str, database_url: str | None = None, *, computes: int = 1, conductors: int = 2,
-                 schedulers: int = 2, options: Options | None = None) -> None:
-        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cluster-", dir="/tmp"))
+                 schedulers: int = 2, options: Options | None = None, host_prefix: Sequence[str] = (),
+                 parent: str = "/tmp") -> None:  # noqa: S108
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cluster-", dir=parent))
+        self.directory.chmod(0o755)  # guests run as another user
         self.config = self.directory / "nova.conf"
         port = free_port()
         self.api = Client(f"http://127.0.0.1:{port}/v2.1")
@@ -60,7 +66,9 @@ class Cluster:
         for number in range(schedulers):
             self._add(f"scheduler-{number + 1}", "scheduler")
         for number in range(computes):
-            self._add(f"compute-{number + 1}", "compute")
+            self._add(f"compute-{number + 1}", "compute", host_prefix)
+        if host_prefix:
+            self._add("metadata", "metadata", host_prefix)
         self._add("api", "api")
 
     def __enter__(self) -> Self:
@@ -140,7 +148,7 @@ class Cluster:
         for name in self._wanted:
             if not self.processes[name].running():
                 pytest.fail(f"{name} ended by itself:\n{self.processes[name].tail()}")
-        expected = {(f"nova-{name.partition('-')[0]}", name) for name in self._wanted if name != "api"}
+        expected = {(f"nova-{name.partition('-')[0]}", name) for name in self._wanted if "-" in name}
         try:
             up = {(service["binary"], service["host"]) for service in self.api.get("/os-services")["services"]
                   if service["state"] == "up"}
@@ -223,11 +231,11 @@ class Cluster:
         """(title, end of the log) of every process."""
         return [(f"log of {name}", process.tail()) for name, process in self.processes.items()]
 
-    def _add(self, name: str, kind: str) -> None:
+    def _add(self, name: str, kind: str, prefix: Sequence[str] = ()) -> None:
         own = self.directory / f"{name}.conf"
         _write_config(own, {"DEFAULT": {"host": name}})
         self.processes[name] = Process(
-            name, [*_command(kind), "--config-file", str(self.config), "--config-file", str(own)],
+            name, [*prefix, *_command(kind), "--config-file", str(self.config), "--config-file", str(own)],
             self.directory / f"{name}.log", env=_environment())
 
     def _furnish(self) -> None:
