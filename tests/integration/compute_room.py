@@ -77,7 +77,8 @@ class ComputeRoom:
             *(f"file {path.name}" for path in instances.iterdir() if path.is_dir() and path.name[0] not in "_.")]
 
     def _devices(self) -> list[str]:
-        names = [line.split(":")[1].strip().partition("@")[0] for line in self.daemon.run("ip", "-o", "link").splitlines()]
+        lines = self.daemon.run("ip", "-o", "link").splitlines()
+        names = [line.split(":")[1].strip().partition("@")[0] for line in lines]
         return [name for name in names if name != "lo"]
 
     def _processes(self, name: str) -> list[int]:

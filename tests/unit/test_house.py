@@ -57,7 +57,8 @@ def test_no_file_is_two_files():
 
 
 def test_nothing_is_left_for_later():
-    marker = re.compile(r"\b(TO" r"DO|FIX" r"ME)\b")
+    # (One of them, in quotes, is a value of the EC2 tree.)
+    marker = re.compile(r"(?<!\")\b(TO" r"DO|FIX" r"ME)\b(?!\")")
     found = [f"{path.relative_to(ROOT)}:{number}" for path in SOURCES
              for number, line in enumerate(path.read_text().splitlines(), 1) if marker.search(line)]
     assert not found

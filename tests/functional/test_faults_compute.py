@@ -1,0 +1,390 @@
+"""Hosts and services that fail, in every step of every operation: a defined end with a cause, and nothing leaked."""
+
+import contextlib
+import time
+
+import pytest
+
+from nova.compute.service import ComputeService
+from nova.objects import states
+from nova.scheduler.service import SchedulerService
+from tests.functional.client import Failed
+
+SECOND = "second"
+
+
+def wait_for(what, seconds=15, reason=""):
+    end = time.monotonic() + seconds
+    while not (value := what()):
+        assert time.monotonic() < end, reason or what
+        time.sleep(0.02)
+    return value
+
+
+def newest_action(admin, uuid, name, version="2.96"):
+    """The newest action of this name, with its events."""
+    found = admin.get(f"/servers/{uuid}/os-instance-actions", version=version)["instanceActions"]
+    newest = next(action for action in found if action["action"] == name)
+    return admin.get(f"/servers/{uuid}/os-instance-actions/{newest['request_id']}", version=version)["instanceAction"]
+
+
+def service_of(admin, host):
+    return admin.get("/os-services", host=host, binary="nova-compute")["services"][0]
+
+
+def set_service(admin, host, **changes):
+    admin.put(f"/os-services/{service_of(admin, host)['id']}", changes)
+
+
+def told_scheduler(suite, host, usable):
+    """Wait until the scheduler knows whether it may use a host."""
+    def knows():
+        with suite.scheduler.fleet.view() as view:
+            return bool((view.on_hosts([host]) & view.alive & view.up & ~view.disabled).any()) == usable
+
+    wait_for(knows, reason=f"the scheduler knows whether {host} is usable")
+
+
+@pytest.fixture
+def server(admin, flavor, image_id):
+    uuid = admin.boot(flavor, image_id)
+    admin.wait(uuid, "ACTIVE")
+    return uuid
+
+
+@pytest.fixture
+def restart(suite):
+    """Replace the compute of the suite by a new one on the same machine, as a restarted process."""
+    def again():
+        old = suite.compute
+        fresh = ComputeService(suite.transport, machine=old.machine)
+        fresh.start()
+        suite._services[suite._services.index(old)] = suite.compute = fresh
+
+    return again
+
+
+@pytest.fixture
+def second(suite, admin):
+    """Another compute host with a fake driver of its own."""
+    service = ComputeService(suite.transport, host=SECOND)
+    service.start()
+    told_scheduler(suite, SECOND, True)
+    yield service
+    service.machine.driver.behaviour.failure.clear()
+    service.machine.driver.behaviour.latency.clear()
+    for shown in admin.get("/servers", all_tenants=1)["servers"]:
+        with contextlib.suppress(Failed):
+            admin.delete(f"/servers/{shown['id']}")
+        admin.wait_gone(shown["id"])
+    service.stop()
+    admin.delete(f"/os-services/{service_of(admin, SECOND)['id']}")
+
+
+# --- every step of every operation -------------------------------------------------------------------
+_SOFT, _HARD = {"type": "SOFT"}, {"type": "HARD"}
+
+
+@pytest.mark.parametrize(("before", "action", "value", "verb", "kept", "after", "event"), [
+    ((), "os-stop", None, "power_off", "ACTIVE", "SHUTOFF", "compute_stop_instance"),
+    (("os-stop",), "os-start", None, "power_on", "SHUTOFF", "ACTIVE", "compute_start_instance"),
+    ((), "reboot", _SOFT, "reboot", "ACTIVE", "ACTIVE", "compute_reboot_instance"),
+    ((), "reboot", _HARD, "reboot", "ACTIVE", "ACTIVE", "compute_reboot_instance"),
+    (("os-stop",), "reboot", _HARD, "reboot", "SHUTOFF", "ACTIVE", "compute_reboot_instance"),
+    ((), "pause", None, "pause", "ACTIVE", "PAUSED", "compute_pause_instance"),
+    (("pause",), "unpause", None, "unpause", "PAUSED", "ACTIVE", "compute_unpause_instance"),
+    (("pause",), "reboot", _HARD, "reboot", "PAUSED", "ACTIVE", "compute_reboot_instance"),
+    ((), "suspend", None, "suspend", "ACTIVE", "SUSPENDED", "compute_suspend_instance"),
+    (("suspend",), "resume", None, "resume", "SUSPENDED", "ACTIVE", "compute_resume_instance"),
+])
+def test_a_power_action_that_fails_keeps_the_state_and_says_why(
+        admin, driver, server, before, action, value, verb, kept, after, event):
+    between = {"os-stop": "SHUTOFF", "pause": "PAUSED", "suspend": "SUSPENDED"}
+    for name in before:
+        admin.action(server, name)
+        admin.wait(server, between[name])
+    power_state = admin.server(server)["OS-EXT-STS:power_state"]
+    driver.behaviour.failure[verb] = 1.0
+    admin.action(server, action, value)
+    shown = admin.wait(server, kept)
+    assert shown["OS-EXT-STS:power_state"] == power_state
+    told = newest_action(admin, server, action.removeprefix("os-"))
+    assert told["message"] == "Error"
+    assert [(found["event"], found["result"], found["details"]) for found in told["events"]] == [
+        (event, "Error", f"The fake hypervisor was told to fail at {verb}.")]
+    driver.behaviour.failure.clear()
+    admin.action(server, action, value)
+    admin.wait(server, after)
+    again = newest_action(admin, server, action.removeprefix("os-"))
+    assert (again["message"], [found["result"] for found in again["events"]]) == (None, ["Success"])
+
+
+@pytest.mark.parametrize("verb", ["prepare", "spawn"])
+def test_a_build_that_fails_ends_in_error_on_no_host(admin, driver, flavor, image_id, verb):
+    driver.behaviour.failure[verb] = 1.0
+    uuid = admin.boot(flavor, image_id)
+    shown = admin.wait(uuid, "ERROR")
+    assert shown["fault"]["message"] == f"The fake hypervisor was told to fail at {verb}."
+    assert (shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-SRV-ATTR:hypervisor_hostname"]) == (None, None)
+    told = newest_action(admin, uuid, "create")
+    assert told["message"] == "Error"
+    assert told["events"][0]["result"] == "Error"
+    assert driver.guests() == []
+    with pytest.raises(Failed) as failed:
+        admin.action(uuid, "os-start")
+    assert failed.value.code == 409
+
+
+def test_a_build_whose_clearing_up_fails_too_leaves_nothing_for_long(suite, admin, driver, flavor, image_id):
+    driver.behaviour.failure.update({"spawn": 1.0, "destroy": 1.0})
+    uuid = admin.boot(flavor, image_id)
+    shown = admin.wait(uuid, "ERROR")
+    assert shown["fault"]["message"] == "The fake hypervisor was told to fail at spawn."
+    driver.adopt(uuid, states.SHUTDOWN)  # what a real hypervisor might have left
+    suite.compute.reconciler.compare()
+    assert driver.guests() == []
+
+
+def test_a_flaky_host_never_leaves_a_server_in_between(admin, driver, flavor, image_id):
+    driver.behaviour.failure["*"] = 0.4
+    driver.behaviour.latency["*"] = 0.02
+    first = admin.boot(flavor, image_id, min_count=6, max_count=6)
+    made = [shown["id"] for shown in admin.get("/servers")["servers"]]
+    assert first in made
+    for action in ("os-stop", "os-start", "pause", "unpause"):
+        for uuid in made:
+            admin.wait(uuid, "ACTIVE", "ERROR", "SHUTOFF", "PAUSED")
+            with contextlib.suppress(Failed):
+                admin.action(uuid, action)
+    for uuid in made:
+        shown = admin.wait(uuid, "ACTIVE", "ERROR", "SHUTOFF", "PAUSED")
+        assert shown["status"] != "ERROR" or "told to fail" in shown["fault"]["message"]
+    driver.behaviour.failure.clear()
+
+
+def test_a_delete_that_fails_ends_in_error_and_the_next_one_deletes(admin, driver, server):
+    driver.behaviour.failure["destroy"] = 1.0
+    for _ in range(2):
+        admin.delete(f"/servers/{server}", expect=204)
+        shown = admin.wait(server, "ERROR")
+        assert shown["fault"]["message"] == "The fake hypervisor was told to fail at destroy."
+        assert newest_action(admin, server, "delete")["events"][0]["result"] == "Error"
+    assert [guest.uuid for guest in driver.guests()] == [server]
+    driver.behaviour.failure.clear()
+    admin.delete(f"/servers/{server}", expect=204)
+    admin.wait_gone(server)
+    assert driver.guests() == []
+
+
+def test_a_server_in_error_after_a_failed_delete_can_be_rebooted(admin, driver, server):
+    driver.behaviour.failure["destroy"] = 1.0
+    admin.delete(f"/servers/{server}")
+    admin.wait(server, "ERROR")
+    driver.behaviour.failure.clear()
+    admin.action(server, "reboot", _HARD)
+    assert "fault" not in admin.wait(server, "ACTIVE")
+
+
+def test_a_slow_action_is_overtaken_by_a_delete(admin, driver, server):
+    driver.behaviour.latency["power_off"] = 1.0
+    admin.action(server, "os-stop")
+    admin.delete(f"/servers/{server}", expect=204)
+    admin.wait_gone(server)
+    wait_for(lambda: driver.guests() == [])
+    with pytest.raises(Failed) as failed:
+        admin.action(server, "os-start")
+    assert failed.value.code == 404
+
+
+def test_a_hard_reboot_overtakes_what_hangs(admin, driver, server):
+    driver.behaviour.latency["suspend"] = 1.0
+    admin.action(server, "suspend")
+    admin.action(server, "reboot", _HARD)
+    shown = admin.wait(server, "ACTIVE")
+    assert shown["OS-EXT-STS:power_state"] == 1
+    assert driver.power_state(server) == states.RUNNING
+
+
+# --- services that are away --------------------------------------------------------------------------
+def test_a_server_waits_for_the_scheduler(suite, admin, flavor, image_id):
+    suite.scheduler.stop()
+    uuid = admin.boot(flavor, image_id)
+    time.sleep(0.5)
+    assert admin.server(uuid)["status"] == "BUILD"
+    fresh = SchedulerService(suite.transport)
+    fresh.start()
+    suite._services[suite._services.index(suite.scheduler)] = suite.scheduler = fresh
+    admin.wait(uuid, "ACTIVE", seconds=30)
+
+
+def test_several_servers_wait_for_the_scheduler_and_a_delete_does_not(suite, admin, flavor, image_id):
+    suite.scheduler.stop()
+    admin.boot(flavor, image_id, min_count=3, max_count=3)
+    made = [shown["id"] for shown in admin.get("/servers")["servers"]]
+    admin.delete(f"/servers/{made[0]}")
+    admin.wait_gone(made[0])
+    fresh = SchedulerService(suite.transport)
+    fresh.start()
+    suite._services[suite._services.index(suite.scheduler)] = suite.scheduler = fresh
+    for uuid in made[1:]:
+        admin.wait(uuid, "ACTIVE", seconds=30)
+
+
+def test_orders_wait_for_a_compute_that_is_stopped(suite, admin, driver, server, flavor, image_id, restart):
+    suite.compute.stop()
+    admin.action(server, "os-stop")
+    uuid = admin.boot(flavor, image_id)
+    time.sleep(0.5)
+    assert admin.server(uuid)["status"] == "BUILD"
+    restart()
+    admin.wait(server, "SHUTOFF")
+    admin.wait(uuid, "ACTIVE")
+    assert sorted(guest.uuid for guest in driver.guests()) == sorted([server, uuid])
+
+
+def test_a_compute_that_stops_in_the_middle_of_boots_goes_on_when_it_returns(
+        suite, admin, driver, flavor, image_id, restart):
+    driver.behaviour.latency.update({"prepare": 0.4, "spawn": 0.4})
+    admin.boot(flavor, image_id, min_count=4, max_count=4)
+    made = sorted(shown["id"] for shown in admin.get("/servers")["servers"])
+    time.sleep(0.3)
+    suite.compute.stop()
+    restart()
+    for uuid in made:
+        admin.wait(uuid, "ACTIVE")
+    assert sorted(guest.uuid for guest in driver.guests()) == made
+
+
+# --- several hosts -----------------------------------------------------------------------------------
+def test_a_build_that_fails_on_a_host_goes_on_with_another(suite, admin, driver, second, flavor, image_id):
+    # a server on the other host makes the one that will fail the first choice
+    admin.wait(admin.boot(admin.flavor(ram=4096), image_id, availability_zone=f"nova:{SECOND}"), "ACTIVE")
+    driver.behaviour.failure["spawn"] = 1.0
+    uuid = admin.boot(flavor, image_id)
+    shown = admin.wait(uuid, "ACTIVE")
+    assert shown["OS-EXT-SRV-ATTR:host"] == SECOND
+    assert "fault" not in shown
+    told = newest_action(admin, uuid, "create")
+    assert told["message"] is None
+    assert [(found["result"], found["host"], found["details"]) for found in reversed(told["events"])] == [
+        ("Error", suite.compute.host, "The fake hypervisor was told to fail at spawn."), ("Success", SECOND, None)]
+    assert driver.guests() == []
+
+
+def test_a_build_that_fails_everywhere_says_why(suite, admin, driver, second, flavor, image_id):
+    driver.behaviour.failure["spawn"] = second.machine.driver.behaviour.failure["spawn"] = 1.0
+    uuid = admin.boot(flavor, image_id)
+    shown = admin.wait(uuid, "ERROR")
+    assert shown["fault"]["message"] == "The fake hypervisor was told to fail at spawn."
+    assert shown["OS-EXT-SRV-ATTR:host"] is None
+    told = newest_action(admin, uuid, "create")
+    assert {found["host"] for found in told["events"] if found["host"]} == {suite.compute.host, SECOND}
+    assert {found["result"] for found in told["events"]} == {"Error"}
+
+
+def test_servers_of_one_request_spread_and_move_off_a_host_that_fails(suite, admin, driver, second, flavor, image_id):
+    admin.boot(flavor, image_id, min_count=4, max_count=4)
+    made = [shown["id"] for shown in admin.get("/servers")["servers"]]
+    hosts = [admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] for uuid in made]
+    assert sorted(hosts) == sorted([suite.compute.host] * 2 + [SECOND] * 2)
+    driver.behaviour.failure["prepare"] = 1.0
+    admin.boot(flavor, image_id, min_count=4, max_count=4)
+    later = {shown["id"] for shown in admin.get("/servers")["servers"]} - set(made)
+    assert {admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] for uuid in later} == {SECOND}
+
+
+def test_a_forced_host_is_the_only_one_tried(suite, admin, second, flavor, image_id):
+    uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
+    assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == SECOND
+    second.machine.driver.behaviour.failure["spawn"] = 1.0
+    uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
+    assert "told to fail at spawn" in admin.wait(uuid, "ERROR")["fault"]["message"]
+    told = newest_action(admin, uuid, "create")
+    assert [found["host"] for found in told["events"]] == [SECOND]
+    second.machine.driver.behaviour.failure.clear()
+    for wanted in ({"host": SECOND}, {"hypervisor_hostname": SECOND}, {"availability_zone": f"nova::{SECOND}"}):
+        uuid = admin.boot(flavor, image_id, **wanted)
+        assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == SECOND
+
+
+def test_a_member_cannot_force_a_host(member, second, flavor, image_id):
+    for wanted in ({"availability_zone": f"nova:{SECOND}"}, {"host": SECOND}):
+        with pytest.raises(Failed) as failed:
+            member.boot(flavor, image_id, **wanted)
+        assert failed.value.code == 403
+
+
+@pytest.mark.parametrize("change", [{"status": "disabled"}, {"forced_down": True}])
+def test_hosts_that_may_not_be_used_are_left_out(suite, admin, second, flavor, image_id, change):
+    back = {"status": "enabled"} if "status" in change else {"forced_down": False}
+    set_service(admin, SECOND, **change)
+    told_scheduler(suite, SECOND, False)
+    for _ in range(3):
+        uuid = admin.boot(flavor, image_id)
+        assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == suite.compute.host
+    set_service(admin, suite.compute.host, **change)
+    told_scheduler(suite, suite.compute.host, False)
+    try:
+        uuid = admin.boot(flavor, image_id)
+        assert admin.wait(uuid, "ERROR")["fault"]["message"].startswith("No valid host was found. ")
+    finally:
+        set_service(admin, suite.compute.host, **back)
+        set_service(admin, SECOND, **back)
+        told_scheduler(suite, suite.compute.host, True)
+    uuid = admin.boot(flavor, image_id)
+    admin.wait(uuid, "ACTIVE")
+
+
+def test_a_server_of_a_host_that_is_down_is_deleted_at_once_and_its_guest_later(
+        suite, admin, second, flavor, image_id):
+    uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
+    admin.wait(uuid, "ACTIVE")
+    machine = second.machine
+    second.stop()
+    set_service(admin, SECOND, forced_down=True)
+    started = time.monotonic()
+    admin.delete(f"/servers/{uuid}", expect=204)
+    admin.wait_gone(uuid, seconds=3)
+    assert time.monotonic() - started < 3
+    assert [guest.uuid for guest in machine.driver.guests()] == [uuid]
+    back = ComputeService(suite.transport, host=SECOND, machine=machine)
+    back.start()
+    try:
+        wait_for(lambda: machine.driver.guests() == [], reason="the guest is removed")
+    finally:
+        back.stop()
+
+
+def test_an_action_on_a_host_that_is_down_ends_and_says_so(suite, admin, second, flavor, image_id):
+    uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
+    admin.wait(uuid, "ACTIVE")
+    second.stop()
+    set_service(admin, SECOND, forced_down=True)
+    admin.action(uuid, "os-stop")
+    shown = admin.wait(uuid, "ACTIVE", seconds=60)
+    assert shown["OS-EXT-STS:task_state"] is None
+    told = newest_action(admin, uuid, "stop")
+    assert told["message"] == "Error"
+    assert told["events"][0]["details"] == f"Compute host {SECOND} stopped responding."
+    with pytest.raises(Failed) as failed:
+        admin.action(uuid, "os-getConsoleOutput", {})
+    assert failed.value.code == 409
+
+
+def test_a_build_on_a_host_that_goes_down_goes_on_elsewhere(suite, admin, second, flavor, image_id):
+    # one server on the other host each: the second one is the choice of the next
+    second.machine.driver.behaviour.latency["prepare"] = 3.0
+    admin.wait(admin.boot(admin.flavor(ram=4096), image_id, availability_zone=f"nova:{suite.compute.host}"), "ACTIVE")
+    uuid = admin.boot(flavor, image_id)
+    wait_for(lambda: admin.server(uuid)["OS-EXT-SRV-ATTR:host"] == SECOND)
+    set_service(admin, SECOND, forced_down=True)
+    for thread in second.periodic:  # it goes silent: no lease is renewed
+        thread.pause()
+    try:
+        shown = admin.wait(uuid, "ACTIVE", seconds=60)
+        wait_for(lambda: second.machine.driver.guests() == [], reason="the late guest is removed")
+    finally:
+        set_service(admin, SECOND, forced_down=False)
+        for thread in second.periodic:
+            thread.go_on()
+    assert shown["OS-EXT-SRV-ATTR:host"] in (suite.compute.host, SECOND)
