@@ -46,7 +46,7 @@ install_python() {
 
 lint() {
     say "Linters"
-    "$VENV/bin/ruff" check nova tests tools
+    "$VENV/bin/ruff" check nova tests tools devstack
     "$VENV/bin/mypy" nova
     "$VENV/bin/lint-imports"
 }

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nova.cmd import run  # (silences eventlet's warning before oslo's libraries load)
+from nova.cmd import run
 
 from nova import bus, conf  # isort: skip
 from oslo_messaging import opts

@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import Any
 
-from nova.cmd import run  # isort: skip  (silences eventlet's warning before oslo's libraries load)
+from nova.cmd import run  # isort: skip  (chooses oslo.service's threading back end)
 
 import cotyledon
 
@@ -22,8 +22,6 @@ class Worker(cotyledon.Service):
     """One process: a threaded HTTP server. Its connection to the bus is made after the fork."""
 
     name = "nova-api"
-    # The whole stop, in seconds: the server drains in less.
-    graceful_shutdown_timeout = 90
 
     def __init__(self, worker_id: int, shared: Any) -> None:
         super().__init__(worker_id)  # type: ignore[arg-type]
@@ -52,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     shared = service.listen(CONF.api.listen, CONF.api.port)
     workers = run.workers_of(CONF.api.workers)
     LOG.info("Listening on %s port %s with %s workers", CONF.api.listen, CONF.api.port, workers)
-    manager = cotyledon.ServiceManager()
+    manager = cotyledon.ServiceManager(graceful_shutdown_timeout=run.DRAIN)
     manager.add(Worker, workers=workers, args=(shared,))
     manager.run()
     return 0

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-# oslo's libraries say at import that eventlet is on its way out; nothing here uses it.
-warnings.filterwarnings("ignore", message="(?s).*Eventlet is deprecated.*")
+from nova import bus, conf  # isort: skip  (first: it chooses oslo.service's threading back end)
 
-from nova import bus, conf  # noqa: E402, I001  (first: it chooses oslo.service's threading back end)
-import cotyledon  # noqa: E402
-import oslo_messaging as messaging  # noqa: E402
+import cotyledon
+import oslo_messaging as messaging
+
+# Seconds that a service has to finish what it is doing when it is told to stop.
+DRAIN = 90
 
 
 class Service(Protocol):
@@ -35,7 +35,7 @@ def run(name: str, make: Callable[[messaging.RPCTransport, int], Service],
     ``make`` is called in the worker, after the fork, with the bus and the number of the worker.
     """
     conf.load(sys.argv[1:] if argv is None else argv)
-    manager = cotyledon.ServiceManager()
+    manager = cotyledon.ServiceManager(graceful_shutdown_timeout=DRAIN)
     manager.add(_worker(name, make), workers=workers())
     manager.run()
     return 0

@@ -43,8 +43,8 @@ class Runner:
         self.machine = machine
         self._engine = engine
         self._guests = guests
-        self._pool = concurrent.futures.ThreadPoolExecutor(CONF.compute.workers_threads, thread_name_prefix="orders")
-        self._builds = threading.BoundedSemaphore(CONF.max_concurrent_builds or CONF.compute.workers_threads)
+        self._pool = concurrent.futures.ThreadPoolExecutor(CONF.compute.threads, thread_name_prefix="orders")
+        self._builds = threading.BoundedSemaphore(CONF.max_concurrent_builds or CONF.compute.threads)
         self._mutex = threading.Lock()
         self._attempts: collections.OrderedDict[str, int] = collections.OrderedDict()
         self._running: dict[str, int] = {}

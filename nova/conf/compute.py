@@ -28,7 +28,7 @@ OPTIONS = {
         cfg.BoolOpt("force_raw_images", default=False, help="Convert cached images to raw."),
     ],
     "compute": [
-        cfg.IntOpt("workers_threads", default=32, min=1, help="Operations that run on this host at the same time."),
+        cfg.IntOpt("threads", default=32, min=1, help="Operations that run on this host at the same time."),
     ],
     "image_cache": [
         cfg.IntOpt("manager_interval", default=2400, help="Seconds between two cleanings; below 0: never."),

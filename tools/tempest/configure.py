@@ -1,0 +1,76 @@
+"""Writes tempest.conf for the cloud that the OS_* variables name: asks it for images, flavors and a network."""
+
+import json
+import os
+import pathlib
+import re
+import sys
+import urllib.request
+
+FLAVORS = ("m1.nano", "m1.micro")
+# The machine image boots straight from its kernel; the disk image is what ordinary clouds have.
+IMAGES = ("nova-guest-ami", "nova-guest")
+
+
+class Cloud:
+    """Keystone's token and catalog, and GET requests with them."""
+
+    def __init__(self, env):
+        scope = {"project": {"name": env["OS_PROJECT_NAME"], "domain": {"name": env["OS_PROJECT_DOMAIN_NAME"]}}}
+        user = {"name": env["OS_USERNAME"], "password": env["OS_PASSWORD"],
+                "domain": {"name": env["OS_USER_DOMAIN_NAME"]}}
+        self.identity = re.sub(r"/v3/?$", "", env["OS_AUTH_URL"].rstrip("/")) + "/v3"
+        identity = {"methods": ["password"], "password": {"user": user}}
+        headers, answer = ask(f"{self.identity}/auth/tokens", {"Content-Type": "application/json"},
+                              {"auth": {"identity": identity, "scope": scope}})
+        self.token = headers["X-Subject-Token"]
+        self.endpoints = {service["type"]: endpoint["url"].rstrip("/") for service in answer["token"]["catalog"]
+                          for endpoint in service["endpoints"] if endpoint["interface"] == "public"}
+
+    def get(self, service, path):
+        """The decoded answer of a service of this type."""
+        return ask(self.endpoints[service] + path, {"X-Auth-Token": self.token})[1]
+
+
+def ask(url, headers, body=None):
+    """Headers and decoded body of the answer."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers)  # noqa: S310
+    with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
+        return response.headers, json.load(response)
+
+
+def pick(found, names, what):
+    """The ids of the items with these names, in order; of the first two if there are no such."""
+    by_name = {item["name"]: item["id"] for item in found}
+    ids = [by_name[name] for name in names if name in by_name] or list(by_name.values())[:2]
+    if len(ids) < 2:
+        sys.exit(f"tempest needs two {what}; this cloud has {', '.join(by_name) or 'none'}")
+    return ids
+
+
+def main(template, target):
+    env = os.environ
+    cloud = Cloud(env)
+    images = [image for image in cloud.get("image", "/v2/images?status=active")["images"]
+              if image["container_format"] not in ("aki", "ari")]
+    image, image_alt = pick(images, IMAGES, "images")[:2]
+    flavor, flavor_alt = pick(cloud.get("compute", "/flavors")["flavors"], FLAVORS, "flavors")[:2]
+    networks = cloud.get("compute", "/os-networks")["networks"]
+    if not networks:
+        sys.exit("this cloud has no network")
+    values = {
+        "WORKSPACE": str(target.parent.parent), "USERNAME": env["OS_USERNAME"], "PASSWORD": env["OS_PASSWORD"],
+        "PROJECT": env["OS_PROJECT_NAME"], "DOMAIN": env["OS_PROJECT_DOMAIN_NAME"], "AUTH_URL": cloud.identity,
+        "REGION": env.get("OS_REGION_NAME", "RegionOne"), "IMAGE": image, "IMAGE_ALT": image_alt, "FLAVOR": flavor,
+        "FLAVOR_ALT": flavor_alt, "NETWORK": networks[0]["label"],
+        "FILTERS": "ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,"
+                   "ServerGroupAffinityFilter",
+    }
+    text = re.sub(r"@([A-Z_]+)@", lambda match: values[match.group(1)], template.read_text())
+    target.write_text(text)
+    target.chmod(0o600)
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))

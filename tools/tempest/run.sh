@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Runs tempest's tests of the Compute API against a running cloud and compares with the list of expected passes.
+#
+#   source openrc && tools/tempest/run.sh              fails when a test of expected-passes.txt does not pass
+#   tools/tempest/run.sh --update                      rewrites that list
+#   tools/tempest/run.sh REGEX                         only these tests; nothing is compared
+#
+# OS_* variables of an administrator are needed (devstack/stack.sh writes openrc). TEMPEST_DIR keeps the virtual
+# environment and the workspace (default: ~/.cache/nova-tempest), TEMPEST_WORKERS says how many tests run at a time.
+set -euo pipefail
+
+here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+home=${TEMPEST_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/nova-tempest}
+venv=$home/venv
+workspace=$home/workspace
+: "${OS_AUTH_URL:?source the openrc of an administrator first}"
+update='' regex=''
+for argument in "$@"; do
+    case $argument in
+        --update) update=--update ;;
+        -*) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        *) regex=$argument ;;
+    esac
+done
+
+install_tempest() {
+    [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+    cmp -s "$here/requirements.txt" "$venv/installed" && return
+    echo "Installing tempest into $venv"
+    "$venv/bin/pip" install -q -r "$here/requirements.txt"
+    cp "$here/requirements.txt" "$venv/installed"
+}
+
+prepare_workspace() {
+    mkdir -p "$home"
+    [ -d "$workspace/etc" ] || "$venv/bin/tempest" init --name nova --workspace-path "$home/workspaces.yaml" "$workspace"
+    mkdir -p "$workspace/logs" "$workspace/locks"
+    "$venv/bin/python" "$here/configure.py" "$here/tempest.conf.in" "$workspace/etc/tempest.conf"
+}
+
+run_tests() { # ARGUMENTS OF tempest run…; failing tests are judged later
+    cd "$workspace"
+    # TERM from outside has to reach tempest's workers, too.
+    "$venv/bin/tempest" run --concurrency "${TEMPEST_WORKERS:-2}" "$@" || true
+}
+
+install_tempest
+prepare_workspace
+if [ -n "$regex" ]; then
+    run_tests --regex "$regex"
+    "$venv/bin/stestr" last > /dev/null
+else
+    run_tests --include-list "$here/tests.txt"
+    "$venv/bin/stestr" last --subunit | "$venv/bin/python" "$here/results.py" "$here/expected-passes.txt" $update
+fi
