@@ -215,7 +215,8 @@ class Engine:
             action.owner = self.core.name
             step = run.step
             host = run.operation.host_of(step) if step else ""
-            return run, not host or not judge_hosts or services.host_up(connection, host)
+            up = services.host_up(connection, host) if judge_hosts else not services.forced_down(connection, host)
+            return run, not host or up
 
         run, host_up = self.core.db.write(take)
         caller = _context_of(run.action)
@@ -401,8 +402,14 @@ class Engine:
         """Send a host step: at the start of an operation, or once more when a report never came."""
         host = run.operation.host_of(step)
         ctl = ConductorControl(self.core, ctx, run.instance)
-        if step.when_down == "skip" and not self.core.db.read(
-                lambda connection: services.host_up(connection, host)):
+
+        def away(connection: sa.Connection) -> bool:
+            # Silence may end; the word of an operator counts at once.
+            if step.when_down == "skip":
+                return not services.host_up(connection, host)
+            return services.forced_down(connection, host)
+
+        if self.core.db.read(away):
             self._host_lost(ctx, run)
             return
         run.journal.dispatches += 1

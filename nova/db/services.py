@@ -82,6 +82,12 @@ def host_up(connection: sa.Connection, host: str) -> bool:
     return row is not None and shown(row, {}, utcnow()).up
 
 
+def forced_down(connection: sa.Connection, host: str) -> bool:
+    """Did an operator say that the host is down? Then nobody waits for it."""
+    return connection.scalar(sa.select(TABLE.c.id).where(
+        TABLE.c.host == host, TABLE.c.binary == COMPUTE, TABLE.c.forced_down == sa.true())) is not None
+
+
 def compute_exists(connection: sa.Connection, host: str) -> bool:
     return connection.scalar(sa.select(TABLE.c.id).where(
         TABLE.c.host == host, TABLE.c.binary == COMPUTE)) is not None
