@@ -239,6 +239,7 @@ class Engine:
             if run.action.undoing or step.when_down == "skip":
                 self._step_succeeded(ctx, run, last, ctl)
             else:
+                run.action.events = self._opened(run, step)
                 self._step_failed(ctx, run, last, failure_of(exception.HostDown(host=host), host), ctl)
         except exception.StaleReport:
             LOG.info("Action %s went on without us", run.action.uuid)

@@ -45,6 +45,11 @@ def told_scheduler(suite, host, usable):
     wait_for(knows, reason=f"the scheduler knows whether {host} is usable")
 
 
+def nothing_used(suite):
+    with suite.scheduler.fleet.view() as view:
+        return not any(view.num_instances[view.alive]) and not any(view.failed_builds[view.alive])
+
+
 @pytest.fixture
 def server(admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
@@ -75,6 +80,7 @@ def second(suite, admin, flavor, image_id):
     service = ComputeService(suite.transport, host=SECOND)
     service.start()
     told_scheduler(suite, SECOND, True)
+    wait_for(lambda: nothing_used(suite), reason="the scheduler knows that both hosts are empty")
     yield service
     service.machine.driver.behaviour.failure.clear()
     service.machine.driver.behaviour.latency.clear()
@@ -290,6 +296,7 @@ def test_a_build_that_fails_everywhere_says_why(suite, admin, driver, second, fl
 def test_servers_of_one_request_spread_and_move_off_a_host_that_fails(suite, admin, driver, second, flavor, image_id):
     admin.boot(flavor, image_id, min_count=4, max_count=4)
     made = [shown["id"] for shown in admin.get("/servers")["servers"]]
+    assert len(made) == 4
     hosts = [admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] for uuid in made]
     assert sorted(hosts) == sorted([suite.compute.host] * 2 + [SECOND] * 2)
     driver.behaviour.failure["prepare"] = 1.0
@@ -370,6 +377,7 @@ def test_an_action_on_a_host_that_is_down_ends_and_says_so(suite, admin, second,
     told = newest_action(admin, uuid, "stop")
     assert told["message"] == "Error"
     assert told["events"][0]["details"] == f"Compute host {SECOND} stopped responding."
+    wait_for(lambda: admin.server(uuid)["host_status"] == "DOWN")
     with pytest.raises(Failed) as failed:
         admin.action(uuid, "os-getConsoleOutput", {})
     assert failed.value.code == 409

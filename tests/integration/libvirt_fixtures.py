@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import pathlib
 import shutil
@@ -133,11 +134,15 @@ def libvirt_daemon_fixture() -> Iterator[PrivateLibvirt]:
 def guest_image_fixture() -> pathlib.Path:
     """A directory with vmlinuz, initrd.gz, rootfs.img and nova-guest.qcow2.
 
-    NOVA_GUEST_IMAGE names one; else it is built once and kept in the user's cache.
+    NOVA_GUEST_IMAGE names one; else it is built once and kept where guests (user libvirt-qemu) may read it,
+    anew for every version of its sources.
     """
+    sources = ROOT / "tools/guest-image"
+    version = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources.rglob("*")) if path.is_file()))
     given = os.environ.get("NOVA_GUEST_IMAGE")
-    place = pathlib.Path(given or pathlib.Path.home() / ".cache" / "nova-guest-image")
+    place = pathlib.Path(given or f"/var/tmp/nova-guest-image-{version.hexdigest()[:12]}")
     place.mkdir(parents=True, exist_ok=True)
+    place.chmod(0o755)
     with open(place / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (place / "nova-guest.qcow2").exists():

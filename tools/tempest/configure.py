@@ -8,8 +8,8 @@ import sys
 import urllib.request
 
 FLAVORS = ("m1.nano", "m1.micro")
-# The machine image boots straight from its kernel; the disk image is what ordinary clouds have.
-IMAGES = ("nova-guest-ami", "nova-guest")
+# The disk image is what ordinary clouds have; the machine image boots straight from its kernel.
+IMAGES = ("nova-guest", "nova-guest-ami")
 
 
 class Cloud:

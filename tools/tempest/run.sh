@@ -27,7 +27,7 @@ install_tempest() {
     [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
     cmp -s "$here/requirements.txt" "$venv/installed" && return
     echo "Installing tempest into $venv"
-    "$venv/bin/pip" install -q -r "$here/requirements.txt"
+    "$venv/bin/pip" install -r "$here/requirements.txt" > "$home/pip.log" 2>&1 || { tail "$home/pip.log"; exit 1; }
     cp "$here/requirements.txt" "$venv/installed"
 }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import logging
 import os
 import re
 import shutil
@@ -22,8 +21,6 @@ from nova.virt import qemuimg
 from nova.virt.driver import Disks
 from nova.virt.imagecache import format_of
 from nova.virt.libvirt.console import log_path
-
-LOG = logging.getLogger(__name__)
 
 ROOT, SWAP, CONFIG_DRIVE, KERNEL, RAMDISK = "disk", "disk.swap", "disk.config", "kernel", "ramdisk"
 _DELETED = ".deleted"
@@ -136,8 +133,8 @@ def _make_root(path: str, base: str, base_format: str, instance: Instance) -> No
     # a flavor without a root disk takes the image as large as it is
     want = instance.flavor.root_gb * _GIB or have
     if have > want:
-        LOG.warning("The image of server %s has %d bytes, the flavor's disk %d", instance.uuid, have, want)
-        raise exception.FlavorDiskTooSmall
+        raise exception.FlavorDiskTooSmall(
+            f"Flavor's disk is too small for requested image. Flavor disk is {want} bytes, image is {have} bytes.")
     if _is_iso(instance):
         want = have
     qemuimg.create_overlay(path, base, base_format, want)

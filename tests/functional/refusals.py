@@ -1,0 +1,79 @@
+"""What tests of bad requests share: requests that fail, and a look at the rows before and after."""
+
+import contextlib
+
+import pytest
+import sqlalchemy as sa
+
+from nova.db import models
+from tests.functional.client import Client, Failed
+
+NIL = "00000000-0000-0000-0000-000000000000"
+LONG = "x" * 256
+HUGE = "9" * 30
+FIELD = "Invalid input for field/attribute {}."
+UNEXPECTED = "Additional properties are not allowed ('{}' was unexpected)"
+
+# What services write while a test runs has nothing to do with its requests.
+_BACKGROUND = {"services", "compute_nodes", "inventories", "alembic_version"}
+
+
+def rows(suite):
+    """How many rows each table has."""
+    tables = [table for name, table in models.metadata.tables.items() if name not in _BACKGROUND]
+    return suite.conductor.core.db.read(lambda connection: {
+        table.name: connection.scalar(sa.select(sa.func.count()).select_from(table)) for table in tables})
+
+
+@contextlib.contextmanager
+def no_rows(suite):
+    before = rows(suite)
+    yield
+    assert rows(suite) == before
+
+
+def raw(client, method, path, data=None, version="2.96", prefix="/v2.1", **headers):
+    """The answer to a request that a decent client would not send."""
+    sent = {"OpenStack-API-Version": f"compute {version}", "Content-Type": "application/json",
+            **{name.replace("_", "-"): value for name, value in headers.items()}}
+    return client.session.request(method, f"{client.url}{prefix}{path}", data=data, headers=sent, timeout=60)
+
+
+def refused(client, method, path, code, text, body=None, **options):
+    """The request fails with this status and a message with this text."""
+    with pytest.raises(Failed) as failed:
+        client.call(method, path, body, **options)
+    assert (failed.value.code, text) == (code, text if text in (failed.value.message or "") else failed.value.message)
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGRtZGtzbGRrc2xka3NsZGtzbGRrc2xka3NsZGtzbGRr c"
+
+
+@pytest.fixture
+def nothing_left(suite):
+    with no_rows(suite):
+        yield
+
+
+@pytest.fixture(scope="module")
+def shelf(suite, image_id, flavor):
+    """One of everything, of project p: what the requests of these tests are about."""
+    admin = Client(suite.url)
+    old = Client(suite.url, version="2.1")
+    made = {
+        "flavor": flavor, "image": image_id,
+        "group": admin.post("/os-server-groups", {"server_group": {
+            "name": "g", "policy": "affinity"}})["server_group"]["id"],
+        "security_group": old.post("/os-security-groups", {"security_group": {
+            "name": "s", "description": "d"}})["security_group"]["id"],
+        "aggregate": admin.post("/os-aggregates", {"aggregate": {"name": "shelf"}})["aggregate"]["id"],
+    }
+    yield made
+    admin.delete(f"/os-server-groups/{made['group']}")
+    old.delete(f"/os-security-groups/{made['security_group']}")
+    admin.delete(f"/os-aggregates/{made['aggregate']}")
+
+
+@pytest.fixture
+def server(admin, shelf):
+    uuid = admin.boot(shelf["flavor"], shelf["image"])
+    admin.wait(uuid, "ACTIVE")
+    return uuid
