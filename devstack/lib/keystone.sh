@@ -33,13 +33,16 @@ prepare_keystone() {
 	backend = dogpile.cache.memcached
 	memcache_servers = 127.0.0.1:$MEMCACHED_PORT
 	CONF
-    define_service keystone "$(uwsgi_command 2 keystone) --http 127.0.0.1:$KEYSTONE_PORT --http-keepalive --http-auto-chunked" \
+    define_service keystone "$(uwsgi_command keystone) --http 127.0.0.1:$KEYSTONE_PORT --http-keepalive --http-auto-chunked" \
         priority=10 stopsignal=INT "environment=OS_KEYSTONE_CONFIG_DIR=\"$etc\",CONFIG=\"$(digest "$etc")\""
 }
 
-uwsgi_command() { # PROCESSES PACKAGE
-    echo "$VENV/bin/uwsgi --master --processes $1 --enable-threads --thunder-lock --lazy-apps --buffer-size 65535" \
-        "--die-on-term --need-app --disable-logging --pyhome $VENV --module $2.wsgi.api:application"
+uwsgi_command() { # PACKAGE
+    local processes=2
+    # SQLite refuses, and does not queue, a transaction that read before another process wrote: those answers are lost
+    [ "$NOVA_DATABASE" != sqlite ] || processes=1
+    echo "$VENV/bin/uwsgi --master --processes $processes --enable-threads --thunder-lock --lazy-apps --buffer-size 65535" \
+        "--die-on-term --need-app --disable-logging --pyhome $VENV --module $1.wsgi.api:application"
 }
 
 sync_keystone() {

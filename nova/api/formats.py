@@ -54,6 +54,11 @@ def is_uuid(text: object) -> bool:
     return text.lower().replace("-", "") == plain
 
 
+def canonical_ipv6(text: str) -> str:
+    """The shortest spelling of an IPv6 address (RFC 5952). Raises ValueError."""
+    return str(ipaddress.IPv6Address(text))
+
+
 def printable(text: str) -> bool:
     """Characters of the basic plane that are neither controls nor unassigned nor line separators."""
     return all(ord(char) < 0xFFFE and _printable(char) for char in text)

@@ -47,14 +47,14 @@ def refused(client, method, path, code, text, body=None, **options):
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGRtZGtzbGRrc2xka3NsZGtzbGRrc2xka3NsZGtzbGRr c"
 
 
-@pytest.fixture
-def nothing_left(suite):
+@pytest.fixture(name="nothing_left")
+def nothing_left_fixture(suite):
     with no_rows(suite):
         yield
 
 
-@pytest.fixture(scope="module")
-def shelf(suite, image_id, flavor):
+@pytest.fixture(name="shelf", scope="module")
+def shelf_fixture(suite, image_id, flavor):
     """One of everything, of project p: what the requests of these tests are about."""
     admin = Client(suite.url)
     old = Client(suite.url, version="2.1")
@@ -72,8 +72,8 @@ def shelf(suite, image_id, flavor):
     admin.delete(f"/os-aggregates/{made['aggregate']}")
 
 
-@pytest.fixture
-def server(admin, shelf):
+@pytest.fixture(name="server")
+def server_fixture(admin, shelf):
     uuid = admin.boot(shelf["flavor"], shelf["image"])
     admin.wait(uuid, "ACTIVE")
     return uuid

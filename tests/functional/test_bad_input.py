@@ -14,11 +14,11 @@ from tests.functional.refusals import (  # noqa: F401 (fixtures)
     NIL,
     UNEXPECTED,
     no_rows,
-    nothing_left,
+    nothing_left_fixture,
     raw,
     refused,
-    server,
-    shelf,
+    server_fixture,
+    shelf_fixture,
 )
 
 
@@ -207,7 +207,7 @@ def test_an_actions_list_refuses_bad_pages(admin, server):
     ({"host": "no where"}, FIELD.format("host")),
     ({"networks": "some"}, FIELD.format("networks")), ({"networks": [{}]}, "missing 'uuid' or 'port'"),
     ({"networks": {}}, FIELD.format("networks")),
-    ({"networks": [{"uuid": "x"}]}, "networks"),
+    ({"networks": [{"uuid": "x"}]}, FIELD.format("uuid")),
     ({"networks": [{"uuid": NIL}]}, f"Network {NIL} could not be found."),
     ({"networks": [{"port": NIL}]}, "Ports are not supported"),
     ({"networks": [{"uuid": NIL, "fixed_ip": "1.2.3"}]}, FIELD.format("fixed_ip")),

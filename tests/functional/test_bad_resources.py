@@ -16,11 +16,11 @@ from tests.functional.refusals import (  # noqa: F401 (fixtures)
     NIL,
     UNEXPECTED,
     no_rows,
-    nothing_left,
+    nothing_left_fixture,
     raw,
     refused,
-    server,
-    shelf,
+    server_fixture,
+    shelf_fixture,
 )
 
 # --- other people's things ---------------------------------------------------------------------------
@@ -72,8 +72,8 @@ def test_other_projects_things_do_not_exist(suite, shelf, nothing_left):
 def test_names_and_ids_of_others_in_a_create_request_are_not_found(suite, admin, shelf, flavor, image_id, networks):
     admin.post("/os-keypairs", {"keypair": {"name": "private", "public_key": KEY}})
     secret = admin.flavor(**{"os-flavor-access:is_public": False})
-    other = networks.create(context.admin(), Network(uuid=new_uuid(), label="other", cidr="10.99.1.0/24", gateway="", bridge="",
-                                             project_id="p"))
+    other = networks.create(context.admin(), Network(uuid=new_uuid(), label="other", cidr="10.99.1.0/24", gateway="",
+                                                      bridge="", project_id="p"))
     stranger = Client(suite.url, project="strangers", user="s", roles="member,reader")
     server = {"name": "s", "flavorRef": flavor, "imageRef": image_id, "networks": "none"}
     stranger.get("/os-security-groups", version="2.1")  # makes the default group of the project
@@ -189,7 +189,7 @@ def test_a_bad_key_is_refused(admin, nothing_left, values, text):
     ("POST", "/os-aggregates", {"aggregate": {"name": "a", "colour": 1}}, 400, UNEXPECTED.format("colour")),
     ("POST", "/os-aggregates", {"aggregate": {"name": "shelf"}}, 409, "Aggregate shelf already exists."),
     ("GET", "/os-aggregates/nope", None, 400, "Aggregate id must be an integer, not 'nope'."),
-    ("GET", "/os-aggregates/-1", None, 400, "-1"), ("GET", "/os-aggregates/0", None, 404, "Aggregate 0 could not"),
+    ("GET", "/os-aggregates/-1", None, 404, "-1"), ("GET", "/os-aggregates/0", None, 404, "Aggregate 0 could not"),
     ("GET", "/os-aggregates/" + HUGE, None, 404, "could not be found"),
     ("GET", "/os-aggregates/99999999", None, 404, "could not be found"),
     ("DELETE", "/os-aggregates/99999999", None, 404, "could not be found"),
@@ -241,7 +241,8 @@ def test_bad_requests_about_other_things(admin, shelf, nothing_left, method, pat
     ("POST", "/os-security-group-rules", {"security_group_rule": {}}, 400, "parent_group_id"),
     ("POST", "/os-security-group-rules", {"security_group_rule": {"parent_group_id": NIL}}, 404, NIL),
     *(("POST", "/os-security-group-rules", {"security_group_rule": {
-        "parent_group_id": "{security_group}", "ip_protocol": "tcp", "from_port": 1, "to_port": 2, **values}}, 400, text)
+        "parent_group_id": "{security_group}", "ip_protocol": "tcp", "from_port": 1, "to_port": 2, **values}},
+       400, text)
       for values, text in [
           ({"ip_protocol": "carrier-pigeon"}, "carrier-pigeon"), ({"ip_protocol": 7}, "ip_protocol"),
           ({"from_port": "x"}, "from_port"), ({"from_port": 3}, ""), ({"from_port": -5}, "port"),

@@ -48,7 +48,7 @@ class Cluster:
 
     def __init__(self, transport_url: str, database_url: str | None = None, *, computes: int = 1, conductors: int = 2,
                  schedulers: int = 2, options: Options | None = None, host_prefix: Sequence[str] = (),
-                 parent: str = "/tmp") -> None:  # noqa: S108
+                 parent: str = "/tmp") -> None:
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cluster-", dir=parent))
         self.directory.chmod(0o755)  # guests run as another user
         self.config = self.directory / "nova.conf"

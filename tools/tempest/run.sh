@@ -25,10 +25,16 @@ done
 
 install_tempest() {
     [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-    cmp -s "$here/requirements.txt" "$venv/installed" && return
+    local wanted
+    wanted=$(cat "$here/requirements.txt" "$here"/plugin/*/*.py | sha256sum)
+    [ "$(cat "$venv/installed" 2> /dev/null)" = "$wanted" ] && return
     echo "Installing tempest into $venv"
-    "$venv/bin/pip" install -r "$here/requirements.txt" > "$home/pip.log" 2>&1 || { tail "$home/pip.log"; exit 1; }
-    cp "$here/requirements.txt" "$venv/installed"
+    # pip builds in a copy: nothing is left in this tree.
+    cp -r "$here/plugin" "$venv/plugin-source"
+    "$venv/bin/pip" install -r "$here/requirements.txt" "$venv/plugin-source" > "$home/pip.log" 2>&1 ||
+        { tail "$home/pip.log"; exit 1; }
+    rm -rf "$venv/plugin-source"
+    echo "$wanted" > "$venv/installed"
 }
 
 prepare_workspace() {

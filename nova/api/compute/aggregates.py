@@ -63,9 +63,10 @@ _ONE = Object({"aggregate": AGGREGATE})
 
 def _id(req: Request) -> int:
     ident = req.params["id"]
-    if not ident.isdecimal():
+    # A negative number is an id that no aggregate has.
+    if not ident.removeprefix("-").isdecimal():
         raise exception.Invalid(f"Aggregate id must be an integer, not '{ident}'.")
-    if len(ident) > 18:
+    if len(ident) > 18 or ident.startswith("-"):
         raise exception.AggregateNotFound(aggregate_id=ident)
     return int(ident)
 

@@ -7,6 +7,7 @@ from typing import Any
 from nova import policies
 from nova.api.compute import servers_schemas, servers_view
 from nova.api.fields import Object, Query
+from nova.api.formats import canonical_ipv6
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.objects.instance import Instance
@@ -66,6 +67,8 @@ def update(req: Request) -> dict[str, Any]:
     """Change a server's name, description, hostname or addresses."""
     authorize(req, "os_compute_api:servers:update")
     changes = {_COLUMNS[name]: value for name, value in req.body["server"].items()}
+    if "access_ip_v6" in changes:
+        changes["access_ip_v6"] = canonical_ipv6(changes["access_ip_v6"])
     server = get(req) if not changes else req.clients.servers.update(
         req.ctx, server_id(req), changes, project_id=req.scope)
     look = servers_view.Look(req, precise_addresses=req.version >= 75)

@@ -11,7 +11,7 @@ from nova import exception, image
 from nova.api.compute import servers_schemas
 from nova.api.compute.servers_devices import devices_of
 from nova.api.fields import LINKS, STRING, Array, Field, Object, is_true
-from nova.api.formats import is_uuid
+from nova.api.formats import canonical_ipv6, is_uuid
 from nova.api.request import Request, Response, whole
 from nova.api.router import accepts
 from nova.conf import CONF
@@ -83,7 +83,7 @@ def _request(req: Request, wanted: Mapping[str, Any], hints: dict[str, Any]) -> 
         config_drive=is_true(wanted.get("config_drive")),
         disk_config=wanted.get("OS-DCF:diskConfig", "AUTO"),
         access_ip_v4=wanted.get("accessIPv4"),
-        access_ip_v6=wanted.get("accessIPv6"),
+        access_ip_v6=canonical_ipv6(wanted["accessIPv6"]) if "accessIPv6" in wanted else None,
         availability_zone=zone,
         forced_host=host,
         forced_node=node,

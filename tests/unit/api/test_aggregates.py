@@ -81,7 +81,7 @@ def test_an_action_that_makes_no_sense(api, aggregates, body):
     assert not aggregates.calls
 
 
-@pytest.mark.parametrize(("ident", "status"), [("a", 400), ("1.5", 400), ("-1", 400), ("9" * 30, 404)])
+@pytest.mark.parametrize(("ident", "status"), [("a", 400), ("1.5", 400), ("--1", 400), ("-1", 404), ("9" * 30, 404)])
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_ids_are_integers(api, aggregates, method, ident, status):
     assert api(method, f"/v2.1/os-aggregates/{ident}").error[1] == status

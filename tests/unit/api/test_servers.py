@@ -403,6 +403,14 @@ def test_update(api, conductor):
                                          "hostname": "n", "pinned_availability_zone": None})
 
 
+def test_an_ipv6_address_is_kept_in_its_canonical_form(api, conductor, images):
+    address = {"accessIPv6": "0000:0000:0000:0000:0000:BABE:220.12.22.2"}
+    api.post("/v2.1/servers", body(**address))
+    assert conductor.last[1].access_ip_v6 == "::babe:dc0c:1602"
+    api("PUT", "/v2.1/servers/uuid", {"server": address})
+    assert conductor.last == ("update", {"access_ip_v6": "::babe:dc0c:1602"})
+
+
 def test_an_empty_update_changes_nothing(api, conductor):
     assert api("PUT", "/v2.1/servers/uuid", {"server": {}}).status == 200
     assert [name for name, _ in conductor.calls] == ["get"]

@@ -1,0 +1,1 @@
+"""No tests of its own."""
