@@ -51,17 +51,6 @@ def test_a_body_that_cannot_be_read_is_refused(suite, admin, nothing_left, data,
     assert text is None or text in fault["message"]
 
 
-@pytest.mark.parametrize(("version", "code"), [
-    ("2.105", 406), ("2.0", 406), ("3.1", 406), ("1.1", 406), ("2." + HUGE, 406),
-    ("2", 400), ("2.01", 400), ("abc", 400), ("2.1.1", 400), ("-2.1", 400), ("2.x", 400), ("\N{DIGIT TWO}.1x", 400),
-    ("2." + "9" * 5000, 406),
-])
-def test_a_version_that_does_not_exist_is_refused(admin, version, code):
-    answer = raw(admin, "GET", "/servers", version=version)
-    assert answer.status_code == code, answer.text
-    assert version[:100] in next(iter(answer.json().values()))["message"]
-
-
 @pytest.mark.parametrize(("method", "path"), [
     ("GET", "/nothing"), ("GET", "/servers/x/y/z"), ("POST", "/servers/detail/x"), ("PATCH", "/servers"),
     ("DELETE", "/servers"), ("PUT", "/flavors"), ("GET", "/servers//metadata"), ("GET", "/%00"), ("GET", "/%ff%fe"),
