@@ -17,8 +17,6 @@ class Periodic:
         self._function = function
         self._wake = threading.Event()
         self._stopped = threading.Event()
-        self._free = threading.Event()
-        self._free.set()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -28,17 +26,9 @@ class Periodic:
         """Do it now rather than later."""
         self._wake.set()
 
-    def pause(self) -> None:
-        """Do nothing until :meth:`go_on` (tests that count messages)."""
-        self._free.clear()
-
-    def go_on(self) -> None:
-        self._free.set()
-
     def stop(self) -> None:
         """Returns when the thread has ended (a call under way finishes first)."""
         self._stopped.set()
-        self._free.set()
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
@@ -52,4 +42,3 @@ class Periodic:
                             exc_info=LOG.isEnabledFor(logging.DEBUG))
             self._wake.wait(self._interval)
             self._wake.clear()
-            self._free.wait()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from oslo_context import context
 from oslo_db import exception as db_exception
 from oslo_db.sqlalchemy import exc_filters
 
@@ -141,15 +142,22 @@ def _regexp(pattern: str, value: str | None) -> bool:
 
 
 class StatementCounter:
-    """Counts the statements that a database runs (tests assert the counts)."""
+    """Notes the statements that a database runs, by the request they are run for (tests assert counts)."""
 
     def __init__(self, database: Database) -> None:
-        self.statements: list[str] = []
+        self._noted: list[tuple[str | None, str]] = []
         sa.event.listen(database.engine, "before_cursor_execute", self._note)
 
     def _note(self, _connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        self.statements.append(statement)
+        current = context.get_current()
+        if not statement.startswith("BEGIN"):
+            self._noted.append((current.request_id if current else None, statement))
 
     def take(self) -> list[str]:
-        taken, self.statements = self.statements, []
-        return taken
+        """All statements since the last time."""
+        taken, self._noted = self._noted, []
+        return [statement for _request_id, statement in taken]
+
+    def of(self, request_id: str) -> list[str]:
+        """The statements of one request, in the order they ran."""
+        return [statement for noted, statement in self._noted if noted == request_id]

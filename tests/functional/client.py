@@ -31,6 +31,7 @@ class Client:
         self.project = project
         self.version = version
         self.session = requests.Session()
+        self.request_id = None
         self.session.headers.update({
             "X-Auth-Token": f"{user}:{project}", "X-User-Id": user, "X-Project-Id": project, "X-Roles": roles})
 
@@ -38,6 +39,7 @@ class Client:
         headers = {"OpenStack-API-Version": f"compute {version or self.version}"}
         response = self.session.request(
             method, f"{self.url}/v2.1{path}", json=body, headers=headers, params=query or None, timeout=60)
+        self.request_id = response.headers.get("x-openstack-request-id")
         if expect is not None:
             assert response.status_code == expect, f"{response.status_code} {response.text}"
         elif response.status_code >= 400:

@@ -56,11 +56,14 @@ def main(template, target):
               if image["container_format"] not in ("aki", "ari")]
     image, image_alt = pick(images, IMAGES, "images")[:2]
     flavor, flavor_alt = pick(cloud.get("compute", "/flavors")["flavors"], FLAVORS, "flavors")[:2]
+    network = next(iter(cloud.get("compute", "/os-networks")["networks"]), None)
+    if network is None:
+        sys.exit("tempest needs a network; this cloud has none (nova-manage network create)")
     values = {
         "WORKSPACE": str(target.parent.parent), "USERNAME": env["OS_USERNAME"], "PASSWORD": env["OS_PASSWORD"],
         "PROJECT": env["OS_PROJECT_NAME"], "DOMAIN": env["OS_PROJECT_DOMAIN_NAME"], "AUTH_URL": cloud.identity,
         "REGION": env.get("OS_REGION_NAME", "RegionOne"), "IMAGE": image, "IMAGE_ALT": image_alt, "FLAVOR": flavor,
-        "FLAVOR_ALT": flavor_alt,
+        "FLAVOR_ALT": flavor_alt, "NETWORK": network["label"], "NETWORK_ID": network["id"],
         "FILTERS": "ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,"
                    "ServerGroupAffinityFilter",
     }
