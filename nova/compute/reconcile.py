@@ -109,7 +109,9 @@ class Reconciler:
     def _remove_strangers(self, ctx: context.RequestContext) -> None:
         """Guests here that belong elsewhere or to nobody, and files that belong to nobody.
 
-        Files of a server on another host are left alone: the directory may be shared storage.
+        Files of a server on another host are left alone: the directory may be shared storage. What
+        is left of a server without a host is nobody's (a build that failed while this host could not
+        clear up).
         """
         driver = self.machine.driver
         guests = {guest.uuid for guest in driver.guests()}
@@ -118,7 +120,7 @@ class Reconciler:
             page = uuids[start:start + _PAGE]
             known = self._guests.known(ctx, page)
             for uuid in page:
-                stray = known.get(uuid) != self.machine.name if uuid in guests else uuid not in known
+                stray = known.get(uuid) != self.machine.name if uuid in guests else known.get(uuid) is None
                 if stray and not self._runner.busy(uuid):
                     LOG.warning("[instance: %s] What is left of it belongs to no server of this host: removed", uuid)
                     driver.remove_leftovers(uuid)

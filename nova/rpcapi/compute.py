@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nova.bus import Interface, call, cast
+from nova.bus import Interface, call, cast, slow_call
 from nova.context import RequestContext
 from nova.objects.compute import Diagnostics, GuestStatus
 from nova.objects.instance import Instance, StepOrder
@@ -18,11 +18,11 @@ class Compute(Interface):
     def run(self, ctx: RequestContext, order: StepOrder) -> None:
         """Run a step of an operation, and the steps after it that belong to the same host."""
 
-    @call
+    @slow_call(15)
     def console_output(self, ctx: RequestContext, instance: Instance, lines: int | None = None) -> str:
         """The last ``lines`` of the serial console log (None: all that is kept)."""
 
-    @call
+    @slow_call(15)
     def diagnostics(self, ctx: RequestContext, instance: Instance) -> Diagnostics: ...
 
     @call
