@@ -292,11 +292,11 @@ def test_libvirtd_that_stays_away_is_an_error_with_the_cause(room: Room, good: s
     wait_for(lambda: room.domains() == [uuid], 30, "only the good server's domain is there")
     room.admin.action(uuid, "pause")
     room.admin.wait(uuid, "PAUSED", seconds=30)
-    # what could not be cleared up then goes with the server, at the next comparison
-    room.admin.delete(f"/servers/{failed}")
-    room.admin.wait_gone(failed)
+    # what could not be cleared up then goes at the next comparison
     room.suite.compute.reconciler.compare()
     assert room.guest_files() == [uuid]
+    room.admin.delete(f"/servers/{failed}")
+    room.admin.wait_gone(failed)
 
 
 def test_a_compute_that_is_stopped_in_the_middle_of_boots(room: Room, good: str) -> None:
