@@ -17,6 +17,7 @@ from nova.conf import CONF
 from nova.objects.compute import Diagnostics, GuestStatus
 from nova.objects.instance import Instance, StepOrder
 from nova.objects.network import FilterRule
+from nova.operations.base import context_of
 from nova.periodic import Periodic
 from nova.rpcapi import COMPUTE, compute, engine
 from nova.virt.driver import Driver
@@ -77,7 +78,7 @@ class ComputeService:
         bus.patiently(lambda: self.reconciler.start(ctx), "a conductor")
         # Before the queue is read: what is resumed has newer attempts than what waits there.
         for order in bus.patiently(lambda: self._engine.resume(ctx, self.host), "a conductor"):
-            self.runner.submit(_context_of(order), order)
+            self.runner.submit(context_of(order.action), order)
         self._server = bus.serve(self._transport, COMPUTE, self.host, [(compute.Compute, self)])
         bus.patiently(self.report_nodes, "a conductor")
         for thread in self.periodic:
@@ -139,10 +140,3 @@ class ComputeService:
 
     def _clean_images(self) -> None:
         self.machine.cache.clean(set(self.machine.driver.used_images()))
-
-
-def _context_of(order: StepOrder) -> context.RequestContext:
-    """The context of whoever asked for the action of an order that is resumed."""
-    action = order.action
-    return context.RequestContext(request_id=action.request_id, user_id=action.user_id,
-                                  project_id=action.project_id, overwrite=False)

@@ -11,7 +11,8 @@ import sqlalchemy as sa
 
 from nova import context, exception
 from nova.conductor import addresses
-from nova.conductor.engine import Engine, Run
+from nova.conductor.engine import Engine
+from nova.conductor.run import Run
 from nova.conf import CONF
 from nova.db import (
     actions,

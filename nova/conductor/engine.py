@@ -18,14 +18,15 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.control import ConductorControl, converted
 from nova.conductor.core import Core
+from nova.conductor.run import Run, owner_of
 from nova.conf import CONF
 from nova.db import actions, instances, security_groups, services
 from nova.objects import states
-from nova.objects.action import Action, Event, Failure
+from nova.objects.action import Action, Failure
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance, StepOrder, StepReport
 from nova.operations import REGISTRY
-from nova.operations.base import CONDUCTOR, Journal, Operation, Step, check, journal
+from nova.operations.base import CONDUCTOR, Journal, Operation, Step, check, context_of
 from nova.operations.failures import failure_of
 
 LOG = logging.getLogger(__name__)
@@ -36,24 +37,6 @@ _MAX_DISPATCHES = 10
 # How often a conductor step is tried again because a service it needs did not answer.
 _MAX_ATTEMPTS = 20
 _PAUSE = 3
-
-
-class Run:
-    """One action in the hands of this conductor."""
-
-    def __init__(self, action: Action, instance: Instance) -> None:
-        self.action = action
-        self.instance = instance
-        self.journal: Journal = journal(action)
-        self.operation: Operation = REGISTRY[action.operation or ""](instance, self.journal.data)
-
-    @property
-    def step(self) -> Step | None:
-        return self.operation.step_named(self.action.step) if self.action.step else None
-
-    def payload(self) -> dict[str, Any]:
-        self.journal.data = msgspec.to_builtins(self.operation.data)
-        return msgspec.to_builtins(self.journal)  # type: ignore[no-any-return]
 
 
 class Engine:
@@ -151,7 +134,7 @@ class Engine:
         step = run.operation.step_named(report.step)
 
         def write(connection: sa.Connection) -> None:
-            actions.update(connection, run.action, step=step.name, events=self._opened(run, step),
+            actions.update(connection, run.action, step=step.name, events=run.opened(step),
                            lease_until=self._lease())
             if step.task_state and not run.action.undoing:
                 instances.update(connection, run.instance.uuid, {"task_state": step.task_state})
@@ -219,7 +202,7 @@ class Engine:
             return run, not host or up
 
         run, host_up = self.core.db.write(take)
-        caller = _context_of(run.action)
+        caller = context_of(run.action)
         LOG.info("[instance: %s] Took over %s at step %s (attempt %d)", run.instance.uuid, action.action,
                  action.step, action.attempt)
         if not host_up:
@@ -239,7 +222,7 @@ class Engine:
             if run.action.undoing or step.when_down == "skip":
                 self._step_succeeded(ctx, run, last, ctl)
             else:
-                run.action.events = self._opened(run, step)
+                run.action.events = run.opened(step)
                 self._step_failed(ctx, run, last, failure_of(exception.HostDown(host=host), host), ctl)
         except exception.StaleReport:
             LOG.info("Action %s went on without us", run.action.uuid)
@@ -382,10 +365,10 @@ class Engine:
         if host and not run.action.undoing and step.task_state:
             ctl.set(task_state=step.task_state)
         run.journal.dispatches = 1 if host else 0
-        closed = self._closed(run, done, failure)
+        closed = run.closed(done, failure)
 
         def write(connection: sa.Connection) -> StepOrder | None:
-            run.action.events = self._opened(run, step, closed) if not run.action.undoing else closed
+            run.action.events = run.opened(step, closed) if not run.action.undoing else closed
             self._write(connection, run, step, host)
             ctl.apply(connection)
             return self._order(connection, run, step, run.action.attempt + 1) if host else None
@@ -425,7 +408,7 @@ class Engine:
             return
 
         def write(connection: sa.Connection) -> StepOrder:
-            run.action.events = self._opened(run, step)
+            run.action.events = run.opened(step)
             self._write(connection, run, step, host)
             return self._order(connection, run, step, run.action.attempt + 1)
 
@@ -460,7 +443,7 @@ class Engine:
         else:
             run.operation.failed(ctl, failure)
         now = utcnow()
-        events = self._closed(run, run.step, failure, at_end=True)
+        events = run.closed(run.step, failure, at_end=True)
 
         def write(connection: sa.Connection) -> None:
             actions.update(
@@ -479,41 +462,3 @@ class Engine:
 
     def _lease(self) -> datetime.datetime:
         return utcnow() + datetime.timedelta(seconds=CONF.conductor.lease)
-
-    # --- events ------------------------------------------------------------------------------------
-    def _opened(self, run: Run, step: Step, events: list[Event] | None = None) -> list[Event]:
-        """The events with the step's one open."""
-        events = list(run.action.events if events is None else events)
-        name = step.event
-        if name is None or any(event.event == name and event.finish_time is None for event in events):
-            return events
-        return [*events, Event(event=name, start_time=utcnow(), host=run.operation.host_of(step) or None)]
-
-    def _closed(self, run: Run, step: Step | None, failure: Failure | None, at_end: bool = False) -> list[Event]:
-        """The events after ``step`` ended: an event stays open while the next step shares its name."""
-        if failure is not None and step is not None and step.place == CONDUCTOR and not run.action.events:
-            name = step.event or "conductor_schedule_and_build_instances"
-            start = run.action.start_time
-            return [Event(event=name, start_time=start, finish_time=utcnow(), result="Error",
-                          traceback=failure.details, details=failure.message)]
-        if failure is None and not at_end and not run.action.undoing:
-            return list(run.action.events)
-        closed = []
-        for event in run.action.events:
-            if event.finish_time is None:
-                event = msgspec.structs.replace(
-                    event, finish_time=utcnow(), result="Error" if failure else "Success",
-                    traceback=failure.details if failure else None, details=failure.message if failure else None)
-            closed.append(event)
-        return closed
-
-
-def owner_of(host: str) -> str:
-    """The name under which a compute host holds leases."""
-    return f"compute@{host}"
-
-
-def _context_of(action: Action) -> context.RequestContext:
-    """The context of whoever asked for the action, for a run that goes on without the request."""
-    return context.RequestContext(request_id=action.request_id, user_id=action.user_id, project_id=action.project_id,
-                                  overwrite=False)

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
-from nova import exception
+from nova import context, exception
 from nova.objects.action import Action, Failure
 from nova.objects.base import Object
 from nova.objects.instance import Instance
@@ -215,3 +215,9 @@ def _check_state(rules: Rules, instance: Instance, attr: str, state: str | None,
 
 def journal(action: Action) -> Journal:
     return msgspec.convert(action.payload, Journal)
+
+
+def context_of(action: Action) -> context.RequestContext:
+    """The context of whoever asked for the action, for a run that goes on without the request."""
+    return context.RequestContext(request_id=action.request_id, user_id=action.user_id, project_id=action.project_id,
+                                  overwrite=False)

@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import sqlalchemy as sa
-
 from nova import context, exception
 from nova.cmd.manage import common
 from nova.conductor.core import Core
@@ -86,9 +84,9 @@ def _compare(core: Core, host: str, running: dict[str, int]) -> Iterable[Finding
             yield Finding("guest", uuid, f"does not exist on {host}, though its server is {instance.vm_state}")
 
 
-def _page(connection: sa.Connection, host: str, marker: str | None) -> list[Instance]:
+def _page(connection: Any, host: str, marker: str | None) -> list[Instance]:
     return instances.on_host(connection, host, _PAGE, marker)
 
 
-def _reap(_connection: sa.Connection, core: Core, host: str, uuid: str) -> None:
+def _reap(_connection: Any, core: Core, host: str, uuid: str) -> None:
     core.compute_at(host).reap(context.admin(), uuid)
