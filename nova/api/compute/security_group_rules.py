@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from nova import exception
+from nova.api import formats
 from nova.api.compute import security_groups
 from nova.api.fields import ANY, UUID, Field, Object, Plain
 from nova.api.request import Request
@@ -68,9 +69,11 @@ def _number(wanted: dict[str, Any], name: str) -> int | None:
 def delete(req: Request) -> None:
     """Delete a rule."""
     shown = req.params["id"]
+    if not formats.is_uuid(shown):
+        raise exception.Invalid(f"Rule id should be uuid, not '{shown}'.")
     ident = security_groups.inner_id(shown)
     if ident is None:
-        raise exception.Invalid(f"Rule id should be uuid, not '{shown}'.")
+        raise exception.SecurityGroupRuleNotFound(rule_id=shown)
     try:
         req.clients.security_groups.delete_rule(req.ctx, ident, req.scope)
     except exception.SecurityGroupRuleNotFound:

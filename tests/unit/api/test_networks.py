@@ -177,3 +177,4 @@ def test_a_rule_is_deleted(api, groups):
     groups.answers["delete_rule"] = exception.SecurityGroupRuleNotFound(rule_id=5)
     assert api("DELETE", f"{path}/{FIVE}").error == ("itemNotFound", 404, f"Security group rule {FIVE} not found.")
     assert api("DELETE", f"{path}/5").error[1] == 400
+    assert api("DELETE", f"{path}/4abc093b-49f5-48d8-8024-8d779cababbe").error[1] == 404
