@@ -62,10 +62,3 @@ def test_nothing_is_left_for_later():
     found = [f"{path.relative_to(ROOT)}:{number}" for path in SOURCES
              for number, line in enumerate(path.read_text().splitlines(), 1) if marker.search(line)]
     assert not found
-
-
-def test_no_file_knows_the_machine_it_was_written_on():
-    documents = [*(ROOT / "doc").rglob("*.md"), *(ROOT / "etc").rglob("*"), *ROOT.glob("*.md"), *SOURCES]
-    marker = re.compile(r"(?<![\w.$}])/work/\w")
-    found = [str(path.relative_to(ROOT)) for path in documents if path.is_file() and marker.search(path.read_text())]
-    assert not found
