@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,11 @@ from tests.integration.rabbit import Rabbit, start_rabbitmq
 def rabbitmq() -> Iterator[Rabbit]:
     with start_rabbitmq() as rabbit:
         yield rabbit
+
+
+def pytest_sessionstart() -> None:
+    """Whoever ends the tests ends the servers that they started: SIGTERM runs the fixtures' ends, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
