@@ -45,6 +45,8 @@ def load(argv: Sequence[str], conf: cfg.ConfigOpts = CONF, default_files: Sequen
     results, so logs go to standard error, and only warnings unless debug is set.
     """
     register(conf)
+    # Options of the command line are refused once one was read; this one is read anew.
+    conf.clear()
     if "debug" not in conf:
         log.register_options(conf)
     if command:

@@ -56,19 +56,23 @@ class Server:
     def restart(self) -> None:
         """Start it again after :meth:`kill`, on the same data and port."""
         self.process = _launch(self.command, self.user, self.log)
-        self.wait()
+        # PostgreSQL's other processes notice the end of the first one a moment later; until then it refuses.
+        self.wait(again=True)
 
-    def wait(self) -> None:
-        """Returns when the server answers."""
+    def wait(self, again: bool = False) -> None:
+        """Returns when the server answers; ``again`` starts it again while it ends by itself."""
         deadline = time.monotonic() + _WAIT
         while True:
             try:
                 self._run("SELECT 1")
                 return
             except sa.exc.DBAPIError:
-                if self.process.poll() is not None or time.monotonic() > deadline:
+                ended = self.process.poll() is not None
+                if time.monotonic() > deadline or (ended and not again):
                     pytest.fail(f"{self.kind} does not answer:\n{self.log.read_text()[-3000:]}")
                 time.sleep(0.1)
+                if ended:
+                    self.process = _launch(self.command, self.user, self.log)
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGINT if self.kind == "postgresql" else signal.SIGTERM)
