@@ -5,15 +5,23 @@ from __future__ import annotations
 import base64
 import logging
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
+import amqp
+import kombu.exceptions
 import oslo_messaging as messaging
 
 from nova import context, exception
 from nova.bus import interface, transport
 
 LOG = logging.getLogger(__name__)
+
+# How often a broker that cannot be reached is tried again before the sender is told: a few seconds, not for ever.
+_RETRIES = 2
+_UNREACHABLE = (messaging.MessagingTimeout, messaging.MessageDeliveryFailure, messaging.MessageUndeliverable,
+                kombu.exceptions.KombuError, amqp.AMQPError, OSError)
 
 R = TypeVar("R")
 I = TypeVar("I", bound=interface.Interface)  # noqa: E741
@@ -51,7 +59,8 @@ class _Proxy(Generic[I]):
         target = messaging.Target(topic=declared.topic, namespace=declared.namespace, version="1.0", server=host)
         self._client = messaging.get_rpc_client(bus, target, serializer=transport.ContextSerializer())
         # Nobody listening is told at once, not by a timeout.
-        self._certain = self._client.prepare(transport_options=messaging.TransportOptions(at_least_once=True))
+        self._certain = self._client.prepare(
+            retry=_RETRIES, transport_options=messaging.TransportOptions(at_least_once=True))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = self.declared.methods().get(name)
@@ -70,6 +79,7 @@ class _Proxy(Generic[I]):
         transport.SENT.add(f"{self.declared.namespace}.{method.name}", 2 if method.kind == "call" else 1)
         try:
             if method.kind == "call":
+                _reach(self.bus)
                 asked = self._certain.prepare(timeout=method.timeout) if method.timeout else self._certain
                 return _answer(method, asked.call(ctx, method.name, p=payload))
             if method.kind == "fanout":
@@ -77,10 +87,20 @@ class _Proxy(Generic[I]):
                 self._client.prepare(fanout=True, retry=1).cast(ctx, method.name, p=payload)
             else:
                 self._certain.cast(ctx, method.name, p=payload)
-        except (messaging.MessagingTimeout, messaging.MessageDeliveryFailure, messaging.MessageUndeliverable,
-                OSError) as error:
+        except _UNREACHABLE as error:
             raise exception.ServiceUnavailable(
                 f"No answer from {self.declared.topic} to {method.name}: {type(error).__name__}.") from error
+
+
+_REACHED: weakref.WeakSet[messaging.RPCTransport] = weakref.WeakSet()
+
+
+def _reach(bus: messaging.RPCTransport) -> None:
+    """Fail if there is no broker: the first call makes the queue for answers, and would wait for one without end."""
+    if bus not in _REACHED:
+        nobody = messaging.get_rpc_client(bus, messaging.Target(topic="nobody"))
+        nobody.prepare(retry=_RETRIES).cast({}, "nothing")
+        _REACHED.add(bus)
 
 
 def _answer(method: interface.Method, reply: dict[str, Any]) -> Any:

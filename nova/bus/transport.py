@@ -47,10 +47,17 @@ class Counter:
 
 SENT = Counter()
 
+# The most seconds between two attempts to reach a lost broker again.
+_RECONNECT = 5
+
 
 def connect(conf: cfg.ConfigOpts) -> messaging.RPCTransport:
     """A transport for this process.
 
     Never connect before a fork: children that share a connection read each other's answers.
     """
-    return messaging.get_rpc_transport(conf)
+    transport = messaging.get_rpc_transport(conf)
+    if "oslo_messaging_rabbit" in conf:
+        # Everybody is back soon after the broker is.
+        conf.set_default("rabbit_interval_max", _RECONNECT, group="oslo_messaging_rabbit")
+    return transport

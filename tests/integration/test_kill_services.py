@@ -50,6 +50,13 @@ def try_boot(nova: Cluster, name: str) -> str | None:
     return str(response.json()["server"]["id"]) if response.status_code == 202 else None
 
 
+def refuses(nova: Cluster) -> bool:
+    try:
+        return nova.api.request("GET", "/servers", timeout=15).status_code == 503
+    except requests.ConnectionError:
+        return False  # it does not listen yet
+
+
 def storm(nova: Cluster, disturb: Callable[[], None], before: int = 24, during: int = 8) -> list[str]:
     """Ask for servers, ``disturb`` when some of them run and some do not, and ask for more meanwhile.
 
@@ -96,8 +103,13 @@ def test_builds_survive_killed_services(nova: Cluster, names: tuple[str, ...]) -
 
 
 def test_builds_survive_a_killed_broker(nova: Cluster, rabbitmq: Rabbit) -> None:
+    """Meanwhile requests are refused soon, by an API that has just started, too, rather than left to wait."""
     def disturb() -> None:
         rabbitmq.kill()
+        assert nova.api.request("GET", "/servers", timeout=15).status_code == 503
+        nova.kill("api")
+        nova.start("api")
+        eventually(lambda: refuses(nova), 20, "the API that has just started refuses")
         rabbitmq.start()
 
     settles(nova, storm(nova, disturb))
