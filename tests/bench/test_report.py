@@ -1,0 +1,92 @@
+"""What the benchmark says about its numbers."""
+
+import json
+
+import pytest
+
+from tools.bench import report
+from tools.bench.__main__ import parse
+
+GOOD = {
+    "boots_per_s": 50.0, "cpu_ms_per_boot": 30.0, "messages_per_boot": 7.2, "statements_per_boot": 19.0,
+    "post_p50_ms": 50.0, "get_server_ms": 4.0, "get_server_rps": 400.0, "list_1000_ms": 90.0,
+    "select_1_of_10000_ms": 0.5, "select_1000_on_10000_ms": 60.0, "boot_cost_growth": 1.1,
+    "rss_mb": {"api": 70.0, "conductor": 75.0, "scheduler": 60.0, "compute": 50.0},
+    "start_s": {"api": 0.5, "conductor": 0.6, "scheduler": 0.5, "compute": 0.4}}
+
+
+def lines(text, containing):
+    return [line for line in text.splitlines() if containing in line]
+
+
+def test_every_target_is_met_by_good_numbers():
+    table = report.table(GOOD)
+    assert "NOT MET" not in table
+    assert f"{len(report.TARGETS)} of {len(report.TARGETS)} measured targets are met." in table
+
+
+@pytest.mark.parametrize(("name", "value", "row"), [
+    ("boots_per_s", 39.9, "boots/s"),
+    ("cpu_ms_per_boot", 45.1, "CPU per boot"),
+    ("messages_per_boot", 10.5, "bus messages"),
+    ("statements_per_boot", 31.0, "SQL statements"),
+    ("post_p50_ms", 61.0, "POST /servers"),
+    ("get_server_ms", 6.1, "GET /servers/{id} alone"),
+    ("get_server_rps", 249.0, "GET /servers/{id}, 8 clients"),
+    ("list_1000_ms", 121.0, "GET /servers/detail"),
+    ("select_1_of_10000_ms", 5.1, "select 1 of"),
+    ("select_1000_on_10000_ms", 251.0, "select 1,000 on"),
+    ("boot_cost_growth", 1.21, "boot cost"),
+    ("rss_mb", {**GOOD["rss_mb"], "scheduler": 80.5}, "resident memory: scheduler"),
+    ("start_s", {**GOOD["start_s"], "compute": 1.6}, "start until ready: compute"),
+])
+def test_a_number_beyond_its_target_is_said_to_be(name, value, row):
+    table = report.table({**GOOD, name: value})
+    assert [line for line in table.splitlines() if "NOT MET" in line] == lines(table, row)
+
+
+def test_what_was_not_measured_is_neither_met_nor_missed():
+    table = report.table({"messages_per_boot": 7.2, "statements_per_boot": None})
+    assert "1 of 1 measured targets are met." in table
+    assert "NOT MET" not in table
+
+
+def test_a_busy_machine_is_mentioned():
+    assert "Not a quiet machine" in report.table({**GOOD, "foreign_cores": 0.5})
+    assert "Not a quiet machine" not in report.table({**GOOD, "foreign_cores": 0.01})
+
+
+def test_a_comparison_shows_ratios_of_what_both_have():
+    old = {"boots_per_s": 20.0, "rss_mb": {"api": 50.0}, "only_old": 1, "statements_per_boot": None,
+           "growth": [{"servers": 1000, "boots_per_s": 10.0}], "environment": {"cores": 2}}
+    new = {"boots_per_s": 30.0, "rss_mb": {"api": 40.0}, "only_new": 1, "statements_per_boot": 19.0,
+           "growth": [{"servers": 1000, "boots_per_s": 5.0}], "environment": {"cores": 4}}
+    rows = [line.split() for line in report.compare(old, new).splitlines()[1:]]
+    assert rows == [["boots_per_s", "20", "30", "1.50"], ["rss_mb.api", "50", "40", "0.80"],
+                    ["growth.1000.boots_per_s", "10", "5", "0.50"]]
+
+
+def test_a_comparison_with_nothing_before_has_no_ratio():
+    assert report.compare({"stolen": 0.0}, {"stolen": 1.0}).splitlines()[1].split()[-1] == "-"
+
+
+def test_numbers_survive_the_file(tmp_path):
+    path = str(tmp_path / "numbers.json")
+    report.save(GOOD, path)
+    assert report.load(path) == json.loads((tmp_path / "numbers.json").read_text()) == GOOD
+
+
+def test_growth_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    from tools.bench import plot
+
+    point = dict.fromkeys(("boots_per_s", "cpu_ms_per_boot", "post_p50_ms", "get_server_ms", "list_1000_ms"), 1.0)
+    path = tmp_path / "growth.png"
+    plot.save([{**point, "servers": servers, "rss_mb": {"api": 50.0}} for servers in (1000, 20_000)], str(path))
+    assert path.read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_a_part_that_does_not_exist_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--only", "boots,nonsense"])
+    assert "no such part: nonsense" in capsys.readouterr().err

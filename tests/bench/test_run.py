@@ -1,0 +1,58 @@
+"""A tiny run of the whole benchmark: processes on RabbitMQ and SQLite. Counts are asserted, times never."""
+
+import pytest
+
+from tools.bench import report
+from tools.bench.__main__ import measure, parse
+from tools.bench.amounts import TINY
+
+REQUIRED = (
+    "boots_per_s", "cpu_ms_per_boot", "messages_per_boot", "statements_per_boot", "post_p50_ms", "get_server_ms",
+    "get_server_rps", "list_1000_ms", "select_1_of_10000_ms", "select_1000_on_10000_ms", "rss_mb", "start_s")
+SERVICES = {"api", "conductor", "scheduler", "compute"}
+
+
+@pytest.fixture(scope="module")
+def results():
+    found = {}
+    # Ends with an audit of books in which copied servers and booted ones are.
+    measure(parse(["--database", "sqlite", "--nodes", "7", "--api-workers", "1"]), TINY, found)
+    return found
+
+
+def test_the_json_has_what_others_rely_on(results):
+    assert set(REQUIRED) <= results.keys()
+    numbers = [name for name in REQUIRED if name not in ("rss_mb", "start_s", "statements_per_boot")]
+    assert all(results[name] > 0 for name in numbers), {name: results[name] for name in numbers}
+    assert results["rss_mb"].keys() == results["start_s"].keys() == SERVICES
+    assert results["environment"]["database_version"].startswith("SQLite")
+    assert results["environment"]["setup"]["nodes"] == 7
+    assert {"cores", "load_average_at_start", "python", "nova"} <= results["environment"].keys()
+
+
+def test_a_boot_a_stop_and_a_delete_cost_few_messages(results):
+    assert 4 <= results["messages_per_boot"] <= 10
+    assert 2 <= results["messages_per_stop"] <= 7
+    assert 2 <= results["messages_per_delete"] <= 8
+
+
+def test_sqlite_has_no_count_of_statements(results):
+    assert results["statements_per_boot"] is None
+
+
+def test_lists_and_growth_were_measured_with_as_many_servers_as_said(results):
+    assert results["listed"] == TINY.listed
+    assert [point["servers"] for point in results["growth"]] == list(TINY.growth)
+    for point in results["growth"]:
+        # The list grows with the servers, one server does not.
+        assert point["list_1000_bytes"] > point["get_server_bytes"] * point["servers"] * 0.8
+
+
+def test_cpu_is_told_by_process(results):
+    used = results["cpu_ms_per_boot_by_process"]
+    assert used.keys() == SERVICES | {"rabbitmq"}
+    assert sum(used.values()) == pytest.approx(results["cpu_ms_per_boot"], abs=0.1)
+
+
+def test_the_table_can_be_made_of_it(results):
+    assert "bus messages per boot" in report.table(results)

@@ -1,0 +1,143 @@
+"""Benchmarks of Nova as separate processes on a real RabbitMQ and a real database; see doc/performance.md.
+
+    python -m tools.bench --quick
+    python -m tools.bench --database mariadb --json now.json --compare before.json --plot growth.png
+    python -m tools.bench --only boots,reads
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tools.bench.amounts import Amounts
+    from tools.bench.world import World
+
+PARTS = ("starts", "boots", "counts", "reads", "memory", "growth", "selects")
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parse(argv)
+    _prepare()
+    from tools.bench import report
+    from tools.bench.amounts import FULL, QUICK
+
+    results: dict[str, Any] = {}
+    failure = _measure_safely(options, QUICK if options.quick else FULL, results)
+    if options.json:
+        report.save(results, options.json)
+    if options.plot and results.get("growth"):
+        from tools.bench import plot
+        plot.save(results["growth"], options.plot)
+    print(f"\n{report.table(results)}")
+    if options.compare:
+        print(f"\n{report.compare(report.load(options.compare), results)}")
+    if failure:
+        print(f"\nEnded early: {failure}", file=sys.stderr)
+    return 1 if failure else 0
+
+
+def _prepare() -> None:
+    """What must be so before anything of Nova is imported or started."""
+    # An installed Nova is compiled: starts must not compile it every time.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # Whoever ends the benchmark ends the servers that it started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Chooses the threading back end of oslo's libraries: before anything else of them.
+    import nova.bus  # noqa: F401
+
+
+def _measure_safely(options: argparse.Namespace, amounts: Amounts, results: dict[str, Any]) -> str:
+    """Run; answers why it ended early. What was measured until then is in ``results``."""
+    import pytest
+
+    from tools.bench.load import Unexpected
+    try:
+        measure(options, amounts, results)
+    except (Unexpected, AssertionError, OSError, pytest.fail.Exception, pytest.skip.Exception) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def measure(options: argparse.Namespace, amounts: Amounts, results: dict[str, Any]) -> None:
+    """Run the parts that were asked for; everything goes into ``results`` under the names of the JSON."""
+    from tools.bench import selects, world
+
+    began = time.monotonic()
+
+    def part(name: str) -> bool:
+        if name in options.only:
+            print(f"{name} ({time.monotonic() - began:.0f} s)", flush=True)
+        return name in options.only
+
+    if set(options.only) - {"selects"}:
+        with world.start(_setup(options)) as running:
+            results["environment"] = running.environment()
+            _measure_running(running, amounts, results, part)
+            # What was written by hand and what was booted: the books must balance.
+            running.nova.audit()
+    if part("selects"):
+        results |= selects.measure(amounts)
+    results["seconds"] = round(time.monotonic() - began, 1)
+
+
+def _measure_running(running: World, amounts: Amounts, results: dict[str, Any], part: Callable[[str], bool]) -> None:
+    from tools.bench import boots, counts, growth, reads, starts
+    from tools.bench.fill import fill
+
+    if part("starts"):
+        results |= starts.measure(running, amounts)
+    if part("boots"):
+        results |= boots.measure(running, amounts)
+        results["rss_after_boots_mb"] = starts.memories(running, "after the boots")["rss_mb"]
+    if part("counts"):
+        results |= counts.measure(running, amounts)
+    if part("reads"):
+        fill(running, amounts.listed)
+        results |= reads.measure(running, amounts)
+    if part("memory"):
+        boots.boot_and_delete(running, 20, amounts.growth_boots)
+        results |= starts.memories(running, "after the above")
+    if part("growth"):
+        results |= growth.measure(running, amounts)
+
+
+def _setup(options: argparse.Namespace) -> Any:
+    from tools.bench.world import Setup
+    return Setup(
+        database=options.database, api_workers=options.api_workers, conductor_workers=options.conductor_workers,
+        scheduler_workers=options.scheduler_workers, nodes=options.nodes, networks=options.networks,
+        durable=not options.no_fsync)
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", choices=["sqlite", "postgresql", "mariadb"], default="postgresql")
+    parser.add_argument("--quick", action="store_true", help="fewer of everything; ends within five minutes")
+    parser.add_argument("--only", metavar="PART,...", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--api-workers", type=int, default=2, metavar="N")
+    parser.add_argument("--conductor-workers", type=int, default=2, metavar="N")
+    parser.add_argument("--scheduler-workers", type=int, default=1, metavar="N")
+    parser.add_argument("--nodes", type=int, default=100, metavar="N", help="virtual hosts of the one nova-compute")
+    parser.add_argument("--networks", choices=["none", "auto"], default="none", help="of the servers")
+    parser.add_argument("--no-fsync", action="store_true", help="the database does not wait for its disk")
+    parser.add_argument("--json", metavar="FILE", help="write all numbers there")
+    parser.add_argument("--plot", metavar="FILE", help="write a picture (PNG) of how costs grow there")
+    parser.add_argument("--compare", metavar="OLD.json", help="print the ratios to an earlier --json")
+    options = parser.parse_args(argv)
+    options.only = options.only.split(",")
+    unknown = set(options.only) - set(PARTS)
+    if unknown:
+        parser.error(f"--only: no such part: {', '.join(sorted(unknown))}")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

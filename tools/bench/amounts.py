@@ -1,0 +1,31 @@
+"""How much of everything a run does."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Amounts:
+    """``boots``: servers by number of clients; ``idle`` and ``read``: seconds; ``growth``: servers at each point."""
+
+    boots: dict[int, int]
+    counted: int
+    idle: float
+    starts: int
+    listed: int
+    read: float
+    growth: tuple[int, ...]
+    growth_boots: int
+    growth_rounds: int
+    sizes: tuple[int, ...] = (10, 1000, 10_000)
+    selects: int = 5
+
+
+FULL = Amounts(boots={1: 60, 10: 300, 20: 800}, counted=100, idle=60.0, starts=5, listed=1000, read=5.0,
+               growth=(1000, 5000, 10_000, 20_000), growth_boots=300, growth_rounds=3, selects=9)
+QUICK = Amounts(boots={1: 20, 10: 100, 20: 240}, counted=30, idle=20.0, starts=3, listed=1000, read=1.2,
+                growth=(1000, 20_000), growth_boots=100, growth_rounds=2)
+# Everything once, for the test of all this.
+TINY = Amounts(boots={1: 2, 10: 5, 20: 5}, counted=10, idle=10.0, starts=1, listed=30, read=0.2, growth=(30, 60),
+               growth_boots=5, growth_rounds=1, selects=1)

@@ -1,0 +1,126 @@
+"""What processes use, as the kernel counts it: CPU seconds and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import time
+from collections.abc import Iterable, Mapping
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_MIB = 1024.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Proc:
+    """A line of the process table; ``cpu`` in seconds, with that of the children that ended."""
+
+    pid: int
+    parent: int
+    session: int
+    cpu: float
+
+
+def table() -> dict[int, Proc]:
+    """All processes, by pid."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError, ValueError):
+                # The name, in brackets, may contain anything.
+                fields = pathlib.Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                ticks = sum(int(field) for field in fields[11:15])
+                found[int(entry)] = Proc(int(entry), int(fields[1]), int(fields[3]), ticks / _TICKS)
+    return found
+
+
+def family(root: int, processes: Mapping[int, Proc]) -> list[Proc]:
+    """``root``, its session and all their descendants."""
+    members = {pid for pid, process in processes.items() if pid == root or process.session == root}
+    grown = True
+    while grown:
+        more = {pid for pid, process in processes.items() if process.parent in members} - members
+        members |= more
+        grown = bool(more)
+    return [processes[pid] for pid in sorted(members)]
+
+
+def used(roots: Mapping[str, Iterable[int]]) -> dict[str, float]:
+    """CPU seconds that each group of process families has used so far, and ``client``: this process."""
+    processes = table()
+    seconds = {name: sum(process.cpu for root in pids for process in family(root, processes))
+               for name, pids in roots.items()}
+    seconds["client"] = time.process_time()
+    return seconds
+
+
+def machine() -> tuple[float, float]:
+    """(busy, stolen) seconds of all CPUs since boot."""
+    fields = [int(field) / _TICKS for field in pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    user, nice, system, _idle, _wait, irq, softirq, steal = fields
+    return user + nice + system + irq + softirq, steal
+
+
+class Meter:
+    """CPU seconds between :meth:`start` and :meth:`stop`."""
+
+    def __init__(self, roots: Mapping[str, Iterable[int]]) -> None:
+        self._roots = roots
+        self.start()
+
+    def start(self) -> None:
+        self._before, self._busy, self._began = used(self._roots), machine(), time.monotonic()
+
+    def stop(self) -> Used:
+        after, busy, seconds = used(self._roots), machine(), time.monotonic() - self._began
+        by_process = {name: after[name] - self._before[name] for name in after}
+        others = busy[0] - self._busy[0] - sum(by_process.values())
+        return Used(seconds, by_process, max(0.0, others), busy[1] - self._busy[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Used:
+    """CPU seconds by process within ``seconds``; ``others`` is what does not belong to the benchmark at all."""
+
+    seconds: float
+    by_process: dict[str, float]
+    others: float
+    stolen: float
+
+    def ms_each(self, count: int) -> dict[str, float]:
+        """CPU milliseconds per one of ``count``, by process, without the client."""
+        return {name: round(1000 * seconds / max(count, 1), 2) for name, seconds in self.by_process.items()
+                if name != "client"}
+
+    def ms_per(self, count: int) -> float:
+        """CPU milliseconds of all but the client per one of ``count``."""
+        return sum(self.ms_each(count).values())
+
+    def disturbance(self) -> dict[str, float]:
+        """Cores that the client and strangers kept busy: how far to trust the other numbers."""
+        return {"client_cores": round(self.by_process["client"] / self.seconds, 3),
+                "foreign_cores": round(self.others / self.seconds, 3),
+                "stolen_cores": round(self.stolen / self.seconds, 3)}
+
+
+# --- memory ----------------------------------------------------------------------------------------------
+def memory(root: int) -> dict[str, float]:
+    """Of a service, in MiB: its largest worker (rss, pss), its main process, and all of it (shared pages once)."""
+    processes = family(root, table())
+    sizes = {process.pid: _size(process.pid) for process in processes}
+    workers = [sizes[process.pid] for process in processes if process.pid != root] or [sizes[root]]
+    rss, pss = max(workers)
+    return {"worker_rss": rss, "worker_pss": pss, "main_rss": sizes[root][0], "workers": len(workers),
+            "all_pss": round(sum(pss for _rss, pss in sizes.values()), 1)}
+
+
+def _size(pid: int) -> tuple[float, float]:
+    with contextlib.suppress(OSError):
+        rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+        rss, pss = (re.search(rf"^{name}:\s+(\d+) kB", rollup, re.MULTILINE) for name in ("Rss", "Pss"))
+        if rss and pss:
+            return round(int(rss[1]) / _MIB, 1), round(int(pss[1]) / _MIB, 1)
+    return 0.0, 0.0

@@ -1,0 +1,49 @@
+"""How costs grow with the number of servers that exist already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tools.bench import boots, reads, starts
+from tools.bench.amounts import Amounts
+from tools.bench.fill import fill
+from tools.bench.world import World
+
+_CLIENTS = 20
+
+
+def measure(world: World, amounts: Amounts) -> dict[str, Any]:
+    """``growth``: a list of points; ``*_growth``: the last (20,000 servers) over the first (1,000).
+
+    ``boot_cost_growth`` is that of CPU per boot.
+    """
+    points = []
+    for servers in amounts.growth:
+        fill(world, servers)
+        points.append(_point(world, servers, amounts))
+    first, last = points[0], points[-1]
+    return {"growth": points,
+            "boot_cost_growth": round(last["cpu_ms_per_boot"] / first["cpu_ms_per_boot"], 3),
+            "boot_rate_growth": round(last["boots_per_s"] / first["boots_per_s"], 3),
+            "get_server_growth": round(last["get_server_ms"] / first["get_server_ms"], 3),
+            "list_1000_growth": round(last["list_1000_ms"] / first["list_1000_ms"], 3)}
+
+
+def _point(world: World, servers: int, amounts: Amounts) -> dict[str, Any]:
+    boots.boot_and_delete(world, 4, amounts.growth_boots // 4)  # the services have just been started
+    point: dict[str, Any] = {"servers": servers}
+    rounds = [boots.boot_and_delete(world, _CLIENTS, amounts.growth_boots) for _ in range(amounts.growth_rounds)]
+    # The best round: what disturbs only ever adds.
+    for name in ("boots_per_s", "deletes_per_s"):
+        point[name] = max(found[name] for found in rounds)
+    for name in ("post_p50_ms", "active_p50_ms", "cpu_ms_per_boot", "cpu_ms_per_delete"):
+        point[name] = min(found[name] for found in rounds)
+    point["foreign_cores"] = max(found["boot_disturbance"]["foreign_cores"] for found in rounds)
+    with world.connect() as connection:
+        middle = connection.get("/servers?limit=1000")["servers"][-1]["id"]
+    point |= reads.read(world, "get_server", f"/servers/{middle}", amounts.read)
+    point |= reads.read(world, "list_1000", "/servers/detail?limit=1000", amounts.read)
+    point |= starts.memories(world, f"with {servers} servers")
+    print(f"  {servers:6} servers: {point['boots_per_s']:.1f} boots/s, CPU {point['cpu_ms_per_boot']:.1f} ms per boot, "
+          f"GET {point['get_server_ms']:.2f} ms, page of 1000 {point['list_1000_ms']:.0f} ms", flush=True)
+    return point

@@ -1,0 +1,122 @@
+"""The table of targets, the JSON file, and the comparison of two of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# Left out of a comparison: what other numbers contain, and what says how the measuring went.
+_DETAILS = re.compile(r"memory_mb|pss_mb|_mb\.|disturbance|_bytes$|\.boots$|servers$|watcher|listed|^seconds$"
+                      r"|boots\.(1|10)\..*by_process|^growth.*_p99")
+# Cores that others may keep busy before times are called doubtful.
+_QUIET = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A row: what should be at most (or, ``at_least``, no less than) ``limit``; ``upstream`` was measured elsewhere."""
+
+    what: str
+    find: Callable[[dict[str, Any]], Any]
+    limit: float
+    unit: str
+    upstream: str = ""
+    at_least: bool = False
+
+    def met(self, value: float) -> bool:
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+def _key(name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda results: results.get(name)
+
+
+def _most(name: str, *services: str) -> Callable[[dict[str, Any]], Any]:
+    def find(results: dict[str, Any]) -> Any:
+        values = [value for service, value in results.get(name, {}).items() if not services or service in services]
+        return max(values, default=None)
+
+    return find
+
+
+TARGETS = (
+    Target("boots/s, 20 clients, 100 virtual hosts", _key("boots_per_s"), 40, "/s", "3.5", at_least=True),
+    Target("CPU per boot, all processes", _key("cpu_ms_per_boot"), 45, "ms", "470-650"),
+    Target("bus messages per boot", _key("messages_per_boot"), 10, "", "27.5"),
+    Target("SQL statements per boot", _key("statements_per_boot"), 30, "", "339"),
+    Target("POST /servers p50, 10 clients", _key("post_p50_ms"), 60, "ms", "1400"),
+    Target("GET /servers/{id} alone", _key("get_server_ms"), 6, "ms", "43"),
+    Target("GET /servers/{id}, 8 clients", _key("get_server_rps"), 250, "/s", "40", at_least=True),
+    Target("GET /servers/detail, 1000 servers", _key("list_1000_ms"), 120, "ms", "3800"),
+    Target("select 1 of 10,000 hosts", _key("select_1_of_10000_ms"), 5, "ms", "4300"),
+    Target("select 1,000 on 10,000 hosts", _key("select_1000_on_10000_ms"), 250, "ms"),
+    Target("boot cost with 20,000 servers vs 1,000", _key("boot_cost_growth"), 1.2, "x", "grows"),
+    *(Target(f"resident memory: {service} worker", _most("rss_mb", service), 80, "MB", "116-180")
+      for service in ("api", "conductor", "scheduler", "compute")),
+    *(Target(f"start until ready: {service}", _most("start_s", service), 1.5, "s", "2.2-2.9")
+      for service in ("api", "conductor", "scheduler", "compute")),
+)
+
+
+def table(results: dict[str, Any]) -> str:
+    """Every target: what was measured, and whether it is met. What was not measured is left out of the count."""
+    lines = [f"{'what':42} {'target':>10} {'measured':>10}  {'':8} {'upstream':>9}"]
+    met = measured = 0
+    for target in TARGETS:
+        value = target.find(results)
+        sign = ">=" if target.at_least else "<="
+        verdict = "-"
+        if value is not None:
+            measured += 1
+            met += target.met(value)
+            verdict = "met" if target.met(value) else "NOT MET"
+        shown = "-" if value is None else f"{value:.4g} {target.unit}".rstrip()
+        lines.append(f"{target.what:42} {f'{sign} {target.limit:g} {target.unit}'.rstrip():>10} {shown:>10}  "
+                     f"{verdict:8} {target.upstream:>9}")
+    lines.append(f"{met} of {measured} measured targets are met.")
+    foreign = results.get("foreign_cores", 0.0)
+    if foreign > _QUIET:
+        lines.append(f"Not a quiet machine: others kept {foreign:.1f} cores busy during the boots. Counts hold; rates, "
+                     "latencies and, less so, CPU are worse than they are.")
+    return "\n".join(lines)
+
+
+def save(results: dict[str, Any], path: str) -> None:
+    with open(path, "w") as file:
+        json.dump(results, file, indent=1, sort_keys=True)
+        file.write("\n")
+
+
+def load(path: str) -> dict[str, Any]:
+    with open(path) as file:
+        loaded = json.load(file)
+    assert isinstance(loaded, dict), f"{path} was not written by --json"
+    return loaded
+
+
+def compare(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """The numbers that both have, but for details: before, now, and the ratio now / before."""
+    before = dict(numbers(old))
+    now = {name: value for name, value in numbers(new) if name.startswith("rss_mb.") or not _DETAILS.search(name)}
+    width = max((len(name) for name in now if name in before), default=10)
+    lines = [f"{'':{width}} {'before':>12} {'now':>12} {'ratio':>8}"]
+    for name, value in now.items():
+        if name in before:
+            ratio = f"{value / before[name]:.2f}" if before[name] else "-"
+            lines.append(f"{name:{width}} {before[name]:12.5g} {value:12.5g} {ratio:>8}")
+    return "\n".join(lines)
+
+
+def numbers(results: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """(dotted name, number) of everything measured; points of growth go by their servers."""
+    for name, value in results.items():
+        if isinstance(value, dict) and name != "environment" and not name.startswith("texts_"):
+            yield from numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, list) and name == "growth":
+            for point in value:
+                yield from numbers(point, f"{prefix}{name}.{point['servers']}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{name}", float(value)

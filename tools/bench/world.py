@@ -1,0 +1,178 @@
+"""The suite under test: separate processes on a private RabbitMQ and a private database, production's intervals."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import sqlalchemy as sa
+
+import nova
+from tests.integration import databases
+from tests.integration.cluster import Cluster
+from tests.integration.processes import eventually, free_port
+from tests.integration.rabbit import Rabbit, start_rabbitmq
+from tools.bench.counters import Broker, Counters, Database
+from tools.bench.load import Connection
+
+NODES = 100
+FLAVORS = 5
+SERVICES = ("api", "conductor", "scheduler", "compute")
+# Seconds that a service may take to start on a machine that has other things to do.
+_PATIENCE = 180.0
+_PROJECT = "b" * 32
+_HEADERS = {"X-Auth-Token": f"bench:{_PROJECT}", "X-Roles": "admin", "OpenStack-API-Version": "compute 2.104"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What is started. ``durable``: the database waits for its disk at every commit, as in production."""
+
+    database: str = "postgresql"
+    api_workers: int = 2
+    conductor_workers: int = 2
+    scheduler_workers: int = 1
+    nodes: int = NODES
+    networks: str = "none"
+    durable: bool = True
+    options: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+
+class World:
+    """A running suite; use :func:`start`."""
+
+    def __init__(self, setup: Setup, rabbit: Rabbit, server: databases.Server | None, database_url: str | None,
+                 nova_cluster: Cluster, broker: Broker) -> None:
+        self.setup, self.nova, self.broker = setup, nova_cluster, broker
+        self._rabbit, self._server = rabbit, server
+        self.database_url = database_url or f"sqlite:///{nova_cluster.directory}/nova.sqlite"
+        name = sa.make_url(self.database_url).database or ""
+        self.database = Database(setup.database, server.admin_url if server else None, name)
+        self.address = sa.make_url(nova_cluster.api.url)
+        self.image_id = nova_cluster.api.image_id
+
+    def roots(self) -> dict[str, list[int]]:
+        """The first process of everything that works for Nova, by name."""
+        found = {name: [self.process(name).pid] for name in SERVICES}
+        found["rabbitmq"] = [self._rabbit.pid]
+        if self._server is not None:
+            found["database"] = [self._server.process.pid]
+        return found
+
+    def process(self, service: str) -> Any:
+        """The process of a service (there is one of each, with workers)."""
+        processes = self.nova.processes
+        return processes["api"] if service == "api" else processes[f"{service}-1"]
+
+    def counters(self) -> Counters:
+        return Counters(self.broker, self.database)
+
+    def connect(self) -> Connection:
+        """A new persistent connection to the API, as administrator of the benchmark's project."""
+        return Connection(str(self.address.host), int(self.address.port or 0), _HEADERS)
+
+    def server_body(self, name: str, networks: str | None = None) -> bytes:
+        """The body of POST /servers; ``networks``: not those of the setup."""
+        return json.dumps({"server": {"name": name, "flavorRef": "tiny", "imageRef": self.image_id,
+                                      "networks": networks or self.setup.networks}}).encode()
+
+    def furnish(self) -> None:
+        """The flavors that a cloud has at least."""
+        for number in range(FLAVORS - 1):
+            self.nova.flavor(f"m1.{number}", ram=512 << number, disk=1 + number)
+
+    def stop_all(self) -> None:
+        """Stop all services in order; broker and database stay."""
+        self.nova.stop(*self.nova.processes)
+
+    def start_all(self) -> None:
+        """Start all services and wait until they work."""
+        conductor = self.start_one("conductor")
+        # One that ended by itself is found by wait_ready.
+        eventually(lambda: conductor() or not self.process("conductor").running(), _PATIENCE,
+                   "the conductors are ready", interval=0.02)
+        for name in SERVICES:
+            if name != "conductor":
+                self.start_one(name)
+        self.nova.wait_ready(_PATIENCE)
+
+    def start_one(self, service: str) -> Callable[[], bool]:
+        """Start a service; answers what tells whether all of its workers have said that they are ready."""
+        process = self.process(service)
+        offset = process.log.stat().st_size if process.log.exists() else 0
+        workers = {"api": self.setup.api_workers, "conductor": self.setup.conductor_workers,
+                   "scheduler": self.setup.scheduler_workers}.get(service, 1)
+        self.nova.start(process.name)
+
+        def ready() -> bool:
+            with process.log.open("rb") as file:
+                file.seek(offset)
+                return file.read().count(b"is ready") >= workers
+
+        return ready
+
+    def environment(self) -> dict[str, Any]:
+        """Where and on what it ran."""
+        one, five, _fifteen = os.getloadavg()
+        return {
+            "cores": os.cpu_count(), "cpu": _cpu_model(), "memory_gb": round(_memory_gb(), 1),
+            "load_average_at_start": [round(one, 2), round(five, 2)], "system": platform.platform(),
+            "python": platform.python_version(), "nova": nova.__version__, "database": self.setup.database,
+            "database_version": self.database.version(), "setup": dataclasses.asdict(self.setup),
+            "host": socket.gethostname()}
+
+
+def broker_settings(port: int) -> str:
+    """RabbitMQ answers at this port what it counts anyway, and collects nothing more for that."""
+    return (f"prometheus.tcp.ip = 127.0.0.1\nprometheus.tcp.port = {port}\n"
+            "management_agent.disable_metrics_collector = true\ncollect_statistics_interval = 60000\n")
+
+
+@contextlib.contextmanager
+def start(setup: Setup) -> Iterator[World]:
+    """The suite, ready; all of it is gone at the end."""
+    port = free_port()
+    options: dict[str, dict[str, Any]] = {
+        "DEFAULT": {"report_interval": 10, "service_down_time": 60, "rpc_response_timeout": 60},
+        "api": {"workers": setup.api_workers},
+        "conductor": {"workers": setup.conductor_workers, "lease": 30, "recovery_interval": 5},
+        "scheduler": {"workers": setup.scheduler_workers, "refresh_interval": 60},
+        "fake": {"nodes": setup.nodes},
+    }
+    for section, values in setup.options.items():
+        options.setdefault(section, {}).update(values)
+    with contextlib.ExitStack() as stack:
+        rabbit = stack.enter_context(start_rabbitmq(("rabbitmq_prometheus",), broker_settings(port)))
+        server = _database(stack, setup)
+        url = server.new_database() if server else None
+        cluster = stack.enter_context(Cluster(rabbit.new_vhost(), url, conductors=1, schedulers=1, options=options))
+        world = World(setup, rabbit, server, url, cluster, Broker(f"http://127.0.0.1:{port}/metrics"))
+        stack.callback(world.database.close)
+        world.furnish()
+        yield world
+
+
+def _database(stack: contextlib.ExitStack, setup: Setup) -> databases.Server | None:
+    if setup.database == "postgresql":
+        return stack.enter_context(databases.start_postgresql(
+            "-c", "shared_preload_libraries=pg_stat_statements", "-c", "pg_stat_statements.max=10000",
+            "-c", f"fsync={'on' if setup.durable else 'off'}", "-c", "shared_buffers=256MB"))
+    if setup.database == "mariadb":
+        return stack.enter_context(databases.start_mariadb(
+            f"--innodb-flush-log-at-trx-commit={1 if setup.durable else 2}", "--innodb-buffer-pool-size=256M"))
+    return None
+
+
+def _cpu_model() -> str:
+    with open("/proc/cpuinfo") as file:
+        return next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "unknown")
+
+
+def _memory_gb() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
