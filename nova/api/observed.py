@@ -1,0 +1,95 @@
+"""Counting and tracing requests; does nothing while both are off."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import falcon
+
+from nova import metrics, tracing
+
+# Where the dispatcher leaves the route it found, in the WSGI environment.
+ROUTE = "nova.route"
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+_NO_ROUTE = "none"
+
+Sink = Callable[..., None]
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+def observed(serve: Sink) -> Sink:
+    """A Falcon sink whose requests are counted by route, and traced."""
+    def sink(req: falcon.Request, resp: falcon.Response, **values: Any) -> None:
+        if not (metrics.on or tracing.on):
+            serve(req, resp, **values)
+            return
+        started, environ = time.perf_counter(), req.env
+        method = _method(environ)
+        metrics.API_IN_FLIGHT.add(1)
+        with _span(method, environ) as span:
+            try:
+                serve(req, resp, **values)
+            finally:
+                route, status = route_of(environ), int(str(resp.status)[:3])
+                metrics.API_IN_FLIGHT.add(-1)
+                metrics.API_REQUESTS.inc(method, route, str(status))
+                metrics.API_SECONDS.observe(time.perf_counter() - started, method, route)
+                _answered(span, method, route, status, resp.get_header("x-openstack-request-id"))
+
+    return sink
+
+
+def observed_metadata(application: Wsgi) -> Wsgi:
+    """The metadata application, whose requests are counted and traced (not by path: guests choose it)."""
+    def wrapped(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if not (metrics.on or tracing.on):
+            return application(environ, start_response)
+        statuses = ["500"]
+
+        def begin(status: str, *rest: Any) -> Any:
+            statuses.append(status[:3])
+            return start_response(status, *rest)
+
+        method = _method(environ)
+        with metrics.timed(metrics.METADATA_SECONDS), _span(method, environ) as span:
+            try:
+                return application(environ, begin)
+            finally:
+                metrics.METADATA_REQUESTS.inc(statuses[-1])
+                _answered(span, method, "metadata", int(statuses[-1]), None)
+
+    return wrapped
+
+
+def route_of(environ: dict[str, Any]) -> str:
+    """The template of the path, and of an action its name; "none" for what no route takes."""
+    route = environ.get(ROUTE)
+    if route is None:
+        return _NO_ROUTE
+    return f"{route.path} {route.action}" if route.action else str(route.path)
+
+
+def _method(environ: dict[str, Any]) -> str:
+    method = environ["REQUEST_METHOD"]
+    return method if method in _METHODS else "other"
+
+
+def _span(method: str, environ: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
+    if not tracing.on:
+        return contextlib.nullcontext()
+    from nova import tracing_export
+
+    headers = {name: environ[key] for name, key in (("traceparent", "HTTP_TRACEPARENT"),
+                                                    ("tracestate", "HTTP_TRACESTATE")) if key in environ}
+    return tracing_export.request(method, headers)
+
+
+def _answered(span: Any, method: str, route: str, status: int, request_id: str | None) -> None:
+    if span is not None:
+        from nova import tracing_export
+
+        tracing_export.answered(span, method, route, status, request_id)

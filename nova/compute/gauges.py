@@ -1,0 +1,27 @@
+"""What of this process's hosts is counted by looking."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+from nova import metrics
+from nova.compute.runner import Runner
+from nova.conf import CONF
+from nova.objects import states
+from nova.periodic import Periodic
+from nova.virt.driver import Driver
+
+
+def watch(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
+    """Count orders and guests of these hosts together; answers what has to run for it (nothing while it is off)."""
+    if not metrics.on:
+        return []
+    metrics.ORDERS.watch(lambda: sum(len(runner.running()) for runner, _driver in hosts))
+
+    def count_guests() -> None:
+        found = collections.Counter(guest.power_state for _runner, driver in hosts for guest in driver.guests())
+        metrics.GUESTS.replace({(states.POWER_STATES.get(state, "unknown"),): number
+                                for state, number in found.items()})
+
+    return [Periodic("metrics", CONF.prometheus.interval, count_guests)]

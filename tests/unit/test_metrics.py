@@ -1,0 +1,257 @@
+"""What is declared, documented and drawn is the same; off, nothing is there.
+
+The table of doc/observability.md is written by ``python -m tests.unit.test_metrics``.
+"""
+
+import json
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import requests
+
+from nova import bus, conf, context, exception, metrics
+from nova.bus.transport import ContextSerializer
+from nova.conf import CONF
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOC = ROOT / "doc/observability.md"
+DASHBOARD = ROOT / "etc/grafana/nova.json"
+
+# What Prometheus makes of a declared name.
+SAMPLES = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+# Of every target, or of Prometheus itself.
+GIVEN = {"instance", "job", "le"}
+
+
+def python(script, *arguments):
+    return subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(script), *arguments], cwd=ROOT,
+                          capture_output=True, text=True, timeout=120, check=False)
+
+
+def samples():
+    """{name of a sample: its metric}"""
+    return {metric.name + suffix: metric for metric in metrics.DECLARED.values() for suffix in SAMPLES[metric.kind]}
+
+
+@pytest.fixture
+def port():
+    """The first of two free ports in a row."""
+    conf.register()
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            number = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", number + 1))
+            except (OSError, OverflowError):
+                continue
+        CONF.set_override("conductor_port", number, group="prometheus")
+        yield number
+        metrics.stop()
+        CONF.clear_override("conductor_port", group="prometheus")
+        return
+
+
+def page(port):
+    return requests.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text
+
+
+# --- off -------------------------------------------------------------------------------------------------
+def test_off_nothing_is_imported():
+    """Every service loaded, configured as by default, and told to start what is enabled: nothing is."""
+    done = python("""
+        import sys
+        from nova.cmd import allinone, api, compute, conductor, metadata, scheduler
+        from nova import conf, metrics, tracing
+        conf.load([], default_files=[])
+        for service in ("api", "conductor", "scheduler", "compute", "metadata"):
+            metrics.start(f"nova-{service}")
+            tracing.check(f"nova-{service}")
+            tracing.start(f"nova-{service}")
+        print(metrics.on, tracing.on,
+              [name for name in sys.modules if name.startswith(("prometheus_client", "opentelemetry", "nova.metrics_",
+                                                                "nova.tracing_"))])
+        """)
+    assert done.stdout.split("\n")[-2] == "False False []", done.stderr
+
+
+def test_off_every_hook_does_nothing():
+    for metric in metrics.DECLARED.values():
+        values = ["x"] * len(metric.labels)
+        match metric.kind:
+            case "counter":
+                metric.inc(*values)
+            case "histogram":
+                metric.observe(1, *values)
+            case "gauge":
+                metric.set(1, *values)
+                metric.add(1, *values)
+                metric.replace({tuple(values): 1})
+    with metrics.timed(metrics.DB_SECONDS, "read"), metrics.step("build", "start", undo=False):
+        pass
+    assert metrics.timed(metrics.DB_SECONDS, "read") is metrics.step("build", "start", undo=False)
+
+
+def test_off_messages_carry_no_time():
+    wire = ContextSerializer().serialize_context(context.RequestContext(user_id="u", overwrite=False))
+    assert wire.keys() <= set(context.RequestContext.FIELDS)
+
+
+# --- on --------------------------------------------------------------------------------------------------
+def test_a_worker_listens_on_the_port_plus_its_number(port):
+    metrics.start("nova-conductor", 1)
+    assert 'nova_build_info{service="nova-conductor"' in page(port + 1)
+    with pytest.raises(requests.ConnectionError):
+        page(port)
+
+
+def test_a_worker_without_a_number_takes_the_first_free_port(port):
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        metrics.start("nova-conductor", None)
+        assert "nova_build_info" in page(port + 1)
+
+
+def test_a_taken_port_does_not_stop_the_service(port, caplog):
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        metrics.start("nova-conductor")
+    assert not metrics.on
+    assert f"cannot listen on 127.0.0.1 port {port}" in caplog.text
+
+
+def test_every_declared_metric_can_be_fetched(port):
+    metrics.start("nova-conductor")
+    served = dict(re.findall(r"^# TYPE (nova_\w+) (\w+)$", page(port), re.MULTILINE))
+    assert served == {metric.name: metric.kind for metric in metrics.DECLARED.values()}
+
+
+def test_the_time_of_sending_travels_and_stays_within_one_message(port):
+    metrics.start("nova-conductor")
+    wire = ContextSerializer().serialize_context(context.RequestContext(user_id="u", overwrite=False))
+    received = ContextSerializer().deserialize_context(wire)
+    assert received.sent_at == wire["sent_at"]
+    assert "sent_at" not in received.to_wire()
+
+
+def test_a_service_that_does_not_count_ignores_the_time():
+    received = ContextSerializer().deserialize_context({"user_id": "u", "sent_at": 1.5, "traceparent": "00-1-2-01"})
+    assert (received.user_id, received.sent_at, received.trace) == ("u", None, None)
+
+
+@pytest.mark.parametrize(("error", "outcome"), [
+    (None, "success"), (exception.StaleReport(action="a", step="s", attempt=1), "stale"),
+    (exception.ServiceUnavailable(), "unavailable"), (exception.NoValidHost(reason=""), "failed"),
+    (RuntimeError(), "failed")])
+def test_the_outcome_of_a_step(port, error, outcome):
+    metrics.start("nova-conductor")
+
+    def run():
+        with metrics.step("build", "place", undo=False):
+            if error is not None:
+                raise error
+
+    if error is None:
+        run()
+    else:
+        with pytest.raises(type(error)):
+            run()
+    assert f'nova_steps_total{{direction="do",operation="build",outcome="{outcome}",step="place"}} 1.0' in page(port)
+
+
+@pytest.mark.parametrize(("answer", "outcome"), [
+    (None, "success"), ({"r": ""}, "success"), ({"e": ["Conflict", "", {}]}, "refused"),
+    ({"e": ["InternalError", "", {}]}, "failed")])
+def test_the_outcome_of_a_message(port, answer, outcome):
+    metrics.start("nova-conductor")
+    assert metrics.handled("a.b", None, lambda: answer) is answer
+    assert f'nova_bus_handled_total{{method="a.b",outcome="{outcome}"}} 1.0' in page(port)
+
+
+# --- declarations ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("metric", metrics.DECLARED.values(), ids=lambda metric: metric.name)
+def test_names_and_labels_are_those_of_prometheus(metric):
+    assert re.fullmatch(r"nova_[a-z]+(_[a-z]+)*", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert metric.kind != "histogram" or list(metric.buckets) == sorted(metric.buckets) != []
+    assert metric.text.endswith(".") or metric is metrics.BUILD_INFO
+    unbounded = {"uuid", "id", "project", "project_id", "user", "user_id", "path", "url", "host", "node", "name"}
+    assert not unbounded & set(metric.labels)
+
+
+def test_methods_on_the_bus_are_bounded_by_the_interfaces():
+    from nova.rpcapi import servers
+
+    assert issubclass(servers.Servers, bus.Interface)
+    assert len(servers.Servers.methods()) < 100
+
+
+# --- document and dashboard --------------------------------------------------------------------------------
+def table():
+    """The table of the document."""
+    lines = ["| metric | kind | labels | what it says |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.text} |"
+              for metric in metrics.DECLARED.values()]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_document_lists_every_metric():
+    assert table() in DOC.read_text(), "run python -m tests.unit.test_metrics"
+
+
+def queries():
+    return [(panel["title"], target["expr"]) for panel in json.loads(DASHBOARD.read_text())["panels"]
+            for target in panel.get("targets", [])]
+
+
+@pytest.mark.parametrize(("title", "query"), queries())
+def test_the_dashboard_asks_for_what_exists(title, query):
+    known = samples()
+    names = re.findall(r"\bnova_\w+", query)
+    assert names
+    assert set(names) <= known.keys()
+    labels = set(GIVEN).union(*(known[name].labels for name in names))
+    asked = {label.strip() for group in re.findall(r"\bby \(([^)]*)\)", query) for label in group.split(",")}
+    asked |= set(re.findall(r"(\w+)(?:=~|!=|!~|=)\"", query))
+    assert asked <= labels
+    assert query.count("(") == query.count(")")
+
+
+def test_legends_use_labels_that_the_query_keeps():
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel.get("targets", []):
+            shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            grouped = re.findall(r"\bby \(([^)]*)\)", target["expr"])
+            kept = {label.strip() for label in grouped[0].split(",")} if grouped else GIVEN
+            assert shown <= kept, (panel["title"], target)
+
+
+def test_the_dashboard_shows_every_metric():
+    known = samples()
+    drawn = {known[name].name for _title, query in queries() for name in re.findall(r"\bnova_\w+", query)}
+    assert drawn == metrics.DECLARED.keys()
+
+
+def test_panels_have_places_of_their_own():
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [(x, y) for panel in panels for place in [panel["gridPos"]]
+             for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _y in cells) < 24
+
+
+if __name__ == "__main__":
+    text = DOC.read_text()
+    before, _header, rest = text.partition("| metric | kind |")
+    rows = rest.partition("\n\n")[2]
+    DOC.write_text(f"{before}{table()}\n{rows}")
