@@ -18,6 +18,11 @@ class RequestContext(context.RequestContext):
     FIELDS = ("request_id", "global_request_id", "user_id", "project_id", "roles", "is_admin",
               "user_name", "project_name", "user_domain_id", "project_domain_id", "service_roles")
 
+    # Of the message that brought it, where counting and tracing are on: when it was sent (seconds since the epoch),
+    # and the span to go on below.
+    sent_at: Any = None
+    trace: Any = None
+
     def to_wire(self) -> dict[str, Any]:
         """The fields that the bus carries, without those that are unset."""
         values = {name: getattr(self, name) for name in self.FIELDS}

@@ -26,10 +26,14 @@ class Periodic:
         """Do it now rather than later."""
         self._wake.set()
 
-    def stop(self) -> None:
-        """Returns when the thread has ended (a call under way finishes first)."""
+    def cancel(self) -> None:
+        """Never again; a call under way goes on."""
         self._stopped.set()
         self._wake.set()
+
+    def stop(self) -> None:
+        """Returns when the thread has ended (a call under way finishes first)."""
+        self.cancel()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 

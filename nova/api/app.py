@@ -14,6 +14,7 @@ import msgspec
 from nova import bus, exception
 from nova.api import auth, errors, microversion, openapi, router, routes, schema, versions
 from nova.api.clients import Clients
+from nova.api.observed import ROUTE, observed
 from nova.api.request import Request, Response
 from nova.conf import CONF
 
@@ -47,7 +48,7 @@ def create_app(bus_transport: Any = None, clients: Clients | None = None) -> aut
     clients = clients or Clients((lambda: bus_transport) if bus_transport is not None else lambda: bus.connect(CONF))
     app = falcon.App()
     app.req_options.strip_url_path_trailing_slash = False
-    app.add_sink(Dispatcher(clients, router.Router(routes.ROUTES)).serve, prefix="/")
+    app.add_sink(observed(Dispatcher(clients, router.Router(routes.ROUTES)).serve), prefix="/")
     return auth.protect(app)
 
 
@@ -117,6 +118,7 @@ class Dispatcher:
         route = leaf.pick(action, request.version)
         if route is None:
             raise errors.RouteNotFound()
+        environ[ROUTE] = route
         request.query_string = environ.get("QUERY_STRING", "")
         _check_query(route, request)
         _check_body(route, request, body)

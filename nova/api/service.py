@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from typing import Any
 
 from cheroot import wsgi
@@ -18,8 +19,6 @@ LOG = logging.getLogger(__name__)
 # Bodies above [oslo_middleware]max_request_body_size get the API's own 413; above this the
 # server does not even read them.
 _MOST_BODY = 64 * 1024 * 1024
-# Seconds that requests in flight may take when the server stops.
-_DRAIN = 60
 _BACKLOG = 1024
 
 
@@ -36,12 +35,18 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 class Server(wsgi.Server):
-    """cheroot's server on a socket that exists already."""
+    """cheroot's server on a socket that exists already.
 
-    def __init__(self, shared: socket.socket, application: App, threads: int) -> None:
+    stop() answers for ``linger`` seconds as before, but ends every connection with the answer; then it takes no more
+    connections, and requests in flight have graceful_shutdown_timeout.
+    """
+
+    def __init__(self, shared: socket.socket, application: App, threads: int, linger: float = 0.0) -> None:
         super().__init__(shared.getsockname()[:2], application, numthreads=threads, request_queue_size=_BACKLOG,
-                         timeout=60, shutdown_timeout=_DRAIN, server_name="nova")
+                         timeout=60, shutdown_timeout=CONF.graceful_shutdown_timeout, server_name="nova")
         self._shared = shared
+        self._linger = linger
+        self._leaving = False
         self.max_request_body_size = _MOST_BODY
 
     def bind(self, *_: Any, **__: Any) -> socket.socket:
@@ -55,6 +60,34 @@ class Server(wsgi.Server):
         super().prepare()
         # Another process may have accepted the connection that woke this one up: do not wait for the next.
         self.socket.setblocking(False)
+
+    @property
+    def can_add_keepalive_connection(self) -> bool:
+        return not self._leaving and bool(super().can_add_keepalive_connection)
+
+    def stop(self) -> None:
+        if not self.ready or self._leaving:
+            return
+        self._leaving = True
+        time.sleep(self._linger)
+        self._connections.stop()  # type: ignore[attr-defined]
+        self._take_rest()
+        super().stop()
+
+    def _take_rest(self) -> None:
+        """Whoever is connected already is answered; then the socket is closed here."""
+        while True:
+            try:
+                made, address = self.socket.accept()
+            except OSError:  # nobody waits
+                break
+            made.settimeout(self.timeout)
+            connection = self.ConnectionClass(self, made)
+            connection.remote_addr, connection.remote_port = address[:2]
+            self.process_conn(connection)
+        self.socket.close()
+        self.socket = None
+        self._shared.close()
 
     def error_log(self, msg: str = "", level: int = 20, traceback: bool = False) -> None:
         LOG.log(level, "%s", msg, exc_info=traceback)
@@ -81,5 +114,4 @@ class ApiService:
     def stop(self) -> None:
         """Take no new requests, finish those in flight."""
         self._server.stop()
-        self._socket.close()
-        self._thread.join(_DRAIN)
+        self._thread.join(CONF.graceful_shutdown_timeout)

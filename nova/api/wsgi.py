@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from nova import conf
+from nova import conf, metrics, tracing
 from nova.api import app, auth
 
 _lock = threading.Lock()
@@ -25,5 +25,8 @@ def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]
             if _loaded is None:
                 files = [name for name in os.environ.get("OS_NOVA_CONFIG_FILES", "").split(";") if name]
                 conf.load([], default_files=files or None)
+                tracing.check("nova-api")
+                metrics.start("nova-api", worker=None)
+                tracing.start("nova-api")
                 _loaded = app.create_app()
     return _loaded(environ, start_response)

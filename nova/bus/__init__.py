@@ -3,6 +3,7 @@
 from nova.bus.transport import SENT, connect  # isort: skip (chooses the threading back end)
 from nova.bus.client import at, client, patiently
 from nova.bus.interface import Interface, call, cast, fanout, slow_call
-from nova.bus.server import serve
+from nova.bus.server import serve, stop_taking
 
-__all__ = ["SENT", "Interface", "at", "call", "cast", "client", "connect", "fanout", "patiently", "serve", "slow_call"]
+__all__ = ["SENT", "Interface", "at", "call", "cast", "client", "connect", "fanout", "patiently", "serve", "slow_call",
+           "stop_taking"]

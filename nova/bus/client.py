@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import time
 import weakref
@@ -13,7 +12,7 @@ import amqp
 import kombu.exceptions
 import oslo_messaging as messaging
 
-from nova import context, exception
+from nova import context, exception, metrics
 from nova.bus import interface, transport
 
 LOG = logging.getLogger(__name__)
@@ -67,15 +66,19 @@ class _Proxy(Generic[I]):
         if method is None:
             raise AttributeError(f"{self.declared.__name__} declares no {name!r}")
 
+        label = f"{self.declared.namespace}.{name}"
+
         def send(ctx: context.RequestContext, *args: Any, **kwargs: Any) -> Any:
             kwargs.update(zip(method.parameters, args, strict=False))
+            if metrics.on:
+                return metrics.sent(label, method.kind, lambda: self._send(method, ctx, kwargs))
             return self._send(method, ctx, kwargs)
 
         setattr(self, name, send)  # so that __getattr__ runs once per method
         return send
 
     def _send(self, method: interface.Method, ctx: context.RequestContext, kwargs: dict[str, Any]) -> Any:
-        payload = base64.b64encode(method.encode(method.args_type(**kwargs))).decode()
+        payload = method.encode(method.args_type(**kwargs))
         transport.SENT.add(f"{self.declared.namespace}.{method.name}", 2 if method.kind == "call" else 1)
         try:
             if method.kind == "call":
@@ -107,4 +110,4 @@ def _answer(method: interface.Method, reply: dict[str, Any]) -> Any:
     if "e" in reply:
         name, message, kwargs = reply["e"]
         raise exception.NovaException.rebuild(name, message, kwargs)
-    return method.decode_result(base64.b64decode(reply["r"]))
+    return method.decode_result(reply["r"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import msgspec
 import oslo_messaging as messaging
 
-from nova import context, exception
+from nova import context, exception, load, metrics
 from nova.bus import interface, transport
 
 LOG = logging.getLogger(__name__)
@@ -21,10 +20,13 @@ def serve(
     topic: str,
     host: str,
     implementations: Iterable[tuple[type[interface.Interface], Any]],
+    threads: int | None = None,
 ) -> messaging.RPCServer:
     """Start listening as ``host`` on ``topic``; each implementation has its interface's methods.
 
-    The caller stops it: ``server.stop()`` takes no new messages, ``server.wait()`` drains.
+    At most ``threads`` messages are handled at the same time (None: [DEFAULT]executor_thread_pool_size).
+
+    The caller stops it: :func:`stop_taking`, then ``server.wait()`` until all is answered.
     """
     endpoints = [endpoint(declared, implementation) for declared, implementation in implementations]
     server = messaging.get_rpc_server(
@@ -34,14 +36,32 @@ def serve(
         executor="threading",
         serializer=transport.ContextSerializer(),
     )
-    server.start()
+    server.start(override_pool_size=threads)
     return server
+
+
+def stop_taking(server: messaging.RPCServer) -> None:
+    """Take no more messages; what was begun goes on.
+
+    What the broker has sent here and we have not taken goes to the other servers of the topic now, not when we
+    have drained.
+    """
+    server.stop()
+    # While the connection is closed messages still come in. oslo.messaging would acknowledge them and let them fall;
+    # not acknowledged, they go to the others.
+    for consumer in server.listener._poll_style_listener.conn._consumers:
+        consumer.callback = _leave
+    server.listener.cleanup()
+
+
+def _leave(_message: Any) -> None:
+    pass
 
 
 def endpoint(declared: type[interface.Interface], implementation: Any) -> Any:
     """What oslo.messaging dispatches to: one wire method per declared method."""
     handlers: dict[str, Any] = {
-        name: staticmethod(_handler(method, getattr(implementation, name)))
+        name: staticmethod(_handler(f"{declared.namespace}.{name}", method, getattr(implementation, name)))
         for name, method in declared.methods().items()
     }
     handlers["target"] = messaging.Target(namespace=declared.namespace, version="1.0")
@@ -49,16 +69,23 @@ def endpoint(declared: type[interface.Interface], implementation: Any) -> Any:
 
 
 def _handler(
-    method: interface.Method, function: Callable[..., Any]
+    label: str, method: interface.Method, function: Callable[..., Any]
 ) -> Callable[[context.RequestContext, str], dict[str, Any] | None]:
     # A plain function (no wraps): the dispatcher looks at its signature only.
     def handle(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:
+        with load.METER.work():
+            return counted(ctx, p)
+
+    def counted(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:
+        return metrics.handled(label, ctx.sent_at, lambda: answer(ctx, p)) if metrics.on else answer(ctx, p)
+
+    def answer(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:
         try:
-            args = method.decode_args(base64.b64decode(p))
+            args = method.decode_args(p)
             result = function(ctx, **{name: getattr(args, name) for name in method.parameters})
             if method.kind != "call":
                 return None
-            return {"r": base64.b64encode(method.encode(result)).decode()}
+            return {"r": method.encode(result)}
         except exception.NovaException as error:
             if method.kind != "call":
                 LOG.warning("%s failed: %s", method.name, error)

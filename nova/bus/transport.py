@@ -3,28 +3,55 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import sys
 import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from oslo_config import cfg
 from oslo_service import backend
 
-from nova import context
+from nova import context, metrics, tracing
 
-# oslo.messaging asks oslo.service for its timers; without this it would load eventlet for them.
-backend.init_backend(backend.BackendType.THREADING)
 
-import oslo_messaging as messaging  # noqa: E402
+@contextlib.contextmanager
+def _without_eventlet() -> Iterator[None]:
+    """futurist loads eventlet wherever it is installed; with its DNS it is a fifth of a service's memory."""
+    if "eventlet" in sys.modules:
+        yield
+        return
+    sys.modules["eventlet"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["eventlet"]
+
+
+with _without_eventlet():
+    # oslo.messaging asks oslo.service for its timers: they shall be native threads.
+    backend.init_backend(backend.BackendType.THREADING)
+    import oslo_messaging as messaging
+    from oslo_messaging import opts
 
 
 class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
     """Turns a request context into the few fields that travel, and back. Payloads are opaque text."""
 
     def serialize_context(self, ctxt: context.RequestContext) -> dict[str, Any]:
-        return ctxt.to_wire()
+        wire = ctxt.to_wire()
+        if metrics.on:
+            wire["sent_at"] = time.time()
+        return wire
 
     def deserialize_context(self, ctxt: dict[str, Any]) -> context.RequestContext:
-        return context.RequestContext.from_wire(ctxt)
+        found = context.RequestContext.from_wire(ctxt)
+        if metrics.on:
+            found.sent_at = ctxt.get("sent_at")
+        if tracing.on:
+            found.trace = tracing.current()
+        return found
 
 
 class Counter:
@@ -47,8 +74,15 @@ class Counter:
 
 SENT = Counter()
 
-# The most seconds between two attempts to reach a lost broker again.
-_RECONNECT = 5
+# Our defaults of oslo.messaging's options.
+_DEFAULTS = {
+    # Messages that a server works on at the same time: more threads than that wait for one another, and cost memory.
+    "executor_thread_pool_size": 24,
+    # Connections that messages are sent by: each has a thread and buffers, and is held for a millisecond per message.
+    "rpc_conn_pool_size": 8,
+    # The most seconds between two attempts to reach a lost broker: everybody is back soon after it is.
+    "rabbit_interval_max": 5,
+}
 
 
 def connect(conf: cfg.ConfigOpts) -> messaging.RPCTransport:
@@ -56,8 +90,10 @@ def connect(conf: cfg.ConfigOpts) -> messaging.RPCTransport:
 
     Never connect before a fork: children that share a connection read each other's answers.
     """
-    transport = messaging.get_rpc_transport(conf)
-    if "oslo_messaging_rabbit" in conf:
-        # Everybody is back soon after the broker is.
-        conf.set_default("rabbit_interval_max", _RECONNECT, group="oslo_messaging_rabbit")
-    return transport
+    # The driver registers them as it is made, and looks at them at once.
+    for group, options in opts.list_opts():
+        for option in options:
+            if option.name in _DEFAULTS:
+                conf.register_opt(option, group=group)
+                conf.set_default(option.name, _DEFAULTS[option.name], group=group)
+    return messaging.get_rpc_transport(conf)

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from nova.cmd import run
 
-from nova import bus, conf  # isort: skip
+from nova import bus, conf, metrics, tracing  # isort: skip
 from oslo_messaging import opts
 
 from nova.api.metadata.service import MetadataService
@@ -42,6 +40,8 @@ class AllInOne:
     """The suite in this process: start() brings up everything, ``url`` is its API."""
 
     def __init__(self) -> None:
+        metrics.start("nova-api")  # of everything, as it is one process
+        tracing.start("nova-allinone")
         migrate.sync(CONF.database.connection)
         transport = bus.connect(CONF)
         self.conductor = ConductorService(transport)
@@ -69,6 +69,8 @@ class AllInOne:
         for service in reversed(self._services):
             service.stop()
         self.transport.cleanup()
+        tracing.stop()
+        metrics.stop()
 
 
 def set_defaults() -> None:
@@ -90,13 +92,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     CONF.set_default("state_path", os.path.join(os.environ.get("XDG_STATE_HOME")
                                                 or os.path.expanduser("~/.local/state"), "nova"))
     conf.load(sys.argv[1:] if argv is None else argv)
+    tracing.check("nova-allinone")
     os.makedirs(CONF.state_path, exist_ok=True)
     suite = AllInOne()
     suite.start()
     print(f"Nova is at {suite.url}/v2.1 (no authentication; send X-Auth-Token: admin:admin)", flush=True)
-    done = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_args: done.set())
-    done.wait()
+    run.told_to_end().wait()
     suite.stop()
     return 0

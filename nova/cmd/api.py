@@ -7,15 +7,19 @@ import sys
 import threading
 from typing import Any
 
-from nova.cmd import run  # isort: skip  (chooses oslo.service's threading back end)
+from nova.cmd import frugal, run  # isort: skip  (chooses oslo.service's threading back end)
 
 import cotyledon
 
-from nova import conf
-from nova.api import app, service
+from nova import bus, conf, load, metrics, tracing
+from nova.api import app, heartbeat, service
+from nova.api.clients import Clients
 from nova.conf import CONF
 
 LOG = logging.getLogger(__name__)
+
+# Seconds in which clients that keep their connections hear that they shall close them.
+_LINGER = 1.0
 
 
 class Worker(cotyledon.Service):
@@ -25,12 +29,20 @@ class Worker(cotyledon.Service):
 
     def __init__(self, worker_id: int, shared: Any) -> None:
         super().__init__(worker_id)  # type: ignore[arg-type]
-        self._server = service.Server(shared, app.create_app(), CONF.api.threads)
+        self._id = worker_id
+        clients = Clients(lambda: bus.connect(CONF))
+        self._server = service.Server(shared, load.counted(app.create_app(clients=clients)), CONF.api.threads,
+                                      linger=_LINGER)
+        self._heartbeat = heartbeat.Heartbeat(clients, worker_id)
         self._done = threading.Event()
 
     def run(self) -> None:
+        frugal.watch()
+        metrics.start(self.name, self._id)
+        tracing.start(self.name)
         self._server.prepare()
         threading.Thread(target=self._serve, name="serve", daemon=True).start()
+        self._heartbeat.start()
         self._done.wait()
 
     def _serve(self) -> None:
@@ -40,17 +52,23 @@ class Worker(cotyledon.Service):
             self._done.set()
 
     def terminate(self) -> None:
-        """No new connections; what is being answered is answered."""
+        """Answer what is asked already, and send everybody away kindly."""
+        self._heartbeat.stop()
         self._server.stop()
+        tracing.stop()
         self._done.set()
 
 
 def main(argv: list[str] | None = None) -> int:
     conf.load(sys.argv[1:] if argv is None else argv)
+    tracing.check(Worker.name)
     shared = service.listen(CONF.api.listen, CONF.api.port)
     workers = run.workers_of(CONF.api.workers)
     LOG.info("Listening on %s port %s with %s workers", CONF.api.listen, CONF.api.port, workers)
-    manager = cotyledon.ServiceManager(graceful_shutdown_timeout=run.DRAIN)
+    manager = run.supervisor()
+    load.share(workers)
+    # The last one that has it closes it: whoever connects then is refused, rather than left to wait.
+    manager.register_hooks(on_terminate=shared.close)
     manager.add(Worker, workers=workers, args=(shared,))
     manager.run()
     return 0

@@ -4,7 +4,7 @@ from nova.cmd import run
 
 
 def main() -> int:
-    """Run the service of this host until SIGTERM; its guests run on."""
-    from nova.compute.service import ComputeService
+    """Run the service of this host (or of those that a fake driver plays) until SIGTERM; its guests run on."""
+    from nova.compute.fleet import compute_of
 
-    return run.run("nova-compute", lambda transport, _worker: ComputeService(transport))
+    return run.run("nova-compute", lambda transport, _worker: compute_of(transport))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
-import threading
+
+from nova.cmd import run  # isort: skip  (chooses oslo.service's threading back end)
 
 import nova.conf
-from nova import bus
+from nova import bus, metrics, tracing
 from nova.api.metadata.service import MetadataService
 from nova.conf import CONF
 
@@ -18,9 +18,10 @@ LOG = logging.getLogger(__name__)
 def main() -> int:
     """Serve until SIGTERM or SIGINT."""
     nova.conf.load(sys.argv[1:])
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_args: stop.set())
+    tracing.check("nova-metadata")
+    stop = run.told_to_end()
+    metrics.start("nova-metadata")
+    tracing.start("nova-metadata")
     service = MetadataService(bus.connect(CONF))
     try:
         service.start()
@@ -29,6 +30,7 @@ def main() -> int:
         return 1
     stop.wait()
     service.stop()
+    tracing.stop()
     LOG.info("Metadata service stopped")
     return 0
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from nova import bus, conf  # isort: skip  (first: it chooses oslo.service's threading back end)
+from nova import bus, conf, drain, load, metrics, tracing  # isort: skip  (first: it chooses oslo.service's threading back end)
 
 import cotyledon
 import oslo_messaging as messaging
 
-# Seconds that a service has to finish what it is doing when it is told to stop.
-DRAIN = 90
+from nova.cmd import frugal
+
+LOG = logging.getLogger(__name__)
+
+# Seconds that a worker which is told to stop while it starts has to get there.
+_START = 5.0
 
 
 class Service(Protocol):
@@ -35,10 +44,56 @@ def run(name: str, make: Callable[[messaging.RPCTransport, int], Service],
     ``make`` is called in the worker, after the fork, with the bus and the number of the worker.
     """
     conf.load(sys.argv[1:] if argv is None else argv)
-    manager = cotyledon.ServiceManager(graceful_shutdown_timeout=DRAIN)
-    manager.add(_worker(name, make), workers=workers())
+    tracing.check(name)
+    manager, number = supervisor(), workers()
+    load.share(number)
+    manager.add(_worker(name, make), workers=number)
     manager.run()
     return 0
+
+
+def supervisor() -> cotyledon.ServiceManager:
+    """What runs worker processes and replaces those that end.
+
+    SIGTERM lets them finish what they have begun, within graceful_shutdown_timeout; a second one, or SIGINT, ends
+    them at once. SIGHUP reads the configuration files again and replaces the workers, which finish in the same way.
+    """
+    frugal.settle()
+    made = cotyledon.ServiceManager(graceful_shutdown_timeout=conf.CONF.graceful_shutdown_timeout + drain.GRACE)
+    made.register_hooks(on_terminate=_impatient, on_reload=_read_again)
+    return made
+
+
+def told_to_end() -> threading.Event:
+    """For a service of one process: set by SIGTERM or SIGINT; the next one ends it at once."""
+    told = threading.Event()
+
+    def tell(_number: int, _frame: object) -> None:
+        told.set()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, tell)
+    return told
+
+
+def _impatient() -> None:
+    """From now on this process only waits for its workers: the next signal ends both."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, _end)
+
+
+def _end(number: int, _frame: object) -> None:
+    LOG.warning("Ending at once (%s)", signal.Signals(number).name)
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    os._exit(1)
+
+
+def _read_again() -> None:
+    LOG.info("Reading the configuration again")
+    conf.CONF.reload_config_files()
 
 
 def _worker(name: str, make: Callable[[messaging.RPCTransport, int], Service]) -> type[cotyledon.Service]:
@@ -47,14 +102,24 @@ def _worker(name: str, make: Callable[[messaging.RPCTransport, int], Service]) -
             super().__init__(worker_id)
             self._id = worker_id
             self._service: Service | None = None
+            self._started = threading.Event()
 
         def run(self) -> None:
+            frugal.watch()
+            metrics.start(name, self._id)
+            tracing.start(name)
             self._service = make(bus.connect(conf.CONF), self._id)
             self._service.start()
+            self._started.set()
 
         def terminate(self) -> None:
-            if self._service is not None:
+            LOG.info("%s finishes what it has begun", name)
+            started = time.monotonic()
+            # Whoever still waits for its neighbours has begun nothing.
+            if self._started.wait(_START) and self._service is not None:
                 self._service.stop()
+            LOG.info("%s ends after %.1f s", name, time.monotonic() - started)
+            tracing.stop()
 
     Worker.name = name
     return Worker

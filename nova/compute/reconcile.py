@@ -6,8 +6,10 @@ conductor decides), and networks are put right when the service starts.
 
 from __future__ import annotations
 
+import bisect
 import logging
 import threading
+from collections.abc import Collection, Sequence
 
 from nova import context, exception
 from nova.compute.host import Machine
@@ -36,10 +38,11 @@ class Reconciler:
         self._stopped = False
 
     def start(self, ctx: context.RequestContext) -> None:
-        """The service starts: networks first, then guests that have no row any more."""
-        instances = self._expected(ctx)
+        """The service starts: networks first, then guests that have no row any more, or of which nobody knows."""
+        wanted = self.machine.network.needs_guests or CONF.resume_guests_state_on_host_boot
+        instances = self._instances(ctx) if wanted else []
         self.machine.network.start(instances)
-        self._remove_strangers(ctx)
+        self._walk(ctx, tell=False)
         if CONF.resume_guests_state_on_host_boot:
             self._restart_guests(instances)
 
@@ -50,18 +53,39 @@ class Reconciler:
 
     def compare(self) -> None:
         """Remove guests without a row and report every power state that a row does not have."""
-        ctx = context.admin()
-        self._remove_strangers(ctx)
+        self._walk(context.admin(), tell=True)
+
+    def _walk(self, ctx: context.RequestContext, tell: bool) -> None:
+        """Compare the guests here with the rows, side by side in the order of uuids, a page at a time.
+
+        Without ``tell`` only power states that no row knows are reported.
+        """
+        # Taken before the rows are read: a guest that comes up meanwhile is not taken for a stranger.
         running = {guest.uuid: guest.power_state for guest in self.machine.driver.guests()}
-        changed = []
-        for instance in self._expected(ctx):
-            # A guest that is gone shows as not running.
-            power_state = running.get(instance.uuid, states.SHUTDOWN)
-            settled = instance.launched_at is not None and instance.task_state is None
-            if settled and power_state != instance.power_state and not self._runner.busy(instance.uuid):
-                changed.append(GuestStatus(uuid=instance.uuid, power_state=power_state))
-        if changed:
-            self._guests.power_states(ctx, self.machine.name, changed)
+        here = sorted(running.keys() | self.machine.driver.traces())
+        marker, start = None, 0
+        while True:
+            page = self._guests.expected(ctx, self.machine.name, _PAGE, marker)
+            last = len(page) < _PAGE
+            end = len(here) if last else bisect.bisect_right(here, page[-1].uuid)
+            belongs = {guest.uuid for guest in page}
+            self._remove_strangers(ctx, [uuid for uuid in here[start:end] if uuid not in belongs], running)
+            changed = [self._now(guest.uuid) for guest in page if guest.settled
+                       and (tell or guest.power_state == states.NOSTATE)
+                       and running.get(guest.uuid, states.SHUTDOWN) != guest.power_state
+                       and not self._runner.busy(guest.uuid)]
+            if changed:
+                self._guests.power_states(ctx, self.machine.name, changed)
+            if last:
+                return
+            marker, start = page[-1].uuid, end
+
+    def _now(self, uuid: str) -> GuestStatus:
+        """How the guest is at this moment; one that is gone shows as not running."""
+        try:
+            return GuestStatus(uuid=uuid, power_state=self.machine.driver.power_state(uuid))
+        except exception.GuestNotFound:
+            return GuestStatus(uuid=uuid, power_state=states.SHUTDOWN)
 
     def guest_changed(self, guest: GuestStatus) -> None:
         """The hypervisor says that a guest changed; what our own operations do is left out."""
@@ -84,19 +108,16 @@ class Reconciler:
         if self._stopped or self._runner.busy(uuid):
             return
         try:
-            power_state = self.machine.driver.power_state(uuid)
-        except exception.GuestNotFound:
-            power_state = states.SHUTDOWN
+            now = self._now(uuid)
         except exception.NovaException as error:
             LOG.info("[instance: %s] Its power state is unknown: %s", uuid, error)
             return
         try:
-            self._guests.power_states(context.admin(), self.machine.name,
-                                      [GuestStatus(uuid=uuid, power_state=power_state)])
+            self._guests.power_states(context.admin(), self.machine.name, [now])
         except exception.NovaException as error:
             LOG.warning("[instance: %s] Its power state was not reported: %s", uuid, error)
 
-    def _expected(self, ctx: context.RequestContext) -> list[Instance]:
+    def _instances(self, ctx: context.RequestContext) -> list[Instance]:
         found: list[Instance] = []
         marker = None
         while True:
@@ -106,24 +127,22 @@ class Reconciler:
                 return found
             marker = page[-1].uuid
 
-    def _remove_strangers(self, ctx: context.RequestContext) -> None:
-        """Guests here that belong elsewhere or to nobody, and files that belong to nobody.
+    def _remove_strangers(self, ctx: context.RequestContext, uuids: Sequence[str], running: Collection[str]) -> None:
+        """What is here of ``uuids``, which no row of this host names: guests that belong elsewhere or to nobody, and
+        files that belong to nobody.
 
         Files of a server on another host are left alone: the directory may be shared storage. What
         is left of a server without a host is nobody's (a build that failed while this host could not
         clear up).
         """
-        driver = self.machine.driver
-        guests = {guest.uuid for guest in driver.guests()}
-        uuids = sorted(guests | driver.traces())
         for start in range(0, len(uuids), _PAGE):
             page = uuids[start:start + _PAGE]
-            known = self._guests.known(ctx, page)
+            known = self._guests.known(ctx, list(page))
             for uuid in page:
-                stray = known.get(uuid) != self.machine.name if uuid in guests else known.get(uuid) is None
+                stray = known.get(uuid) != self.machine.name if uuid in running else known.get(uuid) is None
                 if stray and not self._runner.busy(uuid):
                     LOG.warning("[instance: %s] What is left of it belongs to no server of this host: removed", uuid)
-                    driver.remove_leftovers(uuid)
+                    self.machine.driver.remove_leftovers(uuid)
 
     def _restart_guests(self, instances: list[Instance]) -> None:
         running = {guest.uuid for guest in self.machine.driver.guests() if guest.power_state == states.RUNNING}

@@ -16,10 +16,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from nova import context, exception
+from nova import context, exception, metrics, tracing
 from nova.compute.host import Machine, StepHost
 from nova.conf import CONF
+from nova.drain import Drain
 from nova.objects.action import Failure
+from nova.objects.compute import GuestStatus
 from nova.objects.instance import StepOrder, StepReport
 from nova.operations import REGISTRY
 from nova.operations.base import Step, journal
@@ -39,11 +41,14 @@ _HYPERVISOR_PATIENCE = 30.0
 class Runner:
     """The operations of one compute host."""
 
-    def __init__(self, machine: Machine, engine: Engine, guests: Guests) -> None:
+    def __init__(self, machine: Machine, engine: Engine, guests: Guests,
+                 pool: concurrent.futures.Executor | None = None) -> None:
         self.machine = machine
         self._engine = engine
         self._guests = guests
-        self._pool = concurrent.futures.ThreadPoolExecutor(CONF.compute.threads, thread_name_prefix="orders")
+        # Many hosts in one process remember less each.
+        self._remembered = _REMEMBERED if pool is None else _REMEMBERED // 10
+        self._pool = pool or concurrent.futures.ThreadPoolExecutor(CONF.compute.threads, thread_name_prefix="orders")
         self._builds = threading.BoundedSemaphore(CONF.max_concurrent_builds or CONF.compute.threads)
         self._mutex = threading.Lock()
         self._attempts: collections.OrderedDict[str, int] = collections.OrderedDict()
@@ -56,11 +61,13 @@ class Runner:
         """Take an order; orders of one instance run one after the other."""
         uuid = order.instance.uuid
         with self._mutex:
+            if self._stopping.is_set():
+                return  # it is ours still: we ask for it when we are back
             if self._attempts.get(order.action.uuid, 0) >= order.attempt:
                 return  # doubled, or overtaken by a newer attempt
             self._attempts[order.action.uuid] = order.attempt
             self._attempts.move_to_end(order.action.uuid)
-            while len(self._attempts) > _REMEMBERED:
+            while len(self._attempts) > self._remembered:
                 self._attempts.popitem(last=False)
             self._running[order.action.uuid] = order.attempt
             queue = self._queues.get(uuid)
@@ -68,7 +75,8 @@ class Runner:
                 queue.append((ctx, order))
                 return
             self._queues[uuid] = collections.deque([(ctx, order)])
-        self._pool.submit(self._drain, uuid)
+            # Under the lock, so that stop() finds the pool at rest.
+            self._pool.submit(self._drain, uuid)
 
     def running(self) -> list[str]:
         """The actions whose steps this host holds (the heartbeat renews their leases)."""
@@ -80,10 +88,13 @@ class Runner:
         with self._mutex:
             return uuid in self._queues
 
-    def stop(self) -> None:
-        """Finish the steps under way; queued orders are left to their leases."""
-        self._stopping.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def stop(self, drain: Drain) -> None:
+        """Finish the orders that were begun; the others are asked for when this host is back."""
+        with self._mutex:
+            self._stopping.set()
+        if not drain.wait(functools.partial(self._pool.shutdown, wait=True, cancel_futures=True)):
+            LOG.warning("Did not come to the end of %d operations: they are resumed when this host is back",
+                        len(self.running()))
 
     def _drain(self, uuid: str) -> None:
         while True:
@@ -95,7 +106,9 @@ class Runner:
                 ctx, order = queue.popleft()
             try:
                 ctx.update_store()
-                self._run(ctx, order)
+                with tracing.span(f"host {order.action.operation}", ctx, instance=uuid, attempt=order.attempt,
+                                  host=self.machine.name):
+                    self._run(ctx, order)
             except Exception:
                 LOG.exception("[instance: %s] Order %s was lost; its lease will end", uuid, order.step)
             finally:
@@ -114,12 +127,16 @@ class Runner:
                  order.action.action, ", ".join(step.name for step in batch))
         started = time.monotonic()
         with self._builds if order.action.operation == "build" and not order.undo else contextlib.nullcontext():
+            if self._stopping.is_set():
+                return  # it waited for other builds and has not begun
             for step in batch:
                 if step is not batch[0] and time.monotonic() - started > _PROGRESS_AFTER:
                     self._tell(ctx, order, step)
                 report.step = step.name
                 try:
-                    self._patiently(functools.partial(operation.run, step, host, order.undo))
+                    with metrics.step(operation.name, step.name, order.undo), tracing.span(
+                            f"host {'undo ' if order.undo else ''}{operation.name}.{step.name}"):
+                        self._patiently(functools.partial(operation.run, step, host, order.undo))
                 except Exception as error:
                     report.failure = self._failure(error, order, step)
                     if not order.undo:
@@ -177,7 +194,7 @@ class Runner:
             wait = min(wait * 2, 10.0)
 
     def _clear_stray(self, ctx: context.RequestContext, order: StepOrder) -> None:
-        """Remove the guest of an order that came too late, unless another order here has the say."""
+        """Remove the guest of an order that came too late, or tell how it left it, unless another order has the say."""
         uuid = order.instance.uuid
         with self._mutex:
             if self._queues.get(uuid) or self._attempts.get(order.action.uuid, 0) > order.attempt:
@@ -186,5 +203,11 @@ class Runner:
             if self._guests.known(ctx, [uuid]).get(uuid) != self.machine.name:
                 self.machine.driver.destroy(order.instance)
                 self.machine.network.unplug(order.instance)
+            else:
+                power_state = self.machine.driver.power_state(uuid)
+                self._guests.power_states(ctx, self.machine.name, [
+                    GuestStatus(uuid=uuid, power_state=power_state, late=True)])
+        except exception.GuestNotFound:
+            LOG.info("[instance: %s] has no guest", uuid)
         except exception.NovaException as error:
             LOG.warning("[instance: %s] Leftovers stay until the next comparison: %s", uuid, error)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stevedore import driver as stevedore_driver
 
-from nova import bus, context, exception, image
+from nova import bus, context, exception, image, load
+from nova.compute import gauges
 from nova.compute.host import Machine
+from nova.compute.inventory import NodeReports
 from nova.compute.reconcile import Reconciler
 from nova.compute.runner import Runner
 from nova.conf import CONF
+from nova.drain import Drain
 from nova.objects.compute import Diagnostics, GuestStatus
 from nova.objects.instance import Instance, StepOrder
 from nova.objects.network import FilterRule
@@ -28,7 +33,11 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+BINARY = "nova-compute"
 SERVICE_VERSION = 1
+
+# Messages that one of many hosts in a process handles at the same time: idle threads are not free.
+_SHARED_THREADS = 2
 
 
 def _plugin(namespace: str, name: str) -> Any:
@@ -41,23 +50,35 @@ def _plugin(namespace: str, name: str) -> Any:
 
 def load_machine(host: str) -> Machine:
     """This host as configured: hypervisor driver, network driver, images."""
-    driver: Driver = _plugin("nova.virt.drivers", CONF.compute_driver)(host)
-    return Machine(name=host, driver=driver, network=_plugin("nova.network.drivers", CONF.network.driver)(),
+    return machine_of(_plugin("nova.virt.drivers", CONF.compute_driver)(host))
+
+
+def machine_of(driver: Driver) -> Machine:
+    """The host of this driver, with the network driver and images of the configuration."""
+    return Machine(name=driver.host, driver=driver, network=_plugin("nova.network.drivers", CONF.network.driver)(),
                    images=image.store, cache=ImageCache())
 
 
+def hosts_of_driver() -> Sequence[Driver]:
+    """The drivers of all hosts that the configured one plays; none: it serves the one it runs on."""
+    played: Sequence[Driver] = _plugin("nova.virt.drivers", CONF.compute_driver).of_all_hosts()
+    return played
+
+
 class ComputeService:
-    """The compute of one host: start(), stop() drains. Guests run on."""
+    """The compute of one host: start(), stop() drains. Guests run on. ``pool``: threads shared with other hosts."""
 
     def __init__(self, transport: messaging.RPCTransport, host: str | None = None,
-                 machine: Machine | None = None) -> None:
+                 machine: Machine | None = None, pool: concurrent.futures.Executor | None = None) -> None:
         self.host = host or CONF.host
         self.machine = machine or load_machine(self.host)
         self._transport = transport
+        self._shared = pool is not None
         self._engine = bus.client(transport, engine.Engine)
         self._guests = bus.client(transport, engine.Guests)
         self._heartbeat = bus.client(transport, engine.Heartbeat)
-        self.runner = Runner(self.machine, self._engine, self._guests)
+        self.runner = Runner(self.machine, self._engine, self._guests, pool)
+        self._nodes = NodeReports(self.host, self.machine.driver, self._guests)
         self.reconciler = Reconciler(self.machine, self._guests, self.runner)
         self._last_beat = time.monotonic()
         self.periodic = [
@@ -68,10 +89,19 @@ class ComputeService:
             self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), self.reconciler.compare))
         if CONF.image_cache.manager_interval >= 0 and self.machine.driver.needs_images:
             self.periodic.append(Periodic("images", max(CONF.image_cache.manager_interval, 1), self._clean_images))
+        self.periodic += gauges.watch([(self.runner, self.machine.driver)])
         self._server: messaging.RPCServer | None = None
+        self._taking = False
 
     def start(self) -> None:
         """Returns when orders are taken and the host can be scheduled to."""
+        self.begin()
+        for thread in self.periodic:
+            thread.start()
+        LOG.info("nova-compute is ready on %s", self.host)
+
+    def begin(self) -> None:
+        """As start(), but somebody else does what is to be done again and again."""
         ctx = context.admin()
         self.machine.driver.start(self.reconciler.guest_changed)
         bus.patiently(self._register, "a conductor")
@@ -79,23 +109,32 @@ class ComputeService:
         # Before the queue is read: what is resumed has newer attempts than what waits there.
         for order in bus.patiently(lambda: self._engine.resume(ctx, self.host), "a conductor"):
             self.runner.submit(context_of(order.action), order)
-        self._server = bus.serve(self._transport, COMPUTE, self.host, [(compute.Compute, self)])
+        self._server = bus.serve(self._transport, COMPUTE, self.host, [(compute.Compute, self)],
+                                 threads=_SHARED_THREADS if self._shared else None)
+        self._taking = True
         bus.patiently(self.report_nodes, "a conductor")
-        for thread in self.periodic:
-            thread.start()
-        LOG.info("nova-compute is ready on %s", self.host)
 
     def stop(self) -> None:
-        """Take no new orders and finish the steps under way."""
-        if self._server is not None:
-            self._server.stop()
-        self.runner.stop()
+        """Take no new orders and finish those begun, within graceful_shutdown_timeout.
+
+        The others, and those not finished in time, are done when the host is back (or elsewhere if it is not).
+        """
+        drain = Drain()
+        self.stop_taking()
+        self.runner.stop(drain)
         for thread in self.periodic:
             thread.stop()
         self.reconciler.stop()
         if self._server is not None:
-            self._server.wait()
+            drain.wait(self._server.wait)
         self.machine.driver.stop()
+
+    def stop_taking(self) -> None:
+        """Take no new orders. Does nothing the second time."""
+        if self._taking:
+            self._taking = False
+            assert self._server is not None
+            bus.stop_taking(self._server)
 
     # --- what a host is asked (nova.rpcapi.compute.Compute) --------------------------------------
     def run(self, ctx: context.RequestContext, order: StepOrder) -> None:
@@ -118,25 +157,34 @@ class ComputeService:
 
     # --- periodic ----------------------------------------------------------------------------------
     def report_nodes(self) -> None:
-        """Inventories and traits, as they are now."""
-        self._guests.report_nodes(context.admin(), self.host, self.machine.driver.nodes())
+        """Inventories and traits as they are now, if they changed."""
+        self._nodes.report()
 
     def _register(self) -> None:
-        self._heartbeat.register(context.admin(), self.host, "nova-compute", COMPUTE, SERVICE_VERSION)
+        self._heartbeat.register(context.admin(), self.host, BINARY, COMPUTE, SERVICE_VERSION)
 
     def _beat(self) -> None:
         try:
-            self._heartbeat.beat(context.admin(), self.host, "nova-compute", self.runner.running())
+            running = self.runner.running()
+            self._heartbeat.beat(context.admin(), self.host, BINARY, running, load.report(0, len(running)))
         except exception.HostBinaryNotFound:
-            # An operator deleted the service while it runs: it is back.
-            self._register()
-            self.report_nodes()
+            self.returned()
+        self.heard()
+
+    def returned(self) -> None:
+        """An operator deleted the service while it runs: it is back."""
+        self._register()
+        self._nodes.report(anew=True)
+
+    def heard(self) -> None:
+        """A conductor took our heartbeat."""
         now = time.monotonic()
         silent, self._last_beat = now - self._last_beat, now
-        if silent > CONF.service_down_time:
-            # We counted as down: what was decided without us left guests here that belong elsewhere or nowhere.
+        if silent > CONF.service_down_time / 2:
+            # We may have counted as down: what was decided without us left guests that belong elsewhere or nowhere.
             LOG.warning("No conductor heard us for %.0f s", silent)
-            threading.Thread(target=self.reconciler.compare, name="compare", daemon=True).start()
+            threading.Thread(target=bus.patiently, args=(self.reconciler.compare, "a conductor"), name="compare",
+                             daemon=True).start()
 
     def _clean_images(self) -> None:
         self.machine.cache.clean(set(self.machine.driver.used_images()))

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from nova.conductor.usage import UsageFeed
 
 
+# How many of them are kept.
+_HOSTS = 1000
+
+
 @dataclasses.dataclass
 class Core:
     """The database, the neighbours, and the name of this process (the owner of leases)."""
@@ -28,6 +32,13 @@ class Core:
     compute: Compute
     fleet: FleetPublisher
     usage: UsageFeed
+    # Addressed proxies: making one costs as much as a message does.
+    _computes: dict[str, Compute] = dataclasses.field(default_factory=dict, init=False)
 
     def compute_at(self, host: str) -> Compute:
-        return bus.at(self.compute, host)
+        proxy = self._computes.get(host)
+        if proxy is None:
+            if len(self._computes) >= _HOSTS:
+                self._computes.clear()
+            proxy = self._computes[host] = bus.at(self.compute, host)
+        return proxy

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import secrets
+import uuid
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from nova import context, exception
 from nova.conductor import addresses
@@ -41,9 +43,48 @@ _GIB = 1024**3
 def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
     """Promise the servers (rows), then place and build them in the background.
 
-    Raises FlavorNotFound, InvalidInput, OverQuota, Network*, SecurityGroupNotFound, Flavor*TooSmall.
+    A request that is delivered a second time gets the answer of the first. Raises FlavorNotFound, InvalidInput,
+    OverQuota, Network*, SecurityGroupNotFound, Flavor*TooSmall.
     """
-    runs, created = engine.core.db.write(lambda connection: _accept(engine, connection, ctx, request))
+    try:
+        return _create(engine, ctx, request)
+    except (exception.NovaException, db_exception.DBDuplicateEntry):
+        answered = engine.core.db.read(lambda connection: _answered(connection, request))
+        if answered is None:
+            raise
+        return answered
+
+
+def _answered(connection: sa.Connection, request: ServerCreate) -> ServerCreated | None:
+    """What this very request was answered before."""
+    found = []
+    for index in range(request.max_count if request.first_uuid else 0):
+        try:
+            found.append(instances.get(connection, _uuid(request, index), deleted=True))
+        except exception.InstanceNotFound:
+            break
+    if not found:
+        return None
+    return ServerCreated(uuids=[instance.uuid for instance in found], reservation_id=found[0].reservation_id)
+
+
+def _uuid(request: ServerCreate, index: int) -> str:
+    if not request.first_uuid:
+        return new_uuid()
+    return request.first_uuid if index == 0 else str(uuid.uuid5(uuid.UUID(request.first_uuid), str(index)))
+
+
+def _create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
+    tried: list[tuple[list[Run], ServerCreated]] = []
+
+    def accept(connection: sa.Connection) -> tuple[list[Run], ServerCreated]:
+        tried.append(_accept(engine, connection, ctx, request))
+        return tried[-1]
+
+    def accepted(connection: sa.Connection) -> tuple[list[Run], ServerCreated] | None:
+        return tried[-1] if actions.get(connection, tried[-1][0][0].action.uuid) else None
+
+    runs, created = engine.core.db.write(accept, accepted)
     engine.start_builds(ctx, runs)
     return created
 
@@ -203,10 +244,10 @@ def _group(connection: sa.Connection, request: ServerCreate, project_id: str) ->
 # --- making the rows -----------------------------------------------------------------------------------
 def _named(template: Instance, request: ServerCreate, index: int, count: int) -> Instance:
     """The server number ``index`` of ``count`` of one request."""
-    uuid = new_uuid()
+    this = _uuid(request, index)
     name = request.name if request.max_count == 1 else f"{request.name}-{index + 1}"
-    hostname = request.hostname or hostname_of(name, f"Server-{uuid}")
-    return msgspec.structs.replace(template, uuid=uuid, display_name=name, hostname=hostname, launch_index=index,
+    hostname = request.hostname or hostname_of(name, f"Server-{this}")
+    return msgspec.structs.replace(template, uuid=this, display_name=name, hostname=hostname, launch_index=index,
                                    tags=list(template.tags), metadata=dict(template.metadata))
 
 

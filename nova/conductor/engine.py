@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import concurrent.futures
 import datetime
+import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from nova import context, exception
+from nova import context, exception, load, metrics, tracing
 from nova.conductor.control import ConductorControl, converted
 from nova.conductor.core import Core
+from nova.conductor.held import Held
 from nova.conductor.run import Run, owner_of
 from nova.conf import CONF
-from nova.db import actions, instances, security_groups, services
+from nova.db import actions, clock, instances, security_groups, services
 from nova.objects import states
 from nova.objects.action import Action, Failure
 from nova.objects.base import new_uuid, utcnow
@@ -44,11 +47,12 @@ class Engine:
 
     def __init__(self, core: Core, pool: concurrent.futures.Executor | None = None) -> None:
         self.core = core
+        self._held = Held()
         self._pool = pool or concurrent.futures.ThreadPoolExecutor(CONF.conductor.threads,
                                                                    thread_name_prefix="steps")
 
     def stop(self) -> None:
-        """Let the running conductor steps finish; queued ones are left to their leases."""
+        """Let the running conductor steps finish; queued ones are for another conductor."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     # --- accepting ---------------------------------------------------------------------------------
@@ -58,9 +62,10 @@ class Engine:
         first = operation(instance, data).first()
         return Action(
             uuid=new_uuid(), instance_uuid=instance.uuid, action=operation.action, operation=operation.name,
-            payload=msgspec.to_builtins(Journal(data=data)), step=first.name if first else None, attempt=1,
-            owner=self.core.name, lease_until=self._lease(), request_id=ctx.request_id, user_id=ctx.user_id,
-            project_id=ctx.project_id, start_time=utcnow(), updated_at=utcnow())
+            payload=msgspec.to_builtins(Journal(data=data, trace=tracing.traceparent())),
+            step=first.name if first else None, attempt=1, owner=self.core.name, lease_until=self._lease(),
+            request_id=ctx.request_id, user_id=ctx.user_id, project_id=ctx.project_id, start_time=utcnow(),
+            updated_at=utcnow())
 
     def start(self, ctx: context.RequestContext, uuid: str, name: str, request: dict[str, Any],
               project_id: str | None = None) -> Action:
@@ -69,35 +74,74 @@ class Engine:
         Raises InstanceNotFound and what :func:`nova.operations.base.check` raises.
         """
         operation = REGISTRY[name]
+        tried: list[Action] = []
+        preemption = actions.Preemption()
 
         def accept(connection: sa.Connection) -> tuple[Action, Instance]:
+            preemption.begin(connection)
             instance = instances.lock(connection, uuid, project_id)
             check(operation.rules, instance, bool(ctx.is_admin),
                   lambda: services.host_up(connection, instance.host or ""))
             action = self.new_action(ctx, operation, instance, operation.new_data(instance, request))
             if instance.action_uuid:
-                actions.supersede(connection, instance.action_uuid)
+                preemption.supersede(connection, instance.action_uuid)
             actions.insert(connection, [action])
             changes = {"action_uuid": action.uuid, "task_state": operation.task_state}
             instances.update(connection, uuid, changes)
             instance.action_uuid, instance.task_state = action.uuid, operation.task_state
+            tried.append(action)
             return action, instance
 
-        action, instance = self.core.db.write(accept)
+        def accepted(connection: sa.Connection) -> tuple[Action, Instance] | None:
+            found = actions.get(connection, tried[-1].uuid)
+            return (found, instances.get(connection, uuid, deleted=True)) if found else None
+
+        action, instance = self.core.db.write(accept, accepted)
         LOG.info("[instance: %s] %s accepted", uuid, action.action)
         self.submit(ctx, Run(action, instance))
         return action
 
     def submit(self, ctx: context.RequestContext, run: Run) -> None:
         """Advance a run in the background."""
-        self._pool.submit(self._advance_safely, ctx, run)
+        self._later(self._advance_safely, ctx, run)
+
+    def _later(self, function: Callable[..., None], ctx: context.RequestContext, work: Run | list[Run]) -> None:
+        """Run ``function(ctx, work)`` in the background; until it ends the actions are in our hands."""
+        uuids = [run.action.uuid for run in (work if isinstance(work, list) else [work])]
+
+        def run() -> None:
+            load.METER.wait(-1)
+            try:
+                with load.METER.work():
+                    function(ctx, work)
+            finally:
+                self._held.drop(uuids)
+
+        self._held.take(uuids)
+        try:
+            load.METER.wait(1)
+            self._pool.submit(run)
+        except RuntimeError:
+            # This conductor ends: what it holds is handed over when all that runs has ended.
+            self._held.drop(uuids)
+            LOG.debug("Left to another conductor")
+
+    def renew(self) -> None:
+        """Renew the leases of what is in our hands, and of nothing else.
+
+        An action that is ours by its row alone (the answer to a commit got lost, the database was away too long)
+        has nobody who advances it: its lease must end.
+        """
+        for uuids in self._held.pages():
+            self.core.db.write(functools.partial(actions.renew, owner=self.core.name, uuids=uuids,
+                                                 until=self._lease()))
 
     def start_builds(self, ctx: context.RequestContext, runs: list[Run]) -> None:
         """Place the servers of one request together, so that they are chosen in one look at the fleet."""
         if len(runs) == 1:
             self.submit(ctx, runs[0])
         else:
-            self._pool.submit(self._place_together, ctx, runs)
+            self._later(self._place_together, ctx, runs)
 
     def _place_together(self, ctx: context.RequestContext, runs: list[Run]) -> None:
         ctx.update_store()
@@ -105,7 +149,9 @@ class Engine:
                                        instance_uuids=[run.instance.uuid for run in runs])
         try:
             ConductorControl(self.core, ctx, runs[0].instance).group_hosts(spec)
-            for run, candidates in zip(runs, self.core.scheduler.select(ctx, spec), strict=True):
+            with tracing.span("conductor place together", ctx, servers=len(runs)):
+                chosen = self.core.scheduler.select(ctx, spec)
+            for run, candidates in zip(runs, chosen, strict=True):
                 run.operation.data.candidates, run.operation.data.selected = candidates, True
         except Exception as error:
             # Each asks for itself then, and fails with its own fault.
@@ -167,6 +213,8 @@ class Engine:
             return orders
 
         orders = self.core.db.write(take)
+        for order in orders:
+            metrics.TAKEOVERS.inc(order.action.operation or "", "restart")
         if orders:
             LOG.info("Host %s resumes %d operations", host, len(orders))
         return orders
@@ -179,7 +227,7 @@ class Engine:
         Without ``reach_hosts`` those in the hands of hosts are left alone; without ``judge_hosts`` a silent
         host is asked once more rather than given up.
         """
-        expired = self.core.db.read(lambda connection: actions.expired(connection, utcnow(), limit, reach_hosts))
+        expired = self.core.db.read(lambda connection: actions.expired(connection, clock.now(), limit, reach_hosts))
         for action in expired:
             try:
                 self._take_over(action, judge_hosts)
@@ -202,11 +250,12 @@ class Engine:
             return run, not host or up
 
         run, host_up = self.core.db.write(take)
+        metrics.TAKEOVERS.inc(run.operation.name, "lease")
         caller = context_of(run.action)
         LOG.info("[instance: %s] Took over %s at step %s (attempt %d)", run.instance.uuid, action.action,
                  action.step, action.attempt)
         if not host_up:
-            self._pool.submit(self._host_lost, caller, run)
+            self._later(self._host_lost, caller, run)
         else:
             self.submit(caller, run)
 
@@ -233,7 +282,8 @@ class Engine:
     def _advance_safely(self, ctx: context.RequestContext, run: Run) -> None:
         ctx.update_store()
         try:
-            self._advance(ctx, run)
+            with tracing.span(f"conductor {run.label}", ctx, instance=run.instance.uuid, attempt=run.action.attempt):
+                self._advance(ctx, run)
         except exception.StaleReport:
             LOG.info("[instance: %s] %s was superseded", run.instance.uuid, run.action.action)
         except Exception as error:
@@ -252,7 +302,7 @@ class Engine:
             if run.action.attempt >= _MAX_ATTEMPTS:
                 self._give_up(run, failure_of(error))
             else:
-                until = utcnow() + datetime.timedelta(seconds=min(_PAUSE, CONF.conductor.lease))
+                until = clock.after(min(_PAUSE, CONF.conductor.lease))
                 self.core.db.write(lambda connection: actions.update(
                     connection, run.action, owner=None, lease_until=until))
         except exception.StaleReport:
@@ -270,10 +320,11 @@ class Engine:
 
         def write(connection: sa.Connection) -> None:
             actions.update(connection, run.action, step=None, outcome="error", finish_time=utcnow(), message="Error",
-                           lease_until=None)
+                           lease_until=None, events=run.closed(run.step, failure, at_end=True))
             ctl.apply(connection, action_uuid=None)
 
         self.core.db.write(write)
+        metrics.finished(run.operation.name, "error", run.action.start_time)
 
     def _advance(self, ctx: context.RequestContext, run: Run) -> None:
         """Run conductor steps until a host has to go on, or all is done."""
@@ -287,8 +338,9 @@ class Engine:
         before = msgspec.to_builtins(run.operation.data)
         ctl = ConductorControl(self.core, ctx, run.instance)
         try:
-            run.operation.run(step, ctl, run.action.undoing)
-            self._step_succeeded(ctx, run, step, ctl)
+            with metrics.step(run.operation.name, step.name, run.action.undoing):
+                run.operation.run(step, ctl, run.action.undoing)
+                self._step_succeeded(ctx, run, step, ctl)
         except exception.StaleReport:
             raise
         except exception.ServiceUnavailable as error:
@@ -299,7 +351,9 @@ class Engine:
         except Exception as error:
             if not isinstance(error, exception.NovaException):
                 LOG.exception("[instance: %s] Step %s failed", run.instance.uuid, step.name)
-            if not isinstance(error, exception.ClaimLost):
+            if isinstance(error, exception.ClaimLost):
+                metrics.CLAIMS.inc("lost")
+            else:
                 run.operation.data = msgspec.convert(before, run.operation.data_type)
             self._step_failed(ctx, run, step, failure_of(error), self._fresh_control(ctx, run))
 
@@ -328,13 +382,15 @@ class Engine:
             return
         LOG.warning("[instance: %s] %s failed at %s%s: %s", run.instance.uuid, run.action.action, step.name,
                     f" on {failure.host}" if failure.host else "", failure.message)
+        tracing.failed(failure.message)
         # The first cause is what the user needs: "no more hosts" after it explains nothing.
         if run.journal.failure is None or failure.kind not in ("NoValidHost", "MaxRetriesExceeded", "ClaimLost"):
             run.journal.failure = failure
         run.journal.latest = failure
         run.action.undoing = True
         if failure.kind == "HostDown":
-            # Nothing can be undone there; the host clears up by itself when it returns.
+            # Nothing can be undone there; the host clears up by itself when it returns, and tells what it has done.
+            ctl.set(power_state=states.NOSTATE)
             self._undone(ctx, run, run.operation.batch(step, undo=True)[-1], ctl, failure)
         elif step.undo and not (step.place == CONDUCTOR and failure.kind != "ClaimLost"):
             self._go_to(ctx, run, step, ctl, done=step, failure=failure)
@@ -348,6 +404,7 @@ class Engine:
         operation, cause = run.operation, run.journal.failure or Failure(message="Unknown failure.")
         if operation.retry_from == step.name and operation.may_retry(run.journal.latest or cause):
             run.action.undoing = False
+            metrics.RETRIES.inc(operation.name)
             ctl.set(task_state=operation.task_state)
             self._go_to(ctx, run, step, ctl, done=step, failure=failure)
             return
@@ -453,6 +510,7 @@ class Engine:
             ctl.apply(connection, action_uuid=None)
 
         self.core.db.write(write)
+        metrics.finished(run.operation.name, "error" if failure else "success", run.action.start_time)
         ctl.published()
         if failure:
             LOG.warning("[instance: %s] %s ended in %s: %s", run.instance.uuid, run.action.action,
@@ -461,4 +519,4 @@ class Engine:
             LOG.info("[instance: %s] %s done: %s", run.instance.uuid, run.action.action, run.instance.vm_state)
 
     def _lease(self) -> datetime.datetime:
-        return utcnow() + datetime.timedelta(seconds=CONF.conductor.lease)
+        return clock.after(CONF.conductor.lease)

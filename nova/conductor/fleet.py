@@ -16,6 +16,9 @@ from nova.rpcapi.scheduler import Scheduler
 
 LOG = logging.getLogger(__name__)
 
+# More changed nodes of one report than this are not logged one by one.
+_FEW = 5
+
 
 class FleetPublisher:
     """Sends the deltas of this process, numbered without gaps. Threads may share one.
@@ -74,16 +77,23 @@ def publish_services(core: Core, changed: Iterable[tuple[Service, bool]]) -> Non
                          if service.binary == services.COMPUTE})
 
 
-def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode]) -> list[ComputeNode]:
-    """Store what a host reports of its nodes and tell the schedulers what differs; answers the nodes."""
+def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str = "",
+                 upto: str | None = None) -> list[ComputeNode]:
+    """Store what a host reports of its nodes and tell the schedulers what differs; answers the nodes.
+
+    ``after``, ``upto``: see :meth:`nova.rpcapi.engine.Guests.report_nodes`.
+    """
 
     def transaction(connection: Any) -> tuple[compute_nodes.Report, list[HostState]]:
-        report = compute_nodes.report(connection, host, nodes)
+        report = compute_nodes.report(connection, host, nodes, after, upto)
         return report, compute_nodes.states_of(connection, report.changed)
 
     report, states = core.db.write(transaction)
     core.fleet.states(states)
     core.fleet.removed(report.removed)
+    if len(states) > _FEW:
+        LOG.info("%d nodes of host %s are new or have changed", len(states), host)
+        return report.nodes
     for state in states:
         LOG.info("Node %s of host %s now has %s", state.node, host, ", ".join(
             f"{name} {inventory.total}" for name, inventory in sorted(state.inventories.items())))

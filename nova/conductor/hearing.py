@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import logging
+import time
 
 from nova.conf import CONF
-from nova.objects.base import utcnow
+from nova.db import clock
 
 LOG = logging.getLogger(__name__)
 
@@ -19,18 +20,17 @@ class Hearing:
 
     def __init__(self) -> None:
         self.hears = True
-        self._judge_from = utcnow() + datetime.timedelta(seconds=CONF.service_down_time)
+        self._judge_from = time.monotonic() + CONF.service_down_time
 
     @property
     def may_judge(self) -> bool:
-        return self.hears and utcnow() >= self._judge_from
+        return self.hears and time.monotonic() >= self._judge_from
 
     def look(self, last_heard: datetime.datetime | None) -> None:
         """``last_heard``: the newest sign of life of any service that sends its by message."""
-        now, down = utcnow(), datetime.timedelta(seconds=CONF.service_down_time)
-        hears = last_heard is None or now - last_heard < down / 2
+        hears = last_heard is None or clock.after(-CONF.service_down_time / 2) < last_heard
         if hears != self.hears:
             LOG.warning("Services are heard again" if hears else "No service is heard: is the broker down?")
         self.hears = hears
         if not hears:
-            self._judge_from = now + down
+            self._judge_from = time.monotonic() + CONF.service_down_time

@@ -26,6 +26,12 @@ class Run:
     def step(self) -> Step | None:
         return self.operation.step_named(self.action.step) if self.action.step else None
 
+    @property
+    def label(self) -> str:
+        """What it is at, for people: "build.place", "undo build.place", or "build" at the end."""
+        at = f".{self.action.step}" if self.action.step else ""
+        return f"{'undo ' if self.action.undoing else ''}{self.operation.name}{at}"
+
     def payload(self) -> dict[str, Any]:
         self.journal.data = msgspec.to_builtins(self.operation.data)
         return msgspec.to_builtins(self.journal)  # type: ignore[no-any-return]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from nova import bus, context
+from nova import bus, context, exception, load, metrics
 from nova.conductor.core import Core
 from nova.conductor.endpoints import (
     aggregates,
@@ -27,13 +26,15 @@ from nova.conductor.endpoints import (
 )
 from nova.conductor.engine import Engine
 from nova.conductor.fleet import FleetPublisher
+from nova.conductor.gauges import Gauges
 from nova.conductor.hearing import Hearing
 from nova.conductor.usage import UsageFeed
 from nova.conf import CONF
-from nova.db import actions
+from nova.db import actions, clock
 from nova.db import services as service_rows
 from nova.db.engine import Database
-from nova.objects.base import new_uuid, utcnow
+from nova.drain import Drain
+from nova.objects.base import new_uuid
 from nova.periodic import Periodic
 from nova.rpcapi import CONDUCTOR, compute, engine, hosts, scheduler
 from nova.rpcapi import flavors as flavors_api
@@ -62,6 +63,7 @@ class ConductorService:
 
     def __init__(self, transport: messaging.RPCTransport, worker: int = 0) -> None:
         self.host = CONF.host
+        self._worker = worker
         self._first = worker == 0
         name = f"conductor@{CONF.host}:{os.getpid()}:{new_uuid()[:8]}"
         db = open_database()
@@ -77,6 +79,8 @@ class ConductorService:
             Periodic("heartbeat", CONF.report_interval, self._beat),
             Periodic("recovery", CONF.conductor.recovery_interval, self._recover),
         ]
+        if metrics.on:
+            self.periodic.append(Periodic("metrics", CONF.prometheus.interval, Gauges(db).look))
         self._server: messaging.RPCServer | None = None
         self.endpoints = self._endpoints()
 
@@ -96,7 +100,7 @@ class ConductorService:
             (hosts.ServerGroups, server_groups.ServerGroups(core)),
             (networks_api.Networks, networks.Networks(core)),
             (networks_api.SecurityGroups, security_groups.SecurityGroups(core)),
-            (engine.Engine, guests.EngineReports(self.engine)),
+            (engine.Engine, guests.EngineReports(self.engine, self.periodic[1].wake)),
             (engine.Heartbeat, self._heartbeat),
             (engine.Guests, guests.Guests(core, self.engine)),
             (engine.Fleet, fleet.Fleet(core)),
@@ -105,34 +109,49 @@ class ConductorService:
     def start(self) -> None:
         """Returns when requests are answered."""
         core = self.core
+        core.db.read(clock.ask)
         if self._first:
             self._heartbeat.register(context.admin(), self.host, "nova-conductor", CONDUCTOR, SERVICE_VERSION)
         core.usage.start()
-        self._server = bus.serve(core.transport, CONDUCTOR, core.name, self.endpoints)
+        self._server = bus.serve(core.transport, CONDUCTOR, f"{self.host}:{self._worker}", self.endpoints)
         for thread in self.periodic:
             thread.start()
         LOG.info("nova-conductor is ready")
 
     def stop(self) -> None:
-        """Take no new requests, finish those under way; what is left over is found by its lease."""
-        if self._server is not None:
-            self._server.stop()
-            self._server.wait()
-        for thread in self.periodic:
+        """Take no new requests, finish what was begun within graceful_shutdown_timeout, hand over the rest."""
+        drain = Drain()
+        heartbeat, *others = self.periodic
+        for thread in others:
             thread.stop()
-        self.engine.stop()
-        # Hand over at once what we did not come to.
-        self.core.db.write(lambda connection: actions.renew_all(connection, self.core.name, utcnow()))
+        if self._server is not None:
+            bus.stop_taking(self._server)
+            drain.wait(self._server.wait)
+        drain.wait(self.engine.stop)
+        heartbeat.stop()
+        self._hand_over()
         self.core.usage.stop()
         self.core.db.close()
+
+    def _hand_over(self) -> None:
+        """Another conductor goes on at once with what we did not come to, rather than when the leases end."""
+        left = self.core.db.write(lambda connection: actions.hand_over(connection, self.core.name))
+        if not left:
+            return
+        LOG.info("%d operations are handed over", left)
+        try:
+            bus.client(self.core.transport, engine.Engine).handed_over(context.admin())
+        except exception.ServiceUnavailable as error:
+            LOG.warning("They wait until a conductor looks for expired leases: %s", error)
 
     # --- periodic ----------------------------------------------------------------------------------
     def _beat(self) -> None:
         """Renew our own leases and, from one worker, the service's liveness."""
-        until = utcnow() + datetime.timedelta(seconds=CONF.conductor.lease)
-        self.core.db.write(lambda connection: actions.renew_all(connection, self.core.name, until))
+        self.core.db.read(clock.ask)
+        self.engine.renew()
+        loads = load.report(self._worker)
         if self._first:
-            self._heartbeat.beat(context.admin(), self.host, "nova-conductor", [])
+            self._heartbeat.beat(context.admin(), self.host, "nova-conductor", [], loads)
 
     def _recover(self) -> None:
         """Silent services and expired leases; any conductor may find them first."""
@@ -143,8 +162,8 @@ class ConductorService:
         self.engine.recover(context.admin(), reach_hosts=self._hearing.hears, judge_hosts=self._hearing.may_judge)
 
     def _find_silent(self) -> None:
-        before = utcnow() - datetime.timedelta(seconds=CONF.service_down_time)
-        silent = self.core.db.write(lambda connection: service_rows.mark_down(connection, before))
+        silent = self.core.db.write(lambda connection: service_rows.mark_down(
+            connection, clock.after(-CONF.service_down_time)))
         if silent:
             LOG.warning("Hosts that stopped responding: %s", ", ".join(silent))
             self.core.fleet.services(self.core.db.read(lambda connection: service_rows.flags(connection, silent)))

@@ -18,7 +18,7 @@ from nova import __version__
 CONF = cfg.CONF
 
 MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "quota", "scheduler",
-           "metadata", "fake")
+           "metadata", "fake", "metrics", "tracing")
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:

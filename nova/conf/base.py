@@ -18,6 +18,9 @@ OPTIONS = {
         cfg.IntOpt("report_interval", default=10, min=1, help="Seconds between two heartbeats of a service."),
         cfg.IntOpt("service_down_time", default=60, min=1,
                    help="Seconds without a heartbeat after which a service counts as down."),
+        cfg.IntOpt("graceful_shutdown_timeout", default=60, min=1,
+                   help="Seconds that a service which is told to stop has for what it has begun; what is left then is "
+                        "handed over. 10 seconds later its processes are killed."),
         cfg.StrOpt("default_availability_zone", default="nova",
                    help="The zone of hosts that are in no aggregate with a zone."),
         cfg.StrOpt("internal_service_availability_zone", default="internal",

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from nova import exception
-from nova.db import models, rows
+from nova.db import clock, models, rows
 from nova.objects.action import Action
 from nova.objects.base import utcnow
 
 TABLE = models.actions
+
+# Built once: building a statement anew costs several times what running it does.
+_GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
+_UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"), TABLE.c.attempt == sa.bindparam("held"),
+                                 TABLE.c.outcome.is_(None))
 
 
 def insert(connection: sa.Connection, actions: Sequence[Action]) -> None:
@@ -21,25 +28,52 @@ def insert(connection: sa.Connection, actions: Sequence[Action]) -> None:
 
 
 def get(connection: sa.Connection, uuid: str) -> Action | None:
-    row = connection.execute(sa.select(TABLE).where(TABLE.c.uuid == uuid)).first()
+    row = connection.execute(_GET, {"this": uuid}).first()
     return rows.to_object(Action, row) if row else None
 
 
 def update(connection: sa.Connection, held: Action, **changes: Any) -> None:
     """Write to an unfinished action at the attempt we hold. Raises StaleReport when it is not ours any more."""
     done = connection.execute(
-        sa.update(TABLE).where(TABLE.c.uuid == held.uuid, TABLE.c.attempt == held.attempt, TABLE.c.outcome.is_(None))
-        .values(updated_at=utcnow(), **changes))
+        _UPDATE, {"updated_at": utcnow(), **changes, "this": held.uuid, "held": held.attempt})
     if done.rowcount != 1:
         raise exception.StaleReport(action=held.uuid, step=held.step, attempt=held.attempt)
 
 
+class Preemption:
+    """Takes an instance from the action that has it, in the order of locks that all others have: first the action.
+
+    Which action that is, is known when the instance is locked already: the transaction is tried again knowing it.
+    """
+
+    def __init__(self) -> None:
+        self._known: str | None = None
+
+    def begin(self, connection: sa.Connection) -> None:
+        """Before the instance is locked."""
+        if self._known is not None:
+            connection.execute(sa.select(TABLE.c.id).where(TABLE.c.uuid == self._known).with_for_update())
+
+    def supersede(self, connection: sa.Connection, uuid: str) -> None:
+        """End the action that the locked instance has. Raises RetryRequest if begin() did not lock it."""
+        if uuid != self._known and connection.dialect.name != "sqlite":  # which has one lock for all
+            self._known = uuid
+            raise db_exception.RetryRequest(exception.ServiceUnavailable("The server has an operation."))
+        supersede(connection, uuid)
+
+
 def supersede(connection: sa.Connection, uuid: str) -> None:
     """End an action because another one took its instance; its reports are refused from now on."""
+    unfinished = sa.and_(TABLE.c.uuid == uuid, TABLE.c.outcome.is_(None))
+    row = connection.execute(sa.select(TABLE.c.events).where(unfinished).with_for_update()).first()
+    if row is None:
+        return
     now = utcnow()
-    connection.execute(
-        sa.update(TABLE).where(TABLE.c.uuid == uuid, TABLE.c.outcome.is_(None))
-        .values(outcome="superseded", finish_time=now, updated_at=now, lease_until=None))
+    events = [event if event.finish_time else msgspec.structs.replace(
+        event, finish_time=now, result="Error", details="Another operation took the server over.")
+        for event in row.events]
+    connection.execute(sa.update(TABLE).where(unfinished).values(
+        outcome="superseded", finish_time=now, updated_at=now, lease_until=None, events=events))
 
 
 def renew(connection: sa.Connection, owner: str, uuids: Sequence[str], until: datetime.datetime) -> list[str]:
@@ -53,19 +87,32 @@ def renew(connection: sa.Connection, owner: str, uuids: Sequence[str], until: da
     return [uuid for uuid in uuids if uuid not in held]
 
 
+def renew_of(connection: sa.Connection, owners: Mapping[str, str], until: datetime.datetime) -> None:
+    """Extend the leases of these actions (by uuid) that are still held by the owner named with each."""
+    if not owners:
+        return
+    held = connection.execute(sa.select(TABLE.c.uuid, TABLE.c.owner).where(
+        TABLE.c.uuid.in_(owners), TABLE.c.outcome.is_(None)))
+    mine = [row.uuid for row in held if owners[row.uuid] == row.owner]
+    if mine:
+        connection.execute(sa.update(TABLE).where(
+            TABLE.c.uuid.in_(mine), TABLE.c.owner.in_(set(owners.values())), TABLE.c.outcome.is_(None))
+            .values(lease_until=until))
+
+
 def expired(connection: sa.Connection, now: datetime.datetime, limit: int, of_hosts: bool = True) -> list[Action]:
     """Unfinished actions whose owner gave no sign, longest first; those that hosts own only with ``of_hosts``."""
     statement = (sa.select(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.lease_until < now)
                  .order_by(TABLE.c.lease_until).limit(limit))
     if not of_hosts:
         statement = statement.where(TABLE.c.owner.not_like("compute@%"))
-    return [rows.to_object(Action, row) for row in connection.execute(statement)]
+    return rows.to_objects(Action, connection.execute(statement))
 
 
 def owned(connection: sa.Connection, owner: str) -> list[Action]:
     """The unfinished actions that ``owner`` runs."""
     statement = sa.select(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.owner == owner).order_by(TABLE.c.id)
-    return [rows.to_object(Action, row) for row in connection.execute(statement)]
+    return rows.to_objects(Action, connection.execute(statement))
 
 
 def index(connection: sa.Connection, instance_uuid: str, limit: int | None, marker: str | None,
@@ -82,7 +129,7 @@ def index(connection: sa.Connection, instance_uuid: str, limit: int | None, mark
         statement = statement.where(TABLE.c.updated_at >= changes_since)
     if changes_before is not None:
         statement = statement.where(TABLE.c.updated_at <= changes_before)
-    return [rows.to_object(Action, row) for row in connection.execute(statement.limit(limit))]
+    return rows.to_objects(Action, connection.execute(statement.limit(limit)))
 
 
 def by_request(connection: sa.Connection, instance_uuid: str, request_id: str) -> Action:
@@ -94,7 +141,9 @@ def by_request(connection: sa.Connection, instance_uuid: str, request_id: str) -
     return rows.to_object(Action, row)
 
 
-def renew_all(connection: sa.Connection, owner: str, until: datetime.datetime) -> None:
-    """Extend every lease that ``owner`` holds."""
-    connection.execute(sa.update(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.owner == owner)
-                       .values(lease_until=until))
+def hand_over(connection: sa.Connection, owner: str) -> int:
+    """End every lease that ``owner`` holds; answers how many actions whoever looks first takes over."""
+    left: int = connection.execute(
+        sa.update(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.owner == owner)
+        .values(lease_until=clock.now(), owner=None)).rowcount
+    return left

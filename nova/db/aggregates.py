@@ -28,7 +28,7 @@ def index(connection: sa.Connection, lock: bool = False) -> list[Aggregate]:
     statement = sa.select(TABLE).order_by(TABLE.c.id)
     if lock:
         statement = statement.with_for_update()
-    return [rows.to_object(Aggregate, row) for row in connection.execute(statement)]
+    return rows.to_objects(Aggregate, connection.execute(statement))
 
 
 def get(connection: sa.Connection, aggregate_id: int) -> Aggregate:

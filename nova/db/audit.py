@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from nova.db import models
 from nova.objects import states
 from nova.objects.base import utcnow
+from nova.operations.resources import requested_resources
 
 Repair = Callable[[sa.Connection], None]
 
@@ -45,7 +46,8 @@ def _alive(connection: sa.Connection) -> dict[str, Any]:
     table = models.instances
     statement = sa.select(table.c.uuid, table.c.project_id, table.c.user_id, table.c.host, table.c.node,
                           table.c.vm_state, table.c.task_state, table.c.action_uuid, table.c.network_info,
-                          table.c.flavor, table.c.launched_at).where(table.c.deleted == sa.false())
+                          table.c.flavor, table.c.image, table.c.block_devices, table.c.launched_at,
+                          ).where(table.c.deleted == sa.false())
     return {row.uuid: row for row in connection.execute(statement)}
 
 
@@ -78,19 +80,32 @@ def _allocations_of_instances(connection: sa.Connection) -> Iterator[Finding]:
         sa.select(models.compute_nodes.c.uuid, models.compute_nodes.c.host,
                   models.compute_nodes.c.hypervisor_hostname))}
     table = models.allocations
-    claims = collections.defaultdict(list)
+    claims: dict[str, list[Any]] = collections.defaultdict(list)
     for row in connection.execute(sa.select(table)):
         claims[row.consumer_uuid].append(row)
         instance, node = alive.get(row.consumer_uuid), nodes.get(row.provider_uuid)
-        if instance is not None and (node is None or instance.host == node.host):
+        if instance is not None and (
+                node is None or (instance.host, instance.node) == (node.host, node.hypervisor_hostname)):
+            wanted = _resources(instance)
+            if row.resources != wanted:
+                yield Finding("claim", f"{row.consumer_uuid} on {row.provider_uuid}",
+                              f"{row.resources} claimed, the server's flavor asks for {wanted}")
             continue
-        why = "no such server" if instance is None else f"the server is on {instance.host}"
+        why = "no such server" if instance is None else f"the server is on {instance.host}/{instance.node}"
         this = sa.and_(table.c.consumer_uuid == row.consumer_uuid, table.c.provider_uuid == row.provider_uuid)
         yield Finding("claim", f"{row.consumer_uuid} on {row.provider_uuid}", why,
                       functools.partial(_drop_claim, this=this, row=row))
     for uuid, instance in alive.items():
         if instance.host and uuid not in claims:
             yield Finding("claim", uuid, f"the server is on {instance.host} without a claim")
+        elif len(claims[uuid]) > 1:
+            yield Finding("claim", uuid, f"the server has {len(claims[uuid])} claims")
+
+
+def _resources(instance: Any) -> dict[str, int]:
+    """What a server has to claim."""
+    volume_backed = any(disk.boot_index == 0 and disk.destination == "volume" for disk in instance.block_devices)
+    return requested_resources(instance.flavor, instance.image, volume_backed)[0]
 
 
 def _drop_claim(connection: sa.Connection, this: Any, row: Any) -> None:
@@ -182,6 +197,8 @@ def _operations(connection: sa.Connection) -> Iterator[Finding]:
         if (instance.task_state or instance.action_uuid) and instance.action_uuid not in open_actions:
             yield Finding("task", uuid, f"task_state {instance.task_state} belongs to no action under way",
                           _put(instances, instances.c.uuid == uuid, task_state=None, action_uuid=None))
+        elif instance.vm_state == states.BUILDING and instance.action_uuid is None:
+            yield Finding("task", uuid, "is to be built, and nobody builds it")
     for uuid, action in open_actions.items():
         instance = alive.get(action.instance_uuid)
         if instance is None or instance.action_uuid != uuid:
@@ -195,6 +212,14 @@ def unfinished(connection: sa.Connection) -> list[str]:
     table = models.actions
     return [f"{row.action} of {row.instance_uuid} at step {row.step} ({row.owner})" for row in connection.execute(
         sa.select(table).where(table.c.outcome.is_(None)))]
+
+
+def open_events(connection: sa.Connection) -> list[str]:
+    """Descriptions of the events without a result that belong to actions which are over."""
+    table = models.actions
+    return [f"{event.event} of {row.action} of {row.instance_uuid}" for row in connection.execute(
+        sa.select(table.c.action, table.c.instance_uuid, table.c.events).where(table.c.outcome.is_not(None)))
+        for event in row.events if event.finish_time is None]
 
 
 def _group_members(connection: sa.Connection) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, models, rows, services
+from nova.db import aggregates, clock, models, rows, services
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.compute import ComputeNode, Inventory, Provider
 from nova.objects.scheduling import HostState, NodeUsage
@@ -50,10 +50,13 @@ class _Stored:
 
 
 # --- reports ---------------------------------------------------------------------------------
-def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode]) -> Report:
+def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], after: str = "",
+           upto: str | None = None) -> Report:
     """Make the rows of a host say what its driver reports; writes (and counts) only what differs.
 
-    Nodes that are reported no more are removed, unless something is claimed on them.
+    ``nodes`` are all that it has with uuids after ``after`` and up to ``upto`` (None: the rest). Those of them that
+    are reported no more are removed, unless something is claimed on them. The number of statements grows with the
+    nodes that changed, not with the nodes, nor with those that are new.
     Raises HostBinaryNotFound (the compute never registered), InvalidInput (a node of another host).
     """
     service_id = connection.scalar(sa.select(SERVICES.c.id).where(
@@ -61,10 +64,10 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode]) -
     if service_id is None:
         raise exception.HostBinaryNotFound(binary=services.COMPUTE, host=host)
     nodes = copy.deepcopy(list(nodes))  # a transaction that is run again starts from what was reported
-    stored = _stored(connection, host, [node.uuid for node in nodes if node.uuid])
+    stored = _stored(connection, host, [node.uuid for node in nodes if node.uuid], after, upto)
     by_uuid = {row.uuid: row for row in stored.nodes}
     by_name = {row.hypervisor_hostname: row for row in stored.nodes if row.host == host}
-    result = Report([], [], [])
+    result, new = Report([], [], []), []
     try:
         for node in nodes:
             row = by_uuid.get(node.uuid) or by_name.get(node.hypervisor_hostname)
@@ -73,9 +76,14 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode]) -
                                                     f"{row.hypervisor_hostname} of host {row.host}")
             node.host, node.service_id = host, service_id
             _identify(node, row)
-            if _write(connection, node, row, stored):
+            tree = [node.provider, *node.children]
+            if row is None and not any(provider.uuid in stored.providers for provider in tree):
+                new.append(node)
+                result.changed.append(node.uuid)
+            elif _write(connection, node, row, stored):
                 result.changed.append(node.uuid)
             result.nodes.append(node)
+        _insert(connection, new)
     except db_exception.DBDuplicateEntry as error:  # the same report twice at the same moment
         raise db_exception.RetryRequest(error) from error
     if nodes:
@@ -85,9 +93,14 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode]) -
     return result
 
 
-def _stored(connection: sa.Connection, host: str, uuids: Sequence[str]) -> _Stored:
+def _stored(connection: sa.Connection, host: str, uuids: Sequence[str], after: str, upto: str | None) -> _Stored:
+    page = TABLE.c.host == host
+    if after:
+        page &= TABLE.c.uuid > after
+    if upto is not None:
+        page &= TABLE.c.uuid <= upto
     found = connection.execute(sa.select(TABLE).where(
-        sa.or_(TABLE.c.host == host, TABLE.c.uuid.in_(uuids)) if uuids else TABLE.c.host == host)).all()
+        sa.or_(page, TABLE.c.uuid.in_(uuids)) if uuids else page)).all()
     trees = _trees(connection, [row.uuid for row in found])
     return _Stored(found, {provider.uuid: provider for tree in trees.values() for provider in tree},
                    {provider.uuid: root for root, tree in trees.items() for provider in tree})
@@ -107,6 +120,29 @@ def _identify(node: ComputeNode, row: Any) -> None:
     for child in node.children:
         if child.parent_uuid in (None, "", before):
             child.parent_uuid = node.uuid
+
+
+def _insert(connection: sa.Connection, nodes: Sequence[ComputeNode]) -> None:
+    """Nodes of which nothing is known: four statements, however many."""
+    if not nodes:
+        return
+    now = utcnow()
+    trees = [(node, provider) for node in nodes for provider in (node.provider, *node.children)]
+    connection.execute(sa.insert(PROVIDERS), [
+        {"uuid": provider.uuid, "name": provider.name, "parent_uuid": provider.parent_uuid, "root_uuid": node.uuid,
+         "traits": sorted(set(provider.traits))} for node, provider in trees])
+    inventories = [
+        {"provider_uuid": provider.uuid, "resource_class": name, "used": 0,
+         **{field: getattr(inventory, field) for field in _REPORTED}}
+        for _node, provider in trees for name, inventory in provider.inventories.items()]
+    if inventories:
+        connection.execute(sa.insert(INVENTORIES), inventories)
+    connection.execute(sa.insert(TABLE), [
+        {**rows.values_of(TABLE, node), "generation": 1, "created_at": now, "updated_at": now} for node in nodes])
+    ids = dict(connection.execute(sa.select(TABLE.c.uuid, TABLE.c.id).where(
+        TABLE.c.uuid.in_([node.uuid for node in nodes]))).all())
+    for node in nodes:
+        node.id, node.generation = ids[node.uuid], 1
 
 
 def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stored) -> bool:
@@ -295,7 +331,7 @@ def _objects(connection: sa.Connection, found: Sequence[sa.Row[Any]]) -> list[Co
     if not found:
         return []
     trees = _trees(connection, [row.uuid for row in found])
-    zones, now = aggregates.host_zones(aggregates.index(connection)), utcnow()
+    zones, now = aggregates.host_zones(aggregates.index(connection)), clock.now()
     known = {row.id: services.shown(row, zones, now) for row in connection.execute(
         sa.select(SERVICES).where(SERVICES.c.id.in_({row.service_id for row in found})))}
     nodes = []
@@ -336,6 +372,12 @@ def states(connection: sa.Connection, after_uuid: str | None, limit: int) -> lis
 def states_of(connection: sa.Connection, node_uuids: Sequence[str]) -> list[HostState]:
     """The states of these nodes (those that exist), in the order of uuids, in four statements."""
     return _states(connection, TABLE.c.uuid.in_(node_uuids), len(node_uuids)) if node_uuids else []
+
+
+def renewed(connection: sa.Connection, host: str, limit: int) -> list[HostState]:
+    """The states of a host's nodes, which from now on count as newer than all before."""
+    connection.execute(sa.update(TABLE).where(TABLE.c.host == host).values(generation=TABLE.c.generation + 1))
+    return _states(connection, TABLE.c.host == host, limit)
 
 
 def _states(connection: sa.Connection, wanted: sa.ColumnElement[bool], limit: int) -> list[HostState]:

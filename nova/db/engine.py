@@ -1,7 +1,8 @@
 """The database of a conductor: transactions that survive deadlocks and lost connections.
 
 A transaction is a function of a connection, run as a whole: it may be run again, so it must
-have no effect outside the database.
+have no effect outside the database. When the connection is lost in the COMMIT nobody knows whether
+it was done: then it is looked up (see :meth:`Database.write`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from oslo_context import context
 from oslo_db import exception as db_exception
 from oslo_db.sqlalchemy import exc_filters
 
-from nova import exception
+from nova import exception, metrics
 from nova.db import regexp
 
 LOG = logging.getLogger(__name__)
@@ -28,8 +29,12 @@ Transaction = Callable[[sa.Connection], T]
 
 # What another try of the whole transaction may cure.
 _TRANSIENT = (db_exception.DBDeadlock, db_exception.DBConnectionError, db_exception.RetryRequest)
+# The same, where oslo.db has no name for it: statements that were interrupted, servers that end, begin or are full.
+_PASSING = frozenset({"40001", "53300", "55P03", "57014", "57P01", "57P02", "57P03",  # PostgreSQL
+                      1040, 1053, 1205, 1317, 1927})  # MariaDB
 # What no column can hold: null characters, numbers out of range...
 _UNFIT = (db_exception.DBDataError, db_exception.DBInvalidUnicodeParameter)
+_LOST = "The answer of the database got lost: look whether it was done."
 
 
 class Database:
@@ -40,38 +45,58 @@ class Database:
         self.max_retries = max_retries
         self.engine = _create(url, pool_size, max_overflow, recycle)
         self.dialect = self.engine.dialect.name
+        if metrics.on:
+            count_statements(self.engine)
 
     def read(self, transaction: Transaction[T]) -> T:
         """Run a transaction that only reads."""
-        return self._run(transaction, write=False)
+        with metrics.timed(metrics.DB_SECONDS, "read"):
+            return self._run(transaction, None, write=False)
 
-    def write(self, transaction: Transaction[T]) -> T:
-        """Run a transaction that writes: all of it, or nothing and the error it raised."""
-        return self._run(transaction, write=True)
+    def write(self, transaction: Transaction[T], made: Transaction[T | None] | None = None) -> T:
+        """Run a transaction that writes: all of it, or nothing and the error it raised.
 
-    def _run(self, transaction: Transaction[T], write: bool) -> T:
+        ``made`` is asked when the answer to a COMMIT got lost: it looks whether the transaction was done after all,
+        and answers what that would have answered, or None. Without it the transaction runs again in this case, too;
+        if that is refused, perhaps because of what it has done itself, it raises ServiceUnavailable.
+        """
+        with metrics.timed(metrics.DB_SECONDS, "write"):
+            return self._run(transaction, made, write=True)
+
+    def _run(self, transaction: Transaction[T], made: Transaction[T | None] | None, write: bool) -> T:
+        doubt = False
         for attempt in range(self.max_retries + 1):
+            committing = False
             try:
                 with self._connect() as connection:
                     # SQLite takes its one write lock at once: a lock taken later cannot be waited for.
                     connection = connection.execution_options(nova_write=write)
                     with connection.begin():
-                        return transaction(connection)
-            except _TRANSIENT as error:
+                        found = made(connection) if doubt and made else None
+                        answer = transaction(connection) if found is None else found
+                        committing = write
+                    return answer
+            except exception.StaleReport:
+                raise  # says the truth, whoever moved the action on
+            except exception.NovaException as error:
+                if doubt and not made:
+                    raise exception.ServiceUnavailable(_LOST) from error
+                raise
+            except (*_TRANSIENT, sa.exc.OperationalError) as error:
+                if not passes(error):
+                    raise
                 if attempt == self.max_retries:
                     raise exception.ServiceUnavailable("The database is not available.") from error
+                doubt = doubt or (committing and isinstance(error, db_exception.DBConnectionError))
+                metrics.DB_RETRIES.inc(type(error).__name__)
                 LOG.info("Transaction is tried again (%s)", type(error).__name__)
                 # Losers of a deadlock must not meet again; a restarting server needs seconds.
                 longest = min(2.0, 0.01 * 2**attempt)
                 time.sleep(random.uniform(longest / 2, longest))  # noqa: S311
             except (db_exception.DBError, db_exception.DBInvalidUnicodeParameter) as error:
-                cause = getattr(error, "inner_exception", None)
-                # Whoever sent such values is told; they are no defect of ours.
-                if regexp.refused(error):
-                    raise exception.InvalidInput(reason="the database refused the regular expression") from error
-                if isinstance(error, _UNFIT) or isinstance(cause, ValueError):
-                    LOG.warning("The database refused a value: %s", cause or error)
-                    raise exception.InvalidInput(reason="a value cannot be stored in the database") from error
+                if doubt and isinstance(error, db_exception.DBDuplicateEntry):
+                    raise exception.ServiceUnavailable(_LOST) from error
+                _check_values(error)
                 raise
         raise AssertionError("unreachable")
 
@@ -85,9 +110,29 @@ class Database:
         self.engine.dispose()
 
 
+def _check_values(error: Exception) -> None:
+    """Whoever sent values that cannot be stored is told: InvalidInput. They are no defect of ours."""
+    cause = getattr(error, "inner_exception", None)
+    if regexp.refused(error):
+        raise exception.InvalidInput(reason="the database refused the regular expression") from error
+    if isinstance(error, _UNFIT) or isinstance(cause, ValueError):
+        LOG.warning("The database refused a value: %s", cause or error)
+        raise exception.InvalidInput(reason="a value cannot be stored in the database") from error
+
+
+def passes(error: Exception) -> bool:
+    """Whether another try of the transaction may cure it."""
+    if isinstance(error, _TRANSIENT):
+        return True
+    cause: Any = getattr(error, "orig", None)
+    code = getattr(cause, "pgcode", None) or next(iter(getattr(cause, "args", ())), None)
+    return code in _PASSING or "database is locked" in str(cause)
+
+
 def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Engine:
     parsed = sa.make_url(url)
-    options: dict[str, Any] = {"pool_recycle": recycle}
+    # Every transaction has ended when its connection goes back to the pool: another ROLLBACK would be a round trip.
+    options: dict[str, Any] = {"pool_recycle": recycle, "pool_reset_on_return": None}
     if parsed.get_backend_name() == "sqlite":
         options["connect_args"] = {"timeout": 30, "check_same_thread": False}
         if parsed.database in (None, "", ":memory:"):
@@ -139,6 +184,20 @@ def _regexp(pattern: str, value: str | None) -> bool:
     import re
 
     return value is not None and re.search(pattern, str(value), re.IGNORECASE) is not None
+
+
+_VERBS = frozenset({"select", "insert", "update", "delete"})
+
+
+def count_statements(engine: sa.Engine) -> None:
+    """Count the statements of this database, and its connections, for Prometheus."""
+    def count(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        verb = statement[:6].lower()
+        metrics.DB_STATEMENTS.inc(verb if verb in _VERBS else "other")
+
+    sa.event.listen(engine, "before_cursor_execute", count)
+    if isinstance(engine.pool, sa.pool.QueuePool):
+        metrics.DB_POOL.watch(engine.pool.checkedout)
 
 
 class StatementCounter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,7 +20,7 @@ SORT_KEYS = frozenset({"created_at", "description", "disabled", "ephemeral_gb", 
                        "memory_mb", "name", "root_gb", "rxtx_factor", "swap", "updated_at", "vcpus"})
 
 
-def _open_to(project_id: str) -> sa.ColumnElement[bool]:
+def _open_to(project_id: Any) -> sa.ColumnElement[bool]:
     return sa.exists().where(ACCESS.c.flavor_id == TABLE.c.id, ACCESS.c.project_id == project_id)
 
 
@@ -50,15 +51,21 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
     if query.sort_key not in ("id", "vcpu_weight"):
         sort.insert(0, (query.sort_key, query.sort_dir))
     page = rows.page(statement, TABLE, sort, query.limit, marker)
-    return [rows.to_object(Flavor, row) for row in connection.execute(page)]
+    return rows.to_objects(Flavor, connection.execute(page))
+
+
+@functools.cache
+def _one(open_to_project: bool, lock: bool) -> sa.Select[Any]:
+    statement = sa.select(TABLE).where(TABLE.c.flavorid == sa.bindparam("this"))
+    if open_to_project:
+        statement = statement.where(sa.or_(TABLE.c.is_public == sa.true(), _open_to(sa.bindparam("project"))))
+    return statement.with_for_update() if lock else statement
 
 
 def get(connection: sa.Connection, flavorid: str, project_id: str | None = None, lock: bool = False) -> Flavor:
     """Raises FlavorNotFound, also for a private flavor that ``project_id`` (if given) has no access to."""
-    statement = sa.select(TABLE).where(TABLE.c.flavorid == flavorid)
-    if project_id is not None:
-        statement = statement.where(sa.or_(TABLE.c.is_public == sa.true(), _open_to(project_id)))
-    row = connection.execute(statement.with_for_update() if lock else statement).first()
+    wanted = {"this": flavorid} if project_id is None else {"this": flavorid, "project": project_id}
+    row = connection.execute(_one(project_id is not None, lock), wanted).first()
     if row is None:
         raise exception.FlavorNotFound(flavor_id=flavorid)
     return rows.to_object(Flavor, row)

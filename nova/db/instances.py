@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 from nova import exception
 from nova.db import models, rows
 from nova.objects.base import utcnow
+from nova.objects.compute import ExpectedGuest
 from nova.objects.instance import Instance
 
 TABLE = models.instances
@@ -40,25 +42,33 @@ def _values(instance: Instance) -> dict[str, Any]:
     return values
 
 
-def get(connection: sa.Connection, uuid: str, project_id: str | None = None, deleted: bool = False) -> Instance:
-    """Raises InstanceNotFound; ``deleted`` finds deleted rows too."""
-    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
+@functools.cache
+def _one(of_project: bool = False, deleted: bool = False, lock: bool = False) -> sa.Select[Any]:
+    """Built once: building a statement anew costs several times what running it does."""
+    statement = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
+    if of_project:
+        statement = statement.where(TABLE.c.project_id == sa.bindparam("project"))
     if not deleted:
         statement = statement.where(TABLE.c.deleted == sa.false())
-    row = connection.execute(statement).first()
-    if row is None:
-        raise exception.InstanceNotFound(instance_id=uuid)
-    return rows.to_object(Instance, row)
+    return statement.with_for_update() if lock else statement
+
+
+_UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
+
+
+def get(connection: sa.Connection, uuid: str, project_id: str | None = None, deleted: bool = False) -> Instance:
+    """Raises InstanceNotFound; ``deleted`` finds deleted rows too."""
+    return _found(connection, _one(project_id is not None, deleted), uuid, project_id)
 
 
 def lock(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Instance:
     """The instance, held until the transaction ends (a read that is followed by a write of it)."""
-    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid, TABLE.c.deleted == sa.false()).with_for_update()
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-    row = connection.execute(statement).first()
+    return _found(connection, _one(project_id is not None, lock=True), uuid, project_id)
+
+
+def _found(connection: sa.Connection, statement: sa.Select[Any], uuid: str, project_id: str | None) -> Instance:
+    wanted = {"this": uuid} if project_id is None else {"this": uuid, "project": project_id}
+    row = connection.execute(statement, wanted).first()
     if row is None:
         raise exception.InstanceNotFound(instance_id=uuid)
     return rows.to_object(Instance, row)
@@ -69,7 +79,7 @@ def get_many(connection: sa.Connection, uuids: Sequence[str]) -> list[Instance]:
     if not uuids:
         return []
     statement = sa.select(TABLE).where(TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false())
-    return [rows.to_object(Instance, row) for row in connection.execute(statement)]
+    return rows.to_objects(Instance, connection.execute(statement))
 
 
 def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> None:
@@ -81,7 +91,7 @@ def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> Non
         values["key_name"] = changes["key"].name if changes["key"] else None
     if "flavor" in changes:
         values["flavorid"] = changes["flavor"].flavorid
-    connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid).values(values))
+    connection.execute(_UPDATE, {**values, "this": uuid})
 
 
 def on_host(connection: sa.Connection, host: str, limit: int, marker: str | None) -> list[Instance]:
@@ -90,14 +100,24 @@ def on_host(connection: sa.Connection, host: str, limit: int, marker: str | None
                  .order_by(TABLE.c.uuid).limit(limit))
     if marker:
         statement = statement.where(TABLE.c.uuid > marker)
-    return [rows.to_object(Instance, row) for row in connection.execute(statement)]
+    return rows.to_objects(Instance, connection.execute(statement))
+
+
+def expected(connection: sa.Connection, host: str, limit: int, marker: str | None) -> list[ExpectedGuest]:
+    """The guests of a host by uuid after ``marker``, with what is compared only."""
+    statement = (sa.select(TABLE.c.uuid, TABLE.c.power_state, TABLE.c.launched_at, TABLE.c.task_state)
+                 .where(TABLE.c.host == host, TABLE.c.deleted == sa.false(), TABLE.c.uuid > (marker or ""))
+                 .order_by(TABLE.c.uuid).limit(limit))
+    return [ExpectedGuest(uuid=row.uuid, power_state=row.power_state,
+                          settled=row.launched_at is not None and row.task_state is None)
+            for row in connection.execute(statement)]
 
 
 def on_hosts_brief(connection: sa.Connection, hosts: Sequence[str], limit: int) -> list[Instance]:
     """The (brief) instances on any of these hosts."""
     statement = (sa.select(*brief_columns()).where(TABLE.c.host.in_(hosts), TABLE.c.deleted == sa.false())
                  .order_by(TABLE.c.uuid).limit(limit))
-    return [rows.to_object(Instance, row) for row in connection.execute(statement)]
+    return rows.to_objects(Instance, connection.execute(statement))
 
 
 def known(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, str | None]:

@@ -22,7 +22,7 @@ def index(connection: sa.Connection, user_id: str, limit: int | None = None,
         if known is None:
             raise exception.MarkerNotFound(f"Marker {marker} could not be found.", marker=marker)
         statement = statement.where(TABLE.c.name > marker)
-    return [rows.to_object(Keypair, row) for row in connection.execute(statement)]
+    return rows.to_objects(Keypair, connection.execute(statement))
 
 
 def get(connection: sa.Connection, user_id: str, name: str) -> Keypair:

@@ -9,6 +9,7 @@ from sqlalchemy import Column, Index, Table, UniqueConstraint
 
 from nova.db.types import Json, Utc, big_id, long_text, text
 from nova.objects.action import Event
+from nova.objects.compute import Load
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Fault, Key, Personality
@@ -40,6 +41,7 @@ services = _table(
     Column("up", sa.Boolean, nullable=False),
     Column("last_seen", Utc),
     Column("version", sa.Integer, nullable=False),
+    Column("load", Json(list[Load])),
     *_times(),
     UniqueConstraint("host", "binary", name="uq_services_host_binary"),
     Index("ix_services_last_seen", "last_seen"),

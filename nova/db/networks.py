@@ -20,7 +20,7 @@ def index(connection: sa.Connection, project_id: str | None = None) -> list[Netw
     statement = sa.select(TABLE).order_by(TABLE.c.id)
     if project_id is not None:
         statement = statement.where(_usable(project_id))
-    return [rows.to_object(Network, row) for row in connection.execute(statement)]
+    return rows.to_objects(Network, connection.execute(statement))
 
 
 def for_project(connection: sa.Connection, project_id: str) -> list[Network]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import sqlalchemy as sa
@@ -28,6 +29,16 @@ _CLASS = "class:"
 _DEFAULT = _CLASS + "default"
 
 
+# Built once: building a statement anew costs several times what running it does.
+_EXPLICIT = sa.select(LIMITS).where(sa.or_(
+    sa.and_(LIMITS.c.project_id == sa.bindparam("project"),
+            LIMITS.c.user_id.in_(sa.bindparam("users", expanding=True))),
+    sa.and_(LIMITS.c.project_id == _DEFAULT, LIMITS.c.user_id == "")))
+_LOCK = (sa.select(USAGES).where(USAGES.c.project_id == sa.bindparam("project"),
+                                 USAGES.c.user_id.in_(sa.bindparam("users", expanding=True)))
+         .order_by(USAGES.c.user_id).with_for_update())
+
+
 # --- limits ----------------------------------------------------------------------------------
 def configured() -> dict[str, int]:
     """The limits of the configuration, below all rows."""
@@ -37,10 +48,8 @@ def configured() -> dict[str, int]:
 def explicit(connection: sa.Connection, project_id: str,
              user_id: str | None = None) -> tuple[dict[str, int], dict[str, int]]:
     """The project's limits (defaults included), and those set for the user alone. One statement."""
-    mine = sa.and_(LIMITS.c.project_id == project_id, LIMITS.c.user_id.in_({"", user_id or ""}))
-    default = sa.and_(LIMITS.c.project_id == _DEFAULT, LIMITS.c.user_id == "")
-    found = {(row.project_id, row.user_id): row.limits
-             for row in connection.execute(sa.select(LIMITS).where(sa.or_(mine, default)))}
+    found = {(row.project_id, row.user_id): row.limits for row in connection.execute(
+        _EXPLICIT, {"project": project_id, "users": ["", user_id] if user_id else [""]})}
     project = {**configured(), **found.get((_DEFAULT, ""), {}), **found.get((project_id, ""), {})}
     return project, found.get((project_id, user_id), {}) if user_id else {}
 
@@ -130,8 +139,7 @@ def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = (
     """
     wanted = sorted(set(user_ids))
     found = {row.user_id: {name: getattr(row, name) for name in COUNTED} for row in connection.execute(
-        sa.select(USAGES).where(USAGES.c.project_id == project_id, USAGES.c.user_id.in_(wanted))
-        .order_by(USAGES.c.user_id).with_for_update())}
+        _LOCK, {"project": project_id, "users": wanted})}
     missing = [user_id for user_id in wanted if user_id not in found]
     if missing:
         nothing = dict.fromkeys(COUNTED, 0)
@@ -186,13 +194,19 @@ def release(connection: sa.Connection, project_id: str, user_id: str, instances:
 def spend(connection: sa.Connection, project_id: str, user_id: str, instances: int = 0, cores: int = 0,
           ram: int = 0) -> None:
     """Add to (or, below zero, take from) the usage of the project and of the user, unchecked."""
-    amounts = {"instances": instances, "cores": cores, "ram": ram}
+    connection.execute(_spend(), {"project": project_id, "users": ["", user_id], "more_instances": instances,
+                                  "more_cores": cores, "more_ram": ram})
+
+
+@functools.cache
+def _spend() -> sa.Update:
     changes = {}
-    for name, amount in amounts.items():
-        after = USAGES.c[name] + amount
-        changes[name] = sa.case((after < 0, 0), else_=after) if amount < 0 else after
-    connection.execute(sa.update(USAGES).where(
-        USAGES.c.project_id == project_id, USAGES.c.user_id.in_(["", user_id])).values(changes))
+    for name in COUNTED:
+        after = USAGES.c[name] + sa.bindparam(f"more_{name}", type_=sa.BigInteger)
+        changes[name] = sa.case((after < 0, 0), else_=after)
+    return sa.update(USAGES).where(
+        USAGES.c.project_id == sa.bindparam("project"),
+        USAGES.c.user_id.in_(sa.bindparam("users", expanding=True))).values(changes)
 
 
 def serialize(connection: sa.Connection, name: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,8 +17,32 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 def to_object(object_type: type[T], row: sa.Row[Any]) -> T:
     """The object with the row's values, by column name (columns that it has no field for are left out)."""
-    mapping = row._mapping
-    return object_type(**{name: mapping[name] for name in object_type.__struct_fields__ if name in mapping})
+    return to_objects(object_type, [row])[0]
+
+
+def to_objects(object_type: type[T], found: Iterable[sa.Row[Any]]) -> list[T]:
+    """The same for all rows of one result; a row is let go as soon as its object is made."""
+    made: list[T] = []
+    names: tuple[str, ...] = ()
+    pick: Callable[[Any], Any] | None = None
+    for row in found:
+        if pick is None:
+            names, pick = _columns(object_type, row._fields)
+        made.append(object_type(**dict(zip(names, pick(row), strict=True))))
+    return made
+
+
+@functools.cache
+def _columns(object_type: type[Any], columns: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
+    """The fields that these columns fill, and what takes them out of a row.
+
+    Looking every column up by its name, for every row, would be most of the cost of a long list.
+    """
+    names = tuple(name for name in object_type.__struct_fields__ if name in columns)
+    indexes = [columns.index(name) for name in names]
+    if len(indexes) == 1:
+        return names, lambda row: (row[indexes[0]],)
+    return names, operator.itemgetter(*indexes)
 
 
 def values_of(table: sa.Table, value: msgspec.Struct) -> dict[str, Any]:

@@ -179,17 +179,21 @@ def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None 
 
 
 # --- servers ---------------------------------------------------------------------------------
+_RESOLVE = sa.select(TABLE).where(TABLE.c.project_id == sa.bindparam("project"), sa.or_(
+    TABLE.c.name.in_(sa.bindparam("names", expanding=True)), TABLE.c.id.in_(sa.bindparam("ids", expanding=True))))
+
+
 def resolve(connection: sa.Connection, project_id: str, names: Sequence[str]) -> list[SecurityGroup]:
     """The groups with these names (or ids) in this order, each once; without their rules.
 
     Makes the default group when it is asked for. Raises SecurityGroupNotFound.
     """
-    if DEFAULT in names:
+    wanted = {"project": project_id, "names": list(names),
+              "ids": [int(name) for name in names if name.isdecimal() and int(name) < 2**63]}
+    found = connection.execute(_RESOLVE, wanted).all()
+    if DEFAULT in names and all(row.name != DEFAULT for row in found):
         ensure_default(connection, project_id)
-    ids = [int(name) for name in names if name.isdecimal() and int(name) < 2**63]
-    named: sa.ColumnElement[bool] = TABLE.c.name.in_(names)
-    found = connection.execute(sa.select(TABLE).where(
-        TABLE.c.project_id == project_id, sa.or_(named, TABLE.c.id.in_(ids)) if ids else named)).all()
+        found = connection.execute(_RESOLVE, wanted).all()
     known = {str(row.id): row for row in found} | {row.name: row for row in found}
     chosen: dict[int, SecurityGroup] = {}
     for name in names:

@@ -38,7 +38,7 @@ def search(connection: sa.Connection, query: ServerQuery) -> list[Instance]:
             wanted = wanted.where(TABLE.c.project_id == query.project_id)
         marker = rows.marker_row(connection, wanted, query.marker)
     statement = rows.page(statement, TABLE, sort, query.limit, marker)
-    return [rows.to_object(Instance, row) for row in connection.execute(statement)]
+    return rows.to_objects(Instance, connection.execute(statement))
 
 
 def _sort(query: ServerQuery) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,17 +11,19 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, models, rows
+from nova.db import aggregates, clock, models, rows
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.compute import Service
+from nova.objects.compute import Load, Service
 
 TABLE = models.services
 COMPUTE = "nova-compute"
+# Known to operators of this deployment only: os-services never lists them.
+HIDDEN = frozenset({"nova-api"})
 
 
 # --- reading ---------------------------------------------------------------------------------
 def shown(row: sa.Row[Any], zones: dict[str, str], now: datetime.datetime) -> Service:
-    """The service as os-services shows it: liveness by our clock, its zone, its last sign of life."""
+    """The service as os-services shows it: liveness at ``now``, its zone, its last sign of life."""
     service = rows.to_object(Service, row)
     service.last_seen_up = row.last_seen
     alive = row.last_seen is not None and (now - row.last_seen).total_seconds() <= CONF.service_down_time
@@ -39,13 +41,16 @@ def effective(service: Service, up: bool) -> tuple[bool, bool]:
 
 
 def _fill(connection: sa.Connection, found: Iterable[sa.Row[Any]]) -> list[Service]:
-    zones, now = aggregates.host_zones(aggregates.index(connection)), utcnow()
+    zones, now = aggregates.host_zones(aggregates.index(connection)), clock.now()
     return [shown(row, zones, now) for row in found]
 
 
-def index(connection: sa.Connection, host: str | None = None, binary: str | None = None) -> list[Service]:
-    """All services, or those of a host or with a binary, oldest first."""
+def index(connection: sa.Connection, host: str | None = None, binary: str | None = None,
+          hidden: bool = False) -> list[Service]:
+    """All services, or those of a host or with a binary, oldest first; with ``hidden``, also those of the API."""
     statement = sa.select(TABLE).order_by(TABLE.c.id)
+    if not hidden:
+        statement = statement.where(TABLE.c.binary.not_in(HIDDEN))
     if host is not None:
         statement = statement.where(TABLE.c.host == host)
     if binary is not None:
@@ -79,7 +84,7 @@ def uuid_of(connection: sa.Connection, host: str, binary: str) -> str:
 def host_up(connection: sa.Connection, host: str) -> bool:
     """Is the compute service of the host alive (and not forced down)? False where there is none."""
     row = connection.execute(sa.select(TABLE).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)).first()
-    return row is not None and shown(row, {}, utcnow()).up
+    return row is not None and shown(row, {}, clock.now()).up
 
 
 def forced_down(connection: sa.Connection, host: str) -> bool:
@@ -104,7 +109,7 @@ def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, tuple[
 # --- liveness --------------------------------------------------------------------------------
 def register(connection: sa.Connection, host: str, binary: str, topic: str, version: int) -> Service:
     """A service started: make or renew its row, alive from now on."""
-    now = utcnow()
+    now = clock.now()
     this = sa.and_(TABLE.c.host == host, TABLE.c.binary == binary)
     renewed = connection.execute(sa.update(TABLE).where(this).values(
         topic=topic, version=version, up=True, last_seen=now, updated_at=now))
@@ -120,17 +125,38 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
     return _fill(connection, connection.execute(sa.select(TABLE).where(this)).all())[0]
 
 
-def beat(connection: sa.Connection, host: str, binary: str) -> Service | None:
+def beat(connection: sa.Connection, host: str, binary: str, load: Sequence[Load] | None = None) -> Service | None:
     """A sign of life; answers the service if it was down until now. Raises HostBinaryNotFound."""
     this = sa.and_(TABLE.c.host == host, TABLE.c.binary == binary)
-    now = utcnow()
-    noted = connection.execute(sa.update(TABLE).where(this, TABLE.c.up == sa.true()).values(last_seen=now))
+    now = clock.now()
+    noted = connection.execute(sa.update(TABLE).where(this, TABLE.c.up == sa.true()).values(
+        last_seen=now, load=load))
     if noted.rowcount:
         return None
-    noted = connection.execute(sa.update(TABLE).where(this).values(last_seen=now, up=True))
+    noted = connection.execute(sa.update(TABLE).where(this).values(last_seen=now, up=True, load=load))
     if noted.rowcount == 0:
         raise exception.HostBinaryNotFound(binary=binary, host=host)
     return rows.to_object(Service, connection.execute(sa.select(TABLE).where(this)).one())
+
+
+def beat_all(connection: sa.Connection, hosts: Collection[str], binary: str) -> tuple[list[Service], list[str]]:
+    """Signs of life of several hosts: the services that were down until now, and the hosts without one.
+
+    One statement as long as nothing is out of the ordinary.
+    """
+    if not hosts:
+        return [], []
+    these, now = sa.and_(TABLE.c.binary == binary, TABLE.c.host.in_(hosts)), clock.now()
+    noted = connection.execute(sa.update(TABLE).where(these, TABLE.c.up == sa.true()).values(last_seen=now))
+    if noted.rowcount == len(set(hosts)):
+        return [], []
+    found = connection.execute(sa.select(TABLE).where(these).with_for_update()).all()
+    returned = [row for row in found if not row.up]
+    if returned:
+        connection.execute(sa.update(TABLE).where(TABLE.c.id.in_([row.id for row in returned]))
+                           .values(last_seen=now, up=True))
+    unknown = set(hosts) - {row.host for row in found}
+    return [rows.to_object(Service, row) for row in returned], sorted(unknown)
 
 
 def last_heard(connection: sa.Connection) -> datetime.datetime | None:
@@ -178,6 +204,11 @@ def delete(connection: sa.Connection, service: Service) -> None:
 
 
 def zone_is_available(connection: sa.Connection, zone: str) -> bool:
-    """Whether there is an enabled compute service in the zone."""
-    return any(service.availability_zone == zone and not service.disabled
-               for service in index(connection, binary=COMPUTE))
+    """Whether there is an enabled compute service in the zone. Two statements, whatever there are of services."""
+    zones = aggregates.host_zones(aggregates.index(connection))
+    hosts = [host for host, its_zone in zones.items() if its_zone == zone]
+    somewhere: sa.ColumnElement[bool] = TABLE.c.host.in_(hosts)
+    if zone == CONF.default_availability_zone:
+        somewhere = sa.or_(somewhere, TABLE.c.host.not_in(list(zones)))
+    return connection.scalar(sa.select(TABLE.c.id).where(
+        TABLE.c.binary == COMPUTE, TABLE.c.disabled == sa.false(), somewhere).limit(1)) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -33,8 +34,10 @@ class Json(sa.types.TypeDecorator[Any]):
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
         return None if value is None else msgspec.json.encode(value).decode()
 
-    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
-        return None if value is None else self._decode(value)
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[str | None], Any]:
+        # Instead of process_result_value: a call less for each value of a long list.
+        decode = self._decode
+        return lambda value: None if value is None else decode(value)
 
 
 class Utc(sa.types.TypeDecorator[datetime.datetime]):
@@ -53,8 +56,13 @@ class Utc(sa.types.TypeDecorator[datetime.datetime]):
             return None
         return value.astimezone(datetime.UTC).replace(tzinfo=None)
 
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime.datetime | None:
-        return None if value is None else value.replace(tzinfo=datetime.UTC)
+    def result_processor(self, dialect: sa.Dialect,
+                         coltype: object) -> Callable[[Any], datetime.datetime | None]:
+        utc = datetime.UTC
+        parse: Any = self.impl_instance.dialect_impl(dialect).result_processor(dialect, coltype)
+        if parse is None:
+            return lambda value: None if value is None else value.replace(tzinfo=utc)
+        return lambda value: None if value is None else parse(value).replace(tzinfo=utc)  # SQLite keeps text
 
 
 def text(length: int = 255) -> Any:

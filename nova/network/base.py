@@ -15,6 +15,9 @@ from nova.objects.network import VIF, FilterRule, Reservation
 class HostNetwork(abc.ABC):
     """What nova-compute asks of the network on its own host."""
 
+    # Whether start() wants to see the guests (there may be many).
+    needs_guests = True
+
     @abc.abstractmethod
     def start(self, instances: Sequence[Instance]) -> None:
         """The service started: put the networks of these guests (all that belong here) right again."""
@@ -37,6 +40,8 @@ class HostNetwork(abc.ABC):
 
 class NoNetwork(HostNetwork):
     """For virtual hosts: interfaces exist in the books only."""
+
+    needs_guests = False
 
     def start(self, instances: Sequence[Instance]) -> None: ...
 

@@ -29,6 +29,24 @@ class Service(Object, kw_only=True):
     availability_zone: str | None = None
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
+    # Of each worker process, as the last heartbeat told it; None: it does not tell.
+    load: list[Load] | None = None
+
+
+class Load(Object, kw_only=True):
+    """What one worker process of a service did since its last heartbeat, and does now."""
+
+    worker: int = 0
+    pid: int = 0
+    at: datetime.datetime | None = None
+    # Requests, messages and steps ended.
+    per_second: float = 0.0
+    # Under way, and waiting for a thread.
+    busy: int = 0
+    waiting: int = 0
+    # Of one CPU.
+    cpu_percent: float = 0.0
+    rss_mb: int = 0
 
 
 class Inventory(Object, kw_only=True):
@@ -130,10 +148,22 @@ class Quotas(Object, kw_only=True):
 
 
 class GuestStatus(Object, kw_only=True):
-    """One guest as the hypervisor of a host sees it (power sync, audit)."""
+    """One guest as the hypervisor of a host sees it (power sync, audit).
+
+    ``late``: an order that nobody waited for any more may have made it so.
+    """
 
     uuid: str
     power_state: int
+    late: bool = False
+
+
+class ExpectedGuest(Object, kw_only=True):
+    """What the rows say of a guest; ``settled``: it was started once, and no operation is under way."""
+
+    uuid: str
+    power_state: int
+    settled: bool
 
 
 class Diagnostics(Object, kw_only=True):

@@ -195,6 +195,8 @@ class ServerCreate(Object, kw_only=True):
     scheduler_hints: dict[str, Any] = {}
     trusted_certs: list[str] | None = None
     admin_pass: str | None = None
+    # The uuid of the first server; the others' follow from it. A request that is delivered twice makes them once.
+    first_uuid: str = ""
     # May a flavor of zero disk be used with an image? (policy servers:create:zero_disk_flavor)
     zero_disk_allowed: bool = False
     min_count: int = 1

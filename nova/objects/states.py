@@ -23,6 +23,8 @@ POWER_PAUSED = 3
 SHUTDOWN = 4
 CRASHED = 6
 POWER_SUSPENDED = 7
+POWER_STATES = {NOSTATE: "nostate", RUNNING: "running", POWER_PAUSED: "paused", SHUTDOWN: "shutdown",
+                CRASHED: "crashed", POWER_SUSPENDED: "suspended"}
 
 # task_state
 SCHEDULING = "scheduling"

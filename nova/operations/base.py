@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
-from nova import context, exception
+from nova import context, exception, tracing
 from nova.objects.action import Action, Failure
 from nova.objects.base import Object
 from nova.objects.instance import Instance
@@ -94,6 +94,8 @@ class Journal(Object, kw_only=True):
     failure: Failure | None = None
     latest: Failure | None = None
     dispatches: int = 0
+    # The span in which it was accepted (W3C traceparent), where that was traced.
+    trace: str = ""
 
 
 class Operation:
@@ -219,5 +221,7 @@ def journal(action: Action) -> Journal:
 
 def context_of(action: Action) -> context.RequestContext:
     """The context of whoever asked for the action, for a run that goes on without the request."""
-    return context.RequestContext(request_id=action.request_id, user_id=action.user_id, project_id=action.project_id,
-                                  overwrite=False)
+    ctx = context.RequestContext(request_id=action.request_id, user_id=action.user_id, project_id=action.project_id,
+                                 overwrite=False)
+    ctx.trace = tracing.restored(action.payload.get("trace"))
+    return ctx

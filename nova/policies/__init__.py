@@ -126,4 +126,10 @@ def _holds(check: Any, target: Mapping[str, Any], creds: dict[str, Any], enforce
     if kind is policy.RuleCheck:
         inner = enforcer.rules.get(check.match)
         return inner is not None and _holds(inner, target, creds, enforcer, rule)
+    if getattr(check, "kind", None) in ("project_id", "user_id"):
+        # The most common comparisons; oslo.policy parses them as Python first.
+        try:
+            return bool(str(creds.get(check.kind)) == check.match % target)
+        except KeyError:
+            return False
     return bool(check(target, creds, enforcer, rule))

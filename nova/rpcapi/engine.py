@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nova.bus import Interface, call, cast, slow_call
 from nova.context import RequestContext
-from nova.objects.compute import ComputeNode, GuestStatus, Service
+from nova.objects.compute import ComputeNode, ExpectedGuest, GuestStatus, Load, Service
 from nova.objects.instance import Instance, StepOrder, StepReport
 from nova.objects.scheduling import FleetPage
 from nova.rpcapi import CONDUCTOR
@@ -28,6 +28,10 @@ class Engine(Interface):
     def resume(self, ctx: RequestContext, host: str) -> list[StepOrder]:
         """The unfinished steps of a host that has just started, as new attempts."""
 
+    @cast
+    def handed_over(self, ctx: RequestContext) -> None:
+        """A conductor that ends has left actions: look for expired leases now rather than later."""
+
 
 class Heartbeat(Interface):
     """Liveness of services."""
@@ -40,10 +44,18 @@ class Heartbeat(Interface):
         """A service started; makes its row if it is new."""
 
     @slow_call(5)
-    def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str]) -> list[str]:
+    def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str],
+             load: list[Load] | None = None) -> list[str]:
         """Alive, and running the steps of these actions (their leases are renewed).
 
-        Answers the actions among them that are no longer this service's to run.
+        ``load``: of each worker process. Answers the actions among them that are no longer this service's to run.
+        """
+
+    @slow_call(5)
+    def beat_all(self, ctx: RequestContext, binary: str, running: dict[str, list[str]]) -> list[str]:
+        """Several hosts of one process are alive: host -> the actions whose steps it runs.
+
+        Answers the hosts that have no such service (any more): they shall register.
         """
 
 
@@ -54,12 +66,22 @@ class Guests(Interface):
     namespace = "guests"
 
     @call
-    def report_nodes(self, ctx: RequestContext, host: str, nodes: list[ComputeNode]) -> list[ComputeNode]:
-        """Inventories and traits of all nodes of a host; answers them with their uuids."""
+    def report_nodes(self, ctx: RequestContext, host: str, nodes: list[ComputeNode], after: str = "",
+                     upto: str | None = None) -> list[ComputeNode]:
+        """Inventories and traits of all nodes of a host; answers them with their uuids.
+
+        A host with many nodes tells them by pages: all that have uuids after ``after`` and up to ``upto``
+        (None: the rest). Then the driver must give every node its uuid.
+        """
 
     @call
     def on_host(self, ctx: RequestContext, host: str, limit: int = 1000, marker: str | None = None) -> list[Instance]:
-        """The instances that belong on a host, by uuid (to compare with what runs there)."""
+        """The instances that belong on a host, by uuid."""
+
+    @call
+    def expected(self, ctx: RequestContext, host: str, limit: int = 1000,
+                 marker: str | None = None) -> list[ExpectedGuest]:
+        """The same, and only what is compared with what runs there."""
 
     @call
     def power_states(self, ctx: RequestContext, host: str, guests: list[GuestStatus]) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from nova import metrics
 from nova.conf import CONF
 from nova.objects.scheduling import FleetDelta, FleetPage
 from nova.scheduler.hosts import Fleet
@@ -174,6 +175,7 @@ class Follower:
             for name, source in list(self._sources.items()):
                 if source.gap_since is not None and now - source.gap_since > GRACE:
                     source.give_up()
+                    metrics.FLEET_GAPS.inc()
                     self._wanted = self._wanted or f"a message of {name} was lost"
                 elif now - source.seen_at > _FORGET:
                     del self._sources[name]
@@ -190,9 +192,11 @@ class Follower:
         except Exception as error:
             with self._lock:
                 self._wanted = why
+            metrics.FLEET_READ_SECONDS.observe(time.monotonic() - started, "failed")
             LOG.warning("The fleet could not be read and will be tried again: %s", error)
             return failures + 1, _RETRY[min(failures, len(_RETRY) - 1)]
         took = time.monotonic() - started
+        metrics.FLEET_READ_SECONDS.observe(took, "success")
         LOG.log(logging.DEBUG if why == "it is time" else logging.INFO,
                 "Read %d compute nodes in %.2f s, because %s", len(self._fleet), took,
                 "of the start" if why == "start" else why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from nova import context, exception
+from nova import context, exception, metrics, tracing
 from nova.conf import CONF
 from nova.objects.scheduling import FleetDelta, RequestSpec, Selection, Verdict
 from nova.scheduler import plugin
@@ -49,6 +49,12 @@ class SchedulerManager:
     def select(self, ctx: context.RequestContext, spec: RequestSpec) -> list[list[Selection]]:
         """See :meth:`nova.rpcapi.scheduler.Scheduler.select`. What is chosen counts as used at once."""
         self._wait()
+        if not (metrics.on or tracing.on):
+            return self._select(spec)
+        with tracing.span("scheduler select", ctx, servers=len(spec.instance_uuids)), metrics.selecting():
+            return self._select(spec)
+
+    def _select(self, spec: RequestSpec) -> list[list[Selection]]:
         started, request = time.perf_counter(), Request(spec)
         with self._fleet.view() as view:
             try:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from nova import exception
+from nova import exception, metrics
 from nova.conf import CONF
 from nova.objects.scheduling import Verdict
 from nova.scheduler import stages
@@ -52,6 +52,7 @@ class Planner:
         chain = stages.chain(request, self._filters)
         mask, refused = feasible(view, request, chain)
         rows = np.flatnonzero(mask)
+        metrics.CANDIDATES.observe(rows.size)
         if not rows.size:
             raise exception.NoValidHost(reason=_why(view, request, refused))
         ranking = Ranking(view, rows, request, self._weighers, chain)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from nova import bus, context
+from nova import bus, context, load, metrics
 from nova.conf import CONF
+from nova.drain import Drain
 from nova.periodic import Periodic
 from nova.rpcapi import SCHEDULER, engine
 from nova.rpcapi.scheduler import Scheduler
@@ -39,6 +40,7 @@ class SchedulerService:
         self._transport = transport
         self._worker = worker
         self.fleet = fleet = Fleet()
+        metrics.NODES_KNOWN.watch(lambda: len(fleet))
         conductor = bus.client(transport, engine.Fleet)
         self._follower = Follower(fleet, lambda marker: conductor.page(context.admin(), marker, _PAGE))
         self.manager = SchedulerManager(fleet, Planner(load_filters(), load_weighers()), self._follower)
@@ -52,20 +54,22 @@ class SchedulerService:
         # Listening first: a delta between the reading and the listening would be lost unnoticed.
         self._server = bus.serve(self._transport, SCHEDULER, f"{self.host}:{self._worker}", [(Scheduler, self.manager)])
         self._follower.start()
-        if self._worker == 0:
-            self._beats.start()
+        self._beats.start()
         LOG.info("nova-scheduler is ready")
 
     def stop(self) -> None:
-        """Take no new requests and finish those under way."""
+        """Take no new requests and finish those under way, within graceful_shutdown_timeout."""
         if self._server is not None:
-            self._server.stop()
-            self._server.wait()
+            bus.stop_taking(self._server)
+            Drain().wait(self._server.wait)
         self._beats.stop()
         self._follower.stop()
 
     def _beat(self) -> None:
+        loads = load.report(self._worker)
+        if self._worker:
+            return  # the first worker says it for all
         if not self._registered:
             self._heartbeat.register(context.admin(), self.host, BINARY, SCHEDULER, SERVICE_VERSION)
             self._registered = True
-        self._heartbeat.beat(context.admin(), self.host, BINARY, [])
+        self._heartbeat.beat(context.admin(), self.host, BINARY, [], loads)

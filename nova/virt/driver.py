@@ -48,6 +48,11 @@ class Driver(abc.ABC):
     def __init__(self, host: str) -> None:
         self.host = host
 
+    @classmethod
+    def of_all_hosts(cls) -> Sequence[Driver]:
+        """A driver for each of the hosts that this process plays; none: it serves the one it runs on."""
+        return ()
+
     @abc.abstractmethod
     def start(self, on_event: EventHandler) -> None:
         """Connect and begin to report events; returns when the first inventory can be taken."""

@@ -1,27 +1,29 @@
 """A hypervisor that exists in memory only: many virtual nodes, settable latencies and failures.
 
 For tests, benchmarks and a first try. Guests live as long as the process, or as long as
-[fake] directory, which has one small file per guest. Sizes and behaviour come from [fake]; a test
-may also set them on the driver's ``behaviour``.
+[fake] directory, which has one file per host. Sizes and behaviour come from [fake], or for many
+hosts in one process from the scenario that it names (:mod:`nova.virt.fake_scenario`); a test may
+also set the driver's ``behaviour``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import random
-import threading
 import time
 import uuid as uuidlib
+from collections.abc import Sequence
+from typing import Any
 
 from nova import exception
 from nova.conf import CONF
 from nova.objects import states
-from nova.objects.base import utcnow
 from nova.objects.compute import DISK_GB, MEMORY_MB, VCPU, ComputeNode, GuestStatus, Inventory, Provider
 from nova.objects.instance import Instance
+from nova.virt import fake_scenario
 from nova.virt.driver import Disks, Driver, EventHandler
+from nova.virt.fake_guests import GuestStore
 
 # Node uuids are derived from their names, so that a restarted host has the same ones.
 _NAMESPACE = uuidlib.UUID("9e0a4f0e-3f5c-4e53-9c1f-5f2d1f4f7d11")
@@ -35,58 +37,60 @@ class Behaviour:
     failure: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def configured(cls) -> Behaviour:
-        return cls(latency={verb: float(value) for verb, value in CONF.fake.latency.items()},
-                   failure={verb: float(value) for verb, value in CONF.fake.failure.items()})
+    def configured(cls, group: fake_scenario.Group | None = None) -> Behaviour:
+        """As [fake] says, and above it what the host's group says."""
+        of_group: tuple[dict[Any, float], dict[Any, float]] = (group.latency, group.failure) if group else ({}, {})
+        return cls(latency={**_floats(CONF.fake.latency), **of_group[0]},
+                   failure={**_floats(CONF.fake.failure), **of_group[1]})
 
 
-@dataclasses.dataclass
-class _Guest:
-    power_state: int
-    name: str = ""
-    console: list[str] = dataclasses.field(default_factory=list)
+def _floats(values: dict[str, str]) -> dict[str, float]:
+    return {verb: float(value) for verb, value in values.items()}
 
 
 class FakeDriver(Driver):
-    """Virtual nodes of one host."""
+    """Virtual nodes of one host. ``group``: how a scenario describes them."""
 
     capabilities = frozenset({"pause", "suspend", "console_output"})
     needs_images = False
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, group: fake_scenario.Group | None = None) -> None:
         super().__init__(host)
-        self.behaviour = Behaviour.configured()
-        self._guests: dict[str, _Guest] = {}
-        self._lock = threading.Lock()
+        if group is None:
+            scenario = fake_scenario.configured()
+            group = scenario.hosts().get(host) if scenario else None
+        self.behaviour = Behaviour.configured(group)
+        self._group = group or fake_scenario.Group(name="fake", nodes=CONF.fake.nodes)
+        self._guests = GuestStore(_kept_in(host))
         self._on_event: EventHandler | None = None
+
+    @classmethod
+    def of_all_hosts(cls) -> Sequence[FakeDriver]:
+        scenario = fake_scenario.configured()
+        return [cls(host, group) for host, group in scenario.hosts().items()] if scenario else ()
 
     def start(self, on_event: EventHandler) -> None:
         self._on_event = on_event
-        directory = self._directory()
-        if directory:
-            os.makedirs(directory, exist_ok=True)
-            for uuid in os.listdir(directory):
-                with open(os.path.join(directory, uuid)) as file:
-                    self._guests[uuid] = _Guest(int(file.read() or states.SHUTDOWN))
+        self._guests.open()
 
     def nodes(self) -> list[ComputeNode]:
-        return [self._node(index) for index in range(CONF.fake.nodes)]
-
-    def _node(self, index: int) -> ComputeNode:
-        name = self.host if CONF.fake.nodes == 1 else f"{self.host}-{index:05d}"
-        node_uuid = str(uuidlib.uuid5(_NAMESPACE, f"{self.host}/{name}"))
-        ratio = {VCPU: CONF.cpu_allocation_ratio or CONF.initial_cpu_allocation_ratio,
-                 MEMORY_MB: CONF.ram_allocation_ratio or CONF.initial_ram_allocation_ratio,
-                 DISK_GB: CONF.disk_allocation_ratio or CONF.initial_disk_allocation_ratio}
-        totals = {VCPU: CONF.fake.vcpus, MEMORY_MB: CONF.fake.memory_mb, DISK_GB: CONF.fake.disk_gb}
-        return ComputeNode(
-            uuid=node_uuid, host=self.host, hypervisor_hostname=name, hypervisor_type="fake",
-            hypervisor_version=1000, host_ip=CONF.my_ip, uptime=None, disk_available_least=CONF.fake.disk_gb,
-            cpu_info={"arch": "x86_64", "model": "Nehalem", "vendor": "Intel", "features": ["pge", "clflush"],
-                      "topology": {"cores": 1, "threads": 1, "sockets": CONF.fake.vcpus}},
-            supported_instances=[("x86_64", "fake", "hvm"), ("i686", "fake", "hvm")],
-            provider=Provider(uuid=node_uuid, name=name, traits=["COMPUTE_NODE", "OWNER_NOVA"], inventories={
-                name: Inventory(total=total, ratio=ratio[name], max_unit=total) for name, total in totals.items()}))
+        group = self._group
+        inventories = _inventories(group)
+        traits = sorted({"COMPUTE_NODE", "OWNER_NOVA", *group.traits})
+        cpus, disk = inventories[VCPU].total, inventories[DISK_GB].total
+        cpu_info = {"arch": "x86_64", "model": "Nehalem", "vendor": "Intel", "features": ["pge", "clflush"],
+                    "topology": {"cores": 1, "threads": 1, "sockets": cpus}}
+        supported = [("x86_64", "fake", "hvm"), ("i686", "fake", "hvm")]
+        nodes = []
+        for index in range(group.nodes):
+            name = self.host if group.nodes == 1 else f"{self.host}-{index:05d}"
+            node_uuid = str(uuidlib.uuid5(_NAMESPACE, f"{self.host}/{name}"))
+            nodes.append(ComputeNode(
+                uuid=node_uuid, host=self.host, hypervisor_hostname=name, hypervisor_type="fake",
+                hypervisor_version=1000, host_ip=CONF.my_ip, uptime=None, disk_available_least=disk,
+                cpu_info=cpu_info, supported_instances=supported,
+                provider=Provider(uuid=node_uuid, name=name, traits=traits, inventories=inventories)))
+        return nodes
 
     # --- life of a guest -------------------------------------------------------------------------
     def prepare(self, instance: Instance, disks: Disks) -> None:
@@ -94,11 +98,7 @@ class FakeDriver(Driver):
 
     def spawn(self, instance: Instance, disks: Disks) -> None:
         self._behave("spawn")
-        with self._lock:
-            guest = self._guests.setdefault(instance.uuid, _Guest(states.RUNNING, instance.name))
-            self._remember(instance.uuid, states.RUNNING)
-            guest.console.append(f"{utcnow():%H:%M:%S} fake guest {instance.hostname} booted")
-            guest.console.append(f"{instance.hostname} login: ")
+        self._guests.boot(instance.uuid, instance.name)
 
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
         self._behave("destroy")
@@ -111,9 +111,9 @@ class FakeDriver(Driver):
         self._set("power_off", instance, states.SHUTDOWN)
 
     def reboot(self, instance: Instance, hard: bool, timeout: int = 0) -> None:
-        self._set("reboot", instance, states.RUNNING)
-        with self._lock:
-            self._guests[instance.uuid].console.append("fake guest rebooted")
+        self._behave("reboot")
+        self._guests.get(instance.uuid)
+        self._guests.boot(instance.uuid, instance.name)
 
     def pause(self, instance: Instance) -> None:
         self._set("pause", instance, states.POWER_PAUSED)
@@ -129,64 +129,40 @@ class FakeDriver(Driver):
 
     def _set(self, verb: str, instance: Instance, power_state: int) -> None:
         self._behave(verb)
-        with self._lock:
-            self._remember(instance.uuid, power_state)
+        self._guests.set(instance.uuid, power_state)
 
     # --- looking -----------------------------------------------------------------------------------
     def guests(self) -> list[GuestStatus]:
-        with self._lock:
-            return [GuestStatus(uuid=uuid, power_state=guest.power_state) for uuid, guest in self._guests.items()]
+        return [GuestStatus(uuid=uuid, power_state=state) for uuid, state in self._guests.power_states()]
 
     def power_state(self, uuid: str) -> int:
-        with self._lock:
-            return self._guest(uuid).power_state
+        return self._guests.get(uuid).power_state
 
     def console_output(self, instance: Instance, lines: int | None = None) -> bytes:
-        with self._lock:
-            console = self._guest(instance.uuid).console
-            return "\n".join(console[-lines:] if lines else ([] if lines == 0 else console)).encode()
+        console = []
+        for booted in self._guests.get(instance.uuid).booted:
+            console.append(f"{time.strftime('%H:%M:%S', time.gmtime(booted))} fake guest {instance.hostname} booted")
+            console.append(f"{instance.hostname} login: ")
+        return "\n".join(console[-lines:] if lines else ([] if lines == 0 else console)).encode()
+
+    def traces(self) -> set[str]:
+        return set()  # nothing but the guests themselves
 
     def remove_leftovers(self, uuid: str) -> None:
-        with self._lock:
-            self._guests.pop(uuid, None)
-            directory = self._directory()
-            if directory:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(directory, uuid))
-
-    def _directory(self) -> str | None:
-        return os.path.join(CONF.fake.directory, self.host) if CONF.fake.directory else None
-
-    def _remember(self, uuid: str, power_state: int) -> None:
-        self._guest(uuid).power_state = power_state
-        directory = self._directory()
-        if directory:
-            path = os.path.join(directory, uuid)
-            # One write of one character is whole or not there.
-            with open(path, "w") as file:
-                file.write(str(power_state))
-
-    def _guest(self, uuid: str) -> _Guest:
-        guest = self._guests.get(uuid)
-        if guest is None:
-            raise exception.GuestNotFound(instance_uuid=uuid)
-        return guest
+        self._guests.remove(uuid)
 
     # --- for tests ---------------------------------------------------------------------------------
     def adopt(self, uuid: str, power_state: int) -> None:
         """Make a guest appear, as if it had survived a restart of this process."""
-        with self._lock:
-            self._guests[uuid] = _Guest(power_state)
+        self._guests.add(uuid, power_state)
 
     def name_of(self, uuid: str) -> str:
         """The name the guest was defined by."""
-        with self._lock:
-            return self._guest(uuid).name
+        return self._guests.get(uuid).name
 
     def change_by_itself(self, uuid: str, power_state: int) -> None:
         """The guest does something that nobody asked for, and the hypervisor tells."""
-        with self._lock:
-            self._remember(uuid, power_state)
+        self._guests.set(uuid, power_state)
         if self._on_event:
             self._on_event(GuestStatus(uuid=uuid, power_state=power_state))
 
@@ -197,3 +173,23 @@ class FakeDriver(Driver):
         share = self.behaviour.failure.get(verb, self.behaviour.failure.get("*", 0.0))
         if share and random.random() < share:  # noqa: S311
             raise exception.NovaException(f"The fake hypervisor was told to fail at {verb}.")
+
+
+def _kept_in(host: str) -> str | None:
+    return os.path.join(CONF.fake.directory, f"{host}.guests") if CONF.fake.directory else None
+
+
+def _inventories(group: fake_scenario.Group) -> dict[str, Inventory]:
+    """What each node of the group has."""
+    ratio = {VCPU: CONF.cpu_allocation_ratio or CONF.initial_cpu_allocation_ratio,
+             MEMORY_MB: CONF.ram_allocation_ratio or CONF.initial_ram_allocation_ratio,
+             DISK_GB: CONF.disk_allocation_ratio or CONF.initial_disk_allocation_ratio}
+    totals: dict[str, Any] = {VCPU: group.vcpus or CONF.fake.vcpus, MEMORY_MB: group.memory_mb or CONF.fake.memory_mb,
+                              DISK_GB: group.disk_gb or CONF.fake.disk_gb, **group.inventories}
+    found = {}
+    for name, given in totals.items():
+        size = given if isinstance(given, fake_scenario.Size) else fake_scenario.Size(total=given)
+        found[name] = Inventory(
+            total=size.total, reserved=size.reserved, min_unit=size.min_unit, max_unit=size.max_unit or size.total,
+            step_size=size.step_size, ratio=size.ratio or ratio.get(name, 1.0))
+    return found

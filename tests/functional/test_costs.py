@@ -92,3 +92,16 @@ def test_no_count_grows_with_the_number_of_servers(suite, admin, flavor, image_i
     assert many == few
     assert many_listed == few_listed
     remove_all(admin)
+
+
+def test_the_servers_of_one_request_are_accepted_and_placed_together(suite, admin, flavor, image_id):
+    count = 20
+    _uuid, messages, statements = measured(
+        suite, admin, lambda: admin.boot(flavor, image_id, min_count=count, max_count=count))
+    assert {server["status"] for server in admin.get("/servers/detail")["servers"]} == {"ACTIVE"}
+    assert messages["servers.create"] == messages["scheduler.select"] == 2
+    told = messages.pop("scheduler.delta", 0)
+    # The order and its answered report are each server's own.
+    assert sum(messages.values()) <= 4 + 3 * count, messages
+    assert len(statements) - told <= 20 + 12 * count, statements
+    remove_all(admin)

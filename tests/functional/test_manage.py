@@ -1,10 +1,21 @@
 """nova-manage and nova-status against the running suite."""
 
+import json
+import os
+import time
+
 import pytest
 import sqlalchemy as sa
 
 from nova.cmd import manage, status
 from nova.db import models
+
+
+def eventually(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.2)
 
 
 @pytest.fixture
@@ -24,6 +35,18 @@ def test_services_are_listed_with_their_state(run):
     assert code == 0
     assert all(binary in out for binary in ("nova-conductor", "nova-scheduler", "nova-compute"))
     assert out.count(" up ") == 3
+
+
+def test_services_are_listed_with_their_load(run):
+    def loads():
+        code, out, _err = run("service", "list", "--json")
+        assert code == 0
+        return [load for service in json.loads(out) for load in service["load"] or []]
+
+    eventually(lambda: len(loads()) == 3)
+    assert {load["pid"] for load in loads()} == {os.getpid()}
+    assert all(load["rss_mb"] > 10 for load in loads())
+    assert " RSS MB " in run("service", "list")[1]
 
 
 def test_a_network_is_made_listed_and_deleted(run):

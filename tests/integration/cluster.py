@@ -43,18 +43,22 @@ class Cluster:
     """``options`` are sections of nova.conf that go beyond those below.
 
     ``host_prefix`` begins the command line of what belongs on a compute host (which then has nova-metadata, too);
-    ``parent`` is where the state_path is made.
+    ``parent`` is where the state_path is made. ``launcher`` is a command line that runs a service named by the
+    argument after it, in place of the service's own program.
     """
 
     def __init__(self, transport_url: str, database_url: str | None = None, *, computes: int = 1, conductors: int = 2,
                  schedulers: int = 2, options: Options | None = None, host_prefix: Sequence[str] = (),
-                 parent: str = "/tmp") -> None:
+                 parent: str = "/tmp", launcher: Sequence[str] = ()) -> None:
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cluster-", dir=parent))
         self.directory.chmod(0o755)  # guests run as another user
         self.config = self.directory / "nova.conf"
+        self.launcher = list(launcher)
+        self.transport_url = transport_url
+        self.database_url = database_url or f"sqlite:///{self.directory}/nova.sqlite"
         port = free_port()
         self.api = Client(f"http://127.0.0.1:{port}/v2.1")
-        sections = _sections(self.directory, transport_url, database_url, port)
+        sections = _sections(self.directory, transport_url, self.database_url, port)
         for section, values in (options or {}).items():
             sections.setdefault(section, {}).update(values)
         _write_config(self.config, sections)
@@ -234,8 +238,9 @@ class Cluster:
     def _add(self, name: str, kind: str, prefix: Sequence[str] = ()) -> None:
         own = self.directory / f"{name}.conf"
         _write_config(own, {"DEFAULT": {"host": name}})
+        program = [*self.launcher, kind] if self.launcher else _command(kind)
         self.processes[name] = Process(
-            name, [*prefix, *_command(kind), "--config-file", str(self.config), "--config-file", str(own)],
+            name, [*prefix, *program, "--config-file", str(self.config), "--config-file", str(own)],
             self.directory / f"{name}.log", env=_environment())
 
     def _furnish(self) -> None:
@@ -248,7 +253,7 @@ class Cluster:
         self.flavor("tiny", ram=64, disk=1)
 
 
-def _sections(directory: pathlib.Path, transport_url: str, database_url: str | None, port: int) -> dict[str, Any]:
+def _sections(directory: pathlib.Path, transport_url: str, database_url: str, port: int) -> dict[str, Any]:
     """Short intervals, so that what takes a minute in a data centre takes seconds here."""
     return {
         "DEFAULT": {
@@ -256,7 +261,7 @@ def _sections(directory: pathlib.Path, transport_url: str, database_url: str | N
             "rpc_response_timeout": 10, "compute_driver": "fake", "debug": False,
             # Other deployments may have guests on the same libvirt.
             "instance_name_template": f"test{os.getpid()}-%08x"},
-        "database": {"connection": database_url or f"sqlite:///{directory}/nova.sqlite"},
+        "database": {"connection": database_url},
         "api": {"listen": "127.0.0.1", "port": port, "workers": 1, "auth_strategy": "noauth"},
         "conductor": {"workers": 1, "lease": 4, "recovery_interval": 1},
         "scheduler": {"workers": 1, "refresh_interval": 5},

@@ -88,7 +88,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def start_postgresql() -> Iterator[Server]:
+def start_postgresql(*options: str) -> Iterator[Server]:
+    """``options`` end the command line of the server."""
     programs = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
     initdb = shutil.which("initdb", path=":".join(programs[-1:]))
     _require(initdb, "PostgreSQL's server (initdb)")
@@ -97,7 +98,7 @@ def start_postgresql() -> Iterator[Server]:
         _check([str(initdb), "-D", str(base / "data"), "-A", "trust", "-U", "nova", "-E", "UTF8", "--locale=C.UTF-8",
                 "--no-sync"], "postgres")
         return [os.path.join(programs[-1], "postgres"), "-D", str(base / "data"), "-p", str(port), "-h", "127.0.0.1",
-                "-k", str(base), "-c", "fsync=off", "-c", "max_connections=300"]
+                "-k", str(base), "-c", "fsync=off", "-c", "max_connections=300", *options]
 
     with _server("postgresql", "postgres", prepare,
                  lambda base, port: f"postgresql+psycopg2://nova@127.0.0.1:{port}/postgres") as server:
@@ -105,7 +106,8 @@ def start_postgresql() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def start_mariadb() -> Iterator[Server]:
+def start_mariadb(*options: str) -> Iterator[Server]:
+    """``options`` end the command line of the server."""
     server_program, install = shutil.which("mariadbd", path="/usr/sbin:/usr/bin"), shutil.which("mariadb-install-db")
     _require(server_program and install, "MariaDB's server (mariadbd, mariadb-install-db)")
 
@@ -114,7 +116,8 @@ def start_mariadb() -> Iterator[Server]:
                 "--auth-root-authentication-method=normal"], "mysql")
         return [str(server_program), "--no-defaults", f"--datadir={base}/data", f"--socket={base}/socket",
                 f"--pid-file={base}/pid", f"--port={port}", "--bind-address=127.0.0.1",
-                "--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=64M", "--max-connections=300"]
+                "--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=64M", "--max-connections=300",
+                *options]
 
     with _server("mariadb", "mysql", prepare,
                  lambda base, port: f"mysql+pymysql://root@localhost/mysql?unix_socket={base}/socket") as server:

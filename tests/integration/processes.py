@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 
 _TAIL = 6000
+# Linux takes the end of the thread that started a child for the end of its parent: one that lives as long as we do.
+_STARTER = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="starter")
 
 
 class Process:
@@ -45,9 +48,9 @@ class Process:
         if self._user:
             identity = {"user": self._user, "group": self._user, "extra_groups": []}
         with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command, env={**os.environ, **self._env}, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, cwd="/", start_new_session=True, **identity)
+            self._process = _STARTER.submit(
+                subprocess.Popen, command, env={**os.environ, **self._env}, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, cwd="/", start_new_session=True, **identity).result()
 
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None

@@ -13,7 +13,7 @@ import pathlib
 import pwd
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import amqp
 import pytest
@@ -22,21 +22,32 @@ from tests.integration.processes import Process, eventually, free_port
 
 _SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 # Made when the node starts, so that nobody has to wait for rabbitmqctl.
-_VHOSTS = 40
+_VHOSTS = 50
 _USER, _PASSWORD = "nova", "nova"
 
 
 class Rabbit:
-    """A broker with vhosts to give away. ``kill`` is a crash; ``start`` brings it back with its data."""
+    """A broker with vhosts to give away. ``kill`` is a crash; ``start`` brings it back with its data.
 
-    def __init__(self, directory: pathlib.Path) -> None:
+    ``plugins`` are enabled; ``settings`` are further lines of rabbitmq.conf.
+    """
+
+    def __init__(self, directory: pathlib.Path, plugins: Sequence[str] = (), settings: str = "") -> None:
         self.port = free_port()
         user = "rabbitmq" if os.geteuid() == 0 and _has_user("rabbitmq") else None
         self._epmd, self._server = _processes(directory, self.port, user)
+        (directory / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
+        with (directory / "rabbitmq.conf").open("a") as file:
+            file.write(settings)
         if user:
             for path in (directory, *directory.rglob("*")):
                 shutil.chown(path, user, user)
         self._numbers = itertools.count()
+
+    @property
+    def pid(self) -> int:
+        """Of the server."""
+        return self._server.pid
 
     def new_vhost(self) -> str:
         """The transport URL of a vhost that nobody has used."""
@@ -82,7 +93,6 @@ def _processes(directory: pathlib.Path, port: int, user: str | None) -> tuple[Pr
     (directory / "rabbitmq.conf").write_text(
         f"listeners.tcp.1 = 127.0.0.1:{port}\nload_definitions = {definitions}\nlog.console = true\n"
         "log.console.level = warning\nlog.file = false\ndisk_free_limit.absolute = 50MB\n")
-    (directory / "enabled_plugins").write_text("[].\n")
     env = {
         "HOME": str(directory), "RUNNING_UNDER_SYSTEMD": "1",  # runs Erlang in place of the shell
         "RABBITMQ_NODENAME": f"nova-test-{port}@localhost", "RABBITMQ_DIST_PORT": str(distribution_port),
@@ -105,14 +115,14 @@ def _has_user(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def start_rabbitmq() -> Iterator[Rabbit]:
-    """A running broker, removed with its data at the end."""
+def start_rabbitmq(plugins: Sequence[str] = (), settings: str = "") -> Iterator[Rabbit]:
+    """A running broker, removed with its data at the end; see :class:`Rabbit`."""
     for program in (_SERVER, "epmd"):
         if not shutil.which(program):
             pytest.skip(f"RabbitMQ's server is not installed ({program})")
     directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-rabbitmq-", dir="/tmp"))
     directory.chmod(0o755)
-    rabbit = Rabbit(directory)
+    rabbit = Rabbit(directory, plugins, settings)
     try:
         rabbit.start()
         yield rabbit

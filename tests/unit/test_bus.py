@@ -82,6 +82,10 @@ def test_a_call_brings_back_objects(shop):
     assert shop.find(CTX, "m1", count=2) == [Flavor(flavorid="m1", name="m1", memory_mb=1, vcpus=1)] * 2
 
 
+def test_a_long_answer_arrives_whole(shop):
+    assert shop.find(CTX, "m1", count=5000) == [Flavor(flavorid="m1", name="m1", memory_mb=1, vcpus=1)] * 5000
+
+
 def test_an_error_arrives_as_itself_with_its_arguments(shop):
     with pytest.raises(exception.FlavorNotFound) as raised:
         shop.find(CTX, "missing")

@@ -15,6 +15,7 @@ from nova.api.formats import canonical_ipv6, is_uuid
 from nova.api.request import Request, Response, whole
 from nova.api.router import accepts
 from nova.conf import CONF
+from nova.objects.base import new_uuid
 from nova.objects.image import Image
 from nova.objects.instance import Personality, ServerCreate
 from nova.objects.network import NetworkRequest
@@ -96,6 +97,7 @@ def _request(req: Request, wanted: Mapping[str, Any], hints: dict[str, Any]) -> 
         admin_pass=wanted.get("adminPass") or new_password(),
         min_count=least,
         max_count=most,
+        first_uuid=new_uuid(),
     )
 
 

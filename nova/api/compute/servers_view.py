@@ -45,7 +45,7 @@ _IMAGE_NAMES = frozenset({
 class Look:
     """What decides how servers are shown, asked once per request."""
 
-    __slots__ = ("_hosts", "extended", "flavor_specs", "host_status", "precise_addresses", "req", "version")
+    __slots__ = ("_hosts", "extended", "flavor_specs", "glance", "host_status", "precise_addresses", "req", "version")
 
     def __init__(self, req: Request, precise_addresses: bool = True) -> None:
         self.req = req
@@ -53,6 +53,7 @@ class Look:
         self.precise_addresses = precise_addresses
         self.extended = req.allowed(EXTENDED)
         self.flavor_specs = req.version >= 47 and req.allowed(FLAVOR_SPECS)
+        self.glance = CONF.api.glance_link_prefix.rstrip("/") if CONF.api.glance_link_prefix else None
         self.host_status = None
         if req.version >= 16:
             if req.allowed(HOST_STATUS):
@@ -90,8 +91,8 @@ def _image(server: Instance, look: Look) -> Any:
     if not server.image_ref:
         return ""
     link = look.req.bookmark("images", server.image_ref)
-    if CONF.api.glance_link_prefix:
-        link["href"] = f"{CONF.api.glance_link_prefix.rstrip('/')}/images/{server.image_ref}"
+    if look.glance:
+        link["href"] = f"{look.glance}/images/{server.image_ref}"
     shown: dict[str, Any] = {"id": server.image_ref, "links": [link]}
     if look.version >= 98:
         known = server.image.properties if server.image else {}

@@ -12,6 +12,7 @@ from nova import bus
 from nova.api.metadata.app import NETWORK, Application
 from nova.api.metadata.instances import Instances
 from nova.api.metadata.server import Server
+from nova.api.observed import Wsgi, observed_metadata
 from nova.conf import CONF
 from nova.metadata import settings
 from nova.network import netns, records
@@ -28,11 +29,12 @@ ADDRESS = ("169.254.169.254", 80)
 INTERVAL = 1.0
 
 
-def application(transport: messaging.RPCTransport) -> Application:
+def application(transport: messaging.RPCTransport) -> Wsgi:
     """The WSGI application, for any server."""
     instances = Instances(bus.client(transport, Guests), bus.client(transport, Servers),
                           CONF.metadata.cache_expiration)
-    return Application(instances, settings.from_conf(CONF), CONF.metadata.metadata_proxy_shared_secret)
+    return observed_metadata(
+        Application(instances, settings.from_conf(CONF), CONF.metadata.metadata_proxy_shared_secret))
 
 
 class MetadataService:

@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import msgspec
 
 from nova import context
 from nova.cmd.manage import common
 from nova.conductor.endpoints.services import Services
+from nova.db import services
+from nova.objects.compute import Service
 
 
 def add_commands(commands: Any) -> None:
     group = commands.add_parser("service", help="services").add_subparsers(required=True, metavar="ACTION")
-    group.add_parser("list", help="list the services").set_defaults(run=_list)
+    listing = group.add_parser("list", help="list the services and what their worker processes do")
+    listing.add_argument("--json", action="store_true", help="print them as JSON")
+    listing.set_defaults(run=_list)
     delete = group.add_parser("delete", help="delete a service that is gone (and its nodes)")
     delete.add_argument("uuid")
     delete.set_defaults(run=_delete)
 
 
-def _list(_arguments: argparse.Namespace) -> None:
-    found = Services(common.core()).index(context.admin())
-    common.show(("UUID", "Binary", "Host", "Zone", "Status", "State", "Last seen"), (
-        (service.uuid, service.binary, service.host, service.availability_zone,
-         "disabled" if service.disabled else "enabled", "up" if service.up else "down",
-         service.last_seen_up.strftime("%Y-%m-%d %H:%M:%S") if service.last_seen_up else None)
-        for service in found))
+def _list(arguments: argparse.Namespace) -> None:
+    found = common.core().db.read(lambda connection: services.index(connection, hidden=True))
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    common.show(("UUID", "Binary", "Host", "Zone", "Status", "State", "Last seen", "Worker", "Per s", "Busy", "Waiting",
+                 "CPU %", "RSS MB"), (row for service in found for row in _rows(service)))
+
+
+def _rows(service: Service) -> Iterator[Sequence[Any]]:
+    """A line for each worker process; those of a service that is down no longer count."""
+    known = (service.uuid, service.binary, service.host, service.availability_zone,
+             "disabled" if service.disabled else "enabled", "up" if service.up else "down",
+             service.last_seen_up.strftime("%Y-%m-%d %H:%M:%S") if service.last_seen_up else None)
+    loads = service.load if service.up and service.load else []
+    for load in loads:
+        yield (*known, load.worker, load.per_second, load.busy, load.waiting, load.cpu_percent, load.rss_mb)
+    if not loads:
+        yield (*known, None, None, None, None, None, None)
 
 
 def _delete(arguments: argparse.Namespace) -> None:

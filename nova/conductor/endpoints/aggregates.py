@@ -1,15 +1,24 @@
-"""Host aggregates. Every change may move hosts between zones, so schedulers read the fleet anew."""
+"""Host aggregates. A change of one moves all its hosts, so schedulers read the fleet anew; a host that comes or goes
+is told by itself."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+
+import sqlalchemy as sa
 
 from nova.conductor.core import Core
 from nova.context import RequestContext
 from nova.db import aggregates as db
+from nova.db import compute_nodes
 from nova.objects.compute import Aggregate
+from nova.objects.scheduling import HostState
 
 LOG = logging.getLogger(__name__)
+
+# A host with more nodes is not told node by node.
+_MOST_NODES = 500
 
 
 class Aggregates:
@@ -37,14 +46,26 @@ class Aggregates:
         self.core.db.write(lambda connection: db.delete(connection, aggregate_id))
 
     def add_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
-        return self._changed(self.core.db.write(lambda connection: db.add_host(connection, aggregate_id, host)))
+        return self._moved(db.add_host, aggregate_id, host)
 
     def remove_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
-        return self._changed(self.core.db.write(lambda connection: db.remove_host(connection, aggregate_id, host)))
+        return self._moved(db.remove_host, aggregate_id, host)
 
     def set_metadata(self, ctx: RequestContext, aggregate_id: int, metadata: dict[str, str | None]) -> Aggregate:
         return self._changed(self.core.db.write(
             lambda connection: db.set_metadata(connection, aggregate_id, metadata)))
+
+    def _moved(self, change: Callable[[sa.Connection, int, str], Aggregate], aggregate_id: int, host: str) -> Aggregate:
+        def transaction(connection: sa.Connection) -> tuple[Aggregate, list[HostState]]:
+            return change(connection, aggregate_id, host), compute_nodes.renewed(connection, host, _MOST_NODES + 1)
+
+        aggregate, states = self.core.db.write(transaction)
+        LOG.info("Aggregate %s now has hosts %s", aggregate.name, aggregate.hosts)
+        if len(states) > _MOST_NODES:
+            self.core.fleet.reload()
+        else:
+            self.core.fleet.states(states)
+        return aggregate
 
     def _changed(self, aggregate: Aggregate) -> Aggregate:
         LOG.info("Aggregate %s now has hosts %s and metadata %s", aggregate.name, aggregate.hosts, aggregate.metadata)

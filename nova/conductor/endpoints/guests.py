@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import sqlalchemy as sa
 
@@ -12,13 +13,17 @@ from nova.conductor.core import Core
 from nova.conductor.engine import Engine
 from nova.db import fixed_ips, instances
 from nova.objects import states
-from nova.objects.compute import ComputeNode, GuestStatus
+from nova.objects.compute import ComputeNode, ExpectedGuest, GuestStatus
 from nova.objects.instance import Instance, StepOrder, StepReport
 
 LOG = logging.getLogger(__name__)
 
 _GONE = frozenset({states.SHUTDOWN, states.CRASHED, states.POWER_SUSPENDED})
 _ON = frozenset({states.RUNNING, states.POWER_PAUSED, states.POWER_SUSPENDED})
+
+# What a server is that has such a guest, where we do not know better.
+_AS_THE_GUEST = {states.RUNNING: states.ACTIVE, states.SHUTDOWN: states.STOPPED, states.POWER_PAUSED: states.PAUSED,
+                 states.POWER_SUSPENDED: states.SUSPENDED}
 
 
 def remedy(vm_state: str, power_state: int) -> str | None:
@@ -39,14 +44,19 @@ class Guests:
         self.core = core
         self.engine = engine
 
-    def report_nodes(self, ctx: context.RequestContext, host: str, nodes: list[ComputeNode]) -> list[ComputeNode]:
-        return fleet.report_nodes(self.core, host, nodes)
+    def report_nodes(self, ctx: context.RequestContext, host: str, nodes: list[ComputeNode], after: str = "",
+                     upto: str | None = None) -> list[ComputeNode]:
+        return fleet.report_nodes(self.core, host, nodes, after, upto)
 
     def on_host(self, ctx: context.RequestContext, host: str, limit: int, marker: str | None) -> list[Instance]:
         return self.core.db.read(lambda connection: instances.on_host(connection, host, limit, marker))
 
+    def expected(self, ctx: context.RequestContext, host: str, limit: int, marker: str | None) -> list[ExpectedGuest]:
+        return self.core.db.read(lambda connection: instances.expected(connection, host, limit, marker))
+
     def power_states(self, ctx: context.RequestContext, host: str, guests: list[GuestStatus]) -> None:
         reported = {guest.uuid: guest.power_state for guest in guests}
+        late = {guest.uuid for guest in guests if guest.late}
 
         def write(connection: sa.Connection) -> list[tuple[str, str]]:
             wrong = []
@@ -54,7 +64,13 @@ class Guests:
                 power_state = reported[instance.uuid]
                 if instance.host != host or instance.task_state is not None:
                     continue  # an operation that is under way reports by itself
-                if instance.power_state != power_state:
+                unknown = instance.power_state == states.NOSTATE or instance.uuid in late
+                if unknown and instance.vm_state in _AS_THE_GUEST.values() and power_state in _AS_THE_GUEST:
+                    # The host was given up in the middle of an operation: the server is as that left it.
+                    instance.vm_state = _AS_THE_GUEST[power_state]
+                    instances.update(connection, instance.uuid, {
+                        "power_state": power_state, "vm_state": instance.vm_state})
+                elif instance.power_state != power_state:
                     instances.update(connection, instance.uuid, {"power_state": power_state})
                 operation = remedy(instance.vm_state, power_state)
                 if operation:
@@ -86,8 +102,9 @@ class Guests:
 class EngineReports:
     """Implements :class:`nova.rpcapi.engine.Engine`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, look: Callable[[], None]) -> None:
         self.engine = engine
+        self._look = look
 
     def step_done(self, ctx: context.RequestContext, report: StepReport) -> None:
         self.engine.step_done(ctx, report)
@@ -97,3 +114,6 @@ class EngineReports:
 
     def resume(self, ctx: context.RequestContext, host: str) -> list[StepOrder]:
         return self.engine.resume(ctx, host)
+
+    def handed_over(self, ctx: context.RequestContext) -> None:
+        self._look()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from nova.conductor import fleet
 from nova.conductor.core import Core
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.db import actions
+from nova.db import actions, clock
 from nova.db import services as db
-from nova.objects.base import utcnow
-from nova.objects.compute import Service
+from nova.objects.compute import Load, Service
 
 LOG = logging.getLogger(__name__)
 
@@ -30,16 +29,37 @@ class Heartbeat:
         fleet.publish_services(self.core, [(service, True)])
         return service
 
-    def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str]) -> list[str]:
-        owner = f"{binary.removeprefix('nova-')}@{host}"
+    def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str],
+             load: Sequence[Load] | None = None) -> list[str]:
+        owner = _owner(binary, host)
 
         def transaction(connection: Any) -> tuple[Service | None, list[str]]:
-            until = utcnow() + datetime.timedelta(seconds=CONF.conductor.lease)
-            return (db.beat(connection, host, binary),
+            until = clock.after(CONF.conductor.lease)
+            return (db.beat(connection, host, binary, load),
                     actions.renew(connection, owner, running, until) if running else [])
 
         returned, lost = self.core.db.write(transaction)
         if returned is not None:
-            LOG.info("%s on %s is up again", binary, host)
-            fleet.publish_services(self.core, [(returned, True)])
+            self._up_again([returned])
         return lost
+
+    def beat_all(self, ctx: RequestContext, binary: str, running: dict[str, list[str]]) -> list[str]:
+        owners = {action: _owner(binary, host) for host, held in running.items() for action in held}
+
+        def transaction(connection: Any) -> tuple[list[Service], list[str]]:
+            until = clock.after(CONF.conductor.lease)
+            actions.renew_of(connection, owners, until)
+            return db.beat_all(connection, list(running), binary)
+
+        returned, unknown = self.core.db.write(transaction)
+        if returned:
+            self._up_again(returned)
+        return unknown
+
+    def _up_again(self, returned: list[Service]) -> None:
+        LOG.info("%s on %s is up again", returned[0].binary, ", ".join(service.host for service in returned))
+        fleet.publish_services(self.core, [(service, True) for service in returned])
+
+
+def _owner(binary: str, host: str) -> str:
+    return f"{binary.removeprefix('nova-')}@{host}"

@@ -11,8 +11,9 @@ from nova.conductor.endpoints.aggregates import Aggregates
 from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.conductor.endpoints.services import Services
 from nova.conductor.endpoints.zones import Zones
+from nova.conductor.fleet import report_nodes
 from nova.db import aggregates as db
-from tests.unit.conductor.books import Books, ctx, server
+from tests.unit.conductor.books import Books, ctx, node, server
 
 
 @pytest.fixture
@@ -50,11 +51,35 @@ def test_names_are_unique(aggregates: Aggregates) -> None:
     assert aggregates.update(ctx(), other.id, name="rack2").name == "rack2"
 
 
-def test_hosts_come_and_go_and_schedulers_look_again(aggregates: Aggregates, core: Books) -> None:
+def test_a_host_that_comes_or_goes_is_told_with_its_nodes(aggregates: Aggregates, core: Books) -> None:
+    report_nodes(core, "h1", [node("h1", "n1"), node("h1", "n2")])
+    made = aggregates.create(ctx(), "rack1", "east")
+    before = {state.node: state.generation for delta in core.sent.take() for state in delta.states}
+    aggregates.add_host(ctx(), made.id, "h1")
+    [delta] = core.sent.take()
+    assert not delta.reload
+    assert {state.node: (state.availability_zone, state.aggregate_ids) for state in delta.states} == {
+        "n1": ("east", [made.id]), "n2": ("east", [made.id])}
+    # Schedulers take no older state of a node for a newer one.
+    assert {state.node: state.generation for state in delta.states} == {
+        name: generation + 1 for name, generation in before.items()}
+    aggregates.remove_host(ctx(), made.id, "h1")
+    [delta] = core.sent.take()
+    assert {state.availability_zone for state in delta.states} == {"nova"}
+
+
+def test_with_many_nodes_on_a_host_schedulers_look_again(aggregates: Aggregates, core: Books) -> None:
+    report_nodes(core, "h1", [node("h1", f"n{number}") for number in range(501)])
+    made = aggregates.create(ctx(), "rack1")
+    core.sent.take()
+    aggregates.add_host(ctx(), made.id, "h1")
+    assert [delta.reload for delta in core.sent.take()] == [True]
+
+
+def test_hosts_come_and_go(aggregates: Aggregates, core: Books) -> None:
     made = aggregates.create(ctx(), "rack1")
     assert core.sent.take() == []
     assert aggregates.add_host(ctx(), made.id, "h1").hosts == ["h1"]
-    assert [delta.reload for delta in core.sent.take()] == [True]
     with pytest.raises(exception.AggregateHostExists):
         aggregates.add_host(ctx(), made.id, "h1")
     for host in ("h9", "c1"):

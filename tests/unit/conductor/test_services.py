@@ -18,6 +18,7 @@ from nova.db import actions, allocations, models
 from nova.db import services as db
 from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
+from nova.objects.compute import Load
 from tests.unit.conductor.books import Books, ctx, node, server, set_columns
 
 
@@ -191,3 +192,27 @@ def test_a_deleted_compute_takes_its_nodes_and_its_place_in_aggregates_along(cor
         left = core.db.read(lambda connection, table=table, column=column: {
             row._mapping[column] for row in connection.execute(table.select())})
         assert gone.uuid not in left
+
+
+# --- load ------------------------------------------------------------------------------------
+def test_a_heartbeat_tells_what_the_workers_do(core: Books) -> None:
+    uuid = _register(core).uuid
+    assert Services(core).get(ctx(), uuid).load is None
+    loads = [Load(worker=0, per_second=4.5, rss_mb=60), Load(worker=1, busy=3)]
+    Heartbeat(core).beat(ctx(), "h1", "nova-compute", [], loads)
+    assert Services(core).get(ctx(), uuid).load == loads
+
+
+def test_a_heartbeat_of_the_last_release_tells_no_load(core: Books) -> None:
+    uuid = _register(core).uuid
+    Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
+    assert Services(core).get(ctx(), uuid).load is None
+
+
+def test_the_api_is_known_to_operators_only(core: Books) -> None:
+    _register(core, "a1", "nova-api")
+    _register(core)
+    assert [service.binary for service in Services(core).index(ctx())] == ["nova-compute"]
+    assert [service.binary for service in Services(core).index(ctx(), binary="nova-api")] == []
+    listed = core.db.read(lambda connection: db.index(connection, hidden=True))
+    assert sorted(service.binary for service in listed) == ["nova-api", "nova-compute"]

@@ -20,13 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nova import conf, context, exception
 from nova.conductor import create
 from nova.conductor.core import Core
+from nova.conductor.endpoints.guests import Guests as Reports
 from nova.conductor.engine import Engine
 from nova.conf import CONF
 from nova.db import audit, compute_nodes, flavors, instances, migrate, networks, services
 from nova.db.engine import Database
 from nova.objects import states
 from nova.objects.base import new_uuid
-from nova.objects.compute import ComputeNode, Inventory, Provider
+from nova.objects.compute import ComputeNode, GuestStatus, Inventory, Provider
 from nova.objects.flavor import Flavor
 from nova.objects.instance import ServerCreate, StepReport
 from nova.objects.network import Network
@@ -37,6 +38,7 @@ from nova.operations.failures import failure_of
 
 HOSTS = ("a", "b", "c")
 CTX = context.RequestContext(user_id="u", project_id="p", overwrite=False)
+POWER_STATES = {states.ACTIVE: states.RUNNING, states.STOPPED: states.SHUTDOWN, states.PAUSED: states.POWER_PAUSED}
 FINAL = {states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED, states.ERROR, states.DELETED}
 
 
@@ -191,14 +193,16 @@ class Machine(RuleBasedStateMachine):
         self.directory.cleanup()
 
     # --- users -----------------------------------------------------------------------------------
-    @rule(count=st.integers(1, 3))
-    def boot(self, count):
+    @rule(count=st.integers(1, 3), twice=st.booleans())
+    def boot(self, count, twice):
+        request = ServerCreate(name="s", flavor_id="1", min_count=count, max_count=count, first_uuid=new_uuid())
         try:
-            created = create.create(self.engine, CTX, ServerCreate(
-                name="s", flavor_id="1", min_count=count, max_count=count))
-            self.uuids += created.uuids
+            created = create.create(self.engine, CTX, request)
         except exception.OverQuota:
-            pass
+            return
+        self.uuids += created.uuids
+        if twice:
+            assert create.create(self.engine, CTX, request) == created
 
     @rule(pick=st.integers(0, 100),
           name=st.sampled_from(["delete", "delete", "stop", "start", "reboot_hard", "pause", "unpause"]))
@@ -253,6 +257,7 @@ class Machine(RuleBasedStateMachine):
             self.mark(host, forced_down=False)
             self.down.discard(host)
             self.clear_strangers(host)
+            self.compare(host)
             self.restart_host(host)
 
     def mark(self, host, forced_down):
@@ -295,6 +300,18 @@ class Machine(RuleBasedStateMachine):
             if known.get(order.instance.uuid) != host:
                 self.hosts[host].destroy(order.instance)
                 self.hosts[host].unplug(order.instance)
+            elif order.instance.uuid in self.hosts[host].power:
+                self.tell(host, order.instance.uuid, late=True)
+
+    def tell(self, host, uuid, late=False):
+        Reports(self.world, self.engine).power_states(CTX, host, [
+            GuestStatus(uuid=uuid, power_state=self.hosts[host].power.get(uuid, states.SHUTDOWN), late=late)])
+
+    def compare(self, host):
+        """Tell of guests that are not as their rows say."""
+        for guest in self.world.db.read(lambda connection: instances.expected(connection, host, 100, None)):
+            if guest.settled and guest.power_state != self.hosts[host].power.get(guest.uuid, states.SHUTDOWN):
+                self.tell(host, guest.uuid)
 
     def clear_strangers(self, host):
         """What a host does when it starts, and now and then: compare itself with the rows."""
@@ -322,6 +339,7 @@ class Machine(RuleBasedStateMachine):
                 self.report(*self.reports.pop(0))
             self.engine.recover(CTX)
         assert not self.world.db.read(audit.unfinished)
+        assert not self.world.db.read(audit.open_events)
         for host in HOSTS:
             self.clear_strangers(host)
         where = {}
@@ -335,6 +353,7 @@ class Machine(RuleBasedStateMachine):
             assert server.task_state is None
             if server.vm_state not in (states.ERROR, states.DELETED):
                 assert where.get(uuid) == server.host
+                assert self.hosts[server.host].power[uuid] == server.power_state == POWER_STATES[server.vm_state]
             if server.vm_state == states.ERROR:
                 assert server.fault is not None
 

@@ -40,8 +40,11 @@ class Conductor:
         self.registered.append((host, binary, topic))
         return Service(uuid="s", host=host, binary=binary)
 
-    def beat(self, ctx, host, binary, running) -> list[str]:
+    def beat(self, ctx, host, binary, running, load) -> list[str]:
         self.beats += 1
+        return []
+
+    def beat_all(self, ctx, binary, running) -> list[str]:
         return []
 
 

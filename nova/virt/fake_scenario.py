@@ -1,0 +1,157 @@
+"""The fleet that one process plays: [fake] scenario names a YAML file with groups of virtual hosts.
+
+::
+
+    groups:
+      - name: rack                 # the hosts are rack-000, rack-001, ...
+        hosts: 80
+        nodes: 100                 # of each host: rack-000-00000, rack-000-00001, ...
+        vcpus: 64                  # of each node; also memory_mb, disk_gb
+        inventories: {CUSTOM_FPGA: 2, PCPU: {total: 8, ratio: 1.0}}
+        traits: [HW_CPU_X86_AVX2, CUSTOM_SSD]
+        aggregates: [ssd]
+        latency: {prepare: 0.1, spawn: 0.5, "*": 0.01}      # seconds that a verb takes
+        failure: {spawn: 0.01}                              # the share of calls that fail
+    aggregates:
+      ssd: {availability_zone: zone-1, metadata: {ssd: "true"}}
+
+Only ``groups`` with a ``name`` each is needed; sizes that are left out are those of [fake]. Aggregates
+belong to the operator, so nova-compute makes none: ``tools/bench/scale.py`` makes them over the API.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+import yaml
+
+from nova import exception
+from nova.conf import CONF
+
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2147483647)]
+Amount = Annotated[int, msgspec.Meta(ge=0, le=2147483647)]
+Ratio = Annotated[float, msgspec.Meta(gt=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
+ResourceClass = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9_]+$", max_length=255)]
+Trait = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9_]+$", max_length=255)]
+# What a driver does for a step; "*" stands for all that are not named.
+Verb = Literal["prepare", "spawn", "destroy", "power_on", "power_off", "reboot", "pause", "unpause", "suspend",
+               "resume", "*"]
+
+# A typing error in a file should not eat the machine.
+_MOST_NODES = 1_000_000
+
+
+class _Spec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class Size(_Spec):
+    """An inventory in full; a plain number is its ``total``. Without ``ratio``: 1, or that of nova.conf."""
+
+    total: Positive
+    reserved: Amount = 0
+    ratio: Ratio | None = None
+    min_unit: Positive = 1
+    max_unit: Positive | None = None
+    step_size: Positive = 1
+
+
+class Group(_Spec):
+    """Hosts that are alike."""
+
+    name: Name
+    hosts: Positive = 1
+    nodes: Positive = 1
+    vcpus: Positive | None = None
+    memory_mb: Positive | None = None
+    disk_gb: Positive | None = None
+    inventories: dict[ResourceClass, Positive | Size] = {}
+    traits: list[Trait] = []
+    aggregates: list[str] = []
+    latency: dict[Verb, Seconds] = {}
+    failure: dict[Verb, Share] = {}
+
+    def host_names(self) -> Iterator[str]:
+        """A group of one host bears its name."""
+        if self.hosts == 1:
+            return iter([self.name])
+        return (f"{self.name}-{index:03d}" for index in range(self.hosts))
+
+
+class Aggregate(_Spec):
+    """What an operator would say of the group's hosts."""
+
+    availability_zone: str | None = None
+    metadata: dict[str, str] = {}
+
+
+class Scenario(_Spec):
+    groups: Annotated[list[Group], msgspec.Meta(min_length=1)]
+    aggregates: dict[str, Aggregate] = {}
+
+    def hosts(self) -> dict[str, Group]:
+        """Every host with its group, in the order of the file."""
+        return {host: group for group in self.groups for host in group.host_names()}
+
+    def hosts_of_aggregate(self, name: str) -> list[str]:
+        return [host for host, group in self.hosts().items() if name in group.aggregates]
+
+
+def load(path: str) -> Scenario:
+    """Read a scenario. Raises InvalidInput naming the file, the field and what is wrong with it."""
+    try:
+        content = yaml.safe_load(pathlib.Path(path).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise _bad(path, f"it cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise _bad(path, f"it is not YAML: {error}") from error
+    return parse(content, path)
+
+
+def parse(content: Any, path: str = "scenario") -> Scenario:
+    """The scenario that plain values describe. Raises InvalidInput."""
+    try:
+        scenario = msgspec.convert(content, Scenario)
+    except msgspec.ValidationError as error:
+        # It names the field: "Expected `int` >= 1 - at `$.groups[0].hosts`".
+        raise _bad(path, str(error).replace("`$.", "`")) from error
+    _check(scenario, path)
+    return scenario
+
+
+def configured() -> Scenario | None:
+    """The scenario of [fake] scenario, if there is one."""
+    return load(CONF.fake.scenario) if CONF.fake.scenario else None
+
+
+def _check(scenario: Scenario, path: str) -> None:
+    """What no type says."""
+    if sum(group.hosts * group.nodes for group in scenario.groups) > _MOST_NODES:
+        raise _bad(path, f"more than {_MOST_NODES} nodes in `groups`")
+    seen: set[str] = set()
+    for index, group in enumerate(scenario.groups):
+        for host in group.host_names():
+            if host in seen:
+                raise _bad(path, f"the host {host} is there twice - at `groups[{index}].name`")
+            seen.add(host)
+        for name in group.aggregates:
+            if name not in scenario.aggregates:
+                raise _bad(path, f"the aggregate {name} is not described under `aggregates` - at "
+                                 f"`groups[{index}].aggregates`")
+        zones = {scenario.aggregates[name].availability_zone for name in group.aggregates} - {None}
+        if len(zones) > 1:
+            raise _bad(path, f"a host cannot be in the zones {' and '.join(sorted(map(str, zones)))} at once - at "
+                             f"`groups[{index}].aggregates`")
+        for name, size in group.inventories.items():
+            if isinstance(size, Size) and size.reserved > size.total:
+                raise _bad(path, f"more is reserved than there is - at `groups[{index}].inventories.{name}.reserved`")
+
+
+def _bad(path: str, problem: str) -> exception.InvalidInput:
+    return exception.InvalidInput(reason=f"[fake] scenario {path}: {problem}")

@@ -1,0 +1,120 @@
+"""A server of the bus that stops: what it has begun is answered, everything else goes to the others at once."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import oslo_messaging as messaging
+import pytest
+from oslo_config import cfg
+
+from nova import bus, context
+from tests.integration.processes import eventually
+from tests.integration.rabbit import Rabbit
+
+CTX = context.RequestContext(user_id="u", project_id="p", roles=["member"], overwrite=False)
+
+
+class Desk(bus.Interface):
+    topic = "desk"
+    namespace = "desk"
+
+    @bus.call
+    def ask(self, ctx: context.RequestContext, slow: bool = False) -> str: ...
+
+    @bus.cast
+    def note(self, ctx: context.RequestContext, text: str) -> None: ...
+
+
+class Clerk:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.busy = threading.Event()
+        self.let_go = threading.Event()
+        self.notes: list[str] = []
+
+    def ask(self, ctx: context.RequestContext, slow: bool) -> str:
+        if slow:
+            self.busy.set()
+            self.let_go.wait(30)
+        return self.name
+
+    def note(self, ctx: context.RequestContext, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def transport(rabbitmq: Rabbit) -> Iterator[messaging.RPCTransport]:
+    made = messaging.get_rpc_transport(cfg.CONF, url=rabbitmq.new_vhost())
+    yield made
+    made.cleanup()
+
+
+@pytest.fixture
+def desks(transport: messaging.RPCTransport) -> Iterator[tuple[dict[str, Clerk], dict[str, Any]]]:
+    clerks = {name: Clerk(name) for name in ("first", "second")}
+    servers = {name: bus.serve(transport, "desk", name, [(Desk, clerk)]) for name, clerk in clerks.items()}
+    yield clerks, servers
+    for name, server in servers.items():
+        clerks[name].let_go.set()
+        server.stop()
+        server.wait()
+
+
+def test_what_a_stopping_server_has_begun_is_answered_and_the_rest_goes_to_the_others_at_once(
+        transport: messaging.RPCTransport, desks: tuple[dict[str, Clerk], dict[str, Any]]) -> None:
+    clerks, servers = desks
+    client = bus.client(transport, Desk)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        slow = pool.submit(lambda: bus.at(client, "first").ask(CTX, slow=True))
+        assert clerks["first"].busy.wait(10), slow.exception(1)
+        bus.stop_taking(servers["first"])
+        started = time.monotonic()
+        for number in range(20):
+            assert client.ask(CTX) == "second"
+            client.note(CTX, str(number))
+        assert time.monotonic() - started < 5, "some waited for the server that stops"
+        assert not slow.done()
+        clerks["first"].let_go.set()
+        assert slow.result(10) == "first"
+    servers["first"].wait()
+    assert (clerks["first"].notes, len(clerks["second"].notes)) == ([], 20)
+
+
+def test_no_message_is_lost_when_servers_come_and_go(transport: messaging.RPCTransport) -> None:
+    client = bus.client(transport, Desk)
+    steady = Clerk("steady")
+    server = bus.serve(transport, "desk", "steady", [(Desk, steady)])
+    done = threading.Event()
+    passing: list[Clerk] = []
+
+    def come_and_go() -> None:
+        for number in range(6):
+            passing.append(Clerk(f"passing-{number}"))
+            other = bus.serve(transport, "desk", passing[-1].name, [(Desk, passing[-1])])
+            time.sleep(0.3)
+            bus.stop_taking(other)
+            other.wait()
+        done.set()
+
+    def send(sender: int) -> int:
+        for number in itertools.count():
+            if done.is_set():
+                return number
+            client.note(CTX, f"{sender}-{number}")
+        return 0
+
+    with concurrent.futures.ThreadPoolExecutor(5) as pool:
+        coming = pool.submit(come_and_go)
+        sent = sum(pool.map(send, range(4)))
+        coming.result(60)
+    eventually(lambda: sum(len(clerk.notes) for clerk in [steady, *passing]) >= sent, 10,
+               f"all {sent} notes have arrived")
+    assert sum(len(clerk.notes) for clerk in passing) > 20
+    bus.stop_taking(server)
+    server.wait()

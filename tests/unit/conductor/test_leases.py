@@ -1,0 +1,90 @@
+"""Whose leases a conductor renews, and by which clock they are told."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import datetime
+import threading
+import time
+
+import pytest
+
+from nova.conductor.engine import Engine
+from nova.conductor.held import Held
+from nova.conductor.run import Run
+from nova.db import actions, clock
+from nova.objects.action import Action
+from nova.objects.base import utcnow
+from nova.operations import REGISTRY
+from tests.unit.conductor.books import Books, ctx, server
+
+
+@pytest.fixture
+def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "_heard", None)
+
+
+def _stopping(core: Books, engine: Engine) -> Run:
+    """A stop of a new server, as its acceptance wrote it: held by this conductor by its row."""
+    instance = server(core, "h1")
+    action = engine.new_action(ctx(), REGISTRY["stop"], instance, {"host": "h1"})
+    action.lease_until = utcnow() - datetime.timedelta(seconds=1)
+    core.db.write(lambda connection: actions.insert(connection, [action]))
+    return Run(action, instance)
+
+
+def _stored(core: Books, action: Action) -> Action:
+    found = core.db.read(lambda connection: actions.get(connection, action.uuid))
+    assert found is not None
+    return found
+
+
+def test_what_is_ours_by_its_row_alone_is_not_renewed(core: Books) -> None:
+    """Nobody advances it here; somebody must find it."""
+    engine = Engine(core)
+    run = _stopping(core, engine)
+    engine.renew()
+    assert _stored(core, run.action).lease_until == run.action.lease_until
+    engine.stop()
+
+
+def test_what_waits_its_turn_is_renewed(core: Books) -> None:
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    busy = threading.Event()
+    pool.submit(busy.wait, 30)
+    engine = Engine(core, pool)
+    run = _stopping(core, engine)
+    engine.submit(ctx(), run)
+    engine.renew()
+    lease = _stored(core, run.action).lease_until
+    assert lease is not None
+    assert lease > utcnow()
+    core.db.write(lambda connection: actions.supersede(connection, run.action.uuid))
+    busy.set()
+    pool.shutdown()
+    core.statements()
+    engine.renew()
+    assert core.statements() == [], "it is in nobody's hands any more"
+
+
+def test_a_hand_that_took_twice_drops_twice() -> None:
+    held = Held()
+    held.take(["a", "b"])
+    held.take(["a"])
+    held.drop(["a", "b"])
+    assert list(held.pages()) == [["a"]]
+    held.drop(["a"])
+    assert list(held.pages()) == []
+
+
+@pytest.mark.usefixtures("no_clock")
+def test_the_time_is_the_databases_whatever_our_clock_says(core: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = utcnow()
+    monkeypatch.setattr(clock, "utcnow", lambda: real + datetime.timedelta(hours=1))
+    assert clock.now() - real >= datetime.timedelta(hours=1)
+    core.db.read(clock.ask)
+    first = clock.now()
+    assert abs(first - real) < datetime.timedelta(minutes=1)
+    time.sleep(0.05)
+    assert clock.now() - first >= datetime.timedelta(seconds=0.05)
+    assert clock.after(-10) < first

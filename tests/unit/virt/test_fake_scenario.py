@@ -1,0 +1,139 @@
+"""The file that describes a fleet: what it means, and what is said of a wrong one."""
+
+import pytest
+import yaml
+
+from nova import conf, exception
+from nova.conf import CONF
+from nova.objects.compute import DISK_GB, MEMORY_MB, VCPU
+from nova.virt import fake_scenario
+from nova.virt.fake import FakeDriver
+
+FULL = """
+groups:
+  - name: rack
+    hosts: 3
+    nodes: 2
+    vcpus: 16
+    inventories: {CUSTOM_FPGA: 2, PCPU: {total: 8, reserved: 1, ratio: 1.5, max_unit: 4}}
+    traits: [HW_CPU_X86_AVX2]
+    aggregates: [ssd]
+    latency: {spawn: 0.5, "*": 0.1}
+    failure: {spawn: 0.25}
+  - name: lone
+aggregates:
+  ssd: {availability_zone: east, metadata: {ssd: "true"}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def options():
+    conf.register()
+    CONF.set_override("vcpus", 4, group="fake")
+    CONF.set_override("memory_mb", 1024, group="fake")
+    CONF.set_override("latency", {"spawn": "9", "destroy": "0.3"}, group="fake")
+    yield
+    for name in ("vcpus", "memory_mb", "latency", "scenario"):
+        CONF.clear_override(name, group="fake")
+
+
+@pytest.fixture
+def scenario_file(tmp_path):
+    def write(text):
+        path = tmp_path / "fleet.yaml"
+        path.write_text(text)
+        CONF.set_override("scenario", str(path), group="fake")
+        return str(path)
+
+    return write
+
+
+def test_a_process_plays_every_host_of_the_file(scenario_file):
+    scenario_file(FULL)
+    drivers = FakeDriver.of_all_hosts()
+    assert [driver.host for driver in drivers] == ["rack-000", "rack-001", "rack-002", "lone"]
+    nodes = drivers[1].nodes()
+    assert [node.hypervisor_hostname for node in nodes] == ["rack-001-00000", "rack-001-00001"]
+    assert {node.host for node in nodes} == {"rack-001"}
+    every = [node.uuid for driver in drivers for node in driver.nodes()]
+    assert len(set(every)) == 7
+    assert [node.hypervisor_hostname for node in drivers[3].nodes()] == ["lone"]
+
+
+def test_a_node_has_what_its_group_says_and_else_what_the_options_say(scenario_file):
+    scenario_file(FULL)
+    first = FakeDriver.of_all_hosts()[0].nodes()[0]
+    assert first.provider.traits == ["COMPUTE_NODE", "HW_CPU_X86_AVX2", "OWNER_NOVA"]
+    assert first.inventory(VCPU).total == 16
+    assert first.inventory(VCPU).ratio == CONF.initial_cpu_allocation_ratio
+    assert first.inventory(MEMORY_MB).total == 1024
+    assert first.inventory(DISK_GB).total == CONF.fake.disk_gb
+    fpga, cpus = first.inventory("CUSTOM_FPGA"), first.inventory("PCPU")
+    assert (fpga.total, fpga.ratio, fpga.max_unit) == (2, 1.0, 2)
+    assert (cpus.total, cpus.reserved, cpus.ratio, cpus.max_unit) == (8, 1, 1.5, 4)
+
+
+def test_latencies_and_failures_of_a_group_come_before_those_of_the_options(scenario_file):
+    scenario_file(FULL)
+    rack, *_others, lone = FakeDriver.of_all_hosts()
+    assert rack.behaviour.latency == {"spawn": 0.5, "*": 0.1, "destroy": 0.3}
+    assert rack.behaviour.failure == {"spawn": 0.25}
+    assert lone.behaviour.latency == {"spawn": 9.0, "destroy": 0.3}
+
+
+def test_nodes_keep_their_uuids_across_restarts(scenario_file):
+    scenario_file(FULL)
+    assert [node.uuid for node in FakeDriver.of_all_hosts()[0].nodes()] == [
+        node.uuid for node in FakeDriver("rack-000").nodes()]
+
+
+def test_without_a_scenario_the_process_serves_its_own_host():
+    assert FakeDriver.of_all_hosts() == ()
+
+
+def test_aggregates_name_the_hosts_of_their_groups():
+    found = fake_scenario.parse(yaml.safe_load(FULL))
+    assert found.hosts_of_aggregate("ssd") == ["rack-000", "rack-001", "rack-002"]
+    assert found.aggregates["ssd"].availability_zone == "east"
+
+
+@pytest.mark.parametrize(("text", "field", "problem"), [
+    ("", "", "Expected `object`, got `null`"),
+    ("[]", "", "Expected `object`, got `array`"),
+    ("aggregates: {}", "", "missing required field `groups`"),
+    ("groups: []", "`groups`", "length >= 1"),
+    ("groups: [{}]", "`groups[0]`", "missing required field `name`"),
+    ("groups: [{name: 'a b'}]", "`groups[0].name`", "matching regex"),
+    ("groups: [{name: a}, {name: b, hosts: 0}]", "`groups[1].hosts`", ">= 1"),
+    ("groups: [{name: a, nodes: many}]", "`groups[0].nodes`", "Expected `int`, got `str`"),
+    ("groups: [{name: a, cpus: 3}]", "`groups[0]`", "unknown field `cpus`"),
+    ("groups: [{name: a, latency: {boot: 1}}]", "`groups[0].latency`", "Invalid enum value 'boot'"),
+    ("groups: [{name: a, latency: {spawn: -1}}]", "`groups[0].latency[...]`", ">= 0"),
+    ("groups: [{name: a, failure: {spawn: 2}}]", "`groups[0].failure[...]`", "<= 1"),
+    ("groups: [{name: a, inventories: {custom: 2}}]", "`groups[0].inventories`", "matching regex"),
+    ("groups: [{name: a, inventories: {FPGA: {totl: 2}}}]", "`groups[0].inventories[...]`", "field `tot"),
+    ("groups: [{name: a, inventories: {FPGA: {total: 2, reserved: 3}}}]",
+     "`groups[0].inventories.FPGA.reserved`", "more is reserved than there is"),
+    ("groups: [{name: a, traits: [avx]}]", "`groups[0].traits[0]`", "matching regex"),
+    ("groups: [{name: a}, {name: a}]", "`groups[1].name`", "the host a is there twice"),
+    ("groups: [{name: a, aggregates: [x]}]", "`groups[0].aggregates`", "aggregate x is not described"),
+    ("groups: [{name: a, aggregates: [x, y]}]\n"
+     "aggregates: {x: {availability_zone: e}, y: {availability_zone: w}}",
+     "`groups[0].aggregates`", "in the zones e and w at once"),
+    ("groups: [{name: a, hosts: 1001, nodes: 1000}]", "`groups`", "more than 1000000 nodes"),
+    ("groups: [", "", "it is not YAML"),
+])
+def test_a_wrong_file_is_refused_with_the_field_that_is_wrong(scenario_file, text, field, problem):
+    path = scenario_file(text)
+    with pytest.raises(exception.InvalidInput) as refused:
+        FakeDriver.of_all_hosts()
+    message = str(refused.value)
+    assert path in message
+    assert field in message
+    assert problem in message
+
+
+def test_a_file_that_is_not_there_is_named():
+    CONF.set_override("scenario", "/nowhere/fleet.yaml", group="fake")
+    with pytest.raises(exception.InvalidInput, match=r"/nowhere/fleet\.yaml.*cannot be read"):
+        FakeDriver.of_all_hosts()
