@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need (once), then runs linters and tests: the README's second command.
 #   tools/run-tests.sh            everything
-#   tools/run-tests.sh unit       one kind: lint, unit, functional, integration
+#   tools/run-tests.sh unit       one kind: lint, unit, functional, integration, crash, bench (with what pytest is told)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -38,7 +38,7 @@ install_python() {
         say "Creating the virtual environment $VENV"
         unset PYTHONDONTWRITEBYTECODE
         [ -x "$VENV/bin/python" ] || python3 -m venv "$VENV"
-        "$VENV/bin/pip" install -q -e '.[test,libvirt,postgresql]' 2>&1 | grep -v '^WARNING' || true
+        "$VENV/bin/pip" install -q -e '.[test,libvirt,postgresql,bench]' 2>&1 | grep -v '^WARNING' || true
         "$VENV/bin/python" -c 'import nova, pytest'
         touch "$stamp"
     fi
@@ -63,12 +63,15 @@ case "${1:-all}" in
     lint) lint ;;
     unit) tests tests/unit -n 2 "${@:2}" ;;
     functional) tests tests/functional "${@:2}" ;;
-    integration) tests tests/integration "${@:2}" ;;
+    integration) tests tests/integration tests/bench "${@:2}" ;;
+    crash) tests tests/crash "${@:2}" ;;
+    bench) "$VENV/bin/python" -m tools.bench "${@:2}" ;;
     all)
         lint
         tests tests/unit -n 2
         tests tests/functional
-        tests tests/integration
+        tests tests/integration tests/bench
+        tests tests/crash --quick
         ;;
-    *) echo "usage: $0 [all|lint|unit|functional|integration] [pytest options]" >&2; exit 2 ;;
+    *) echo "usage: $0 [all|lint|unit|functional|integration|crash|bench] [pytest options]" >&2; exit 2 ;;
 esac
