@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import json
+import random
 import socket
 import threading
 import time
@@ -94,7 +95,8 @@ class Watcher:
     """One client that asks which servers are busy, for all the others.
 
     ``path`` lists them (in one small page); :meth:`wait` returns after the first list that was asked for later and
-    has not got the server in it. ``polls`` counts the lists.
+    has not got the server in it, a random part of the interval later: clients that asked for themselves would not
+    all hear at the same moment, and not all send their next request together. ``polls`` counts the lists.
     """
 
     def __init__(self, connection: Connection, path: str, interval: float) -> None:
@@ -128,6 +130,7 @@ class Watcher:
             raise Unexpected(f"{server_id} is still busy ({self._path})")
         if self.error is not None:
             raise self.error
+        time.sleep(random.random() * self._interval)  # noqa: S311
 
     def _run(self) -> None:
         due = time.monotonic()
