@@ -65,7 +65,7 @@ class Meter:
             seconds = max(now - (self._since or _began()), 0.001)
             load = Load(worker=worker, pid=os.getpid(), at=utcnow(), per_second=round(self._handled / seconds, 1),
                         busy=self._busy if busy is None else busy, waiting=max(0, self._waiting),
-                        cpu_percent=round(100 * (cpu - self._cpu) / seconds, 1), rss_mb=_resident_mb())
+                        cpu_percent=round(100 * (cpu - self._cpu) / seconds, 1), rss_mb=resident() // 2**20)
             self._handled, self._since, self._cpu = 0, now, cpu
         return load
 
@@ -134,10 +134,11 @@ def _began() -> float:
     return time.monotonic() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _resident_mb() -> int:
+def resident() -> int:
+    """Bytes of memory that this process has; 0 where the system does not say."""
     try:
         with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize() // 2**20
+            return int(file.read().split()[1]) * resource.getpagesize()
     except OSError:
         return 0
 

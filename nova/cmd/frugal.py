@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import resource
 import sys
 import threading
 import time
 from typing import Any
+
+from nova import load
 
 # mallopt's names for: a size from which blocks are returned at once, free memory kept at the top, arenas.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8
@@ -46,22 +47,16 @@ def watch() -> None:
 
 
 def _give_back() -> None:
-    least = _resident()
+    least = load.resident()
     while True:
         time.sleep(_LOOK)
-        if _resident() > least + _GROWN:
+        least = min(least, load.resident())
+        if load.resident() > least + _GROWN:
             gc.collect()
             if _MALLOC_TRIM is not None:
                 _MALLOC_TRIM(0)
-            least = _resident()
-
-
-def _resident() -> int:
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        return 0
+            # What is left may be in use only for the moment: a few looks more, then it counts as needed.
+            least += max(0, load.resident() - least) // 4
 
 
 def _of_glibc(name: str) -> Any:
