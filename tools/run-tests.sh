@@ -70,8 +70,8 @@ case "${1:-all}" in
         lint
         tests tests/unit -n 2
         tests tests/functional
-        tests tests/integration tests/bench
-        tests tests/crash --quick
+        tests tests/integration tests/bench -n 2 --dist loadfile
+        tests tests/crash --quick -n 2 --dist loadfile
         ;;
     *) echo "usage: $0 [all|lint|unit|functional|integration|crash|bench] [pytest options]" >&2; exit 2 ;;
 esac

@@ -1,0 +1,64 @@
+"""Options and servers of the crash suite.
+
+``--quick`` runs a representative part within minutes. ``--seed N`` and ``--seeds N`` choose the runs of the seeded
+storms. ``--database`` is what conductors keep their rows in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.integration.conftest import pytest_runtest_makereport, pytest_sessionstart, rabbitmq  # noqa: F401
+from tests.integration.databases import Server, start_mariadb, start_postgresql
+
+_SEEDS, _QUICK_SEEDS = 30, 1
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("crash", "crash suite")
+    group.addoption("--quick", action="store_true", help="a representative part of the suite, in a few minutes")
+    group.addoption("--seed", type=int, default=1, help="the first seed of the storms (default: 1)")
+    group.addoption("--seeds", type=int, help=f"how many seeds (default: {_SEEDS}, with --quick {_QUICK_SEEDS})")
+    group.addoption("--database", choices=("sqlite", "postgresql", "mariadb"), default="sqlite")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full: left out with --quick")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test with an argument ``seed`` runs once per seed."""
+    if "seed" in metafunc.fixturenames:
+        config = metafunc.config
+        count = config.getoption("--seeds") or (_QUICK_SEEDS if config.getoption("--quick") else _SEEDS)
+        first = config.getoption("--seed")
+        metafunc.parametrize("seed", range(first, first + count))
+
+
+@pytest.fixture(scope="session")
+def quick(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--quick"))
+
+
+@pytest.fixture(scope="session")
+def database(request: pytest.FixtureRequest) -> Iterator[Server | None]:
+    """The database server of ``--database``; None for SQLite."""
+    start = {"sqlite": contextlib.nullcontext, "postgresql": start_postgresql, "mariadb": start_mariadb}
+    with start[request.config.getoption("--database")]() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def new_database(database: Server | None) -> Callable[[], str | None]:
+    """A function that makes an empty database and answers its URL; None lets a Cluster make its own SQLite file."""
+    return database.new_database if database else lambda: None

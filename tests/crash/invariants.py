@@ -1,0 +1,209 @@
+"""What must hold after every crash: checked from outside, through the API, the database and the hypervisors.
+
+The books (claims, quotas, addresses, actions) are checked by nova.db.audit, which ``nova-manage audit`` and the unit
+tests of the engine use, too. Here it is joined by what only shows in a running system.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import time
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import pytest
+import requests
+import sqlalchemy as sa
+
+from nova.db import audit
+from nova.objects import states
+from tests.integration.cluster import Cluster
+
+# Seconds, as tests.integration.cluster configures them.
+LEASE, HEARTBEAT, RECOVERY = 4.0, 1.0, 1.0
+# The longest that a conductor waits for a lost answer, while it renews its lease (Scheduler.select).
+LONGEST_CALL = 20.0
+# What remains of the work itself has to be done, too, on a machine with two cores that does other things.
+SLACK = 20.0
+# A lost step is found when its lease ends, and what found it may itself wait for one lost answer.
+BOUND = LEASE + HEARTBEAT + RECOVERY + LONGEST_CALL + SLACK
+
+# Final states, and what the hypervisor has to say of a guest in them.
+POWER_STATES = {
+    "ACTIVE": states.RUNNING, "SHUTOFF": states.SHUTDOWN, "PAUSED": states.POWER_PAUSED,
+    "SUSPENDED": states.POWER_SUSPENDED}
+# For how many servers the API is asked about their actions.
+_ASKED = 60
+
+
+def check(nova: Cluster, accepted: Collection[str], *, deleted: Collection[str] = (), bound: float = BOUND) -> float:
+    """Wait until every invariant holds, ``bound`` seconds at most; fail with all that is violated then.
+
+    ``accepted`` are the servers that requests were answered for, ``deleted`` those whose delete was accepted, too.
+    Every other server of the project is checked as well: a request whose answer got lost may have made it.
+    Everything that was started must run again. Answers the seconds that it took.
+    """
+    begin = time.monotonic()
+    while True:
+        wrong = list(violations(nova, accepted, deleted))
+        took = time.monotonic() - begin
+        if not wrong:
+            return took
+        if took > bound:
+            shown = "\n".join(wrong[:40])
+            pytest.fail(f"{len(wrong)} invariants do not hold after {bound:g} s:\n{shown}")
+        time.sleep(0.3)
+
+
+def violations(nova: Cluster, accepted: Collection[str], deleted: Collection[str] = ()) -> Iterator[str]:
+    """What is wrong now. The dear checks run only once the cheap ones find nothing."""
+    wanted = _Wanted(set(accepted) - set(deleted), set(deleted))
+    for look in (_servers, _guests, _sums, _actions, _journal, _audit):
+        try:
+            found = list(look(nova, wanted))
+        except (requests.RequestException, AssertionError, OSError, sa.exc.DBAPIError) as error:
+            found = [f"{look.__name__.strip('_')}: {type(error).__name__}: {error}"]
+        if found:
+            yield from found
+            return
+
+
+def journal(nova: Cluster) -> list[tuple[str, str, str]]:
+    """(create or remove, host, uuid) of every guest that appeared or vanished, in order.
+
+    Written by tests.crash.service; empty in a cluster that was not launched by it.
+    """
+    path = nova.directory / "guests.journal"
+    if not path.exists():
+        return []
+    lines = [line.split() for line in path.read_text().splitlines()]
+    return [(verb, host, uuid) for verb, host, uuid in lines]
+
+
+def times_built(nova: Cluster) -> collections.Counter[str]:
+    """uuid -> how often a guest was made for it, on any host."""
+    return collections.Counter(uuid for verb, _host, uuid in journal(nova) if verb == "create")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    kept: set[str]
+    deleted: set[str]
+
+
+def _servers(nova: Cluster, wanted: _Wanted) -> Iterator[str]:
+    """Every accepted server is in a final state that the API explains, or gone if that was asked for."""
+    servers = nova.api.servers()
+    for uuid in wanted.kept - servers.keys():
+        yield f"{uuid} was accepted and is not there"
+    for uuid in wanted.deleted & servers.keys():
+        yield f"{uuid} was deleted and is still there: {_state(servers[uuid])}"
+    for uuid, server in servers.items():
+        if server["OS-EXT-STS:task_state"] is not None:
+            yield f"{uuid} has something under way: {_state(server)}"
+        elif server["status"] == "ERROR":
+            fault = server.get("fault") or {}
+            if not fault.get("message") or not fault.get("code"):
+                yield f"{uuid} is in ERROR and nobody says why: {fault}"
+        elif server["status"] not in POWER_STATES:
+            yield f"{uuid} is in no final state: {_state(server)}"
+        elif server["OS-EXT-STS:power_state"] != POWER_STATES[server["status"]]:
+            yield f"{uuid} says that its guest is different: {_state(server)}"
+
+
+def _state(server: dict[str, Any]) -> str:
+    return (f"{server['status']}, task {server['OS-EXT-STS:task_state']}, power {server['OS-EXT-STS:power_state']}, "
+            f"host {server['OS-EXT-SRV-ATTR:host']}")
+
+
+def _guests(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
+    """The guests on each running host are its rows, in the power state that the server has; none is on two hosts."""
+    servers = nova.api.servers()
+    where: dict[str, str] = {}
+    for host, guests in guests_of(nova).items():
+        for uuid, power_state in guests.items():
+            if uuid in where:
+                yield f"{uuid} runs on {where[uuid]} and on {host}"
+            where[uuid] = host
+            server = servers.get(uuid)
+            if server is None or server["OS-EXT-SRV-ATTR:host"] != host:
+                yield f"{uuid} runs on {host}, its server is {_state(server) if server else 'gone'}"
+            elif power_state != POWER_STATES.get(server["status"], power_state):
+                yield f"the guest of {uuid} has power state {power_state}, its server is {_state(server)}"
+    hosts = guests_of(nova).keys()
+    for uuid, server in servers.items():
+        host = server["OS-EXT-SRV-ATTR:host"]
+        if server["status"] != "ERROR" and uuid not in where and (host is None or host in hosts):
+            yield f"{uuid} has no guest: {_state(server)}"
+
+
+def guests_of(nova: Cluster) -> dict[str, dict[str, int]]:
+    """host -> uuid -> power state, as the fake hypervisors of the running computes remember their guests."""
+    found: dict[str, dict[str, int]] = {}
+    for name, process in nova.processes.items():
+        if name.startswith("compute") and process.running():
+            guests = found[name] = {}
+            path = nova.directory / "guests" / f"{name}.guests"
+            for line in path.read_text().splitlines() if path.exists() else []:
+                uuid, state = line.split()
+                if state == "-":
+                    guests.pop(uuid, None)
+                else:
+                    guests[uuid] = int(state)
+    return found
+
+
+def _sums(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
+    """What hypervisors and limits show as used is what the flavors of the servers sum up to."""
+    servers = nova.api.servers().values()
+    for node in nova.api.get("/os-hypervisors/detail", version="2.87")["hypervisors"]:
+        here = [server for server in servers
+                if server["OS-EXT-SRV-ATTR:hypervisor_hostname"] == node["hypervisor_hostname"]]
+        sums = {"vcpus_used": _sum(here, "vcpus"), "memory_mb_used": _sum(here, "ram"),
+                "local_gb_used": _sum(here, "disk"), "running_vms": len(here), "current_workload": 0}
+        yield from (f"{node['hypervisor_hostname']}: {name} is {node[name]}, its servers sum up to {value}"
+                    for name, value in sums.items() if node[name] != value)
+    limits = nova.api.get("/limits")["limits"]["absolute"]
+    charged = {"totalInstancesUsed": len(servers), "totalCoresUsed": _sum(servers, "vcpus"),
+               "totalRAMUsed": _sum(servers, "ram")}
+    yield from (f"{name} is {limits[name]}, the servers sum up to {value}"
+                for name, value in charged.items() if limits[name] != value)
+
+
+def _sum(servers: Iterable[dict[str, Any]], name: str) -> int:
+    return sum(server["flavor"][name] for server in servers)
+
+
+def _actions(nova: Cluster, wanted: _Wanted) -> Iterator[str]:
+    """Nothing is under way, and every step that os-instance-actions shows has a result."""
+    engine = sa.create_engine(nova.database_url, poolclass=sa.pool.NullPool)
+    with engine.connect() as connection:
+        yield from (f"under way: {operation}" for operation in audit.unfinished(connection))
+        yield from (f"no result: {event}" for event in audit.open_events(connection))
+    # What the API shows of it, where a run is small enough to ask for each.
+    for uuid in sorted(wanted.kept | wanted.deleted)[:_ASKED]:
+        path = f"/servers/{uuid}/os-instance-actions"
+        for action in nova.api.get(path)["instanceActions"]:
+            shown = nova.api.get(f"{path}/{action['request_id']}")["instanceAction"]
+            yield from (f"{uuid}: {action['action']}: {event['event']} has no result" for event in shown["events"]
+                        if event["result"] not in ("Success", "Error") or not event["finish_time"])
+
+
+def _journal(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
+    """The guests that were made and not removed are the ones that are there."""
+    there: dict[tuple[str, str], int] = collections.Counter()
+    for verb, host, uuid in journal(nova):
+        there[host, uuid] += 1 if verb == "create" else -1
+    if there:
+        left = {key for key, count in there.items() if count}
+        guests = {(host, uuid) for host, guests in guests_of(nova).items() for uuid in guests}
+        yield from (f"journal and guests differ: {host} {uuid}" for host, uuid in sorted(left ^ guests)
+                    if nova.processes[host].running())
+        yield from (f"{uuid} was made twice on {host}" for (host, uuid), count in there.items() if count > 1)
+
+
+def _audit(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
+    """``nova-manage audit`` prints nothing."""
+    nova.audit()
+    yield from ()

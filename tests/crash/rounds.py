@@ -1,0 +1,197 @@
+"""Many servers in the middle of something at once: one for each case."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import requests
+
+from nova import bus, conf, context  # isort: skip  (first: it chooses oslo's threading back end)
+
+import oslo_messaging as messaging
+
+from nova.objects import states
+from nova.rpcapi.servers import Servers
+from tests.crash import invariants
+from tests.crash.steps import Case, Hold, Points, When
+from tests.integration.cluster import Cluster
+from tests.integration.rabbit import Rabbit
+
+# How a user brings a server from ACTIVE to the state that an operation begins in.
+_WAYS = {states.ACTIVE: None, states.STOPPED: "os-stop", states.PAUSED: "pause", states.SUSPENDED: "suspend"}
+_PREPARES = 40.0
+
+Operate = Callable[[str, str], Any]
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory) -> Points:
+    return Points(tmp_path_factory.mktemp("points"))
+
+
+@pytest.fixture(scope="module")
+def cluster(rabbitmq: Rabbit, new_database: Callable[[], str | None], points: Points) -> Iterator[Cluster]:
+    options = {"DEFAULT": {"max_concurrent_builds": 0}}
+    with Cluster(rabbitmq.new_vhost(), new_database(), computes=2, options=options, launcher=points.launcher) as made:
+        yield made
+
+
+@pytest.fixture
+def nova(cluster: Cluster, points: Points) -> Iterator[Cluster]:
+    yield cluster
+    points.release_all()
+    for name, process in cluster.processes.items():
+        if process.running():
+            cluster.thaw(name)
+    cluster.start_missing()
+    cluster.wait_ready()
+
+
+@pytest.fixture(scope="module")
+def operate(cluster: Cluster) -> Iterator[Operate]:
+    """Ask a conductor for an operation, as the API does: some of them have no request of their own."""
+    conf.register()
+    transport = messaging.get_rpc_transport(conf.CONF, url=cluster.transport_url)
+    servers = bus.client(transport, Servers)
+    yield lambda uuid, name: servers.operate(context.admin(), uuid, name)
+    transport.cleanup()
+
+
+class Round:
+    """One server for each case, brought to where its operation begins; then all are asked for and held."""
+
+    def __init__(self, nova: Cluster, points: Points, chosen: Sequence[Case], when: When,
+                 operate: Operate) -> None:
+        self.nova, self.points, self._operate = nova, points, operate
+        self.names = {f"{case}-{when}-{time.monotonic_ns()}": case for case in chosen}
+        self.uuids: dict[str, str] = {}
+        self.holds: dict[str, Hold] = {}
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for name, uuid in pool.map(self._prepare, self.names):
+                if uuid:
+                    self.uuids[name] = uuid
+            self.holds = {name: case.hold(points, name, when) for name, case in self.names.items()}
+            list(pool.map(self._ask, self.names))
+
+    @property
+    def ids(self) -> list[str]:
+        return list(self.uuids.values())
+
+    def _prepare(self, name: str) -> tuple[str, str | None]:
+        operation = self.names[name].operation
+        if not operation.rules.launched and not operation.rules.preempts:
+            return name, None  # it makes the server
+        api = self.nova.api
+        uuid = api.boot(name)
+        api.wait(uuid, "ACTIVE", _PREPARES)
+        start = next(state for state in _WAYS if operation.rules.vm_states is None
+                     or state in operation.rules.vm_states)
+        if _WAYS[start]:
+            api.action(uuid, str(_WAYS[start]))
+            api.wait(uuid, states.status(start, None), _PREPARES)
+        return name, uuid
+
+    def _ask(self, name: str) -> None:
+        if name in self.uuids:
+            self._operate(self.uuids[name], self.names[name].operation.name)
+        else:
+            self.uuids[name] = self.nova.api.boot(name)
+
+    def holders(self) -> list[str]:
+        """The processes that hold the steps, once all are held."""
+        return sorted({hold.wait() for hold in self.holds.values()})
+
+    def settle(self) -> list[str]:
+        """All invariants hold; answers the servers that were deleted."""
+        gone = [self.uuids[name] for name, case in self.names.items() if case.operation.name == "delete"]
+        invariants.check(self.nova, self.ids, deleted=gone)
+        return gone
+
+    def ends(self) -> None:
+        """Every operation has gone on to its end, without a second guest for any server."""
+        nova, gone = self.nova, self.settle()
+        servers, built = nova.api.servers(), invariants.times_built(nova)
+        wrong = []
+        for name, case in self.names.items():
+            uuid = self.uuids[name]
+            final = getattr(case.operation, "final", states.ACTIVE)
+            if uuid not in gone and servers[uuid]["status"] != states.status(final, None):
+                wrong.append(f"{case}: {servers[uuid]['status']} {servers[uuid].get('fault')}")
+            # A failed attempt at the last step made a guest and removed it.
+            if built[uuid] != 1 + case.undo:
+                wrong.append(f"{case}: built {built[uuid]} times")
+        assert not wrong
+
+
+@dataclasses.dataclass(frozen=True)
+class Moment:
+    """A point between steps, passed by the build of a server."""
+
+    point: str
+    method: str
+    when: When = "before"
+
+    def __str__(self) -> str:
+        return f"{self.when}-{self.point}-{self.method}"
+
+    @property
+    def named(self) -> bool:
+        """Whether the server is known there: who is told of a step's end or chooses a host does not know its name."""
+        return self.method not in ("select", "step_done")
+
+    def hold(self, points: Points, server: str) -> Hold:
+        if self.point == "submit":
+            return points.hold("submit", server=server, operation="build")
+        return points.hold(self.point, self.when, method=self.method, **({"server": server} if self.named else {}))
+
+
+class Boots:
+    """Servers that are asked for while every one of these moments is held once; answers may get lost."""
+
+    def __init__(self, nova: Cluster, points: Points, moments: Sequence[Moment]) -> None:
+        self.nova = nova
+        self.pool = concurrent.futures.ThreadPoolExecutor(len(moments))
+        names = {f"{moment}-{time.monotonic_ns()}": moment for moment in moments}
+        self.names = set(names)
+        self._holds = []
+        self._answers = []
+        # First, one by one, where any server may be the one that is held.
+        for name, moment in sorted(names.items(), key=lambda item: item[1].named):
+            self._holds.append(moment.hold(points, name))
+            self._answers.append(self.pool.submit(self._boot, name))
+            if not moment.named:
+                self._holds[-1].wait()
+
+    def _boot(self, name: str) -> str | None:
+        try:
+            response = self.nova.api.request("POST", "/servers", {"server": {
+                "name": name, "flavorRef": "tiny", "imageRef": self.nova.api.image_id, "networks": "auto"}})
+        except requests.RequestException:
+            return None
+        assert response.status_code in (202, 503), response.text
+        return str(response.json()["server"]["id"]) if response.status_code == 202 else None
+
+    def holders(self) -> list[str]:
+        return sorted({hold.wait() for hold in self._holds})
+
+    def all_active(self, lost: int = 0, once: bool = True) -> None:
+        """Every accepted server, and every one that was made though its answer got lost, is ACTIVE.
+
+        ``once``: no host was given up meanwhile, so that no guest may ever have been made a second time.
+        """
+        accepted = [uuid for uuid in (answer.result() for answer in self._answers) if uuid]
+        self.pool.shutdown()
+        self.nova.api_returns()
+        invariants.check(self.nova, accepted)
+        made = [server for server in self.nova.api.servers().values() if server["name"] in self.names]
+        assert {server["status"] for server in made} <= {"ACTIVE"}, made
+        assert len({server["name"] for server in made}) == len(made), "a request made two servers"
+        assert len(made) >= len(self.names) - lost
+        built = invariants.times_built(self.nova)
+        assert not once or {server["id"]: built[server["id"]] for server in made} == {
+            server["id"]: 1 for server in made}

@@ -1,0 +1,212 @@
+"""A service of Nova that a test can hold in the middle of what it does.
+
+::
+
+    python -m tests.crash.service DIRECTORY compute --config-file ...
+
+The real program runs; only at certain points it looks whether a test wants it to stop there (a file in
+``DIRECTORY/wishes``, see tests.crash.steps). If so it says so (a file in ``DIRECTORY/held``) and sleeps until the
+file is gone or it is killed. The points:
+
+``step``   a step of an operation, or its compensation, on a conductor or a compute
+``ask``    a message to another service; "after" is when its answer is there
+``answer`` a message from another service; "after" is when its work is done and the answer is not sent
+``submit`` a conductor accepted an operation or moved it on: the rows are written, nothing else happened
+
+It also notes each guest that the fake hypervisor makes or removes (``guests.journal`` in the state_path).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import json
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from nova import bus, exception  # the bus first: it chooses oslo's threading back end
+from nova.conf import CONF
+
+_WISHES = pathlib.Path()
+_HELD = pathlib.Path()
+
+
+class Bad(exception.NovaException):
+    """What a step fails with that a test wants to fail."""
+
+    message = "The test wants this step to fail."
+
+
+def passing(when: str, **facts: Any) -> None:
+    """Stop here if a test wants that; each wish comes true once."""
+    for wish in _wishes():
+        wanted = wish["facts"] | {"when": wish["when"]}
+        if any(facts.get(name, when if name == "when" else None) != value for name, value in wanted.items()):
+            continue
+        try:
+            with open(_HELD / wish["id"], "x") as file:
+                file.write(CONF.host)
+        except FileExistsError:
+            continue
+        if wish["then"] == "fail":
+            raise Bad()
+        while (_WISHES / wish["id"]).exists():
+            time.sleep(0.02)
+
+
+def _wishes() -> Iterator[dict[str, Any]]:
+    for name in os.listdir(_WISHES):
+        if not name.endswith(".new") and not (_HELD / name).exists():
+            with contextlib.suppress(FileNotFoundError):
+                yield json.loads((_WISHES / name).read_text())
+
+
+@contextlib.contextmanager
+def _around(**facts: Any) -> Iterator[None]:
+    passing("before", **facts)
+    yield
+    passing("after", **facts)
+
+
+# --- the points ------------------------------------------------------------------------------------------
+def _hold_steps() -> None:
+    from nova.operations.base import Operation, Step
+
+    original = Operation.run
+
+    def run(self: Operation, of: Step, where: Any, undo: bool) -> None:
+        with _around(point="step", operation=self.name, step=of.name, undo=undo, server=self.instance.display_name):
+            original(self, of, where, undo)
+
+    Operation.run = run  # type: ignore[method-assign]
+
+
+class _Held:
+    """An object whose methods are points; ``inner`` is the object itself."""
+
+    def __init__(self, inner: Any, point: str) -> None:
+        self.inner = inner
+        self._point = point
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self.inner, name)
+
+        @functools.wraps(method)
+        def held(*args: Any, **kwargs: Any) -> Any:
+            server = _server_of([*args, *kwargs.values()])
+            with _around(point=self._point, method=name, server=server):
+                return method(*args, **kwargs)
+
+        return held
+
+
+def _server_of(values: list[Any]) -> str | None:
+    """The name of the server that a message is about, where it says so."""
+    from nova.objects.instance import ServerCreate, StepOrder
+
+    for value in values:
+        if isinstance(value, ServerCreate):
+            return value.name
+        if isinstance(value, StepOrder):
+            return value.instance.display_name
+    return None
+
+
+def _hold_messages() -> None:
+    client, at, serve = bus.client, bus.at, bus.serve
+    bus.client = lambda *given, **named: _Held(client(*given, **named), "ask")  # type: ignore[assignment]
+    bus.at = lambda proxy, host: _Held(at(proxy.inner, host), "ask")  # type: ignore[assignment]
+
+    def serving(transport: Any, topic: str, host: str, implementations: Any, **options: Any) -> Any:
+        return serve(transport, topic, host, [
+            (declared, _Held(implementation, "answer")) for declared, implementation in implementations], **options)
+
+    bus.serve = serving
+
+
+def _hold_conductor() -> None:
+    from nova.conductor.engine import Engine
+
+    submit, start_builds = Engine.submit, Engine.start_builds
+
+    def submitting(self: Engine, ctx: Any, run: Any) -> None:
+        passing("before", point="submit", operation=run.operation.name, step=run.action.step,
+                undo=run.action.undoing, server=run.instance.display_name)
+        submit(self, ctx, run)
+
+    def starting(self: Engine, ctx: Any, runs: list[Any]) -> None:
+        passing("before", point="submit", operation="build", server=runs[0].instance.display_name)
+        start_builds(self, ctx, runs)
+
+    Engine.submit, Engine.start_builds = submitting, starting  # type: ignore[method-assign]
+
+
+# --- the journal of guests ---------------------------------------------------------------------------------
+def _journal_guests() -> None:
+    from nova.virt.fake import FakeDriver
+
+    start, spawn, remove = FakeDriver.start, FakeDriver.spawn, FakeDriver.remove_leftovers
+
+    def there(driver: FakeDriver, uuid: str) -> bool:
+        try:
+            driver.power_state(uuid)
+        except exception.GuestNotFound:
+            return False
+        return True
+
+    def note(driver: FakeDriver, verb: str, uuid: str) -> None:
+        with open(pathlib.Path(CONF.state_path) / "guests.journal", "a") as file:
+            file.write(f"{verb} {driver.host} {uuid}\n")  # one short write: whole lines, whoever else writes
+
+    def starting(self: FakeDriver, on_event: Any) -> None:
+        """What a kill cut off between a deed and its note is made up for."""
+        start(self, on_event)
+        noted: set[str] = set()
+        path = pathlib.Path(CONF.state_path) / "guests.journal"
+        for line in path.read_text().splitlines() if path.exists() else []:
+            verb, host, uuid = line.split()
+            if host == self.host:
+                (noted.add if verb == "create" else noted.discard)(uuid)
+        real = {guest.uuid for guest in self.guests()}
+        for uuid in real - noted:
+            note(self, "create", uuid)
+        for uuid in noted - real:
+            note(self, "remove", uuid)
+
+    def spawning(self: FakeDriver, instance: Any, disks: Any) -> None:
+        before = there(self, instance.uuid)
+        spawn(self, instance, disks)
+        if not before:
+            note(self, "create", instance.uuid)
+
+    def removing(self: FakeDriver, uuid: str) -> None:
+        before = there(self, uuid)
+        remove(self, uuid)
+        if before:
+            note(self, "remove", uuid)
+
+    FakeDriver.start, FakeDriver.spawn = starting, spawning  # type: ignore[method-assign]
+    FakeDriver.remove_leftovers = removing  # type: ignore[method-assign]
+
+
+def main() -> int:
+    global _WISHES, _HELD
+    directory, kind, arguments = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    _WISHES, _HELD = directory / "wishes", directory / "held"
+    _hold_messages()
+    _hold_steps()
+    if kind == "conductor":
+        _hold_conductor()
+    if kind == "compute":
+        _journal_guests()
+    sys.argv = [f"nova-{kind}", *arguments]
+    return int(importlib.import_module(f"nova.cmd.{kind}").main() or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

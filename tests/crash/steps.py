@@ -1,0 +1,114 @@
+"""The means to hold a process in the middle of a step.
+
+::
+
+    points = Points(directory)
+    with Cluster(..., launcher=points.launcher) as nova:
+        hold = points.hold(operation="build", step="start", server="web", when="after")
+        nova.api.boot("web")
+        nova.kill(hold.wait())
+
+See tests.crash.service for the points and the facts by which they are chosen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import pathlib
+import sys
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from nova.operations import REGISTRY
+from nova.operations.base import CONDUCTOR, Operation, Step
+from tests.integration.processes import eventually
+
+When = Literal["before", "after"]
+_REACHED = 30.0
+
+
+class Hold:
+    """One wish: that a process stops at a point. It comes true once."""
+
+    def __init__(self, wish: pathlib.Path, held: pathlib.Path, what: str) -> None:
+        self._wish, self._held, self._what = wish, held, what
+
+    def holder(self) -> str | None:
+        """The name of the process that is, or was, held."""
+        return self._held.read_text() or None if self._held.exists() else None
+
+    def wait(self, timeout: float = _REACHED) -> str:
+        """The name of the process, once it is held."""
+        return str(eventually(self.holder, timeout, f"a process reaches {self._what}", interval=0.02))
+
+    def release(self) -> None:
+        """Whoever is held goes on; nobody stops here any more."""
+        self._wish.unlink(missing_ok=True)
+
+
+class Points:
+    """Where processes are held. ``directory`` must exist and belong to one cluster."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self._wishes, self._held = directory / "wishes", directory / "held"
+        self._wishes.mkdir()
+        self._held.mkdir()
+        self.launcher = [sys.executable, "-m", "tests.crash.service", str(directory)]
+        self._numbers = itertools.count()
+        self._holds: list[Hold] = []
+
+    def hold(self, point: str = "step", when: When = "before", **facts: Any) -> Hold:
+        """Hold the first process that comes to this point."""
+        return self._wish("hold", when, facts | {"point": point})
+
+    def fail(self, point: str = "step", when: When = "after", **facts: Any) -> Hold:
+        """Make the work at this point fail, once."""
+        return self._wish("fail", when, facts | {"point": point})
+
+    def release_all(self) -> None:
+        for hold in self._holds:
+            hold.release()
+        self._holds.clear()
+
+    def _wish(self, then: str, when: str, facts: dict[str, Any]) -> Hold:
+        name = f"{next(self._numbers):06d}"
+        new = self._wishes / f"{name}.new"
+        new.write_text(json.dumps({"id": name, "then": then, "when": when, "facts": facts}))
+        new.rename(self._wishes / name)
+        hold = Hold(self._wishes / name, self._held / name, f"{when} {facts}")
+        self._holds.append(hold)
+        return hold
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A step of an operation, or its compensation."""
+
+    operation: type[Operation]
+    step: Step
+    undo: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.operation.name}.{self.step.undo if self.undo else self.step.name}"
+
+    @property
+    def place(self) -> str:
+        return "conductor" if self.step.place == CONDUCTOR else "compute"
+
+    def hold(self, points: Points, server: str, when: When) -> Hold:
+        """Stop whoever runs this step for the server; for a compensation, make it needed."""
+        if self.undo:
+            points.fail(operation=self.operation.name, step=self.operation.steps[-1].name, undo=False, server=server)
+        return points.hold(operation=self.operation.name, step=self.step.name, undo=self.undo, server=server,
+                           when=when)
+
+
+def cases(operations: Iterable[type[Operation]] = tuple(REGISTRY.values())) -> list[Case]:
+    """Every step and every compensation of every operation that exists."""
+    found = []
+    for operation in operations:
+        found += [Case(operation, step) for step in operation.steps]
+        found += [Case(operation, step, undo=True) for step in operation.steps if step.undo]
+    return found

@@ -1,0 +1,119 @@
+"""The wall clock of one process jumps, and stays wrong: nobody is judged by it.
+
+Leases are 4 s here and a host counts as down after 10 s; the builds take longer than a lease, so that leases are
+renewed under the wrong clock, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from nova.db import models
+from tests.crash import clockwork, invariants
+from tests.integration.cluster import Cluster
+from tests.integration.databases import Server, mariadb, postgresql  # noqa: F401 (fixtures)
+from tests.integration.rabbit import Rabbit
+
+_BUILD = 6.0
+_SERVERS = 6
+# accepted, place, order; each further one is an order that was sent again.
+_ATTEMPTS = 3
+_CASES = [(name, seconds) for name in ("conductor-1", "compute-1", "scheduler-1") for seconds in (300, -300)]
+
+
+@pytest.fixture(scope="module")
+def cluster(rabbitmq: Rabbit, postgresql: Server, tmp_path_factory: pytest.TempPathFactory,  # noqa: F811
+            ) -> Iterator[Cluster]:
+    options = {"fake": {"latency": f"spawn:{_BUILD}"}, "DEFAULT": {"rpc_response_timeout": 5}}
+    with Cluster(rabbitmq.new_vhost(), postgresql.new_database(), computes=2, options=options,
+                 launcher=clockwork.launcher(tmp_path_factory.mktemp("clock"))) as made:
+        yield made
+
+
+@pytest.fixture
+def nova(cluster: Cluster) -> Iterator[Cluster]:
+    yield cluster
+    for name in cluster.processes:
+        clockwork.jump(cluster, name, 0)
+    cluster.start_missing()
+    cluster.wait_ready()
+    cluster.delete_all()
+    cluster.audit()
+
+
+def attempts(nova: Cluster) -> int:
+    """The most attempts that any action of a server that exists has taken."""
+    engine = sa.create_engine(nova.database_url, poolclass=sa.pool.NullPool)
+    with engine.connect() as connection:
+        return int(connection.scalar(sa.select(sa.func.max(models.actions.c.attempt)).where(
+            models.actions.c.instance_uuid == models.instances.c.uuid,
+            models.instances.c.deleted == sa.false())) or 0)
+
+
+def down(nova: Cluster) -> set[str]:
+    return {service["host"] for service in nova.api.get("/os-services")["services"] if service["state"] != "up"}
+
+
+def full(cases: list[tuple[str, int]]) -> list[object]:
+    """All but the first are left out with --quick."""
+    return [pytest.param(*case, id=f"{case[0]}{case[1]:+d}", marks=[pytest.mark.full] if case != cases[0] else [])
+            for case in cases]
+
+
+@pytest.mark.parametrize(("name", "seconds"), full(_CASES))
+def test_builds_go_on_as_if_nothing_had_happened(nova: Cluster, name: str, seconds: int) -> None:
+    accepted = nova.boot_many(_SERVERS, "before")
+    time.sleep(1)
+    clockwork.jump(nova, name, seconds)
+    accepted += nova.boot_many(_SERVERS, "after")
+    until, seen = time.monotonic() + 2 * _BUILD, set()
+    while time.monotonic() < until:
+        seen |= down(nova)
+        time.sleep(0.5)
+    assert not seen, "services that report were judged dead"
+    nova.all_active(accepted, 30)
+    invariants.check(nova, accepted)
+    assert {count for uuid, count in invariants.times_built(nova).items() if uuid in accepted} == {1}
+    assert attempts(nova) <= _ATTEMPTS, "leases of steps that ran were taken for ended"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seconds", [300, -300])
+def test_what_a_dead_conductor_held_is_taken_over_in_time(nova: Cluster, seconds: int) -> None:
+    """Its leases were written by a wrong clock."""
+    clockwork.jump(nova, "conductor-1", seconds)
+    time.sleep(2)
+    accepted = nova.boot_many(_SERVERS, "held")
+    nova.kill("conductor-1")
+    nova.kill("compute-1")
+    nova.start("compute-1")
+    nova.all_active(accepted, 60)
+    nova.start("conductor-1")
+    nova.wait_ready()
+    invariants.check(nova, accepted)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seconds", [300, -300])
+def test_a_dead_host_is_found_under_a_wrong_clock(nova: Cluster, seconds: int) -> None:
+    """By the conductor whose clock is wrong as by the other one; its servers are deleted without it."""
+    accepted = nova.boot_many(_SERVERS, "lost")
+    nova.all_active(accepted, 60)
+    for number in (1, 2):
+        clockwork.jump(nova, f"conductor-{number}", seconds)
+    nova.kill("compute-1")
+    begin = time.monotonic()
+    while "compute-1" not in down(nova):
+        assert time.monotonic() - begin < 30, "nobody noticed"
+        time.sleep(0.5)
+    assert time.monotonic() - begin > 5, "judged too soon"
+    for uuid in accepted:
+        nova.api.delete(f"/servers/{uuid}")
+    nova.api.wait_gone(accepted, 30)
+    nova.start("compute-1")
+    nova.wait_ready()
+    invariants.check(nova, accepted, deleted=accepted)

@@ -1,0 +1,191 @@
+"""Messages get lost, doubled and mixed up; the broker and a compute die in the middle of many boots."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import requests
+
+from tests.crash import invariants
+from tests.crash.relay import Relay, purge
+from tests.crash.steps import Points
+from tests.integration.cluster import Cluster
+from tests.integration.processes import eventually
+from tests.integration.rabbit import Rabbit
+
+_COMPUTES = ("compute-1", "compute-2")
+_HOSTS = tuple(f"compute.{name}" for name in _COMPUTES)
+_BOOTS = 100
+# A compute must be back before it counts as down: then nothing may be built anywhere else.
+_OPTIONS = {"DEFAULT": {"service_down_time": 60},
+            "fake": {"latency": "spawn:0.3,destroy:0.1,*:0.05"}}
+_ANSWERED = frozenset({202, 204, 404, 409, 503})
+
+
+@pytest.fixture(scope="module")
+def transport_url(rabbitmq: Rabbit) -> str:
+    return rabbitmq.new_vhost()
+
+
+@pytest.fixture(scope="module")
+def cluster(transport_url: str, new_database: Callable[[], str | None],
+            tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    points = Points(tmp_path_factory.mktemp("points"))  # for its journal of guests
+    with Cluster(transport_url, new_database(), computes=len(_COMPUTES), options=_OPTIONS,
+                 launcher=points.launcher) as made:
+        yield made
+
+
+@pytest.fixture
+def nova(cluster: Cluster) -> Iterator[Cluster]:
+    yield cluster
+    cluster.start_missing()
+    cluster.wait_ready()
+    cluster.delete_all(invariants.BOUND)
+
+
+def ask(nova: Cluster, method: str, path: str, body: object = None) -> requests.Response | None:
+    """The answer; None if none came. Nothing but a refusal that can be explained is allowed."""
+    try:
+        response = nova.api.request(method, path, body)
+    except requests.RequestException:
+        return None
+    assert response.status_code in _ANSWERED, response.text
+    return response
+
+
+class Life:
+    """A server that is made, stopped, started and perhaps deleted, by a user who asks again when refused."""
+
+    def __init__(self, nova: Cluster, number: int) -> None:
+        self.nova, self.number = nova, number
+        self.uuid: str | None = None
+        self.deleted = False
+
+    def live(self) -> None:
+        response = ask(self.nova, "POST", "/servers", {"server": {
+            "name": f"life-{self.number}", "flavorRef": "tiny", "imageRef": self.nova.api.image_id,
+            "networks": "auto"}})
+        if response is None or response.status_code != 202:
+            return
+        self.uuid = response.json()["server"]["id"]
+        chance = random.Random(self.number)
+        for _ in range(3):
+            time.sleep(chance.uniform(0, 1.0))
+            name = chance.choice(["os-stop", "os-start", "pause", "unpause", "suspend", "resume"])
+            ask(self.nova, "POST", f"/servers/{self.uuid}/action", {name: None})
+        if self.number % 4 == 0:
+            response = ask(self.nova, "DELETE", f"/servers/{self.uuid}")
+            self.deleted = response is not None and response.status_code == 204
+
+
+def lives(nova: Cluster, count: int) -> list[Life]:
+    """These lives, a few at a time, to their ends."""
+    made = [Life(nova, number) for number in range(count)]
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        list(pool.map(Life.live, made))
+    return made
+
+
+def settled(nova: Cluster, made: Sequence[Life]) -> None:
+    """All invariants hold, and no request made two servers."""
+    accepted = [life.uuid for life in made if life.uuid]
+    assert accepted
+    # The answer to a delete may have got lost, too.
+    servers = nova.api.servers()
+    gone = [life.uuid for life in made if life.uuid and (life.deleted or (
+        life.number % 4 == 0 and life.uuid not in servers))]
+    invariants.check(nova, accepted, deleted=gone)
+    names = [server["name"] for server in nova.api.servers().values()]
+    assert len(names) == len(set(names)), "a request made two servers"
+
+
+def twice(chance: random.Random) -> Sequence[float]:
+    return [chance.uniform(0, 0.3), chance.uniform(0, 2.0)]
+
+
+def mixed_up(chance: random.Random) -> Sequence[float]:
+    return [chance.choice([0, 0, 0.5, 1.5])]
+
+
+def sometimes_lost(chance: random.Random) -> Sequence[float]:
+    return () if chance.random() < 0.15 else (0,)
+
+
+@pytest.mark.parametrize("treat", [twice, pytest.param(mixed_up, marks=pytest.mark.full)])
+@pytest.mark.parametrize("queues", [_HOSTS, ("conductor",)], ids=["orders", "conductor"])
+def test_messages_come_twice_and_in_any_order(nova: Cluster, transport_url: str, queues: Sequence[str],
+                                              treat: Callable[[random.Random], Sequence[float]], quick: bool) -> None:
+    with Relay(transport_url, queues, treat) as relay:
+        made = lives(nova, 12 if quick else 40)
+        time.sleep(2)
+    assert relay.taken > len(made)
+    assert relay.delivered >= relay.taken * len(treat(random.Random(0)))
+    settled(nova, made)
+
+
+@pytest.mark.parametrize("queues", [_HOSTS, pytest.param((*_HOSTS, "conductor"), marks=pytest.mark.full)],
+                         ids=["orders", "everything"])
+def test_messages_get_lost(nova: Cluster, transport_url: str, queues: Sequence[str], quick: bool) -> None:
+    with Relay(transport_url, queues, sometimes_lost) as relay:
+        made = lives(nova, 12 if quick else 40)
+    assert relay.delivered < relay.taken
+    settled(nova, made)
+
+
+def test_queues_are_purged_in_the_middle(nova: Cluster, transport_url: str, quick: bool) -> None:
+    """Orders that wait for a host, and requests that wait for a conductor, are thrown away."""
+    nova.kill("compute-1")
+    made = lives(nova, 12 if quick else 40)
+    orders = purge(transport_url, *_HOSTS)
+    nova.kill("conductor-1", "conductor-2")
+    more = [Life(nova, 100 + number) for number in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(life.live) for life in more]
+        time.sleep(1)
+        requests_lost = purge(transport_url, "conductor")
+        nova.start("compute-1", "conductor-1", "conductor-2")
+        for future in waiting:
+            future.result()
+    assert orders
+    assert requests_lost
+    nova.api_returns()
+    settled(nova, made + more)
+
+
+@pytest.mark.parametrize("seconds", [1.0, pytest.param(12.0, marks=pytest.mark.full)])
+def test_the_broker_dies_and_comes_back_in_the_middle(nova: Cluster, rabbitmq: Rabbit, seconds: float,
+                                                      quick: bool) -> None:
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(lives, nova, 12 if quick else 40)
+        time.sleep(1.5)
+        rabbitmq.kill()
+        time.sleep(seconds)
+        rabbitmq.start()
+        made = asked.result()
+    nova.api_returns()
+    settled(nova, made)
+
+
+@pytest.mark.parametrize("victims", [("compute-1",), pytest.param(_COMPUTES, marks=pytest.mark.full)], ids="+".join)
+def test_a_compute_dies_in_the_middle_of_a_hundred_boots_and_none_is_lost(nova: Cluster,
+                                                                         victims: tuple[str, ...]) -> None:
+    before = invariants.times_built(nova)
+    accepted = nova.boot_many(_BOOTS)
+
+    def some_run() -> bool:
+        return sum(len(guests) for guests in invariants.guests_of(nova).values()) > _BOOTS // 4
+
+    eventually(some_run, 60, "a quarter of them run", interval=0.05)
+    nova.kill(*victims)
+    assert {server["status"] for server in nova.api.servers().values()} >= {"ACTIVE", "BUILD"}
+    nova.start(*victims)
+    invariants.check(nova, accepted)
+    statuses = [server["status"] for server in nova.api.servers().values()]
+    assert statuses == ["ACTIVE"] * _BOOTS
+    built = invariants.times_built(nova) - before
+    assert {uuid: built[uuid] for uuid in accepted} == dict.fromkeys(accepted, 1)

@@ -1,0 +1,119 @@
+"""Whoever runs a step is killed, or frozen for longer than its lease, in the middle of that step.
+
+Every step and every compensation of every operation that exists; one server each. "before": the step began and did
+nothing yet; "after": its work is done and nobody was told. Afterwards the operation has gone on to its end, and no
+server was built twice.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.crash import invariants
+from tests.crash.rounds import Operate, Round, cluster, nova, operate, points  # noqa: F401 (fixtures)
+from tests.crash.steps import Case, Points, When, cases
+from tests.integration.cluster import Cluster
+from tests.integration.processes import eventually
+
+# Longer than a lease and the look that finds it; shorter than service_down_time.
+_FROZEN = invariants.LEASE + invariants.RECOVERY + 1.5
+_PLACES = ("compute", "conductor")
+_WHENS = ("before", "after")
+
+
+def at(place: str) -> list[Case]:
+    return [case for case in cases() if case.place == place]
+
+
+def kill(nova: Cluster, points: Points, *names: str) -> None:  # noqa: F811
+    """Kill these, and start them again, without anybody waiting for them at a point."""
+    nova.kill(*names)
+    points.release_all()
+    nova.start(*names)
+
+
+def freeze(nova: Cluster, points: Points, names: list[str], seconds: float) -> None:  # noqa: F811
+    """Freeze these in the middle; when they thaw they go on as if nothing had been."""
+    for name in names:
+        nova.freeze(name)
+    time.sleep(seconds)
+    points.release_all()
+    for name in names:
+        nova.thaw(name)
+
+
+@pytest.mark.parametrize("when", _WHENS)
+@pytest.mark.parametrize("place", _PLACES)
+def test_a_kill_in_the_middle_of_every_step(nova: Cluster, points: Points, operate: Operate, place: str,  # noqa: F811
+                                            when: When) -> None:
+    everything = Round(nova, points, at(place), when, operate)
+    kill(nova, points, *everything.holders())
+    everything.ends()
+
+
+@pytest.mark.parametrize(("place", "when"), [
+    ("compute", "before"), pytest.param("compute", "after", marks=pytest.mark.full),
+    pytest.param("conductor", "before", marks=pytest.mark.full), ("conductor", "after")])
+def test_a_worker_frozen_for_longer_than_its_lease_is_fenced_off(
+        nova: Cluster, points: Points, operate: Operate, place: str, when: When) -> None:  # noqa: F811
+    everything = Round(nova, points, at(place), when, operate)
+    freeze(nova, points, everything.holders(), _FROZEN)
+    everything.ends()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("when", _WHENS)
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_a_kill_in_the_middle_of_this_step_alone(nova: Cluster, points: Points, operate: Operate,  # noqa: F811
+                                                 case: Case, when: When) -> None:
+    one = Round(nova, points, [case], when, operate)
+    kill(nova, points, *one.holders())
+    one.ends()
+
+
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
+def test_a_host_that_was_given_up_and_returns_is_fenced_off(nova: Cluster, points: Points,  # noqa: F811
+                                                            operate: Operate, when: When) -> None:  # noqa: F811
+    """A host is frozen until it counts as down and its builds went elsewhere; then it goes on with its steps."""
+    chosen = [case for case in at("compute") if not case.undo]
+    everything = Round(nova, points, chosen, when, operate)
+    everything.holders()
+    held = [hold.holder() for hold in everything.holds.values()]
+    host = max(("compute-1", "compute-2"), key=held.count)
+    mine = {uuid for uuid, server in nova.api.servers().items()
+            if server["OS-EXT-SRV-ATTR:host"] == host and uuid in everything.ids}
+    for hold in everything.holds.values():
+        if hold.holder() != host:
+            hold.release()
+    nova.freeze(host)
+
+    def given_up() -> bool:
+        servers = nova.api.servers()
+        return not any(servers[uuid]["OS-EXT-STS:task_state"] for uuid in mine & servers.keys())
+
+    eventually(given_up, 60, f"what {host} was doing is over", interval=0.5)
+    points.release_all()
+    nova.thaw(host)
+    everything.settle()
+    builds = [name for name, case in everything.names.items() if case.operation.name == "build"]
+    servers = nova.api.servers()
+    assert {servers[everything.uuids[name]]["status"] for name in builds} == {"ACTIVE"}
+
+
+@pytest.mark.parametrize("end", ["kill", pytest.param("release", marks=pytest.mark.full)])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
+def test_a_delete_in_the_middle_of_every_step_leaves_nothing(nova: Cluster, points: Points,  # noqa: F811
+                                                             operate: Operate, when: When, end: str) -> None:  # noqa: F811
+    """The delete takes the server over; the step goes on, or dies with its process, and is of no account."""
+    chosen = [case for case in cases() if not case.operation.rules.preempts]
+    everything = Round(nova, points, chosen, when, operate)
+    holders = everything.holders()
+    for uuid in everything.ids:
+        nova.api.delete(f"/servers/{uuid}")
+    if end == "kill":
+        kill(nova, points, *holders)
+    else:
+        points.release_all()
+    invariants.check(nova, everything.ids, deleted=everything.ids)

@@ -1,0 +1,55 @@
+"""Processes are killed, or frozen, between steps: while they ask, answer, or have just written what they promised."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.crash import invariants
+from tests.crash.rounds import Boots, Moment, cluster, nova, operate, points  # noqa: F401 (fixtures)
+from tests.crash.steps import Points
+from tests.crash.test_steps import freeze, kill
+from tests.integration.cluster import Cluster
+
+# The POST of a user on its way to a conductor, and its answer on its way back.
+_API = (Moment("ask", "create"), Moment("ask", "create", "after"))
+# The same at the conductor; the rows are written and nobody has begun.
+_ACCEPTING = (Moment("answer", "create"), Moment("answer", "create", "after"), Moment("submit", "build"))
+# Choosing a host: at the scheduler, and at the conductor that has asked it.
+_CHOOSING = (Moment("answer", "select"), Moment("answer", "select", "after"), Moment("ask", "select", "after"))
+# An order to a host: written and not sent; sent.
+_ORDERING = (Moment("ask", "run"), Moment("ask", "run", "after"), Moment("answer", "run"))
+# The end of a step: reported and not written; written and not answered.
+_REPORTING = (Moment("answer", "step_done"), Moment("answer", "step_done", "after"),
+              Moment("ask", "step_done", "after"))
+_MOMENTS = (*_API, *_ACCEPTING, *_CHOOSING, *_ORDERING, *_REPORTING)
+# service_down_time of the cluster, in seconds.
+_DOWN = 10.0
+# A request whose answer may have been that nothing was made: it was not promised.
+_UNPROMISED = {Moment("ask", "create"), Moment("answer", "create")}
+
+
+def test_everything_is_killed_at_once_between_steps(nova: Cluster, points: Points) -> None:  # noqa: F811
+    boots = Boots(nova, points, _MOMENTS)
+    kill(nova, points, *boots.holders())
+    boots.all_active(lost=len(_UNPROMISED))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("moment", _MOMENTS, ids=str)
+def test_a_kill_at_this_moment_alone(nova: Cluster, points: Points, moment: Moment) -> None:  # noqa: F811
+    boots = Boots(nova, points, [moment])
+    kill(nova, points, *boots.holders())
+    boots.all_active(lost=int(moment in _UNPROMISED))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("moment", [*_ACCEPTING, *_CHOOSING, *_ORDERING, *_REPORTING], ids=str)
+@pytest.mark.parametrize("seconds", [invariants.LEASE + 2.5, 13.0])
+def test_a_freeze_at_this_moment(nova: Cluster, points: Points, moment: Moment, seconds: float) -> None:  # noqa: F811
+    """For longer than a lease; and for longer than anybody waits for an answer, and than a host counts as up.
+
+    A frozen conductor swallows heartbeats, too: either way a host may have been given up then.
+    """
+    boots = Boots(nova, points, [moment])
+    freeze(nova, points, boots.holders(), seconds)
+    boots.all_active(once=seconds < _DOWN)

@@ -1,0 +1,116 @@
+"""Everything at once: parallel clients ask for all kinds of things while all kinds of things break.
+
+``pytest tests/crash/test_storm.py --seed 7 --seeds 1`` repeats the plan of seed 7. Without ``--database`` the seeds
+take turns with SQLite, PostgreSQL and MariaDB.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from nova.db import models
+from tests.crash import clockwork, invariants
+from tests.crash.chaos import Chaos
+from tests.crash.storm import COMPUTES, Plan, Storm, make_plan
+from tests.integration.cluster import Cluster
+from tests.integration.databases import Server, mariadb, postgresql  # noqa: F401 (fixtures)
+from tests.integration.rabbit import Rabbit
+
+# Verbs take a moment, so that faults meet them; a few fail.
+_OPTIONS = {
+    "fake": {"latency": "spawn:0.4,destroy:0.1,*:0.15", "failure": "spawn:0.04,power_off:0.04,pause:0.04"},
+    # Clients that wait for lost messages ask for nothing meanwhile.
+    "DEFAULT": {"rpc_response_timeout": 5}}
+
+
+def explicit(config: pytest.Config) -> str | None:
+    """The database that was asked for on the command line, if one was."""
+    given = [argument for argument in config.invocation_params.args if str(argument).startswith("--database")]
+    return str(config.getoption("--database")) if given else None
+
+
+@pytest.fixture
+def plan(request: pytest.FixtureRequest, seed: int) -> Plan:
+    return make_plan(seed, explicit(request.config))
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, plan: Plan) -> Server | None:
+    """The database server of the plan; one of each kind serves all seeds."""
+    if plan.database == "sqlite":
+        return None
+    found: Server = request.getfixturevalue(plan.database)
+    return found
+
+
+@pytest.fixture
+def transport_url(rabbitmq: Rabbit) -> str:
+    return rabbitmq.new_vhost()
+
+
+@pytest.fixture
+def nova(transport_url: str, server: Server | None, tmp_path: pathlib.Path) -> Iterator[Cluster]:
+    with Cluster(transport_url, server.new_database() if server else None, computes=len(COMPUTES),
+                 options=_OPTIONS, launcher=clockwork.launcher(tmp_path)) as made:
+        made.flavor("huge", ram=10**7, disk=1)
+        yield made
+
+
+def test_a_storm_leaves_nothing_undone(nova: Cluster, plan: Plan, rabbitmq: Rabbit, transport_url: str,
+                                       server: Server | None) -> None:
+    storm = Storm(nova, plan)
+    try:
+        rage(storm, Chaos(nova, rabbitmq, transport_url, server, storm.note))
+        nova.start_missing()
+        nova.wait_ready()
+        accepted, deleted = storm.settle()
+        storm.note(f"all holds after {invariants.check(nova, accepted, deleted=deleted):.1f} s")
+        assert not storm.violations, "\n".join(storm.violations)
+        nova.delete_all(invariants.BOUND)
+        storm.note(f"all holds after {invariants.check(nova, accepted, deleted=accepted):.1f} s")
+        assert left_over(nova) == {}
+    except BaseException as error:  # pytest.fail's, too
+        (nova.directory / "storm.log").write_text(storm.story())
+        error.add_note(storm.story())
+        raise
+    print(f"seed {plan.seed} on {plan.database}: {dict(storm.answers)}")
+
+
+def rage(storm: Storm, chaos: Chaos) -> None:
+    """Clients and faults, each to their ends; an error of either is the test's."""
+    errors: list[BaseException] = []
+
+    def run(what: Callable[[], None]) -> None:
+        try:
+            what()
+        except BaseException as error:  # pytest.fail's, too
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(what,)) for what in (storm.run, lambda: chaos.run(storm.plan))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def left_over(nova: Cluster) -> dict[str, int]:
+    """What is held in the name of servers, by table; nothing, once all of them are deleted."""
+    held = {
+        "allocations": sa.select(sa.func.count()).select_from(models.allocations),
+        "inventories": sa.select(sa.func.coalesce(sa.func.sum(models.inventories.c.used), 0)),
+        "nodes": sa.select(sa.func.coalesce(sa.func.sum(
+            models.compute_nodes.c.num_instances + models.compute_nodes.c.num_io_ops), 0)),
+        "quotas": sa.select(sa.func.coalesce(sa.func.sum(models.quota_usages.c.instances), 0)),
+        "addresses": sa.select(sa.func.count()).where(models.fixed_ips.c.instance_uuid.is_not(None)),
+        "actions": sa.select(sa.func.count()).where(models.actions.c.outcome.is_(None)),
+    }
+    engine = sa.create_engine(nova.database_url, poolclass=sa.pool.NullPool)
+    with engine.connect() as connection:
+        return {name: count for name, statement in held.items() if (count := int(connection.scalar(statement) or 0))}
