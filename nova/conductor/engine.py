@@ -28,8 +28,7 @@ from nova.objects import states
 from nova.objects.action import Action, Failure
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance, StepOrder, StepReport
-from nova.operations import REGISTRY
-from nova.operations.base import CONDUCTOR, Journal, Operation, Step, check, context_of
+from nova.operations.base import CONDUCTOR, Journal, Operation, Step, context_of
 from nova.operations.failures import failure_of
 
 LOG = logging.getLogger(__name__)
@@ -66,40 +65,6 @@ class Engine:
             step=first.name if first else None, attempt=1, owner=self.core.name, lease_until=self._lease(),
             request_id=ctx.request_id, user_id=ctx.user_id, project_id=ctx.project_id, start_time=utcnow(),
             updated_at=utcnow())
-
-    def start(self, ctx: context.RequestContext, uuid: str, name: str, request: dict[str, Any],
-              project_id: str | None = None) -> Action:
-        """Accept an operation on an instance: one transaction, then its steps run in the background.
-
-        Raises InstanceNotFound and what :func:`nova.operations.base.check` raises.
-        """
-        operation = REGISTRY[name]
-        tried: list[Action] = []
-        preemption = actions.Preemption()
-
-        def accept(connection: sa.Connection) -> tuple[Action, Instance]:
-            preemption.begin(connection)
-            instance = instances.lock(connection, uuid, project_id)
-            check(operation.rules, instance, bool(ctx.is_admin),
-                  lambda: services.host_up(connection, instance.host or ""))
-            action = self.new_action(ctx, operation, instance, operation.new_data(instance, request))
-            if instance.action_uuid:
-                preemption.supersede(connection, instance.action_uuid)
-            actions.insert(connection, [action])
-            changes = {"action_uuid": action.uuid, "task_state": operation.task_state}
-            instances.update(connection, uuid, changes)
-            instance.action_uuid, instance.task_state = action.uuid, operation.task_state
-            tried.append(action)
-            return action, instance
-
-        def accepted(connection: sa.Connection) -> tuple[Action, Instance] | None:
-            found = actions.get(connection, tried[-1].uuid)
-            return (found, instances.get(connection, uuid, deleted=True)) if found else None
-
-        action, instance = self.core.db.write(accept, accepted)
-        LOG.info("[instance: %s] %s accepted", uuid, action.action)
-        self.submit(ctx, Run(action, instance))
-        return action
 
     def submit(self, ctx: context.RequestContext, run: Run) -> None:
         """Advance a run in the background."""

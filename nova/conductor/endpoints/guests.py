@@ -11,6 +11,7 @@ from nova import context, exception
 from nova.conductor import fleet
 from nova.conductor.core import Core
 from nova.conductor.engine import Engine
+from nova.conductor.start import start
 from nova.db import fixed_ips, instances
 from nova.objects import states
 from nova.objects.compute import ComputeNode, ExpectedGuest, GuestStatus
@@ -82,7 +83,7 @@ class Guests:
                      operation)
             try:
                 # On Nova's own account: a lock of the owner does not keep rows and guests apart.
-                self.engine.start(context.admin(), uuid, operation, {})
+                start(self.engine, context.admin(), uuid, operation, {})
             except exception.NovaException as error:
                 LOG.info("[instance: %s] %s was not started: %s", uuid, operation, error)
 

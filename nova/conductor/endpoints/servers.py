@@ -12,6 +12,7 @@ from nova.conductor import create
 from nova.conductor.core import Core
 from nova.conductor.endpoints.security_groups import refresh
 from nova.conductor.engine import Engine
+from nova.conductor.start import start
 from nova.db import actions, instances, quotas, security_groups, server_list
 from nova.objects import states
 from nova.objects.action import Action
@@ -42,7 +43,7 @@ class Servers:
 
     def operate(self, ctx: context.RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None,
                 project_id: str | None) -> Action:
-        return self.engine.start(ctx, uuid, operation, payload or {}, project_id)
+        return start(self.engine, ctx, uuid, operation, payload or {}, project_id)
 
     def update(self, ctx: context.RequestContext, uuid: str, changes: dict[str, Any],
                project_id: str | None) -> Instance:

@@ -22,6 +22,7 @@ from nova.conductor import create
 from nova.conductor.core import Core
 from nova.conductor.endpoints.guests import Guests as Reports
 from nova.conductor.engine import Engine
+from nova.conductor.start import start
 from nova.conf import CONF
 from nova.db import audit, compute_nodes, flavors, instances, migrate, networks, services
 from nova.db.engine import Database
@@ -209,7 +210,7 @@ class Machine(RuleBasedStateMachine):
     def operate(self, pick, name):
         if self.uuids:
             with contextlib.suppress(exception.Conflict, exception.NotFound):
-                self.engine.start(CTX, self.uuids[pick % len(self.uuids)], name, {})
+                start(self.engine, CTX, self.uuids[pick % len(self.uuids)], name, {})
 
     # --- the world -------------------------------------------------------------------------------
     @rule(pick=st.integers(0, 100), twice=st.booleans(), fails=st.sampled_from([0.0, 0.0, 0.5]))
