@@ -55,6 +55,21 @@ class Reconciler:
         """Remove guests without a row and report every power state that a row does not have."""
         self._walk(context.admin(), tell=True)
 
+    def compare_later(self) -> None:
+        """Compare once more: a conductor that found the host away may be about to write what follows from it."""
+        timer = threading.Timer(CONF.service_down_time, self._compare_again)
+        timer.daemon = True
+        self._timers.add(timer)
+        timer.start()
+
+    def _compare_again(self) -> None:
+        if self._stopped:
+            return
+        try:
+            self.compare()
+        except exception.NovaException as error:
+            LOG.warning("Guests and rows were not compared again: %s", error)
+
     def _walk(self, ctx: context.RequestContext, tell: bool) -> None:
         """Compare the guests here with the rows, side by side in the order of uuids, a page at a time.
 

@@ -106,6 +106,7 @@ class ComputeService:
         self.machine.driver.start(self.reconciler.guest_changed)
         bus.patiently(self._register, "a conductor")
         bus.patiently(lambda: self.reconciler.start(ctx), "a conductor")
+        self.reconciler.compare_later()
         # Before the queue is read: what is resumed has newer attempts than what waits there.
         for order in bus.patiently(lambda: self._engine.resume(ctx, self.host), "a conductor"):
             self.runner.submit(context_of(order.action), order)
@@ -185,6 +186,7 @@ class ComputeService:
             LOG.warning("No conductor heard us for %.0f s", silent)
             threading.Thread(target=bus.patiently, args=(self.reconciler.compare, "a conductor"), name="compare",
                              daemon=True).start()
+            self.reconciler.compare_later()
 
     def _clean_images(self) -> None:
         self.machine.cache.clean(set(self.machine.driver.used_images()))

@@ -230,6 +230,7 @@ class Engine:
         assert step is not None
         host = run.operation.host_of(step)
         ctl = ConductorControl(self.core, ctx, run.instance)
+        ctl.effects.append(functools.partial(services.still_down, host=host))
         # How far the host came is not known: all that it was asked for counts.
         last = run.operation.batch(step, run.action.undoing)[-1]
         try:

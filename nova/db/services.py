@@ -87,6 +87,18 @@ def host_up(connection: sa.Connection, host: str) -> bool:
     return row is not None and shown(row, {}, clock.now()).up
 
 
+def still_down(connection: sa.Connection, host: str) -> None:
+    """For a transaction that gives up a host: it must not be back, nor come back before the commit.
+
+    Its next sign of life waits for the commit, so that what the host compares its guests with then is what was
+    decided without it. Raises ServiceUnavailable.
+    """
+    row = connection.execute(sa.select(TABLE).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
+                             .with_for_update()).first()
+    if row is not None and shown(row, {}, clock.now()).up:
+        raise exception.ServiceUnavailable(f"Host {host} is back and will be asked again.")
+
+
 def forced_down(connection: sa.Connection, host: str) -> bool:
     """Did an operator say that the host is down? Then nobody waits for it."""
     return connection.scalar(sa.select(TABLE.c.id).where(

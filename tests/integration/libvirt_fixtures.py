@@ -73,7 +73,7 @@ class PrivateLibvirt:
         # the guests' logs hang on virtlogd: it outlives every libvirtd
         self._logd = subprocess.Popen(["unshare", "--mount", "--net", "sh", "-c", _SETUP.format(place=self.place)],
                                       stdin=subprocess.DEVNULL)
-        wait_for(lambda: os.path.exists(f"{self.place}/virtlogd.pid"), 10, "virtlogd starts")
+        wait_for(lambda: os.path.exists(f"{self.place}/virtlogd.pid"), 60, "virtlogd starts")
         pathlib.Path(self.place, "libvirtd.conf").write_text(
             f'unix_sock_dir = "{self.place}"\nauth_unix_rw = "none"\n'
             f'log_outputs = "2:file:{self.place}/libvirtd.log"\n', encoding="ascii")
@@ -93,7 +93,7 @@ class PrivateLibvirt:
         self._daemon = subprocess.Popen(
             self.inside("libvirtd", "-f", f"{self.place}/libvirtd.conf", "-p", f"{self.place}/libvirtd.pid"),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(lambda: os.path.exists(f"{self.place}/libvirt-sock"), 20, "libvirtd starts")
+        wait_for(lambda: os.path.exists(f"{self.place}/libvirt-sock"), 60, "libvirtd starts")
 
     def kill_daemon(self) -> None:
         """As a crash: guests run on."""
