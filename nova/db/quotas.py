@@ -188,12 +188,18 @@ def _room(allowed: dict[str, int], used: dict[str, int], each: dict[str, int], m
 
 def release(connection: sa.Connection, project_id: str, user_id: str, instances: int, cores: int, ram: int) -> None:
     """Give back what servers had; never below nothing."""
+    # One UPDATE of both rows takes them in the order of their places in the file, which changes: two of them would
+    # wait for each other.
+    lock(connection, project_id, ("", user_id))
     spend(connection, project_id, user_id, -instances, -cores, -ram)
 
 
 def spend(connection: sa.Connection, project_id: str, user_id: str, instances: int = 0, cores: int = 0,
           ram: int = 0) -> None:
-    """Add to (or, below zero, take from) the usage of the project and of the user, unchecked."""
+    """Add to (or, below zero, take from) the usage of the project and of the user, unchecked.
+
+    The caller holds both rows, see :func:`lock`.
+    """
     connection.execute(_spend(), {"project": project_id, "users": ["", user_id], "more_instances": instances,
                                   "more_cores": cores, "more_ram": ram})
 

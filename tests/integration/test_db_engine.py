@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
+from nova.db import migrate, models, quotas
 from nova.db.engine import Database
 from tests.integration.databases import start_mariadb, start_postgresql
 
@@ -41,4 +42,32 @@ def test_a_database_that_stays_away_is_a_clean_error(start: object) -> None:
         server.kill()
         with pytest.raises(exception.ServiceUnavailable):
             database.read(lambda connection: connection.scalar(sa.text("SELECT 1")))
+        database.close()
+
+
+@pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
+def test_quota_is_given_back_in_one_order_of_locks(start: object) -> None:
+    """Whoever holds the project's row can have the user's, or two deletes at a time would wait for each other."""
+    with start() as server:  # type: ignore[operator]
+        url = server.new_database()
+        migrate.sync(url)
+        database = Database(url)
+        table = models.quota_usages
+        for user in ("u", ""):  # so that the user's row comes first in the file
+            database.write(lambda connection, user=user: connection.execute(sa.insert(table).values(
+                project_id="p", user_id=user, instances=2, cores=2, ram=2)))
+        # A table that is known to be small is read from its beginning, not by its index.
+        database.write(lambda connection: connection.execute(sa.text(
+            "ANALYZE quota_usages" if database.dialect == "postgresql" else "ANALYZE TABLE quota_usages")))
+        release = threading.Thread(target=database.write, args=(
+            lambda connection: quotas.release(connection, "p", "u", 1, 1, 1),))
+        with database.engine.connect() as connection, connection.begin():
+            connection.execute(sa.select(table).where(table.c.user_id == "").with_for_update())
+            release.start()
+            release.join(1.0)
+            assert release.is_alive(), "it waits for the project's row"
+            connection.execute(sa.select(table).where(table.c.user_id == "u").with_for_update(nowait=True))
+        release.join(10.0)
+        left = database.read(lambda connection: connection.execute(sa.select(table.c.instances)).scalars().all())
+        assert left == [1, 1]
         database.close()
