@@ -78,8 +78,9 @@ SENT = Counter()
 _DEFAULTS = {
     # Messages that a server works on at the same time: more threads than that wait for one another, and cost memory.
     "executor_thread_pool_size": 24,
-    # Connections that messages are sent by: each has a thread and buffers, and is held for a millisecond per message.
-    "rpc_conn_pool_size": 8,
+    # Connections that messages are sent by, made as needed: as many as there are threads that may send at the same
+    # time, since oslo.messaging makes more than that, too, but warns of each.
+    "rpc_conn_pool_size": 48,
     # The most seconds between two attempts to reach a lost broker: everybody is back soon after it is.
     "rabbit_interval_max": 5,
 }
