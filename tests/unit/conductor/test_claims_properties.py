@@ -62,6 +62,8 @@ class Claims(RuleBasedStateMachine):
         self.db.write(lambda connection: services.register(connection, "h", "nova-compute", "compute", 1))
         self.inventories = inventories
         self._report()
+        for project in PROJECTS:
+            self.limit(project, -1)
 
     def _report(self) -> None:
         nodes = [ComputeNode(uuid=self.uuids[name], host="h", hypervisor_hostname=name, hypervisor_type="fake",
@@ -133,6 +135,9 @@ class Claims(RuleBasedStateMachine):
         self._report()
 
     @rule(project=st.sampled_from(PROJECTS), instances=st.integers(-1, 5))
+    def change_limit(self, project: str, instances: int) -> None:
+        self.limit(project, instances)
+
     def limit(self, project: str, instances: int) -> None:
         everything = {"instances": instances, "cores": -1, "ram": -1}
         self.db.write(lambda connection: quotas.set_limits(connection, project, None, everything))
