@@ -191,23 +191,30 @@ def step(operation: str, name: str, undo: bool) -> contextlib.AbstractContextMan
 
 
 @contextlib.contextmanager
-def _step(operation: str, name: str, direction: str) -> Iterator[None]:
+def _ended(tell: Callable[[str, float], None], outcomes: Mapping[type[Exception], str]) -> Iterator[None]:
+    """Tell how the block ended and how many seconds it took: as the first of ``outcomes`` that fits, else failed."""
     started = time.perf_counter()
     outcome = "success"
     try:
         yield
-    except exception.StaleReport:
-        outcome = "stale"
-        raise
-    except (exception.ServiceUnavailable, exception.HypervisorUnavailable):
-        outcome = "unavailable"
-        raise
-    except BaseException:
-        outcome = "failed"
+    except BaseException as error:
+        outcome = next((name for kind, name in outcomes.items() if isinstance(error, kind)), "failed")
         raise
     finally:
+        tell(outcome, time.perf_counter() - started)
+
+
+_STEP_OUTCOMES: Mapping[type[Exception], str] = {
+    exception.StaleReport: "stale", exception.ServiceUnavailable: "unavailable",
+    exception.HypervisorUnavailable: "unavailable"}
+
+
+def _step(operation: str, name: str, direction: str) -> contextlib.AbstractContextManager[None]:
+    def tell(outcome: str, seconds: float) -> None:
         STEPS.inc(operation, name, direction, outcome)
-        STEP_SECONDS.observe(time.perf_counter() - started, operation, name, direction)
+        STEP_SECONDS.observe(seconds, operation, name, direction)
+
+    return _ended(tell, _STEP_OUTCOMES)
 
 
 def finished(operation: str, outcome: str, started_at: datetime.datetime) -> None:
@@ -218,42 +225,25 @@ def finished(operation: str, outcome: str, started_at: datetime.datetime) -> Non
         OPERATION_SECONDS.observe(max(0.0, seconds), operation, outcome)
 
 
-@contextlib.contextmanager
-def selecting() -> Iterator[None]:
+def selecting() -> contextlib.AbstractContextManager[None]:
     """A scheduler chooses hosts in the block."""
-    started = time.perf_counter()
-    outcome = "success"
-    try:
-        yield
-    except exception.NoValidHost:
-        outcome = "no_valid_host"
-        raise
-    except BaseException:
-        outcome = "failed"
-        raise
-    finally:
-        SELECT_SECONDS.observe(time.perf_counter() - started, outcome)
+    return _ended(lambda outcome, seconds: SELECT_SECONDS.observe(seconds, outcome),
+                  {exception.NoValidHost: "no_valid_host"}) if on else _NOTHING
+
+
+_SENT_OUTCOMES: Mapping[type[Exception], str] = {
+    exception.ServiceUnavailable: "failed", exception.NovaException: "refused"}
 
 
 def sent(method: str, kind: str, send: Callable[[], T]) -> T:
     """Run ``send``, which sends a message and answers what came back."""
-    started = time.perf_counter()
-    outcome = "success"
-    try:
-        return send()
-    except exception.ServiceUnavailable:
-        outcome = "failed"
-        raise
-    except exception.NovaException:
-        outcome = "refused"
-        raise
-    except BaseException:
-        outcome = "failed"
-        raise
-    finally:
+    def tell(outcome: str, seconds: float) -> None:
         BUS_SENT.inc(method, kind, outcome)
         if kind == "call":
-            BUS_CALL_SECONDS.observe(time.perf_counter() - started, method)
+            BUS_CALL_SECONDS.observe(seconds, method)
+
+    with _ended(tell, _SENT_OUTCOMES):
+        return send()
 
 
 def handled(method: str, sent_at: Any, handle: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:

@@ -74,10 +74,7 @@ def _handler(
     # A plain function (no wraps): the dispatcher looks at its signature only.
     def handle(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:
         with load.METER.work():
-            return counted(ctx, p)
-
-    def counted(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:
-        return metrics.handled(label, ctx.sent_at, lambda: answer(ctx, p)) if metrics.on else answer(ctx, p)
+            return metrics.handled(label, ctx.sent_at, lambda: answer(ctx, p)) if metrics.on else answer(ctx, p)
 
     def answer(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:
         try:

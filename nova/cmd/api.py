@@ -7,11 +7,11 @@ import sys
 import threading
 from typing import Any
 
-from nova.cmd import frugal, run  # isort: skip  (chooses oslo.service's threading back end)
+from nova.cmd import run  # isort: skip  (chooses oslo.service's threading back end)
 
 import cotyledon
 
-from nova import bus, conf, load, metrics, tracing
+from nova import bus, conf, load, tracing
 from nova.api import app, heartbeat, service
 from nova.api.clients import Clients
 from nova.conf import CONF
@@ -37,9 +37,7 @@ class Worker(cotyledon.Service):
         self._done = threading.Event()
 
     def run(self) -> None:
-        frugal.watch()
-        metrics.start(self.name, self._id)
-        tracing.start(self.name)
+        run.begin(self.name, self._id)
         self._server.prepare()
         threading.Thread(target=self._serve, name="serve", daemon=True).start()
         self._heartbeat.start()

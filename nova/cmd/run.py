@@ -64,6 +64,13 @@ def supervisor() -> cotyledon.ServiceManager:
     return made
 
 
+def begin(name: str, worker: int) -> None:
+    """What every worker does first, after the fork."""
+    frugal.watch()
+    metrics.start(name, worker)
+    tracing.start(name)
+
+
 def told_to_end() -> threading.Event:
     """For a service of one process: set by SIGTERM or SIGINT; the next one ends it at once."""
     told = threading.Event()
@@ -105,9 +112,7 @@ def _worker(name: str, make: Callable[[messaging.RPCTransport, int], Service]) -
             self._started = threading.Event()
 
         def run(self) -> None:
-            frugal.watch()
-            metrics.start(name, self._id)
-            tracing.start(name)
+            begin(name, self._id)
             self._service = make(bus.connect(conf.CONF), self._id)
             self._service.start()
             self._started.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from nova import context, exception
 from nova.compute.host import Machine
@@ -57,10 +57,7 @@ class Reconciler:
 
     def compare_later(self) -> None:
         """Compare once more: a conductor that found the host away may be about to write what follows from it."""
-        timer = threading.Timer(CONF.service_down_time, self._compare_again)
-        timer.daemon = True
-        self._timers.add(timer)
-        timer.start()
+        self._after(CONF.service_down_time, self._compare_again)
 
     def _compare_again(self) -> None:
         if self._stopped:
@@ -107,7 +104,11 @@ class Reconciler:
         if self._stopped or self._runner.busy(guest.uuid):
             return
         delay = _SETTLE if guest.power_state == states.SHUTDOWN else 0.1
-        timer = threading.Timer(delay, self._settled, (guest.uuid,))
+        self._after(delay, self._settled, guest.uuid)
+
+    def _after(self, delay: float, function: Callable[..., None], *args: str) -> None:
+        """Call it in ``delay`` seconds, unless we have stopped by then."""
+        timer = threading.Timer(delay, function, args)
         timer.daemon = True
         self._timers.add(timer)
         timer.start()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nova.conductor.usage import UsageFeed
 
 
-# How many of them are kept.
+# Hosts whose proxies a conductor keeps.
 _HOSTS = 1000
 
 

@@ -57,15 +57,15 @@ def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -
 
 def _answered(connection: sa.Connection, request: ServerCreate) -> ServerCreated | None:
     """What this very request was answered before."""
-    found = []
-    for index in range(request.max_count if request.first_uuid else 0):
-        try:
-            found.append(instances.get(connection, _uuid(request, index), deleted=True))
-        except exception.InstanceNotFound:
-            break
-    if not found:
+    if not request.first_uuid:
         return None
-    return ServerCreated(uuids=[instance.uuid for instance in found], reservation_id=found[0].reservation_id)
+    try:
+        first = instances.get(connection, request.first_uuid, deleted=True)
+    except exception.InstanceNotFound:
+        return None
+    uuids = [_uuid(request, index) for index in range(request.max_count)]
+    made = instances.ever(connection, uuids)
+    return ServerCreated(uuids=[each for each in uuids if each in made], reservation_id=first.reservation_id)
 
 
 def _uuid(request: ServerCreate, index: int) -> str:

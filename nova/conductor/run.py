@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from nova.db import services
 from nova.objects.action import Action, Event, Failure
 from nova.objects.base import utcnow
 from nova.objects.instance import Instance
@@ -63,6 +64,6 @@ class Run:
         return closed
 
 
-def owner_of(host: str) -> str:
-    """The name under which a compute host holds leases."""
-    return f"compute@{host}"
+def owner_of(host: str, binary: str = services.COMPUTE) -> str:
+    """The name under which a service of a host (by default its compute) holds leases."""
+    return f"{binary.removeprefix('nova-')}@{host}"

@@ -127,6 +127,11 @@ def known(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, str | No
     return dict(connection.execute(statement).all())
 
 
+def ever(connection: sa.Connection, uuids: Sequence[str]) -> set[str]:
+    """Those of them that exist or did."""
+    return set(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.uuid.in_(uuids))))
+
+
 def hosts_of(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, str]:
     """uuid -> host of those that have one."""
     return {uuid: host for uuid, host in known(connection, uuids).items() if host}

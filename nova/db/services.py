@@ -81,9 +81,13 @@ def uuid_of(connection: sa.Connection, host: str, binary: str) -> str:
     return str(uuid)
 
 
-def host_up(connection: sa.Connection, host: str) -> bool:
-    """Is the compute service of the host alive (and not forced down)? False where there is none."""
-    row = connection.execute(sa.select(TABLE).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)).first()
+def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
+    """Is the compute service of the host alive (and not forced down)? False where there is none.
+
+    ``lock``: it stays as it is until the transaction ends.
+    """
+    statement = sa.select(TABLE).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
+    row = connection.execute(statement.with_for_update() if lock else statement).first()
     return row is not None and shown(row, {}, clock.now()).up
 
 
@@ -93,9 +97,7 @@ def still_down(connection: sa.Connection, host: str) -> None:
     Its next sign of life waits for the commit, so that what the host compares its guests with then is what was
     decided without it. Raises ServiceUnavailable.
     """
-    row = connection.execute(sa.select(TABLE).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
-                             .with_for_update()).first()
-    if row is not None and shown(row, {}, clock.now()).up:
+    if host_up(connection, host, lock=True):
         raise exception.ServiceUnavailable(f"Host {host} is back and will be asked again.")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from nova.conductor import fleet
 from nova.conductor.core import Core
+from nova.conductor.run import owner_of
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.db import actions, clock
@@ -31,7 +32,7 @@ class Heartbeat:
 
     def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str],
              load: Sequence[Load] | None = None) -> list[str]:
-        owner = _owner(binary, host)
+        owner = owner_of(host, binary)
 
         def transaction(connection: Any) -> tuple[Service | None, list[str]]:
             until = clock.after(CONF.conductor.lease)
@@ -44,7 +45,7 @@ class Heartbeat:
         return lost
 
     def beat_all(self, ctx: RequestContext, binary: str, running: dict[str, list[str]]) -> list[str]:
-        owners = {action: _owner(binary, host) for host, held in running.items() for action in held}
+        owners = {action: owner_of(host, binary) for host, held in running.items() for action in held}
 
         def transaction(connection: Any) -> tuple[list[Service], list[str]]:
             until = clock.after(CONF.conductor.lease)
@@ -59,7 +60,3 @@ class Heartbeat:
     def _up_again(self, returned: list[Service]) -> None:
         LOG.info("%s on %s is up again", returned[0].binary, ", ".join(service.host for service in returned))
         fleet.publish_services(self.core, [(service, True) for service in returned])
-
-
-def _owner(binary: str, host: str) -> str:
-    return f"{binary.removeprefix('nova-')}@{host}"
