@@ -1,6 +1,6 @@
 """Runs the steps of operations on this host: one operation of an instance at a time, each once.
 
-A doubled or late order is recognised by its attempt. The end of an order is reported until the
+A doubled or late order is recognised by its rank. The end of an order is reported until the
 conductor has it; a refused report means that somebody else decides about the instance now, and
 what this host made for it is removed if it does not belong here.
 """
@@ -32,10 +32,15 @@ LOG = logging.getLogger(__name__)
 
 # A step that begins earlier than this after its order is not told separately: it saves messages.
 _PROGRESS_AFTER = 0.5
-# Orders remembered to recognise doubles.
+# Instances whose newest orders are remembered.
 _REMEMBERED = 10_000
 # How long a hypervisor that does not answer is waited for before the step counts as failed.
 _HYPERVISOR_PATIENCE = 30.0
+
+
+def _rank(order: StepOrder) -> tuple[int, int]:
+    """Of two orders for one instance the newer has the greater rank, in whatever order they arrive."""
+    return order.action.id, order.attempt
 
 
 class Runner:
@@ -51,7 +56,7 @@ class Runner:
         self._pool = pool or concurrent.futures.ThreadPoolExecutor(CONF.compute.threads, thread_name_prefix="orders")
         self._builds = threading.BoundedSemaphore(CONF.max_concurrent_builds or CONF.compute.threads)
         self._mutex = threading.Lock()
-        self._attempts: collections.OrderedDict[str, int] = collections.OrderedDict()
+        self._newest: collections.OrderedDict[str, tuple[int, int]] = collections.OrderedDict()  # by instance
         self._running: dict[str, int] = {}
         self._queues: dict[str, collections.deque[tuple[context.RequestContext, StepOrder]]] = {}
         self._stopping = threading.Event()
@@ -63,12 +68,12 @@ class Runner:
         with self._mutex:
             if self._stopping.is_set():
                 return  # it is ours still: we ask for it when we are back
-            if self._attempts.get(order.action.uuid, 0) >= order.attempt:
-                return  # doubled, or overtaken by a newer attempt
-            self._attempts[order.action.uuid] = order.attempt
-            self._attempts.move_to_end(order.action.uuid)
-            while len(self._attempts) > self._remembered:
-                self._attempts.popitem(last=False)
+            if self._newest.get(uuid, (0, 0)) >= _rank(order):
+                return  # doubled, or overtaken by a newer attempt or a delete that came in between
+            self._newest[uuid] = _rank(order)
+            self._newest.move_to_end(uuid)
+            while len(self._newest) > self._remembered:
+                self._newest.popitem(last=False)
             self._running[order.action.uuid] = order.attempt
             queue = self._queues.get(uuid)
             if queue is not None:
@@ -77,6 +82,10 @@ class Runner:
             self._queues[uuid] = collections.deque([(ctx, order)])
             # Under the lock, so that stop() finds the pool at rest.
             self._pool.submit(self._drain, uuid)
+
+    def _overtaken(self, order: StepOrder) -> bool:
+        """Whether this host has a newer order for the instance, or had one."""
+        return self._newest.get(order.instance.uuid, (0, 0)) > _rank(order)
 
     def running(self) -> list[str]:
         """The actions whose steps this host holds (the heartbeat renews their leases)."""
@@ -187,17 +196,17 @@ class Runner:
                 LOG.warning("[instance: %s] The end of %s could not be reported: %s", order.instance.uuid,
                             order.step, error)
             with self._mutex:
-                if self._attempts.get(order.action.uuid, 0) > order.attempt:
-                    return  # a newer attempt of the same action will report
+                if self._overtaken(order):
+                    return  # the newer order will report
             if self._stopping.wait(wait):
                 return
             wait = min(wait * 2, 10.0)
 
     def _clear_stray(self, ctx: context.RequestContext, order: StepOrder) -> None:
-        """Remove the guest of an order that came too late, or tell how it left it, unless another order has the say."""
+        """Remove the guest of an order that came too late, or tell how it left it, unless a newer order has the say."""
         uuid = order.instance.uuid
         with self._mutex:
-            if self._queues.get(uuid) or self._attempts.get(order.action.uuid, 0) > order.attempt:
+            if self._overtaken(order):
                 return
         try:
             if self._guests.known(ctx, [uuid]).get(uuid) != self.machine.name:

@@ -37,7 +37,7 @@ def start(engine: Engine, ctx: context.RequestContext, uuid: str, name: str, req
         action = engine.new_action(ctx, operation, instance, operation.new_data(instance, request))
         if instance.action_uuid:
             preemption.supersede(connection, instance.action_uuid)
-        actions.insert(connection, [action])
+        actions.follow(connection, action)
         changes = {"action_uuid": action.uuid, "task_state": operation.task_state}
         instances.update(connection, uuid, changes)
         instance.action_uuid, instance.task_state = action.uuid, operation.task_state

@@ -24,7 +24,14 @@ _UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"), TABLE.c.a
 
 
 def insert(connection: sa.Connection, actions: Sequence[Action]) -> None:
+    """Journal the first actions of new instances: all of them at once, so that they do not learn their ids."""
     connection.execute(sa.insert(TABLE), [rows.values_of(TABLE, action) for action in actions])
+
+
+def follow(connection: sa.Connection, action: Action) -> None:
+    """Journal an action of an instance that is locked: its id is greater than those of all earlier ones."""
+    done = connection.execute(sa.insert(TABLE), rows.values_of(TABLE, action))
+    action.id = done.inserted_primary_key[0]  # type: ignore[index] # which a single insert always has
 
 
 def get(connection: sa.Connection, uuid: str) -> Action | None:

@@ -27,7 +27,8 @@ class Action(Object, kw_only=True):
     the action (fencing: reports of an older attempt are refused); ``owner`` is the service that
     runs the step and ``lease_until`` when it counts as lost; ``outcome`` is None while it runs,
     then ``success``, ``error`` or ``superseded`` (a delete came in between).
-    ``undoing`` is set while compensations run backwards.
+    ``undoing`` is set while compensations run backwards. ``id`` grows from one action of an instance to
+    the next; it is 0 until the first one is read from the journal.
     """
 
     id: int = 0

@@ -184,11 +184,19 @@ class Machine(RuleBasedStateMachine):
                     uuid=uuid, host=host, hypervisor_hostname=host, hypervisor_type="fake", hypervisor_version=1,
                     provider=Provider(uuid=uuid, name=host, inventories={
                         # Room for three servers on each host: claims do get lost.
-                        "VCPU": Inventory(total=3), "MEMORY_MB": Inventory(total=300)}))])
+                        "VCPU": Inventory(total=3), "MEMORY_MB": Inventory(total=300),
+                        "DISK_GB": Inventory(total=3)}))])
 
         self.world.db.write(fill)
 
     def teardown(self):
+        try:
+            if self.uuids:
+                self.calm_down()
+        finally:
+            self.close()
+
+    def close(self):
         CONF.clear_override("lease", group="conductor")
         self.world.db.close()
         self.directory.cleanup()
@@ -243,6 +251,8 @@ class Machine(RuleBasedStateMachine):
     @rule(host=st.sampled_from(HOSTS))
     def restart_host(self, host):
         self.seen[host].clear()
+        self.clear_strangers(host)
+        self.compare(host)
         for order in self.engine.resume(CTX, host):
             self.world.orders.append((host, order))
 
@@ -257,8 +267,6 @@ class Machine(RuleBasedStateMachine):
         for host in sorted(self.down):
             self.mark(host, forced_down=False)
             self.down.discard(host)
-            self.clear_strangers(host)
-            self.compare(host)
             self.restart_host(host)
 
     def mark(self, host, forced_down):
@@ -271,9 +279,10 @@ class Machine(RuleBasedStateMachine):
 
     # --- a host, as nova.compute.runner has it ---------------------------------------------------
     def execute(self, host, order, fails):
-        if self.seen[host].get(order.action.uuid, 0) >= order.attempt:
+        rank = (order.action.id, order.attempt)
+        if self.seen[host].get(order.instance.uuid, (0, 0)) >= rank:
             return
-        self.seen[host][order.action.uuid] = order.attempt
+        self.seen[host][order.instance.uuid] = rank
         operation = REGISTRY[order.action.operation](order.instance, journal(order.action).data)
         where = StepContext(self.hosts[host], order.instance)
         report = StepReport(action_uuid=order.action.uuid, step=order.step, attempt=order.attempt, undo=order.undo,
@@ -295,7 +304,7 @@ class Machine(RuleBasedStateMachine):
         try:
             self.engine.step_done(CTX, report)
         except exception.StaleReport:
-            if self.seen[host].get(order.action.uuid, 0) > order.attempt:
+            if self.seen[host].get(order.instance.uuid, (0, 0)) > (order.action.id, order.attempt):
                 return
             known = self.world.db.read(lambda connection: instances.known(connection, [order.instance.uuid]))
             if known.get(order.instance.uuid) != host:
@@ -341,11 +350,12 @@ class Machine(RuleBasedStateMachine):
             self.engine.recover(CTX)
         assert not self.world.db.read(audit.unfinished)
         assert not self.world.db.read(audit.open_events)
-        for host in HOSTS:
-            self.clear_strangers(host)
         where = {}
         for host, guests in self.hosts.items():
+            known = self.world.db.read(lambda connection, guests=guests: instances.known(
+                connection, list(guests.power) or ["none"]))
             for uuid in guests.power:
+                assert known.get(uuid) == host, f"{uuid} runs on {host} and belongs to {known.get(uuid)}"
                 assert uuid not in where, f"{uuid} runs on {where[uuid]} and {host}"
                 where[uuid] = host
         for uuid in self.uuids:
@@ -363,3 +373,19 @@ Machine.TestCase.settings = settings(
     max_examples=int(os.environ.get("NOVA_EXAMPLES", "15")), stateful_step_count=40, deadline=None,
     suppress_health_check=list(HealthCheck))
 TestEngine = Machine.TestCase
+
+
+def test_a_build_that_comes_after_the_delete_that_came_in_between_leaves_no_guest():
+    """The host has destroyed already, and its report of that is under way, when the order to build arrives."""
+    machine = Machine()
+    try:
+        machine.furnish(0)
+        machine.boot(1, twice=False)
+        machine.operate(0, "delete")
+        assert [order.action.operation for _host, order in machine.world.orders] == ["build", "delete"]
+        machine.deliver_order(1, twice=False, fails=0.0)
+        machine.deliver_order(0, twice=False, fails=0.0)
+        if len(machine.reports) > 1:
+            machine.deliver_report(1, twice=False)
+    finally:
+        machine.teardown()
