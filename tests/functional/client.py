@@ -23,6 +23,15 @@ class Failed(Exception):
         super().__init__(f"{response.request.method} {response.url}: {self.code} {self.message}")
 
 
+def wait_for(what, seconds=15, reason=""):
+    """What ``what`` answers, once that is true; fails after ``seconds``."""
+    end = time.monotonic() + seconds
+    while not (value := what()):
+        assert time.monotonic() < end, reason or what
+        time.sleep(0.02)
+    return value
+
+
 class Client:
     """One user of one project; ``version`` is the microversion of all requests unless a call says otherwise."""
 

@@ -8,17 +8,9 @@ import pytest
 from nova.compute.service import ComputeService
 from nova.objects import states
 from nova.scheduler.service import SchedulerService
-from tests.functional.client import Failed
+from tests.functional.client import Failed, wait_for
 
 SECOND = "second"
-
-
-def wait_for(what, seconds=15, reason=""):
-    end = time.monotonic() + seconds
-    while not (value := what()):
-        assert time.monotonic() < end, reason or what
-        time.sleep(0.02)
-    return value
 
 
 def newest_action(admin, uuid, name, version="2.96"):

