@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import json
 import random
 import sqlite3
 import threading
 import time
-import uuid as uuidlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,13 +19,12 @@ import amqp
 import sqlalchemy as sa
 
 from nova.db import models
-from tests.crash import clockwork
+from tests.crash import clockwork, relay
 from tests.crash.storm import Fault, Plan
 from tests.integration.cluster import Cluster
 from tests.integration.databases import Server
 from tests.integration.rabbit import Rabbit
 
-_EXCHANGE = "openstack"
 # Rows that operations of different servers share; transactions that lock them in another order may deadlock.
 _SHARED = (models.inventories, models.compute_nodes, models.quota_usages)
 
@@ -129,24 +126,21 @@ class Messages:
     """Comes between the exchange and a service's queue, as a bad network would."""
 
     def __init__(self, transport_url: str) -> None:
-        url = sa.make_url(transport_url)
-        self._where: dict[str, Any] = {
-            "host": f"{url.host}:{url.port}", "userid": url.username, "password": url.password,
-            "virtual_host": url.database, "connect_timeout": 5, "read_timeout": 30, "write_timeout": 30}
+        self._url = transport_url
 
     def lose(self, queue: str, seconds: float) -> int:
         """Purge the queue and all that is on its way to it for up to a second; answers how many messages got lost."""
-        with amqp.Connection(**self._where) as connection:
+        with relay.connect(self._url) as connection:
             channel = connection.channel()
             lost = int(channel.queue_purge(queue))
             try:
                 return lost + len(list(self._taken(channel, queue, min(seconds, 1.0), instead=True)))
             finally:
-                channel.queue_bind(queue, _EXCHANGE, queue)
+                channel.queue_bind(queue, relay.EXCHANGE, queue)
 
     def double(self, queue: str, seconds: float) -> int:
         """Deliver every message of the next ``seconds`` a second time, later and in another order."""
-        with amqp.Connection(**self._where) as connection:
+        with relay.connect(self._url) as connection:
             channel = connection.channel()
             copies = list(self._taken(channel, queue, seconds))
             self._deliver(channel, queue, copies, copies=True)
@@ -154,12 +148,12 @@ class Messages:
 
     def shuffle(self, queue: str, seconds: float) -> int:
         """Hold the messages of the next ``seconds`` back, then deliver them in another order, some of them twice."""
-        with amqp.Connection(**self._where) as connection:
+        with relay.connect(self._url) as connection:
             channel = connection.channel()
             try:
                 held = list(self._taken(channel, queue, min(seconds, 1.5), instead=True))
             finally:
-                channel.queue_bind(queue, _EXCHANGE, queue)
+                channel.queue_bind(queue, relay.EXCHANGE, queue)
             self._deliver(channel, queue, held)
             self._deliver(channel, queue, held[::2], copies=True)
             return len(held)
@@ -167,29 +161,19 @@ class Messages:
     def _taken(self, channel: Any, queue: str, seconds: float, instead: bool = False) -> Iterator[Any]:
         """Messages that go to the queue within ``seconds``; ``instead``: they do not get there."""
         own = channel.queue_declare("", exclusive=True).queue
-        channel.queue_bind(own, _EXCHANGE, queue)
+        channel.queue_bind(own, relay.EXCHANGE, queue)
         if instead:
-            channel.queue_unbind(queue, _EXCHANGE, queue)
+            channel.queue_unbind(queue, relay.EXCHANGE, queue)
         time.sleep(seconds)
         if instead:
-            channel.queue_bind(queue, _EXCHANGE, queue)
-        channel.queue_unbind(own, _EXCHANGE, queue)
+            channel.queue_bind(queue, relay.EXCHANGE, queue)
+        channel.queue_unbind(own, relay.EXCHANGE, queue)
         while (message := channel.basic_get(own, no_ack=True)) is not None:
             yield message
 
     def _deliver(self, channel: Any, queue: str, messages: list[Any], copies: bool = False) -> None:
         for message in random.sample(messages, len(messages)):
-            body = message.body if isinstance(message.body, str) else message.body.decode()
-            properties = dict(message.properties)
-            channel.basic_publish(amqp.Message(_renamed(body) if copies else body, **properties), routing_key=queue)
-
-
-def _renamed(body: str) -> str:
-    """The same message under another id: oslo.messaging's own memory of doubles shall not help."""
-    outer = json.loads(body)
-    inner = json.loads(outer["oslo.message"])
-    inner["_unique_id"] = uuidlib.uuid4().hex
-    return json.dumps({**outer, "oslo.message": json.dumps(inner)})
+            relay.deliver(channel, queue, message, copy=copies)
 
 
 # --- the database --------------------------------------------------------------------------------------------

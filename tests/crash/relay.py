@@ -15,7 +15,7 @@ from typing import Any, Self
 import amqp
 import sqlalchemy as sa
 
-_EXCHANGE = "openstack"
+EXCHANGE = "openstack"
 # Seconds after which each delivery of a message comes: () is lost, (0,) as sent, (0, 1) doubled.
 Treat = Callable[[random.Random], Sequence[float]]
 
@@ -50,8 +50,8 @@ class Relay:
         self._channel = self._connection.channel()
         self._own = {queue: self._channel.queue_declare("", exclusive=True).queue for queue in self._queues}
         for queue, own in self._own.items():
-            self._channel.queue_bind(own, _EXCHANGE, queue)
-            self._channel.queue_unbind(queue, _EXCHANGE, queue)
+            self._channel.queue_bind(own, EXCHANGE, queue)
+            self._channel.queue_unbind(queue, EXCHANGE, queue)
         self._thread.start()
         return self
 
@@ -60,8 +60,8 @@ class Relay:
         self._thread.join(30)
         assert not self._thread.is_alive()
         for queue, own in self._own.items():
-            self._channel.queue_bind(queue, _EXCHANGE, queue)
-            self._channel.queue_unbind(own, _EXCHANGE, queue)
+            self._channel.queue_bind(queue, EXCHANGE, queue)
+            self._channel.queue_unbind(own, EXCHANGE, queue)
         self._take()
         self._deliver(upto=float("inf"))
         self._connection.close()
@@ -81,9 +81,15 @@ class Relay:
     def _deliver(self, upto: float) -> None:
         while self._late and self._late[0][0] <= upto:
             _when, _number, queue, message = heapq.heappop(self._late)
-            body = message.body if isinstance(message.body, str) else message.body.decode()
-            self._channel.basic_publish(amqp.Message(_another(body), **dict(message.properties)), routing_key=queue)
+            deliver(self._channel, queue, message)
             self.delivered += 1
+
+
+def deliver(channel: amqp.Channel, queue: str, message: Any, copy: bool = True) -> None:
+    """Send a message that was taken from its way to the queue; as another one if it is a ``copy``."""
+    body = message.body if isinstance(message.body, str) else message.body.decode()
+    channel.basic_publish(amqp.Message(_another(body) if copy else body, **dict(message.properties)),
+                          routing_key=queue)
 
 
 def _another(body: str) -> str:

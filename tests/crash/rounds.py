@@ -48,8 +48,7 @@ def nova(cluster: Cluster, points: Points) -> Iterator[Cluster]:
     for name, process in cluster.processes.items():
         if process.running():
             cluster.thaw(name)
-    cluster.start_missing()
-    cluster.wait_ready()
+    cluster.restore()
 
 
 @pytest.fixture(scope="module")

@@ -39,9 +39,7 @@ def nova(cluster: Cluster) -> Iterator[Cluster]:
     yield cluster
     for name in cluster.processes:
         clockwork.jump(cluster, name, 0)
-    cluster.start_missing()
-    cluster.wait_ready()
-    cluster.delete_all()
+    cluster.restore(60.0)
     cluster.audit()
 
 

@@ -47,9 +47,7 @@ def cluster(rabbitmq: Rabbit, proxy: Proxy, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def nova(cluster: Cluster) -> Iterator[Cluster]:
     yield cluster
-    cluster.start_missing()
-    cluster.wait_ready()
-    cluster.delete_all(invariants.BOUND)
+    cluster.restore(invariants.BOUND)
     cluster.audit()
 
 

@@ -43,9 +43,7 @@ def cluster(transport_url: str, new_database: Callable[[], str | None],
 @pytest.fixture
 def nova(cluster: Cluster) -> Iterator[Cluster]:
     yield cluster
-    cluster.start_missing()
-    cluster.wait_ready()
-    cluster.delete_all(invariants.BOUND)
+    cluster.restore(invariants.BOUND)
 
 
 def ask(nova: Cluster, method: str, path: str, body: object = None) -> requests.Response | None:

@@ -66,8 +66,7 @@ def test_a_storm_leaves_nothing_undone(nova: Cluster, plan: Plan, rabbitmq: Rabb
     storm = Storm(nova, plan)
     try:
         rage(storm, Chaos(nova, rabbitmq, transport_url, server, storm.note))
-        nova.start_missing()
-        nova.wait_ready()
+        nova.restore()
         accepted, deleted = storm.settle()
         storm.note(f"all holds after {invariants.check(nova, accepted, deleted=deleted):.1f} s")
         assert not storm.violations, "\n".join(storm.violations)

@@ -231,6 +231,13 @@ class Cluster:
             self.api.delete(f"/servers/{uuid}")
         self.api.wait_gone(ids, timeout)
 
+    def restore(self, timeout: float | None = None) -> None:
+        """All services run and are known; with a ``timeout`` there is no server any more, either."""
+        self.start_missing()
+        self.wait_ready()
+        if timeout is not None:
+            self.delete_all(timeout)
+
     def logs(self) -> list[tuple[str, str]]:
         """(title, end of the log) of every process."""
         return [(f"log of {name}", process.tail()) for name, process in self.processes.items()]

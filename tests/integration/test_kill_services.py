@@ -33,9 +33,7 @@ def cluster(rabbitmq: Rabbit, postgresql: Server) -> Iterator[Cluster]:  # noqa:
 def nova(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster; whatever the test killed must take up work again, and deleting everything leaves nothing."""
     yield cluster
-    cluster.start_missing()
-    cluster.wait_ready()
-    cluster.delete_all(_SETTLE)
+    cluster.restore(_SETTLE)
     cluster.audit()
 
 

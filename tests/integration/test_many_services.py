@@ -77,9 +77,7 @@ def nova(cluster: ManyCluster) -> Iterator[ManyCluster]:
     """The cluster; the test leaves it as it found it, and nobody has complained."""
     ends = {name: process.log.stat().st_size for name, process in cluster.processes.items()}
     yield cluster
-    cluster.start_missing()
-    cluster.wait_ready()
-    cluster.delete_all(_SETTLE)
+    cluster.restore(_SETTLE)
     cluster.audit()
     said = {name: process.log.read_bytes()[ends[name]:].decode() for name, process in cluster.processes.items()}
     assert {name: text for name, text in said.items() if "Traceback" in text} == {}

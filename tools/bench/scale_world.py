@@ -21,6 +21,7 @@ from tests.integration.rabbit import Rabbit, start_rabbitmq
 from tools.bench import cpu
 from tools.bench.counters import Broker, Counters, Database
 from tools.bench.load import Connection, Unexpected
+from tools.bench.world import broker_settings, intervals, memory_gb
 
 CONDUCTORS = 2
 _HEADERS = {"X-Auth-Token": f"scale:{'5' * 32}", "X-Roles": "admin", "OpenStack-API-Version": "compute 2.104"}
@@ -159,19 +160,15 @@ def selects(text: str) -> dict[int, list[float]]:
 def start(fleet: dict[str, Any], network: str | None) -> Iterator[World]:
     """Broker, database, conductors and API; scheduler and compute are there to be started. Gone at the end."""
     port = free_port()
-    metrics = f"prometheus.tcp.ip = 127.0.0.1\nprometheus.tcp.port = {port}\n" \
-              "management_agent.disable_metrics_collector = true\ncollect_statistics_interval = 60000\n"
+    options = intervals()
+    options["conductor"]["workers"] = 1
     with contextlib.ExitStack() as stack:
-        rabbit = stack.enter_context(start_rabbitmq(("rabbitmq_prometheus",), metrics))
+        rabbit = stack.enter_context(start_rabbitmq(("rabbitmq_prometheus",), broker_settings(port)))
         server = stack.enter_context(databases.start_postgresql(
             "-c", "shared_preload_libraries=pg_stat_statements", "-c", "pg_stat_statements.max=10000",
             "-c", "fsync=on", "-c", "shared_buffers=512MB", "-c", "max_wal_size=2GB"))
         url = server.new_database()
-        cluster = Cluster(rabbit.new_vhost(), url, conductors=CONDUCTORS, schedulers=1, computes=1, options={
-            # Production's intervals: what idling costs is measured, too.
-            "DEFAULT": {"report_interval": 10, "service_down_time": 60, "rpc_response_timeout": 60},
-            "conductor": {"workers": 1, "lease": 30, "recovery_interval": 5},
-            "scheduler": {"refresh_interval": 60}})
+        cluster = Cluster(rabbit.new_vhost(), url, conductors=CONDUCTORS, schedulers=1, computes=1, options=options)
         stack.callback(cluster._clear)
         path = pathlib.Path(cluster.directory) / "fleet.yaml"
         path.write_text(yaml.safe_dump(fleet, sort_keys=False))
@@ -234,4 +231,4 @@ def _post(connection: Connection, path: str, body: Any) -> Any:
 
 
 def machine() -> str:
-    return f"{os.cpu_count()} cores, {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1024**3:.0f} GiB"
+    return f"{os.cpu_count()} cores, {memory_gb():.0f} GiB"
