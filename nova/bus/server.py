@@ -49,8 +49,17 @@ def stop_taking(server: messaging.RPCServer) -> None:
     server.stop()
     # While the connection is closed messages still come in. oslo.messaging would acknowledge them and let them fall;
     # not acknowledged, they go to the others.
-    for consumer in server.listener._poll_style_listener.conn._consumers:
+    driver = server.listener._poll_style_listener.conn.connection
+    for consumer in driver._consumers:
         consumer.callback = _leave
+    try:
+        driver.close()
+    except Exception as error:
+        # The broker is away, or tells that a consumer has gone before it confirms that its queue is deleted.
+        # oslo.messaging would leave the connection open, and the broker would go on sending here what nobody takes.
+        LOG.info("The connection is dropped, not closed: %s", error)
+        driver.connection.collect()
+        driver.connection = None
     server.listener.cleanup()
 
 

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import amqp
 import oslo_messaging as messaging
 import pytest
 from oslo_config import cfg
 
-from nova import bus, context
+from nova import bus, context, exception
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
@@ -84,6 +85,48 @@ def test_what_a_stopping_server_has_begun_is_answered_and_the_rest_goes_to_the_o
         assert slow.result(10) == "first"
     servers["first"].wait()
     assert (clerks["first"].notes, len(clerks["second"].notes)) == ([], 20)
+
+
+def test_a_connection_that_does_not_close_in_order_is_dropped_and_what_was_begun_goes_on(
+        transport: messaging.RPCTransport, desks: tuple[dict[str, Clerk], dict[str, Any]]) -> None:
+    """The broker may tell that the consumer of a deleted queue has gone before it confirms that it deleted it."""
+    clerks, servers = desks
+    client = bus.client(transport, Desk)
+
+    def tells_first() -> None:
+        raise amqp.exceptions.ConsumerCancelled("1", (60, 30))
+
+    for consumer in servers["first"].listener._poll_style_listener.conn._consumers:
+        consumer.queue.delete = tells_first
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(lambda: bus.at(client, "first").ask(CTX, slow=True))
+        assert clerks["first"].busy.wait(10), slow.exception(1)
+        bus.stop_taking(servers["first"])
+        assert {client.ask(CTX) for _number in range(20)} == {"second"}
+        clerks["first"].let_go.set()
+        assert slow.result(10) == "first"
+    servers["first"].wait()
+
+
+def test_a_server_that_stops_while_the_broker_is_away_finishes_what_it_has_begun(
+        rabbitmq: Rabbit, transport: messaging.RPCTransport) -> None:
+    clerk, client = Clerk("only"), bus.client(transport, Desk)
+    server = bus.serve(transport, "desk", "only", [(Desk, clerk)])
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(lambda: client.ask(CTX, slow=True))
+        assert clerk.busy.wait(10)
+        rabbitmq.kill()
+        try:
+            started = time.monotonic()
+            bus.stop_taking(server)
+            assert time.monotonic() - started < 20
+            ended = pool.submit(server.wait)
+            assert not ended.done(), "it did not wait for what it has begun"
+        finally:
+            clerk.let_go.set()
+            rabbitmq.start()
+        ended.result(60)
+        assert asked.exception(60) is None or isinstance(asked.exception(), exception.ServiceUnavailable)
 
 
 def test_no_message_is_lost_when_servers_come_and_go(transport: messaging.RPCTransport) -> None:
