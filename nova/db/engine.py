@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import random
-import sqlite3
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from oslo_context import context
@@ -21,6 +20,9 @@ from oslo_db.sqlalchemy import exc_filters
 
 from nova import exception, metrics
 from nova.db import regexp
+
+if TYPE_CHECKING:
+    import sqlite3
 
 LOG = logging.getLogger(__name__)
 
@@ -163,6 +165,8 @@ def _sqlite_connect(connection: sqlite3.Connection, _record: Any) -> None:
 
 def _use_wal(cursor: sqlite3.Cursor) -> None:
     """The first connections to a new file may disturb each other; SQLite does not wait in this case."""
+    import sqlite3  # which others do without
+
     deadline = time.monotonic() + 30
     while True:
         try:
