@@ -1,4 +1,4 @@
-"""Lists of servers: filters, order and pages (facts/errors.md section 6)."""
+"""Lists of servers: filters, order and pages."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class InstanceChanges(Object, kw_only=True):
 class ServerQuery(Object, kw_only=True):
     """A page of servers. ``filters`` values: a string, a list of strings (any of), a bool or None.
 
-    Exact filters and regular expressions as facts/errors.md section 6 lists them; times are
+    Exact filters and regular expressions as the API names them; times are
     ISO 8601 strings in UTC. ``project_id`` None lists every project.
     """
 

@@ -1,4 +1,4 @@
-"""Instance states and how the API shows them (facts/states.md, sections 1 and 2)."""
+"""Instance states and how the API shows them."""
 
 from __future__ import annotations
 

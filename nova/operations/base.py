@@ -66,7 +66,7 @@ def step(place: str, *, undo: str | None = None, event: str | None = None, task_
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """When an operation may start (facts/states.md sections 3 and 4). None: any state."""
+    """When an operation may start. None: any state."""
 
     label: str
     vm_states: frozenset[str] | None = None

@@ -1,4 +1,4 @@
-"""The host name that a server gets from its display name (facts/errors.md section 9)."""
+"""The host name that a server gets from its display name."""
 
 from __future__ import annotations
 

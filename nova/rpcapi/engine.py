@@ -87,7 +87,7 @@ class Guests(Interface):
     def power_states(self, ctx: RequestContext, host: str, guests: list[GuestStatus]) -> None:
         """Power states that changed on the host, seen by events or by the periodic sync.
 
-        The rows follow, or an operation puts the guest right (facts/states.md section 8).
+        The rows follow, or an operation puts the guest right.
         """
 
     @call

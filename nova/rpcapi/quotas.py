@@ -9,7 +9,7 @@ from nova.rpcapi import CONDUCTOR
 
 
 class Quotas(Interface):
-    """Resource names as in quota sets; -1 is unlimited (facts/errors.md section 7)."""
+    """Resource names as in quota sets; -1 is unlimited."""
 
     topic = CONDUCTOR
     namespace = "quotas"

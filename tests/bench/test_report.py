@@ -90,3 +90,32 @@ def test_a_part_that_does_not_exist_is_refused(capsys):
     with pytest.raises(SystemExit):
         parse(["--only", "boots,nonsense"])
     assert "no such part: nonsense" in capsys.readouterr().err
+
+
+def test_what_has_no_target_is_shown_by_clients_operation_read_hosts_and_servers():
+    text = report.details({
+        "boots": {"20": {"boots_per_s": 55.5, "post_p99_ms": 400.0}}, "messages_per_stop": 5.0, "flavors_ms": 6.5,
+        "select_1_of_10_ms": 0.2, "growth": [{"servers": 20_000, "get_server_ms": 4.25}]})
+    rows = {row[0]: row[1:] for row in (line.split() for line in text.splitlines()) if row}
+    assert rows["20"][0] == "55.5"
+    assert "400" in rows["20"]
+    assert rows["stop"] == ["5", "-", "-"]
+    assert rows["flavors"][0] == "6.5"
+    assert rows["10"] == ["0.2", "-"]
+    assert "4.25" in rows["20000"]
+    assert "get_server" not in rows
+
+
+def test_nothing_measured_is_nothing_shown():
+    assert report.details({}) == ""
+
+
+def test_a_comparison_with_something_else_is_refused_before_anything_is_measured(tmp_path, capsys):
+    from tools.bench.__main__ import parse
+
+    other = tmp_path / "other.json"
+    other.write_text("[]")
+    for path in (str(other), str(tmp_path / "missing.json")):
+        with pytest.raises(SystemExit):
+            parse(["--compare", path])
+        assert path in capsys.readouterr().err

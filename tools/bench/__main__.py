@@ -30,17 +30,26 @@ def main(argv: list[str] | None = None) -> int:
 
     results: dict[str, Any] = {}
     failure = _measure_safely(options, QUICK if options.quick else FULL, results)
+    print(f"\n{report.details(results)}\n\n{report.table(results)}")
+    if options.compare:
+        print(f"\n{report.compare(options.compare, results)}")
     if options.json:
         report.save(results, options.json)
     if options.plot and results.get("growth"):
-        from tools.bench import plot
-        plot.save(results["growth"], options.plot)
-    print(f"\n{report.table(results)}")
-    if options.compare:
-        print(f"\n{report.compare(report.load(options.compare), results)}")
+        _plot(results["growth"], options.plot)
     if failure:
         print(f"\nEnded early: {failure}", file=sys.stderr)
     return 1 if failure else 0
+
+
+def _plot(points: list[dict[str, Any]], path: str) -> None:
+    try:
+        from tools.bench import plot
+        plot.save(points, path)
+    except ImportError as error:
+        print(f"\nNo picture of growth: {error}. It needs the extra 'bench'.")
+    else:
+        print(f"\nHow costs grow: {path}")
 
 
 def _prepare() -> None:
@@ -129,14 +138,23 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--networks", choices=["none", "auto"], default="none", help="of the servers")
     parser.add_argument("--no-fsync", action="store_true", help="the database does not wait for its disk")
     parser.add_argument("--json", metavar="FILE", help="write all numbers there")
-    parser.add_argument("--plot", metavar="FILE", help="write a picture (PNG) of how costs grow there")
-    parser.add_argument("--compare", metavar="OLD.json", help="print the ratios to an earlier --json")
+    parser.add_argument("--plot", metavar="FILE", default="bench-growth.png",
+                        help="where to write a picture (PNG) of how costs grow; default: %(default)s; '': nowhere")
+    parser.add_argument("--compare", metavar="OLD.json", type=_earlier, help="print the ratios to an earlier --json")
     options = parser.parse_args(argv)
     options.only = options.only.split(",")
     unknown = set(options.only) - set(PARTS)
     if unknown:
         parser.error(f"--only: no such part: {', '.join(sorted(unknown))}")
     return options
+
+
+def _earlier(path: str) -> dict[str, Any]:
+    from tools.bench import report
+    try:
+        return report.load(path)
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{path}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 # Left out of a comparison: what other numbers contain, and what says how the measuring went.
@@ -84,6 +84,43 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+# (heading, key) of the columns of what has no target; times in ms.
+_Columns = Sequence[tuple[str, str]]
+_BY_CLIENTS: _Columns = (
+    ("boots/s", "boots_per_s"), ("deletes/s", "deletes_per_s"), ("CPU/boot", "cpu_ms_per_boot"),
+    ("CPU/delete", "cpu_ms_per_delete"), ("POST p50", "post_p50_ms"), ("p99", "post_p99_ms"),
+    ("ACTIVE p50", "active_p50_ms"), ("p99", "active_p99_ms"), ("gone p50", "gone_p50_ms"), ("p99", "gone_p99_ms"))
+_BY_SERVERS: _Columns = (
+    ("boots/s", "boots_per_s"), ("CPU/boot", "cpu_ms_per_boot"), ("POST p50", "post_p50_ms"),
+    ("GET", "get_server_ms"), ("list 1000", "list_1000_ms"))
+_BY_OPERATION: _Columns = (
+    ("messages", "messages_per_{}"), ("statements", "statements_per_{}"), ("transactions", "transactions_per_{}"))
+_BY_READ: _Columns = (("alone", "{}_ms"), ("p99", "{}_p99_ms"), ("/s at 8", "{}_rps"), ("CPU", "{}_cpu_ms"))
+_BY_HOSTS: _Columns = (("select 1", "select_1_of_{}_ms"), ("select 1000", "select_1000_on_{}_ms"))
+
+
+def details(results: dict[str, Any]) -> str:
+    """What the table of targets leaves out: by clients, by operation, by read, by hosts, by servers."""
+    blocks = [
+        _block("clients", _BY_CLIENTS, results.get("boots", {})),
+        _block("one", _BY_OPERATION, dict.fromkeys(("boot", "stop", "delete"), results)),
+        _block("read", _BY_READ, dict.fromkeys(("get_server", "list_1000", "flavors"), results)),
+        _block("hosts", _BY_HOSTS, dict.fromkeys((10, 1000, 10000), results)),
+        _block("servers", _BY_SERVERS, {point["servers"]: point for point in results.get("growth", [])}),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _block(title: str, columns: _Columns, rows: Mapping[Any, dict[str, Any]]) -> str:
+    """A line for each row of which anything was measured; "" if that is none."""
+    lines = []
+    for name, values in rows.items():
+        row = [values.get(key.format(name)) for _heading, key in columns]
+        if any(value is not None for value in row):
+            lines.append(f"{name!s:10}" + "".join(f"{'-' if one is None else f'{one:.4g}':>12}" for one in row))
+    return "\n".join([f"{title:10}" + "".join(f"{heading:>12}" for heading, _key in columns), *lines]) if lines else ""
+
+
 def save(results: dict[str, Any], path: str) -> None:
     with open(path, "w") as file:
         json.dump(results, file, indent=1, sort_keys=True)
@@ -93,7 +130,8 @@ def save(results: dict[str, Any], path: str) -> None:
 def load(path: str) -> dict[str, Any]:
     with open(path) as file:
         loaded = json.load(file)
-    assert isinstance(loaded, dict), f"{path} was not written by --json"
+    if not isinstance(loaded, dict):
+        raise ValueError("it was not written by --json")
     return loaded
 
 

@@ -1,4 +1,4 @@
-"""How a server is shown: facts/microversions.md section 2 as one table."""
+"""How a server is shown, by microversion, as one table."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _AS_THE_GUEST = {states.RUNNING: states.ACTIVE, states.SHUTDOWN: states.STOPPED,
 
 
 def remedy(vm_state: str, power_state: int) -> str | None:
-    """The operation that puts a guest right that is not as its server says (facts/states.md section 8)."""
+    """The operation that puts a guest right that is not as its server says."""
     if vm_state == states.ACTIVE and power_state in _GONE:
         return "stop"
     if vm_state == states.STOPPED and power_state in _ON:
