@@ -7,16 +7,20 @@ encoded by msgspec from the declared types, so a wrong type is refused at the bo
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import inspect
+import threading
 import typing
+import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
 Kind = Literal["call", "cast", "fanout"]
+C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -86,14 +90,46 @@ class Interface:
     def methods(cls) -> dict[str, Method]:
         """The declared methods; compiled once per class, at first use."""
         compiled: dict[str, Method] | None = cls.__dict__.get("_methods")
-        if compiled is None:
-            compiled = {
-                name: _compile(cls, name, function)
-                for name, function in list(vars(cls).items())  # another thread may be setting _methods
-                if hasattr(function, "__bus__")
-            }
-            cls._methods = compiled  # type: ignore[attr-defined]
-        return compiled
+        return compiled if compiled is not None else cls._compiled()
+
+    @classmethod
+    def _compiled(cls) -> dict[str, Method]:
+        with _COMPILING:
+            compiled: dict[str, Method] | None = cls.__dict__.get("_methods")
+            if compiled is None:
+                compiled = {name: _compile(cls, name, function) for name, function in vars(cls).items()
+                            if hasattr(function, "__bus__")}
+                cls._methods = compiled  # type: ignore[attr-defined]
+            return compiled
+
+
+_COMPILING = threading.RLock()
+
+
+def prepare() -> None:
+    """Let msgspec look at every struct and interface that is imported, while there is one thread only.
+
+    It does so at the first use of each, and (0.22) publishes what it has found so far before it is complete: a second
+    thread that comes meanwhile reads a null pointer, and the process dies of it. Every process that decodes in
+    threads calls this before they start, and again when it has imported more.
+    """
+    with _COMPILING:
+        for declared in _below(Interface):
+            declared.methods()
+        for kind in _below(msgspec.Struct):
+            if kind not in _PREPARED:
+                with contextlib.suppress(TypeError, NameError):  # its use will say so
+                    msgspec.json.Decoder(kind)
+                _PREPARED.add(kind)
+
+
+_PREPARED: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def _below(kind: type[C]) -> Iterator[type[C]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
 
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -52,6 +52,7 @@ class AllInOne:
         self._services: list[run.Service] = [self.conductor, self.scheduler, self.compute, self.api]
         if CONF.network.driver == "linuxnet":
             self._services.append(MetadataService(transport))
+        bus.prepare()
 
     @property
     def url(self) -> str:

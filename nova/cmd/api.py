@@ -38,6 +38,7 @@ class Worker(cotyledon.Service):
 
     def run(self) -> None:
         run.begin(self.name, self._id)
+        bus.prepare()
         self._server.prepare()
         threading.Thread(target=self._serve, name="serve", daemon=True).start()
         self._heartbeat.start()

@@ -23,6 +23,7 @@ def main() -> int:
     metrics.start("nova-metadata")
     tracing.start("nova-metadata")
     service = MetadataService(bus.connect(CONF))
+    bus.prepare()
     try:
         service.start()
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import multiprocessing
 import os
@@ -58,9 +59,12 @@ def supervisor() -> cotyledon.ServiceManager:
     SIGTERM lets them finish what they have begun, within graceful_shutdown_timeout; a second one, or SIGINT, ends
     them at once. SIGHUP reads the configuration files again and replaces the workers, which finish in the same way.
     """
+    # A worker that crashes shall not do so in silence.
+    faulthandler.enable()
+    bus.prepare()  # once, for all workers
     frugal.settle()
     made = cotyledon.ServiceManager(graceful_shutdown_timeout=conf.CONF.graceful_shutdown_timeout + drain.GRACE)
-    made.register_hooks(on_terminate=_impatient, on_reload=_read_again)
+    made.register_hooks(on_terminate=_impatient, on_reload=_read_again, on_dead_worker=_tell_of_its_end)
     return made
 
 
@@ -98,6 +102,13 @@ def _end(number: int, _frame: object) -> None:
     os._exit(1)
 
 
+def _tell_of_its_end(_service_id: object, worker_id: int, exit_code: int) -> None:
+    if exit_code:
+        how = f"was killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with {exit_code}"
+        LOG.error("Worker %d %s; there will be another one. What it did is taken up when its leases end",
+                  worker_id, how)
+
+
 def _read_again() -> None:
     LOG.info("Reading the configuration again")
     conf.CONF.reload_config_files()
@@ -114,6 +125,7 @@ def _worker(name: str, make: Callable[[messaging.RPCTransport, int], Service]) -
         def run(self) -> None:
             begin(name, self._id)
             self._service = make(bus.connect(conf.CONF), self._id)
+            bus.prepare()  # what drivers and plugins brought
             self._service.start()
             self._started.set()
 

@@ -44,6 +44,11 @@ def freeze(nova: Cluster, points: Points, names: list[str], seconds: float) -> N
         nova.thaw(name)
 
 
+def taken_over(nova: Cluster) -> int:  # noqa: F811
+    """How often a conductor went on with what another process had left."""
+    return sum(process.log.read_bytes().count(b"Took over ") for process in nova.processes.values())
+
+
 @pytest.mark.parametrize("when", _WHENS)
 @pytest.mark.parametrize("place", _PLACES)
 def test_a_kill_in_the_middle_of_every_step(nova: Cluster, points: Points, operate: Operate, place: str,  # noqa: F811
@@ -58,9 +63,10 @@ def test_a_kill_in_the_middle_of_every_step(nova: Cluster, points: Points, opera
     pytest.param("conductor", "before", marks=pytest.mark.full), ("conductor", "after")])
 def test_a_worker_frozen_for_longer_than_its_lease_is_fenced_off(
         nova: Cluster, points: Points, operate: Operate, place: str, when: When) -> None:  # noqa: F811
-    everything = Round(nova, points, at(place), when, operate)
+    everything, before = Round(nova, points, at(place), when, operate), taken_over(nova)
     freeze(nova, points, everything.holders(), _FROZEN)
     everything.ends()
+    assert taken_over(nova) > before, "nobody noticed"
 
 
 @pytest.mark.full

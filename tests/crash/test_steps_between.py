@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+
 import pytest
+import requests
 
 from tests.crash import invariants
 from tests.crash.rounds import Boots, Moment, cluster, nova, operate, points  # noqa: F401 (fixtures)
@@ -22,6 +25,10 @@ _ORDERING = (Moment("ask", "run"), Moment("ask", "run", "after"), Moment("answer
 _REPORTING = (Moment("answer", "step_done"), Moment("answer", "step_done", "after"),
               Moment("ask", "step_done", "after"))
 _MOMENTS = (*_API, *_ACCEPTING, *_CHOOSING, *_ORDERING, *_REPORTING)
+# A stop on its way to a conductor and its answer on its way back; the same at the conductor.
+_STOPPING = (Moment("ask", "operate"), Moment("ask", "operate", "after"),
+             pytest.param(Moment("answer", "operate"), marks=pytest.mark.full),
+             pytest.param(Moment("answer", "operate", "after"), marks=pytest.mark.full))
 # service_down_time of the cluster, in seconds.
 _DOWN = 10.0
 # A request whose answer may have been that nothing was made: it was not promised.
@@ -43,7 +50,7 @@ def test_a_kill_at_this_moment_alone(nova: Cluster, points: Points, moment: Mome
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("moment", [*_ACCEPTING, *_CHOOSING, *_ORDERING, *_REPORTING], ids=str)
+@pytest.mark.parametrize("moment", _MOMENTS, ids=str)
 @pytest.mark.parametrize("seconds", [invariants.LEASE + 2.5, 13.0])
 def test_a_freeze_at_this_moment(nova: Cluster, points: Points, moment: Moment, seconds: float) -> None:  # noqa: F811
     """For longer than a lease; and for longer than anybody waits for an answer, and than a host counts as up.
@@ -53,3 +60,20 @@ def test_a_freeze_at_this_moment(nova: Cluster, points: Points, moment: Moment, 
     boots = Boots(nova, points, [moment])
     freeze(nova, points, boots.holders(), seconds)
     boots.all_active(once=seconds < _DOWN)
+
+
+@pytest.mark.parametrize("moment", _STOPPING, ids=str)
+def test_a_stop_is_done_or_was_never_promised(nova: Cluster, points: Points, moment: Moment) -> None:  # noqa: F811
+    """Who takes a user's request for it, or a conductor's part in it, is killed."""
+    uuid = nova.api.boot("to-be-stopped")
+    nova.api.wait(uuid, "ACTIVE", 40)
+    hold = points.hold(moment.point, moment.when, method=moment.method)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(nova.api.request, "POST", f"/servers/{uuid}/action", {"os-stop": None})
+        kill(nova, points, hold.wait())
+        lost = isinstance(asked.exception(60), requests.RequestException)
+    assert lost or asked.result().status_code in (202, 503)
+    nova.restore()
+    invariants.check(nova, [uuid])
+    never = moment.when == "before"  # nobody had begun
+    assert nova.api.servers()[uuid]["status"] == ("ACTIVE" if never else "SHUTOFF")

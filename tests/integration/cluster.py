@@ -178,8 +178,15 @@ class Cluster:
 
     def audit(self) -> None:
         """The books must balance: nothing to report, and nothing under way."""
+        self.no_crashes()
         done = self._run("manage", ("audit",), 120.0)
         assert (done.returncode, done.stdout) == (0, ""), f"nova-manage audit:\n{done.stdout}{done.stderr[-3000:]}"
+
+    def no_crashes(self) -> None:
+        """No process has died of an error in C code: its supervisor makes a new one, and nobody might notice."""
+        for name, process in self.processes.items():
+            if process.log.exists() and b"Fatal Python error" in process.log.read_bytes():
+                pytest.fail(f"{name} crashed:\n{process.log.read_text()[-6000:]}")
 
     def books_balance(self) -> bool:
         """Whether the audit finds nothing."""

@@ -5,6 +5,7 @@ Whatever is told to stop finishes what it has begun; no request is answered with
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
 import itertools
@@ -197,6 +198,7 @@ def test_workers_that_are_killed_are_replaced(nova: ManyCluster) -> None:
             victim.kill()
             eventually(lambda name=name, victim=victim: len(
                 {worker.pid for worker in nova.workers(name)} - {victim.pid}) == 2, 20, "there is another worker")
+            assert b"was killed by SIGKILL" in nova.processes[name].log.read_bytes()
             time.sleep(0.5)
     assert len(clients.lost) <= 3 * 4
 
@@ -289,6 +291,16 @@ def test_another_conductor_goes_on_at_once_with_what_one_leaves(nova: ManyCluste
     started = time.monotonic()
     nova.all_active(ids, 18)
     print(f"active {time.monotonic() - started:.1f} s after the conductor ended")
+
+
+def test_no_connection_is_shared_by_processes(nova: ManyCluster) -> None:
+    """One that was opened before the workers were forked would give one the answers of another."""
+    for name, process in nova.processes.items():
+        family = [psutil.Process(process.pid), *nova.workers(name)]
+        ends = collections.Counter(one.laddr for member in family for one in member.net_connections("inet")
+                                   if one.status == psutil.CONN_ESTABLISHED)
+        assert len(ends) >= len(family) - 1, f"{name} is not connected"
+        assert set(ends.values()) == {1}, f"processes of {name} share a connection"
 
 
 # --- the database ----------------------------------------------------------------------------------------

@@ -1,0 +1,40 @@
+"""Structs that many threads use first at the same time: msgspec 0.22 crashes then, unless they were prepared."""
+
+import subprocess
+import sys
+
+# Three hundred structs like ours, each converted to for the first time by four threads at once.
+_RACE = """
+from __future__ import annotations
+import sys, threading
+import msgspec
+from nova import bus
+from nova.objects.base import Object
+
+kinds = []
+for number in range(300):
+    for inner in range(5):
+        exec(f"class Inner{inner}_{number}(Object, kw_only=True):\\n    one: int = 1\\n    two: str = ''")
+    fields = "".join(f"    field_{field}: list[Inner{field % 5}_{number}] | None = None\\n" for field in range(30))
+    exec(f"class Kind{number}(Object, kw_only=True):\\n    must: int\\n{fields}")
+    kinds.append(globals()[f"Kind{number}"])
+bus.prepare()
+sys.setswitchinterval(1e-6)
+barrier = threading.Barrier(4)
+
+def first():
+    for kind in kinds:
+        barrier.wait()
+        msgspec.convert({"must": 1, "field_3": [{"one": 2}]}, kind)
+
+threads = [threading.Thread(target=first) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_that_come_first_together_find_structs_prepared():
+    done = subprocess.run([sys.executable, "-c", _RACE], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
