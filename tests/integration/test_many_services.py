@@ -297,7 +297,7 @@ def test_no_connection_is_shared_by_processes(nova: ManyCluster) -> None:
     """One that was opened before the workers were forked would give one the answers of another."""
     for name, process in nova.processes.items():
         family = [psutil.Process(process.pid), *nova.workers(name)]
-        ends = collections.Counter(one.laddr for member in family for one in member.net_connections("inet")
+        ends = collections.Counter((one.laddr, one.raddr) for member in family for one in member.net_connections("inet")
                                    if one.status == psutil.CONN_ESTABLISHED)
         assert len(ends) >= len(family) - 1, f"{name} is not connected"
         assert set(ends.values()) == {1}, f"processes of {name} share a connection"
