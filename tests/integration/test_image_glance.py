@@ -241,12 +241,16 @@ def keystone(glance):
     CONF.clear_override("endpoint_override", group="glance")
     values = {"auth_type": "password", "auth_url": glance.url + "/v3", "username": "glance-user", "password": "right",
               "project_name": "service", "user_domain_id": "default", "project_domain_id": "default"}
-    CONF.register_opts(loading.get_auth_plugin_conf_options("password"), group="glance")
+    options = loading.get_auth_plugin_conf_options("password")
+    CONF.register_opts(options, group="glance")
     for name, value in values.items():
         CONF.set_override(name, value, group="glance")
     yield values
     for name in values:
         CONF.clear_override(name, group="glance")
+    # Some of them are required: whoever reads a configuration after us in this process would have to have them.
+    CONF.clear()
+    CONF.unregister_opts(options, group="glance")
 
 
 def test_the_service_has_its_own_token_and_finds_glance_in_the_catalog(glance, keystone, store):
