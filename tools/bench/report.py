@@ -117,8 +117,8 @@ def _block(title: str, columns: _Columns, rows: Mapping[Any, dict[str, Any]]) ->
     for name, values in rows.items():
         row = [values.get(key.format(name)) for _heading, key in columns]
         if any(value is not None for value in row):
-            lines.append(f"{name!s:10}" + "".join(f"{'-' if one is None else f'{one:.4g}':>12}" for one in row))
-    return "\n".join([f"{title:10}" + "".join(f"{heading:>12}" for heading, _key in columns), *lines]) if lines else ""
+            lines.append(f"{name!s:10}" + "".join(f"{'-' if one is None else f'{one:.4g}':>14}" for one in row))
+    return "\n".join([f"{title:10}" + "".join(f"{heading:>14}" for heading, _key in columns), *lines]) if lines else ""
 
 
 def save(results: dict[str, Any], path: str) -> None:
