@@ -38,11 +38,6 @@ _REMEMBERED = 10_000
 _HYPERVISOR_PATIENCE = 30.0
 
 
-def _rank(order: StepOrder) -> tuple[int, int]:
-    """Of two orders for one instance the newer has the greater rank, in whatever order they arrive."""
-    return order.action.id, order.attempt
-
-
 class Runner:
     """The operations of one compute host."""
 
@@ -68,9 +63,9 @@ class Runner:
         with self._mutex:
             if self._stopping.is_set():
                 return  # it is ours still: we ask for it when we are back
-            if self._newest.get(uuid, (0, 0)) >= _rank(order):
+            if self._newest.get(uuid, (0, 0)) >= order.rank:
                 return  # doubled, or overtaken by a newer attempt or a delete that came in between
-            self._newest[uuid] = _rank(order)
+            self._newest[uuid] = order.rank
             self._newest.move_to_end(uuid)
             while len(self._newest) > self._remembered:
                 self._newest.popitem(last=False)
@@ -85,7 +80,7 @@ class Runner:
 
     def _overtaken(self, order: StepOrder) -> bool:
         """Whether this host has a newer order for the instance, or had one."""
-        return self._newest.get(order.instance.uuid, (0, 0)) > _rank(order)
+        return self._newest.get(order.instance.uuid, (0, 0)) > order.rank
 
     def running(self) -> list[str]:
         """The actions whose steps this host holds (the heartbeat renews their leases)."""

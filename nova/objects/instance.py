@@ -222,6 +222,11 @@ class StepOrder(Object, kw_only=True):
     rules: list[FilterRule] = []
     reservations: dict[str, list[Reservation]] = {}
 
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Of two orders for one instance the newer has the greater rank, in whatever order they arrive."""
+        return self.action.id, self.attempt
+
 
 class StepReport(Object, kw_only=True):
     """A step's end (or, with ``final`` false, the beginning of the next one on the same host).

@@ -149,12 +149,15 @@ def test_a_heartbeat_of_all_hosts_is_one_message_and_few_statements(suite, fleet
         each.periodic[0].stop()
     try:
         time.sleep(0.3)
-        bus.SENT.take()
-        suite.statements.take()
-        fleet._beat()
-        assert bus.SENT.take().get("heartbeat.beat_all") == 2
-        # The conductor, the scheduler and the API may say at the same moment that they live.
-        assert len([one for one in suite.statements.take() if one.startswith("UPDATE services")]) <= 1 + 3
+        updates = []
+        for _try in range(3):
+            bus.SENT.take()
+            suite.statements.take()
+            fleet._beat()
+            assert bus.SENT.take().get("heartbeat.beat_all") == 2
+            updates.append(len([one for one in suite.statements.take() if one.startswith("UPDATE services")]))
+        # The conductor, the scheduler and the API may say at the same moment that they live: they only ever add.
+        assert min(updates) == 1
     finally:
         for each in (suite.compute, fleet):
             _resume(each)

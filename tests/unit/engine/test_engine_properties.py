@@ -279,10 +279,9 @@ class Machine(RuleBasedStateMachine):
 
     # --- a host, as nova.compute.runner has it ---------------------------------------------------
     def execute(self, host, order, fails):
-        rank = (order.action.id, order.attempt)
-        if self.seen[host].get(order.instance.uuid, (0, 0)) >= rank:
+        if self.seen[host].get(order.instance.uuid, (0, 0)) >= order.rank:
             return
-        self.seen[host][order.instance.uuid] = rank
+        self.seen[host][order.instance.uuid] = order.rank
         operation = REGISTRY[order.action.operation](order.instance, journal(order.action).data)
         where = StepContext(self.hosts[host], order.instance)
         report = StepReport(action_uuid=order.action.uuid, step=order.step, attempt=order.attempt, undo=order.undo,
@@ -304,7 +303,7 @@ class Machine(RuleBasedStateMachine):
         try:
             self.engine.step_done(CTX, report)
         except exception.StaleReport:
-            if self.seen[host].get(order.instance.uuid, (0, 0)) > (order.action.id, order.attempt):
+            if self.seen[host].get(order.instance.uuid, (0, 0)) > order.rank:
                 return
             known = self.world.db.read(lambda connection: instances.known(connection, [order.instance.uuid]))
             if known.get(order.instance.uuid) != host:
