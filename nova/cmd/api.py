@@ -12,14 +12,19 @@ from nova.cmd import run  # isort: skip  (chooses oslo.service's threading back 
 import cotyledon
 
 from nova import bus, conf, load, tracing
-from nova.api import app, heartbeat, service
+from nova.api import app, service
 from nova.api.clients import Clients
 from nova.conf import CONF
+from nova.liveness import Liveness
+from nova.periodic import Periodic
+from nova.rpcapi.engine import Heartbeat
 
 LOG = logging.getLogger(__name__)
 
 # Seconds in which clients that keep their connections hear that they shall close them.
 _LINGER = 1.0
+# Services say in their heartbeat which release they are, so that mixed ones can be told apart.
+SERVICE_VERSION = 1
 
 
 class Worker(cotyledon.Service):
@@ -33,7 +38,10 @@ class Worker(cotyledon.Service):
         clients = Clients(lambda: bus.connect(CONF))
         self._server = service.Server(shared, load.counted(app.create_app(clients=clients)), CONF.api.threads,
                                       linger=_LINGER)
-        self._heartbeat = heartbeat.Heartbeat(clients, worker_id)
+        # For operators only: os-services never shows it.
+        liveness = Liveness(bus.client(clients.transport(), Heartbeat), CONF.host, self.name, "api", SERVICE_VERSION,
+                            worker_id)
+        self._beats = Periodic("heartbeat", CONF.report_interval, liveness.beat)
         self._done = threading.Event()
 
     def run(self) -> None:
@@ -41,7 +49,7 @@ class Worker(cotyledon.Service):
         bus.prepare()
         self._server.prepare()
         threading.Thread(target=self._serve, name="serve", daemon=True).start()
-        self._heartbeat.start()
+        self._beats.start()
         self._done.wait()
 
     def _serve(self) -> None:
@@ -52,7 +60,7 @@ class Worker(cotyledon.Service):
 
     def terminate(self) -> None:
         """Answer what is asked already, and send everybody away kindly."""
-        self._heartbeat.stop()
+        self._beats.cancel()  # a message under way is not waited for: nobody misses it
         self._server.stop()
         tracing.stop()
         self._done.set()

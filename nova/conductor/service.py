@@ -6,7 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from nova import bus, context, exception, load, metrics
+from nova import bus, context, exception, metrics
 from nova.conductor.core import Core
 from nova.conductor.endpoints import (
     aggregates,
@@ -34,6 +34,7 @@ from nova.db import actions, clock
 from nova.db import services as service_rows
 from nova.db.engine import Database
 from nova.drain import Drain
+from nova.liveness import Liveness
 from nova.objects.base import new_uuid
 from nova.periodic import Periodic
 from nova.rpcapi import CONDUCTOR, compute, engine, hosts, scheduler
@@ -64,7 +65,6 @@ class ConductorService:
     def __init__(self, transport: messaging.RPCTransport, worker: int = 0) -> None:
         self.host = CONF.host
         self._worker = worker
-        self._first = worker == 0
         name = f"conductor@{CONF.host}:{os.getpid()}:{new_uuid()[:8]}"
         db = open_database()
         scheduler_proxy = bus.client(transport, scheduler.Scheduler)
@@ -74,6 +74,7 @@ class ConductorService:
             compute=bus.client(transport, compute.Compute), fleet=publisher, usage=UsageFeed(db, publisher))
         self.engine = Engine(self.core)
         self._heartbeat = heartbeat.Heartbeat(self.core)
+        self._liveness = Liveness(self._heartbeat, self.host, "nova-conductor", CONDUCTOR, SERVICE_VERSION, worker)
         self._hearing = Hearing()
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
@@ -110,8 +111,7 @@ class ConductorService:
         """Returns when requests are answered."""
         core = self.core
         core.db.read(clock.ask)
-        if self._first:
-            self._heartbeat.register(context.admin(), self.host, "nova-conductor", CONDUCTOR, SERVICE_VERSION)
+        self._liveness.register()
         core.usage.start()
         self._server = bus.serve(core.transport, CONDUCTOR, f"{self.host}:{self._worker}", self.endpoints)
         for thread in self.periodic:
@@ -149,9 +149,7 @@ class ConductorService:
         """Renew our own leases and, from one worker, the service's liveness."""
         self.core.db.read(clock.ask)
         self.engine.renew()
-        loads = load.report(self._worker)
-        if self._first:
-            self._heartbeat.beat(context.admin(), self.host, "nova-conductor", [], loads)
+        self._liveness.beat()
 
     def _recover(self) -> None:
         """Silent services and expired leases; any conductor may find them first."""

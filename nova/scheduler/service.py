@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from nova import bus, context, load, metrics
+from nova import bus, context, metrics
 from nova.conf import CONF
 from nova.drain import Drain
+from nova.liveness import Liveness
 from nova.periodic import Periodic
 from nova.rpcapi import SCHEDULER, engine
 from nova.rpcapi.scheduler import Scheduler
@@ -44,9 +45,9 @@ class SchedulerService:
         conductor = bus.client(transport, engine.Fleet)
         self._follower = Follower(fleet, lambda marker: conductor.page(context.admin(), marker, _PAGE))
         self.manager = SchedulerManager(fleet, Planner(load_filters(), load_weighers()), self._follower)
-        self._heartbeat = bus.client(transport, engine.Heartbeat)
-        self._registered = False
-        self._beats = Periodic("heartbeat", CONF.report_interval, self._beat)
+        liveness = Liveness(bus.client(transport, engine.Heartbeat), self.host, BINARY, SCHEDULER, SERVICE_VERSION,
+                            worker)
+        self._beats = Periodic("heartbeat", CONF.report_interval, liveness.beat)
         self._server: messaging.RPCServer | None = None
 
     def start(self) -> None:
@@ -64,12 +65,3 @@ class SchedulerService:
             Drain().wait(self._server.wait)
         self._beats.stop()
         self._follower.stop()
-
-    def _beat(self) -> None:
-        loads = load.report(self._worker)
-        if self._worker:
-            return  # the first worker says it for all
-        if not self._registered:
-            self._heartbeat.register(context.admin(), self.host, BINARY, SCHEDULER, SERVICE_VERSION)
-            self._registered = True
-        self._heartbeat.beat(context.admin(), self.host, BINARY, [], loads)

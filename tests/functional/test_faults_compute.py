@@ -396,3 +396,18 @@ def test_a_build_on_a_host_that_goes_down_goes_on_elsewhere(suite, admin, second
     told = newest_action(admin, uuid, "create")
     assert (SECOND, "Error", f"Compute host {SECOND} stopped responding.") in [
         (found["host"], found["result"], found["details"]) for found in told["events"]]
+
+
+@pytest.mark.parametrize("binary", ["nova-compute", "nova-conductor", "nova-scheduler"])
+def test_a_service_that_is_deleted_while_it_runs_comes_back(suite, admin, flavor, image_id, binary):
+    def found():
+        return admin.get("/os-services", binary=binary)["services"]
+
+    (deleted,) = found()
+    admin.delete(f"/os-services/{deleted['id']}")
+    wait_for(found, reason="it registers again")
+    (back,) = found()
+    assert (back["host"], back["state"]) == (deleted["host"], "up")
+    assert back["id"] != deleted["id"]
+    told_scheduler(suite, suite.compute.host, True)
+    admin.wait(admin.boot(flavor, image_id), "ACTIVE")

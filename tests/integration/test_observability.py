@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.server
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -217,6 +219,21 @@ def test_a_host_that_was_killed_goes_on_in_the_same_trace(nova: Cluster, collect
     eventually(resumed, 15, "the resumed step is in the trace")
     assert sum(total("conductor", "nova_takeovers_total", "operation=build", f"reason={reason}")
                for reason in ("restart", "lease")) >= 1
+
+
+@pytest.mark.parametrize("name", ["api", "conductor", "scheduler"])
+def test_after_a_reload_the_new_workers_have_the_ports_of_the_old(nova: Cluster, ports: dict[str, int],
+                                                                  name: str) -> None:
+    def born() -> set[float]:
+        pages = [page(ports[name] + worker) for worker in range(WORKERS[name])]
+        return {numbers["process_start_time_seconds",] for numbers in pages if numbers}
+
+    before = born()
+    assert before
+    os.kill(nova.processes[name if name in nova.processes else f"{name}-1"].pid, signal.SIGHUP)
+    eventually(lambda: len(born() - before) == WORKERS[name], 30, "each new worker is scraped where its number says")
+    server_id, _request_id = boot(nova, f"reloaded-{name}")
+    nova.api.wait(server_id, "ACTIVE")
 
 
 def test_the_last_spans_of_a_service_are_sent_before_it_ends(nova: Cluster, collector: Collector) -> None:
