@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import shutil
 import subprocess
 import tempfile
 import time
@@ -38,23 +37,40 @@ pytestmark = needs_libvirt
 _DISK = 1 << 30
 
 
+def _forget_options() -> None:
+    CONF.clear()
+    CONF.reset()
+
+
 class Room:
     """The suite, its hypervisor, and a file system for the guests of its own."""
 
     def __init__(self, place: str) -> None:
         self.place = place
         self.instances = os.path.join(place, "instances")
+        with contextlib.ExitStack() as undo:  # a room that is made in half leaves nothing behind
+            self._make(undo)
+            self._undo = undo.pop_all()
+
+    def _make(self, undo: contextlib.ExitStack) -> None:
         os.mkdir(self.instances)
         # mounted before libvirtd gets its namespaces, so that both see it
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_DISK + (16 << 20)},mode=755", "tmpfs", self.instances],
                        check=True)
-        self.libvirt = PrivateLibvirt(place)
+        undo.callback(subprocess.run, ["umount", self.instances], check=True)
+        self.libvirt = PrivateLibvirt(self.place)
+        undo.callback(self.libvirt.stop)
         self.libvirt.start()
+        undo.callback(_forget_options)
         self._configure()
         self.suite = allinone.AllInOne()
+        undo.callback(self.suite.stop)
         self.suite.start()
         self.admin = Client(self.suite.url)
         self.flavor = self.admin.flavor(ram=128, disk=1)
+
+    def close(self) -> None:
+        self._undo.close()
 
     def _configure(self) -> None:
         allinone.set_defaults()
@@ -66,13 +82,6 @@ class Room:
                 ("disk_allocation_ratio", 16.0, None), ("lease", 4, "conductor"),
                 ("recovery_interval", 1, "conductor")):
             CONF.set_override(name, value, group=group)
-
-    def close(self) -> None:
-        self.suite.stop()
-        self.libvirt.stop()
-        subprocess.run(["umount", self.instances], check=True)
-        CONF.clear()
-        CONF.reset()
 
     def stop_compute(self) -> None:
         self.suite.compute.stop()
@@ -140,14 +149,13 @@ class Room:
 
 @pytest.fixture(scope="module")
 def shared_room() -> Iterator[Room]:
-    place = tempfile.mkdtemp(prefix="nova-faults.", dir="/var/tmp")
-    os.chmod(place, 0o755)  # noqa: S103
-    room = Room(place)
-    try:
-        yield room
-    finally:
-        room.close()
-        shutil.rmtree(place, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="nova-faults.", dir="/var/tmp", ignore_cleanup_errors=True) as place:
+        os.chmod(place, 0o755)  # noqa: S103
+        room = Room(place)
+        try:
+            yield room
+        finally:
+            room.close()
 
 
 @pytest.fixture
