@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,15 +21,18 @@ def to_object(object_type: type[T], row: sa.Row[Any]) -> T:
 
 
 def to_objects(object_type: type[T], found: Iterable[sa.Row[Any]]) -> list[T]:
-    """The same for all rows of one result; a row is let go as soon as its object is made."""
-    made: list[T] = []
+    """The same for all rows of one result."""
+    return list(each_object(object_type, found))
+
+
+def each_object(object_type: type[T], found: Iterable[sa.Row[Any]]) -> Iterator[T]:
+    """The same, one after the other; a row is let go as soon as its object is made."""
     names: tuple[str, ...] = ()
     pick: Callable[[Any], Any] | None = None
     for row in found:
         if pick is None:
             names, pick = _columns(object_type, row._fields)
-        made.append(object_type(**dict(zip(names, pick(row), strict=True))))
-    return made
+        yield object_type(**dict(zip(names, pick(row), strict=True)))
 
 
 @functools.cache

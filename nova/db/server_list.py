@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -26,8 +26,11 @@ _NAMES = {"name": "display_name", "flavor": "flavorid", "instance_type_id": "fla
           "auto_disk_config": "disk_config"}
 
 
-def search(connection: sa.Connection, query: ServerQuery) -> list[Instance]:
-    """A page of servers. Raises MarkerNotFound, InvalidInput (unknown filter, bad expression)."""
+def search(connection: sa.Connection, query: ServerQuery) -> Iterator[Instance]:
+    """A page of servers, to be read within the transaction.
+
+    Raises MarkerNotFound, InvalidInput (unknown filter, bad expression).
+    """
     statement = sa.select(*brief_columns()) if query.brief else sa.select(TABLE)
     statement = statement.where(*_conditions(connection, query))
     sort = _sort(query)
@@ -38,7 +41,7 @@ def search(connection: sa.Connection, query: ServerQuery) -> list[Instance]:
             wanted = wanted.where(TABLE.c.project_id == query.project_id)
         marker = rows.marker_row(connection, wanted, query.marker)
     statement = rows.page(statement, TABLE, sort, query.limit, marker)
-    return rows.to_objects(Instance, connection.execute(statement))
+    return rows.each_object(Instance, connection.execute(statement))
 
 
 def _sort(query: ServerQuery) -> list[tuple[str, str]]:

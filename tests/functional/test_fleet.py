@@ -31,11 +31,28 @@ def fleet(suite, tmp_path_factory):
     CONF.set_override("scenario", str(path), group="fake")
     running = compute_of(suite.transport)
     running.start()
+    # Its failures come when a test wants them: elsewhere a delete that fails would be left to the next test.
+    running.failures = {service.host: dict(service.machine.driver.behaviour.failure) for service in running.services}
+    _fail(running, {})
     yield running
-    for service in running.services:
-        service.machine.driver.behaviour.failure.clear()
     running.stop()
     CONF.clear_override("scenario", group="fake")
+
+
+def _fail(fleet, failures):
+    for service in fleet.services:
+        failure = service.machine.driver.behaviour.failure
+        failure.clear()
+        failure.update(failures.get(service.host, {}))
+
+
+@pytest.fixture
+def failing(fleet):
+    """The hosts of the fleet fail as the scenario says; call it to end that."""
+    assert [host for host, failures in fleet.failures.items() if failures] == ["frail"]
+    _fail(fleet, fleet.failures)
+    yield lambda: _fail(fleet, {})
+    _fail(fleet, {})
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +126,8 @@ def test_zones_of_the_scenario_are_kept(admin, zones, flavor, image_id):
         assert {server["OS-EXT-SRV-ATTR:host"] for server in servers} <= hosts
 
 
-def test_with_hosts_that_fail_every_server_still_ends_in_a_defined_state(admin, fleet, zones, flavor, image_id):
+def test_with_hosts_that_fail_every_server_still_ends_in_a_defined_state(
+        admin, fleet, failing, zones, flavor, image_id):
     before = {server["id"] for server in admin.get("/servers")["servers"]}
     admin.boot(flavor, image_id, name="many", availability_zone="west", min_count=40, max_count=40)
     ids = {server["id"] for server in admin.get("/servers", limit=1000)["servers"]} - before
@@ -118,8 +136,7 @@ def test_with_hosts_that_fail_every_server_still_ends_in_a_defined_state(admin, 
     assert {server["status"] for server in servers} <= {"ACTIVE", "ERROR"}
     for server in servers:
         assert ("fault" in server) == (server["status"] == "ERROR")
-    for service in fleet.services:
-        service.machine.driver.behaviour.failure.clear()
+    failing()
     for uuid in ids:
         admin.delete(f"/servers/{uuid}")
     for uuid in ids:

@@ -38,6 +38,9 @@ class Counter:
             raise exception.FlavorNotFound(flavor_id=name)
         if name == "broken":
             raise ZeroDivisionError("secret details")
+        if name == "packed":
+            return [bus.packed(Flavor(flavorid=str(number), name=name, memory_mb=1, vcpus=1))
+                    for number in range(count)]
         return [Flavor(flavorid=name, name=name, memory_mb=1, vcpus=1)] * count
 
     def who(self, ctx):
@@ -80,6 +83,11 @@ def eventually(condition):
 
 def test_a_call_brings_back_objects(shop):
     assert shop.find(CTX, "m1", count=2) == [Flavor(flavorid="m1", name="m1", memory_mb=1, vcpus=1)] * 2
+
+
+def test_what_is_packed_arrives_as_itself(shop):
+    assert shop.find(CTX, "packed", 2) == [
+        Flavor(flavorid=each, name="packed", memory_mb=1, vcpus=1) for each in ("0", "1")]
 
 
 def test_a_long_answer_arrives_whole(shop):

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova import context, exception
+from nova import bus, context, exception
 from nova.conductor import create
 from nova.conductor.core import Core
 from nova.conductor.endpoints.security_groups import refresh
@@ -39,7 +39,8 @@ class Servers:
         return self.core.db.read(lambda connection: instances.get(connection, uuid, project_id, deleted))
 
     def index(self, ctx: context.RequestContext, query: ServerQuery) -> list[Instance]:
-        return self.core.db.read(lambda connection: server_list.search(connection, query))
+        return self.core.db.read(lambda connection: [
+            bus.packed(instance) for instance in server_list.search(connection, query)])
 
     def operate(self, ctx: context.RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None,
                 project_id: str | None) -> Action:
