@@ -25,7 +25,7 @@ class Amounts:
 FULL = Amounts(boots={1: 60, 10: 300, 20: 800}, counted=100, idle=60.0, starts=5, listed=1000, read=5.0,
                growth=(1000, 5000, 10_000, 20_000), growth_boots=300, growth_rounds=3, selects=9)
 QUICK = Amounts(boots={1: 20, 10: 100, 20: 240}, counted=30, idle=20.0, starts=3, listed=1000, read=1.2,
-                growth=(1000, 20_000), growth_boots=100, growth_rounds=2)
+                growth=(1000, 20_000), growth_boots=100, growth_rounds=5)
 # Everything once, for the test of all this.
 TINY = Amounts(boots={1: 2, 10: 5, 20: 5}, counted=10, idle=10.0, starts=1, listed=30, read=0.2, growth=(30, 60),
                growth_boots=5, growth_rounds=1, selects=1)
