@@ -48,6 +48,15 @@ def test_lists_and_growth_were_measured_with_as_many_servers_as_said(results):
         assert point["list_1000_bytes"] > point["get_server_bytes"] * point["servers"] * 0.8
 
 
+def test_growth_goes_by_what_the_machine_was_worth_meanwhile(results):
+    first, last = (point["cpu_yardsticks_per_boot"] for point in results["growth"])
+    assert results["boot_cost_growth"] == pytest.approx(last / first, abs=0.001)
+    for point in results["growth"]:
+        assert 0 < point["cpu_yardsticks_per_boot"] * point["yardstick_ms"] <= point["cpu_ms_per_boot"] * 1.001
+    assert results["yardstick_ms"] > 0
+    assert f"yardstick was {results['yardstick_ms']:.2f} ms" in report.table(results)
+
+
 def test_cpu_is_told_by_process(results):
     used = results["cpu_ms_per_boot_by_process"]
     assert used.keys() == SERVICES | {"rabbitmq"}

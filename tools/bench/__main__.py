@@ -76,7 +76,7 @@ def _measure_safely(options: argparse.Namespace, amounts: Amounts, results: dict
 
 def measure(options: argparse.Namespace, amounts: Amounts, results: dict[str, Any]) -> None:
     """Run the parts that were asked for; everything goes into ``results`` under the names of the JSON."""
-    from tools.bench import selects, world
+    from tools.bench.cpu import Yardstick
 
     began = time.monotonic()
 
@@ -84,6 +84,16 @@ def measure(options: argparse.Namespace, amounts: Amounts, results: dict[str, An
         if name in options.only:
             print(f"{name} ({time.monotonic() - began:.0f} s)", flush=True)
         return name in options.only
+
+    with Yardstick() as machine:
+        _measure_parts(options, amounts, results, part)
+    results["yardstick_ms"] = round(machine.ms, 4)
+    results["seconds"] = round(time.monotonic() - began, 1)
+
+
+def _measure_parts(options: argparse.Namespace, amounts: Amounts, results: dict[str, Any],
+                   part: Callable[[str], bool]) -> None:
+    from tools.bench import selects, world
 
     if set(options.only) - {"selects"}:
         with world.start(_setup(options)) as running:
@@ -93,7 +103,6 @@ def measure(options: argparse.Namespace, amounts: Amounts, results: dict[str, An
             running.nova.audit()
     if part("selects"):
         results |= selects.measure(amounts)
-    results["seconds"] = round(time.monotonic() - began, 1)
 
 
 def _measure_running(running: World, amounts: Amounts, results: dict[str, Any], part: Callable[[str], bool]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from tools.bench import boots, reads, starts
 from tools.bench.amounts import Amounts
+from tools.bench.cpu import Yardstick
 from tools.bench.fill import fill
 from tools.bench.world import World
 
@@ -15,7 +16,7 @@ _CLIENTS = 20
 def measure(world: World, amounts: Amounts) -> dict[str, Any]:
     """``growth``: a list of points; ``*_growth``: the last (20,000 servers) over the first (1,000).
 
-    ``boot_cost_growth`` is that of CPU per boot.
+    ``boot_cost_growth`` is that of CPU per boot, by the yardstick: between the points lie minutes.
     """
     points = []
     for servers in amounts.growth:
@@ -23,21 +24,30 @@ def measure(world: World, amounts: Amounts) -> dict[str, Any]:
         points.append(_point(world, servers, amounts))
     first, last = points[0], points[-1]
     return {"growth": points,
-            "boot_cost_growth": round(last["cpu_ms_per_boot"] / first["cpu_ms_per_boot"], 3),
+            "boot_cost_growth": round(last["cpu_yardsticks_per_boot"] / first["cpu_yardsticks_per_boot"], 3),
             "boot_rate_growth": round(last["boots_per_s"] / first["boots_per_s"], 3),
             "get_server_growth": round(last["get_server_ms"] / first["get_server_ms"], 3),
             "list_1000_growth": round(last["list_1000_ms"] / first["list_1000_ms"], 3)}
 
 
+def _round(world: World, amounts: Amounts) -> dict[str, Any]:
+    with Yardstick() as machine:
+        found = boots.boot_and_delete(world, _CLIENTS, amounts.growth_boots)
+    found["cpu_yardsticks_per_boot"] = round(found["cpu_ms_per_boot"] / machine.ms, 4)
+    found["yardstick_ms"] = round(machine.ms, 4)
+    return found
+
+
 def _point(world: World, servers: int, amounts: Amounts) -> dict[str, Any]:
     boots.boot_and_delete(world, 4, amounts.growth_boots // 4)  # the services have just been started
     point: dict[str, Any] = {"servers": servers}
-    rounds = [boots.boot_and_delete(world, _CLIENTS, amounts.growth_boots) for _ in range(amounts.growth_rounds)]
+    rounds = [_round(world, amounts) for _ in range(amounts.growth_rounds)]
     # The best round: what disturbs only ever adds.
     for name in ("boots_per_s", "deletes_per_s"):
         point[name] = max(found[name] for found in rounds)
-    for name in ("post_p50_ms", "active_p50_ms", "cpu_ms_per_boot", "cpu_ms_per_delete"):
+    for name in ("post_p50_ms", "active_p50_ms", "cpu_ms_per_boot", "cpu_yardsticks_per_boot", "cpu_ms_per_delete"):
         point[name] = min(found[name] for found in rounds)
+    point["yardstick_ms"] = min(found["yardstick_ms"] for found in rounds)
     point["foreign_cores"] = max(found["boot_disturbance"]["foreign_cores"] for found in rounds)
     with world.connect() as connection:
         middle = connection.get("/servers?limit=1000")["servers"][-1]["id"]

@@ -77,6 +77,9 @@ def table(results: dict[str, Any]) -> str:
         lines.append(f"{target.what:42} {f'{sign} {target.limit:g} {target.unit}'.rstrip():>10} {shown:>10}  "
                      f"{verdict:8} {target.upstream:>9}")
     lines.append(f"{met} of {measured} measured targets are met.")
+    if "yardstick_ms" in results:
+        lines.append(f"The machine's yardstick was {results['yardstick_ms']:.2f} ms; times grow with it "
+                     "(doc/performance.md).")
     foreign = results.get("foreign_cores", 0.0)
     if foreign > _QUIET:
         lines.append(f"Not a quiet machine: others kept {foreign:.1f} cores busy during the boots. Counts hold; rates, "
