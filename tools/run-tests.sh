@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 VENV=${NOVA_TEST_VENV:-.venv}
 PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-daemon libvirt-daemon-driver-qemu
     libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils rabbitmq-server postgresql mariadb-server
-    dnsmasq-base nftables iproute2 iputils-ping genisoimage busybox-static dropbear-bin cpio extlinux mtools procps)
+    dnsmasq-base nftables iproute2 iputils-ping genisoimage procps
+    busybox-static dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod) # the guest image
 
 say() { printf '\n=== %s\n' "$*"; }
 

@@ -7,7 +7,7 @@
 #   nova-guest.qcow2 all three on one bootable disk: MBR, FAT partition with syslinux, root partition that grows
 #
 # usage: build.sh OUTPUT_DIRECTORY      (root; needs no loop device and no mount)
-# needs: dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod qemu-utils, apt's lists
+# needs: dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod qemu-utils
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -25,6 +25,7 @@ DRIVERS="virtio_pci virtio_blk virtio_net virtio_scsi ata_piix sd_mod sr_mod vir
 
 fetch_packages() { # unpack rather than install: nothing of this machine's boot or tools changes
     local kernel cache=$output/cache package
+    apt-cache show linux-image-cloud-amd64 > /dev/null 2>&1 || apt-get -q update > /dev/null
     kernel=$(apt-cache depends linux-image-cloud-amd64 | awk '$1 == "Depends:" { print $2; exit }')
     mkdir -p "$cache" "$work/kernel" "$work/busybox"
     for package in "$kernel" busybox-static; do
