@@ -26,6 +26,9 @@ POWER_SUSPENDED = 7
 POWER_STATES = {NOSTATE: "nostate", RUNNING: "running", POWER_PAUSED: "paused", SHUTDOWN: "shutdown",
                 CRASHED: "crashed", POWER_SUSPENDED: "suspended"}
 
+# power_state -> vm_state: what a server is that has such a guest, where nothing better is known.
+AS_THE_GUEST = {RUNNING: ACTIVE, SHUTDOWN: STOPPED, POWER_PAUSED: PAUSED, POWER_SUSPENDED: SUSPENDED}
+
 # task_state
 SCHEDULING = "scheduling"
 NETWORKING = "networking"

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from nova import exception
 from nova.objects import states
+from nova.objects.action import Failure
 from nova.operations.base import Operation, Rules, step
 from nova.operations.contexts import Control, Host
 
@@ -17,6 +18,12 @@ class _PowerAction(Operation):
 
     def succeeded(self, ctl: Control) -> None:
         ctl.set(vm_state=self.final, task_state=None)
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        """What failed may have had its effect: the server is as the host says that it left the guest."""
+        super().failed(ctl, failure)
+        if ctl.instance.vm_state in states.AS_THE_GUEST.values():
+            ctl.set(vm_state=states.AS_THE_GUEST.get(ctl.instance.power_state, ctl.instance.vm_state))
 
 
 def _report(host: Host) -> None:

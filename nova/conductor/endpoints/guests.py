@@ -22,10 +22,6 @@ LOG = logging.getLogger(__name__)
 _GONE = frozenset({states.SHUTDOWN, states.CRASHED, states.POWER_SUSPENDED})
 _ON = frozenset({states.RUNNING, states.POWER_PAUSED, states.POWER_SUSPENDED})
 
-# What a server is that has such a guest, where we do not know better.
-_AS_THE_GUEST = {states.RUNNING: states.ACTIVE, states.SHUTDOWN: states.STOPPED, states.POWER_PAUSED: states.PAUSED,
-                 states.POWER_SUSPENDED: states.SUSPENDED}
-
 
 def remedy(vm_state: str, power_state: int) -> str | None:
     """The operation that puts a guest right that is not as its server says."""
@@ -66,9 +62,9 @@ class Guests:
                 if instance.host != host or instance.task_state is not None:
                     continue  # an operation that is under way reports by itself
                 unknown = instance.power_state == states.NOSTATE or instance.uuid in late
-                if unknown and instance.vm_state in _AS_THE_GUEST.values() and power_state in _AS_THE_GUEST:
+                if unknown and instance.vm_state in states.AS_THE_GUEST.values() and power_state in states.AS_THE_GUEST:
                     # The host was given up in the middle of an operation: the server is as that left it.
-                    instance.vm_state = _AS_THE_GUEST[power_state]
+                    instance.vm_state = states.AS_THE_GUEST[power_state]
                     instances.update(connection, instance.uuid, {
                         "power_state": power_state, "vm_state": instance.vm_state})
                 elif instance.power_state != power_state:

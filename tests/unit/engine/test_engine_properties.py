@@ -13,6 +13,7 @@ import random
 import tempfile
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -372,6 +373,22 @@ Machine.TestCase.settings = settings(
     max_examples=int(os.environ.get("NOVA_EXAMPLES", "15")), stateful_step_count=40, deadline=None,
     suppress_health_check=list(HealthCheck))
 TestEngine = Machine.TestCase
+
+
+@pytest.mark.parametrize(("name", "vm_state"), [("pause", states.PAUSED), ("stop", states.STOPPED)])
+def test_a_server_is_as_a_failed_action_left_its_guest(name, vm_state):
+    machine = Machine()
+    try:
+        machine.furnish(0)
+        machine.boot(1, twice=False)
+        machine.calm_down()
+        machine.operate(0, name)
+        machine.deliver_order(0, twice=False, fails=1.0)
+        machine.calm_down()
+        server = machine.world.db.read(lambda connection: instances.get(connection, machine.uuids[0]))
+        assert (server.vm_state, server.fault.code) == (vm_state, 500)
+    finally:
+        machine.teardown()
 
 
 def test_a_build_that_comes_after_the_delete_that_came_in_between_leaves_no_guest():
