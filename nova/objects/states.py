@@ -26,8 +26,8 @@ POWER_SUSPENDED = 7
 POWER_STATES = {NOSTATE: "nostate", RUNNING: "running", POWER_PAUSED: "paused", SHUTDOWN: "shutdown",
                 CRASHED: "crashed", POWER_SUSPENDED: "suspended"}
 
-# power_state -> vm_state: what a server is that has such a guest, where nothing better is known.
-AS_THE_GUEST = {RUNNING: ACTIVE, SHUTDOWN: STOPPED, POWER_PAUSED: PAUSED, POWER_SUSPENDED: SUSPENDED}
+# power_state -> vm_state
+_AS_THE_GUEST = {RUNNING: ACTIVE, SHUTDOWN: STOPPED, POWER_PAUSED: PAUSED, POWER_SUSPENDED: SUSPENDED}
 
 # task_state
 SCHEDULING = "scheduling"
@@ -83,6 +83,11 @@ STATUS: dict[str, dict[str, str]] = {
 }
 
 PROGRESS_STATUSES = frozenset({"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "MIGRATING"})
+
+
+def as_the_guest(vm_state: str | None, power_state: int) -> str | None:
+    """The vm_state of a server that has such a guest, where nothing better is known; None: it stays (ERROR, ...)."""
+    return _AS_THE_GUEST.get(power_state) if vm_state in _AS_THE_GUEST.values() else None
 
 
 def status(vm_state: str | None, task_state: str | None) -> str:

@@ -22,8 +22,9 @@ class _PowerAction(Operation):
     def failed(self, ctl: Control, failure: Failure) -> None:
         """What failed may have had its effect: the server is as the host says that it left the guest."""
         super().failed(ctl, failure)
-        if ctl.instance.vm_state in states.AS_THE_GUEST.values():
-            ctl.set(vm_state=states.AS_THE_GUEST.get(ctl.instance.power_state, ctl.instance.vm_state))
+        vm_state = states.as_the_guest(ctl.instance.vm_state, ctl.instance.power_state)
+        if vm_state:
+            ctl.set(vm_state=vm_state)
 
 
 def _report(host: Host) -> None:

@@ -62,9 +62,10 @@ class Guests:
                 if instance.host != host or instance.task_state is not None:
                     continue  # an operation that is under way reports by itself
                 unknown = instance.power_state == states.NOSTATE or instance.uuid in late
-                if unknown and instance.vm_state in states.AS_THE_GUEST.values() and power_state in states.AS_THE_GUEST:
+                vm_state = states.as_the_guest(instance.vm_state, power_state) if unknown else None
+                if vm_state:
                     # The host was given up in the middle of an operation: the server is as that left it.
-                    instance.vm_state = states.AS_THE_GUEST[power_state]
+                    instance.vm_state = vm_state
                     instances.update(connection, instance.uuid, {
                         "power_state": power_state, "vm_state": instance.vm_state})
                 elif instance.power_state != power_state:
