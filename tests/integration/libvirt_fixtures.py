@@ -45,6 +45,24 @@ for place in /run/libvirt /var/lib/libvirt /var/cache/libvirt /var/log/libvirt /
     mount -t tmpfs -o mode=755 tmpfs $place
 done
 ip link set lo up
+# A /dev without kvm: guests are emulated here, whatever the machine has. And where only root may open /dev/kvm,
+# libvirtd finds KVM when it probes QEMU, not for QEMU's own user, and probes anew for every guest, for seconds.
+# The mounts below /dev move along: of two on one another libvirt would take the wrong one.
+if [ -e /dev/kvm ]; then
+    mkdir {place}/dev
+    mount --move /dev {place}/dev
+    mount -t tmpfs -o mode=755 tmpfs /dev
+    for device in {place}/dev/*; do
+        name=/dev/${{device##*/}}
+        if mountpoint -q $device; then
+            mkdir $name
+            mount --move $device $name
+        elif [ $name != /dev/kvm ]; then
+            cp -a $device $name
+        fi
+    done
+    umount -l {place}/dev
+fi
 exec virtlogd -f {place}/virtlogd.conf -p {place}/virtlogd.pid
 """
 
