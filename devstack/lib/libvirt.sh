@@ -16,6 +16,7 @@ prepare_libvirt() { # sets LIBVIRT_SERVICES to the programs that the stack has t
 	auth_unix_rw = "none"
 	log_outputs = "2:stderr"
 	CONF
+    open_kvm
     mkdir -p /run/libvirt /var/lib/libvirt /var/log/libvirt/qemu
     define_service virtlogd "/usr/sbin/virtlogd" priority=4
     define_service libvirtd "/usr/sbin/libvirtd --config $DATA_DIR/etc/libvirt/libvirtd.conf" priority=5
@@ -27,6 +28,11 @@ create_libvirt_account() { # what libvirt-daemon-system would create; that packa
     getent group libvirt-qemu > /dev/null || groupadd --system libvirt-qemu
     id libvirt-qemu > /dev/null 2>&1 ||
         useradd --system --gid kvm --groups libvirt-qemu --home-dir /var/lib/libvirt --no-create-home --shell /usr/sbin/nologin libvirt-qemu
+}
+
+open_kvm() { # as udev would: of a /dev/kvm for root alone libvirtd thinks anew, for seconds, at each guest
+    [ -c /dev/kvm ] && [ "$(stat -c %G%a /dev/kvm)" = root600 ] || return 0
+    chgrp kvm /dev/kvm && chmod 660 /dev/kvm
 }
 
 wait_for_libvirt() {
