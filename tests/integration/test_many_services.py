@@ -121,8 +121,9 @@ class Clients:
             uuid = answer.json()["server"]["id"]
             self._ask(clients, turn, "GET", f"/servers/{uuid}")
             if round_ % 2:
-                self._ask(clients, turn, "DELETE", f"/servers/{uuid}")
-                self.deleted.append(uuid)
+                # a DELETE without an answer has promised nothing
+                if self._ask(clients, turn, "DELETE", f"/servers/{uuid}") is not None:
+                    self.deleted.append(uuid)
             else:
                 self.kept.append(uuid)
             time.sleep(0.1)
