@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import logging
 import socket
+import struct
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from cheroot import wsgi
@@ -20,6 +24,11 @@ LOG = logging.getLogger(__name__)
 # server does not even read them.
 _MOST_BODY = 64 * 1024 * 1024
 _BACKLOG = 1024
+# Seconds in which a handshake that has begun is over.
+_HANDSHAKE = 0.05
+# A classic packet filter (linux/filter.h): load the TCP flags; with SYN among them drop the packet, else keep it.
+_NO_SYN = struct.pack("=" + 4 * "HBBI", 0x30, 0, 0, 13, 0x45, 0, 1, 0x02, 0x06, 0, 0, 0, 0x06, 0, 0, 0xffffffff)
+_SO_ATTACH_FILTER = 26
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -34,18 +43,33 @@ def listen(address: str, port: int) -> socket.socket:
     return made
 
 
+def shut_to_newcomers(listening: socket.socket) -> None:
+    """Nobody new gets into the queue of this socket, which is to be closed; whoever is in it stays connected.
+
+    Closing a socket resets what is in its queue, and some client always gets in after the last look. Newcomers are
+    not refused but unheard: their system tries again after a second and finds the socket closed, or our successor's.
+    """
+    program = ctypes.create_string_buffer(_NO_SYN)
+    with contextlib.suppress(OSError):  # a kernel without it: what came in the last moment is reset
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER,
+                             struct.pack("HP", len(_NO_SYN) // 8, ctypes.addressof(program)))
+
+
 class Server(wsgi.Server):
     """cheroot's server on a socket that exists already.
 
     stop() answers for ``linger`` seconds as before, but ends every connection with the answer; then it takes no more
-    connections, and requests in flight have graceful_shutdown_timeout.
+    connections, and requests in flight have graceful_shutdown_timeout. ``last``: whether the socket ends with it,
+    rather than being left to other processes.
     """
 
-    def __init__(self, shared: socket.socket, application: App, threads: int, linger: float = 0.0) -> None:
+    def __init__(self, shared: socket.socket, application: App, threads: int, linger: float = 0.0,
+                 last: Callable[[], bool] = lambda: True) -> None:
         super().__init__(shared.getsockname()[:2], application, numthreads=threads, request_queue_size=_BACKLOG,
                          timeout=60, shutdown_timeout=CONF.graceful_shutdown_timeout, server_name="nova")
         self._shared = shared
         self._linger = linger
+        self._last = last
         self._leaving = False
         self.max_request_body_size = _MOST_BODY
 
@@ -75,7 +99,10 @@ class Server(wsgi.Server):
         super().stop()
 
     def _take_rest(self) -> None:
-        """Whoever is connected already is answered; then the socket is closed here."""
+        """Whoever is connected, or has asked already, is answered; then the socket is closed here."""
+        if self._last():
+            shut_to_newcomers(self.socket)
+            time.sleep(_HANDSHAKE)
         while True:
             try:
                 made, address = self.socket.accept()
@@ -85,6 +112,11 @@ class Server(wsgi.Server):
             connection = self.ConnectionClass(self, made)
             connection.remote_addr, connection.remote_port = address[:2]
             self.process_conn(connection)
+        kept = self._connections._selector  # type: ignore[attr-defined]
+        for number, connection in kept.select(timeout=0):
+            if connection is not self:
+                kept.unregister(number)
+                self.process_conn(connection)
         self.socket.close()
         self.socket = None
         self._shared.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from nova.cmd import run  # isort: skip  (chooses oslo.service's threading back end)
@@ -32,12 +34,12 @@ class Worker(cotyledon.Service):
 
     name = "nova-api"
 
-    def __init__(self, worker_id: int, shared: Any) -> None:
+    def __init__(self, worker_id: int, shared: Any, ending: Callable[[], bool]) -> None:
         super().__init__(worker_id)  # type: ignore[arg-type]
         self._id = worker_id
         clients = Clients(lambda: bus.connect(CONF))
         self._server = service.Server(shared, load.counted(app.create_app(clients=clients)), CONF.api.threads,
-                                      linger=_LINGER)
+                                      linger=_LINGER, last=ending)
         # For operators only: os-services never shows it.
         liveness = Liveness(bus.client(clients.transport(), Heartbeat), CONF.host, self.name, "api", SERVICE_VERSION,
                             worker_id)
@@ -74,9 +76,14 @@ def main(argv: list[str] | None = None) -> int:
     LOG.info("Listening on %s port %s with %s workers", CONF.api.listen, CONF.api.port, workers)
     manager = run.supervisor()
     load.share(workers)
-    # The last one that has it closes it: whoever connects then is refused, rather than left to wait.
-    manager.register_hooks(on_terminate=shared.close)
-    manager.add(Worker, workers=workers, args=(shared,))
+    ending = multiprocessing.RawValue("b", 0)  # without a lock that a worker might die with
+
+    def leave() -> None:
+        ending.value = 1  # workers that are replaced leave the socket as it is
+        shared.close()  # the last worker closes it
+
+    manager.register_hooks(on_terminate=leave)
+    manager.add(Worker, workers=workers, args=(shared, lambda: bool(ending.value)))
     manager.run()
     return 0
 
