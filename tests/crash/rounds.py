@@ -105,6 +105,12 @@ class Round:
         """The processes that hold the steps, once all are held."""
         return sorted({hold.wait() for hold in self.holds.values()})
 
+    def release(self, holder: str) -> None:
+        """What this process holds goes on."""
+        for hold in self.holds.values():
+            if hold.holder() == holder:
+                hold.release()
+
     def settle(self) -> list[str]:
         """All invariants hold; answers the servers that were deleted."""
         gone = [self.uuids[name] for name, case in self.names.items() if case.operation.name == "delete"]

@@ -58,7 +58,8 @@ def test_a_freeze_at_this_moment(nova: Cluster, points: Points, moment: Moment, 
     A frozen conductor swallows heartbeats, too: either way a host may have been given up then.
     """
     boots = Boots(nova, points, [moment])
-    freeze(nova, points, boots.holders(), seconds)
+    [holder] = boots.holders()
+    freeze(nova, holder, seconds, points.release_all)
     boots.all_active(once=seconds < _DOWN)
 
 
