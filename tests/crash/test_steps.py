@@ -7,6 +7,7 @@ server was built twice.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -66,7 +67,7 @@ def test_a_worker_frozen_for_longer_than_its_lease_is_fenced_off(
     # One after the other: when all conductors are frozen nobody can notice.
     for name in everything.holders():
         before = taken_over(nova)
-        freeze(nova, name, _FROZEN, lambda name=name: everything.release(name))
+        freeze(nova, name, _FROZEN, functools.partial(everything.release, name))
         assert taken_over(nova) > before, "nobody noticed"
     everything.ends()
 
@@ -87,14 +88,12 @@ def test_a_host_that_was_given_up_and_returns_is_fenced_off(nova: Cluster, point
     """A host is frozen until it counts as down and its builds went elsewhere; then it goes on with its steps."""
     chosen = [case for case in at("compute") if not case.undo]
     everything = Round(nova, points, chosen, when, operate)
-    everything.holders()
-    held = [hold.holder() for hold in everything.holds.values()]
-    host = max(("compute-1", "compute-2"), key=held.count)
+    holders = everything.holders()
+    host = max(holders, key=[hold.holder() for hold in everything.holds.values()].count)
     mine = {uuid for uuid, server in nova.api.servers().items()
             if server["OS-EXT-SRV-ATTR:host"] == host and uuid in everything.ids}
-    for hold in everything.holds.values():
-        if hold.holder() != host:
-            hold.release()
+    for other in set(holders) - {host}:
+        everything.release(other)
     nova.freeze(host)
 
     def given_up() -> bool:
