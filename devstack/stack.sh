@@ -5,7 +5,7 @@ set -euo pipefail
 
 DEVSTACK_DIR=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 REPO=$(dirname "$DEVSTACK_DIR")
-for file in common config packages python supervisor rabbitmq database keystone glance libvirt guest_image nova cloud; do
+for file in common config packages python supervisor rabbitmq database keystone glance libvirt guest_image nova hosts cloud; do
     # shellcheck source=/dev/null
     . "$DEVSTACK_DIR/lib/$file.sh"
 done
@@ -29,6 +29,7 @@ install_everything() {
 start_foundations() {
     step "RabbitMQ, $NOVA_DATABASE, memcached and libvirt"
     start_supervisor
+    prepare_hosts_network
     prepare_rabbitmq
     prepare_database
     prepare_memcached
@@ -66,7 +67,10 @@ start_nova() {
     prepare_nova
     sync_nova
     start_nova_services
+    prepare_hosts
+    start_hosts
     wait_for_nova
+    wait_for_hosts
     check_nova
 }
 

@@ -4,7 +4,8 @@
 set -euo pipefail
 
 DEVSTACK_DIR=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
-for file in common config supervisor libvirt networks; do
+REPO=$(dirname "$DEVSTACK_DIR")
+for file in common config supervisor libvirt networks hosts; do
     # shellcheck source=/dev/null
     . "$DEVSTACK_DIR/lib/$file.sh"
 done
@@ -27,13 +28,15 @@ fi
 step "Stopping Nova"
 if supervisord_runs; then
     # first, so that nothing starts again what is removed next
-    supervisorctl stop nova-api nova-metadata nova-scheduler nova-conductor nova-compute > /dev/null 2>&1 || true
+    # shellcheck disable=SC2046  # a list of names
+    supervisorctl stop $(supervisorctl status | awk '$1 ~ /nova-/ { print $1 }') > /dev/null 2>&1 || true
 fi
 step "Removing guests and networks"
 remove_guests
 remove_networks
 step "Stopping the other services"
 stop_supervisor
+remove_hosts
 step "Removing files"
 if $KEEP; then
     find "$DATA_DIR" -mindepth 1 -maxdepth 1 ! -name venv ! -name images ! -name stamps ! -name .nova-devstack -exec rm -rf {} +

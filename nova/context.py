@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from oslo_context import context
@@ -38,3 +42,28 @@ class RequestContext(context.RequestContext):
 def admin() -> RequestContext:
     """A context for work that Nova does on its own account (heartbeats, recovery, periodic tasks)."""
     return RequestContext(overwrite=False, is_admin=True, roles=["admin"])
+
+
+# When (by the monotonic clock) nobody waits any more for what this thread does; None: it is for nobody.
+_WANTED_UNTIL: contextvars.ContextVar[float | None] = contextvars.ContextVar("wanted_until", default=None)
+
+
+@contextlib.contextmanager
+def wanted_until(moment: float | None) -> Iterator[None]:
+    """The block answers somebody who waits until then, by the monotonic clock. It does not count in other threads."""
+    token = _WANTED_UNTIL.set(moment)
+    try:
+        yield
+    finally:
+        _WANTED_UNTIL.reset(token)
+
+
+def too_late() -> bool:
+    """Whether whoever asked for this has been told by now that it failed."""
+    moment = _WANTED_UNTIL.get()
+    return moment is not None and time.monotonic() > moment
+
+
+def begun() -> None:
+    """Something was written: from now on this is done to its end, whether anybody waits or not."""
+    _WANTED_UNTIL.set(None)

@@ -75,6 +75,12 @@ class ServiceUnavailable(NovaException):
     template = "Service is unavailable at this time."
 
 
+class DatabaseUnusable(ServiceUnavailable):
+    """For operators: the database of the configuration is not there, does not let us in or lacks tables."""
+
+    template = "The database {url} cannot be used: {reason}"
+
+
 # --- requests --------------------------------------------------------------------------------
 class InvalidInput(Invalid):
     template = "Invalid input received: {reason}"
@@ -182,8 +188,33 @@ class ServiceInUse(Conflict):
     template = "Unable to delete compute service that is hosting instances. Migrate or delete the instances first."
 
 
+class ServiceMigrating(ServiceInUse):
+    template = ("Unable to delete compute service that has in-progress migrations. Complete the migrations or delete "
+                "their servers first.")
+
+
+class HostEvacuated(Invalid):
+    """Servers went on elsewhere while the host was down, and it has not let go of them yet."""
+
+    template = ("Unable to force up host {host}: servers were evacuated from it, and it has yet to remove their "
+                "guests. It does when nova-compute starts there.")
+
+
 class ComputeHostNotFound(NotFound):
     template = "Compute host {host} could not be found."
+
+
+class HostIdentityMismatch(Conflict):
+    """A machine and the name that it registers by do not belong together: it must not start."""
+
+    template = "Host {host} must not start: {reason}"
+
+
+class NodeOfAnotherHost(Conflict):
+    """A node with claims cannot change its host: two hosts report the same node."""
+
+    template = ("Node {node} is known as {name} of host {owner}, and servers have claims on it: host {host} must not "
+                "report it. Two hosts have the same node id (state_path/compute_id), or a host was renamed.")
 
 
 class HostBinaryNotFound(NotFound):
@@ -299,6 +330,39 @@ class SecurityGroupRuleNotFound(NotFound):
     template = "Security group rule {rule_id} not found."
 
 
+# --- volumes ---------------------------------------------------------------------------------
+class VolumeNotFound(NotFound):
+    template = "Volume {volume_id} could not be found."
+
+
+class VolumeTypeNotFound(NotFound):
+    template = "Volume type {volume_type} could not be found."
+
+
+class SnapshotNotFound(NotFound):
+    template = "Snapshot {snapshot_id} could not be found."
+
+
+class InvalidVolume(Invalid):
+    template = "Invalid volume: {reason}"
+
+
+class VolumeNotAttached(NotFound):
+    template = "Instance {instance_uuid} is not attached to volume {volume_id}"
+
+
+class DevicePathInUse(Conflict):
+    template = "The device {path} of instance {instance_uuid} is in use."
+
+
+class TooManyDiskDevices(Forbidden):
+    template = "A server may have at most {maximum} disk devices."
+
+
+class VolumeUnusable(NovaException):
+    template = "Volume {volume_id} cannot be used on its host: {reason}"
+
+
 # --- scheduling, claims and hosts ------------------------------------------------------------
 class NoValidHost(NovaException):
     template = "No valid host was found. {reason}"
@@ -316,9 +380,35 @@ class UnsupportedGroupPolicy(Invalid):
 
 
 class ClaimLost(Conflict):
-    """Another scheduler took the room on the host first; the loser takes an alternate."""
+    """What was chosen cannot be had any more; the loser takes an alternate."""
 
-    template = "Host {node} has no room for this request any more."
+    template = "Host {node} cannot take the server any more: {reason}."
+
+
+class UnknownOperation(Invalid):
+    """Asked for, or found in the journal, by a neighbour of another release."""
+
+    template = "This release does not know the operation {name}."
+
+
+class StepTimeout(NovaException):
+    template = "Step {step} did not end on host {host} within its time."
+
+
+class MigrationNotFound(NotFound):
+    template = "Migration {migration_id} could not be found."
+
+
+class MigrationNotFoundByStatus(MigrationNotFound):
+    template = "Migration not found for instance {instance_id} with status {status}."
+
+
+class MigrationNotFoundForInstance(MigrationNotFound):
+    template = "Migration {migration_id} not found for instance {instance_id}"
+
+
+class InvalidMigrationState(Invalid):
+    template = "Migration {migration_id} of instance {instance_uuid} is {state}: it cannot be told to {method}."
 
 
 class StaleReport(Conflict):
@@ -345,6 +435,64 @@ class GuestNotFound(NotFound):
 
 class HypervisorUnavailable(ServiceUnavailable):
     template = "Connection to the hypervisor is broken on host: {reason}"
+
+
+class DeviceAttachFailed(NovaException):
+    template = "The guest did not take {device}: {reason}"
+
+
+class DeviceDetachFailed(NovaException):
+    """The guest keeps the device; it may be asked again."""
+
+    template = "The guest did not release {device}: {reason}"
+
+
+class ResizeError(NovaException):
+    """The server's disks cannot become what the flavor says; nothing was changed."""
+
+    template = "Resize error: {reason}"
+
+
+class CannotResizeToSameFlavor(Invalid):
+    template = "When resizing, instances must change flavor!"
+
+
+class CannotMigrateToSameHost(Invalid):
+    template = "Cannot migrate to the host where the server exists."
+
+
+class UnableToMigrateToSelf(Invalid):
+    template = "Unable to migrate instance ({instance_id}) to current host ({host})."
+
+
+class ComputeServiceInUse(Invalid):
+    template = "Compute service of {host} is still in use."
+
+
+class EvacuateToSameHost(Invalid):
+    template = "The target host can't be the same one."
+
+
+class MigrationPreCheckError(Invalid):
+    template = "Migration pre-check error: {reason}"
+
+
+class MigrationError(NovaException):
+    """The guest did not come over; it is where it was."""
+
+    template = "Migration error: {reason}"
+
+
+class MigrationCancelled(MigrationError):
+    """Somebody wanted that."""
+
+    template = "The migration was cancelled."
+
+
+class ComputeServiceUnavailable(Conflict):
+    """What was asked for needs the server's host, and nobody waits for it."""
+
+    template = "Service is unavailable at this time."
 
 
 class HostDown(NovaException):

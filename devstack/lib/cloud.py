@@ -158,7 +158,7 @@ def boot_new(cloud, name, options):
     flavor = cloud.compute.find_flavor(options.flavor, ignore_missing=False, get_extra_specs=False)
     start = time.monotonic()
     server = cloud.compute.create_server(name=name, image_id=image.id, flavor_id=flavor.id, key_name=options.key,
-                                         networks="auto")
+                                         networks="auto", availability_zone=f"nova:{options.host}")
     say(f"server {name}: asked for")
     server = wait_active(cloud, server, start)
     wait_prompt(cloud, server, start)
@@ -211,7 +211,7 @@ def main():
     command("keypair", create_keypair, "name", "public_key")
     command("open-group", open_group)
     command("wait-compute", wait_compute, "host", "seconds")
-    command("boot", boot, "name", "flavor", "image", "key")
+    command("boot", boot, "name", "flavor", "image", "key", "host")
     options = parser.parse_args()
     options.function(openstack.connect(), options)
 

@@ -22,10 +22,18 @@ create_cloud() {
     create_network
 }
 
-boot_first_server() {
-    if ! cloud boot "$FIRST_SERVER" "$FIRST_SERVER_FLAVOR" nova-guest stack; then
+boot_first_server() { # with several hosts, one on each
+    local number
+    boot_server "$FIRST_SERVER" "$HOST_NAME" nova-compute
+    for number in $(other_hosts); do
+        boot_server "$FIRST_SERVER-on-host$number" "$(host_name "$number")" "host$number-nova-compute"
+    done
+}
+
+boot_server() { # NAME HOST LOG
+    if ! cloud boot "$1" "$FIRST_SERVER_FLAVOR" nova-guest stack "$2"; then
         warn "the end of nova-conductor's log:"
         tail -n 15 "$DATA_DIR/logs/nova-conductor.log" >&2 || true
-        die "the server $FIRST_SERVER did not reach its login prompt" "$DATA_DIR/logs/nova-compute.log"
+        die "the server $1 did not reach its login prompt" "$DATA_DIR/logs/$3.log"
     fi
 }

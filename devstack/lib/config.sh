@@ -35,6 +35,9 @@ load_options() {
     NOVA_API_WORKERS=${NOVA_API_WORKERS:-2}
     NOVA_CONDUCTOR_WORKERS=${NOVA_CONDUCTOR_WORKERS:-2}
     HOST_NAME=${HOST_NAME:-$(hostname)}
+    NOVA_HOSTS=${NOVA_HOSTS:-1}
+    HOSTS_NETWORK=${HOSTS_NETWORK:-10.78.0}
+    HOSTS_OUTSIDE=${HOSTS_OUTSIDE:-10.78.1}
     SERVICE_HOST=${SERVICE_HOST:-127.0.0.1}
     REGION_NAME=${REGION_NAME:-RegionOne}
     DEBUG=${DEBUG:-False}
@@ -52,6 +55,12 @@ load_options() {
     FIRST_SERVER_FLAVOR=${FIRST_SERVER_FLAVOR:-m1.nano}
 
     check_options
+    # where this machine's services are found by users, and by other hosts as well
+    LISTEN=$SERVICE_HOST HOST_ADDRESS=$SERVICE_HOST
+    if [ "$NOVA_HOSTS" -gt 1 ]; then
+        HOST_ADDRESS=$HOSTS_NETWORK.1
+        [ "$SERVICE_HOST" = "$HOST_ADDRESS" ] || LISTEN="$SERVICE_HOST $HOST_ADDRESS"
+    fi
     KEYSTONE_URL=http://$SERVICE_HOST:$KEYSTONE_PORT/v3
     GLANCE_URL=http://$SERVICE_HOST:$GLANCE_PORT
     NOVA_URL=http://$SERVICE_HOST:$NOVA_API_PORT/v2.1
@@ -70,6 +79,10 @@ check_options() {
     case "$NOVA_DATABASE" in
         sqlite | postgresql | mysql) ;;
         *) die "NOVA_DATABASE=$NOVA_DATABASE: choose sqlite, postgresql or mysql" ;;
+    esac
+    case "$NOVA_HOSTS" in
+        [1-9]) ;;
+        *) die "NOVA_HOSTS=$NOVA_HOSTS: choose 1 to 9" ;;
     esac
     case "$LIBVIRT_TYPE" in
         auto | qemu | kvm) ;;

@@ -25,7 +25,7 @@ prepare_glance() {
 	$(keystone_authtoken glance)
 	CONF
     # one request per connection: uWSGI's plain socket forgets to tell clients that it closes
-    define_service glance "$(uwsgi_command glance) --http-socket 127.0.0.1:$GLANCE_PORT --http-chunked-input --http-raw-body --add-header Connection:close" \
+    define_service glance "$(uwsgi_command glance) $(listen_options --http-socket "$GLANCE_PORT") --http-chunked-input --http-raw-body --add-header Connection:close" \
         priority=11 stopsignal=INT "environment=OS_GLANCE_CONFIG_DIR=\"$etc\",CONFIG=\"$(digest "$etc")\""
 }
 

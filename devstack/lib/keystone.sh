@@ -33,7 +33,7 @@ prepare_keystone() {
 	backend = dogpile.cache.memcached
 	memcache_servers = 127.0.0.1:$MEMCACHED_PORT
 	CONF
-    define_service keystone "$(uwsgi_command keystone) --http 127.0.0.1:$KEYSTONE_PORT --http-keepalive --http-auto-chunked" \
+    define_service keystone "$(uwsgi_command keystone) $(listen_options --http "$KEYSTONE_PORT") --http-keepalive --http-auto-chunked" \
         priority=10 stopsignal=INT "environment=OS_KEYSTONE_CONFIG_DIR=\"$etc\",CONFIG=\"$(digest "$etc")\""
 }
 
@@ -43,6 +43,11 @@ uwsgi_command() { # PACKAGE
     [ "$NOVA_DATABASE" != sqlite ] || processes=1
     echo "$VENV/bin/uwsgi --master --processes $processes --enable-threads --thunder-lock --lazy-apps --buffer-size 65535" \
         "--die-on-term --need-app --disable-logging --pyhome $VENV --module $1.wsgi.api:application"
+}
+
+listen_options() { # OPTION PORT: uWSGI's, for every address of LISTEN
+    local address
+    for address in $LISTEN; do printf '%s %s ' "$1" "$address:$2"; done
 }
 
 sync_keystone() {
@@ -80,7 +85,8 @@ as_admin() { # COMMAND…: with the administrator's credentials in the environme
 }
 
 write_openrc() {
-    openrc admin admin "$ADMIN_PASSWORD" | write_file "$DATA_DIR/openrc" 600
+    # whoever may read this one may read the configuration, too
+    { openrc admin admin "$ADMIN_PASSWORD"; echo "export NOVA_CONFIG=$(nova_conf_file)"; } | write_file "$DATA_DIR/openrc" 600
     openrc demo demo "$DEMO_PASSWORD" | write_file "$DATA_DIR/openrc-demo" 600
 }
 

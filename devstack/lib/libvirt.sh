@@ -9,18 +9,25 @@ prepare_libvirt() { # sets LIBVIRT_SERVICES to the programs that the stack has t
     local mine=$DATA_DIR/etc/supervisor.d/libvirtd.conf
     if [ ! -e "$mine" ] && libvirt_answers > /dev/null 2>&1; then
         note "a libvirtd is running already: using that one"
+        [ "$NOVA_HOSTS" = 1 ] || warn "no live migration to this machine, unless its libvirtd listens on $HOST_ADDRESS"
         return 0
     fi
     write_file "$DATA_DIR/etc/libvirt/libvirtd.conf" 644 <<- CONF
 	unix_sock_rw_perms = "0700"
 	auth_unix_rw = "none"
 	log_outputs = "2:stderr"
+	$(migration_listener)
 	CONF
     open_kvm
     mkdir -p /run/libvirt /var/lib/libvirt /var/log/libvirt/qemu
     define_service virtlogd "/usr/sbin/virtlogd" priority=4
-    define_service libvirtd "/usr/sbin/libvirtd --config $DATA_DIR/etc/libvirt/libvirtd.conf" priority=5
+    define_service libvirtd "/usr/sbin/libvirtd$([ "$NOVA_HOSTS" = 1 ] || echo ' --listen') --config $DATA_DIR/etc/libvirt/libvirtd.conf" priority=5
     LIBVIRT_SERVICES=(virtlogd libvirtd)
+}
+
+migration_listener() { # the other hosts' libvirtds bring guests; guests themselves do not reach this address
+    [ "$NOVA_HOSTS" -gt 1 ] || return 0
+    printf '%s\n' "listen_tls = 0" "listen_tcp = 1" "listen_addr = \"$HOST_ADDRESS\"" 'auth_tcp = "none"'
 }
 
 create_libvirt_account() { # what libvirt-daemon-system would create; that package wants systemd

@@ -9,7 +9,7 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
     write_file "$(nova_conf_file)" 600 <<- CONF
 	[DEFAULT]
 	host = $HOST_NAME
-	my_ip = $SERVICE_HOST
+	my_ip = $HOST_ADDRESS
 	transport_url = $1
 	state_path = $DATA_DIR/nova
 	compute_driver = libvirt
@@ -53,16 +53,21 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 }
 
 prepare_nova() {
-    local service state
+    local service
     mkdir -p "$DATA_DIR/nova/locks"
     chmod 755 "$DATA_DIR/nova"
     write_nova_conf "$RABBIT_URL" "$(database_url nova)"
-    # what a running service has read; when it changes, the supervisor restarts the service
-    state=$(digest "$(nova_conf_file)" "$REPO/nova" "$DATA_DIR/stamps/python")
     for service in $NOVA_SERVICES; do
-        define_service "$service" "$VENV/bin/$service --config-file $(nova_conf_file)" priority=20 \
-            "environment=PATH=\"$VENV/bin:/usr/sbin:/usr/bin:/sbin:/bin\",PYTHONUNBUFFERED=\"1\",STATE=\"$state\""
+        define_nova_service "$service" "$VENV/bin/$service --config-file $(nova_conf_file)"
     done
+}
+
+define_nova_service() { # NAME COMMAND [FURTHER_STATE]
+    # what a running service has read; when it changes, the supervisor restarts the service
+    local state
+    state=$(digest "$(nova_conf_file)" "$REPO/nova" "$DATA_DIR/stamps/python")${3:-}
+    define_service "$1" "$2" priority=20 \
+        "environment=PATH=\"$VENV/bin:/usr/sbin:/usr/bin:/sbin:/bin\",PYTHONUNBUFFERED=\"1\",STATE=\"$state\""
 }
 
 nova_manage() { "$VENV/bin/nova-manage" --config-file "$(nova_conf_file)" "$@"; }

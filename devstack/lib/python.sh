@@ -7,7 +7,7 @@ PYTHON_PACKAGES="keystone>=30,<31 glance>=33,<34 python-openstackclient>=10,<11 
 
 install_python() {
     local wanted
-    wanted=$({ echo "$PYTHON_PACKAGES $NOVA_ENABLED $REPO $("$PYTHON" --version)"; digest "$REPO/setup.cfg" "$REPO/pyproject.toml"; } |
+    wanted=$({ echo "$PYTHON_PACKAGES $NOVA_ENABLED $REPO $("$PYTHON" --version)"; digest "$REPO/setup.cfg" "$REPO/constraints.txt" "$REPO/pyproject.toml"; } |
         sha256sum | cut -c1-16)
     if stamp_is python "$wanted" && [ -x "$VENV/bin/supervisord" ]; then
         echo "up to date"
@@ -20,8 +20,10 @@ install_python() {
     local packages
     read -r -d '' -a packages <<< "$PYTHON_PACKAGES" || true
     if is_true "$NOVA_ENABLED"; then packages+=(-e "${REPO}[libvirt]"); fi
+    # The versions that Nova was tested with; libvirt's binding is Debian's, as its library is.
+    grep -v '^libvirt-python==' "$REPO/constraints.txt" > "$DATA_DIR/constraints.txt"
     # one call: the resolver sees all wishes at once
-    "$VENV/bin/pip" install --no-compile --prefer-binary --progress-bar off "${packages[@]}"
+    "$VENV/bin/pip" install -c "$DATA_DIR/constraints.txt" --no-compile --prefer-binary --progress-bar off "${packages[@]}"
     echo "compiling byte code"
     "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" > /dev/null || true  # templates of code do not compile
     set_stamp python "$wanted"

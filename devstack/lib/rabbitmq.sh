@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# A RabbitMQ of the stack's own: its own node, ports, data and Erlang port mapper, all on loopback.
+# A RabbitMQ of the stack's own: its own node, ports, data and Erlang port mapper, all on loopback (and on the network of further hosts).
 
 prepare_rabbitmq() {
     secret RABBIT_PASSWORD
@@ -12,6 +12,7 @@ prepare_rabbitmq() {
 
     write_file "$etc/rabbitmq.conf" 644 <<- CONF
 	listeners.tcp.default = 127.0.0.1:$RABBIT_PORT
+	$([ "$NOVA_HOSTS" = 1 ] || echo "listeners.tcp.hosts = $HOST_ADDRESS:$RABBIT_PORT")
 	load_definitions = $etc/definitions.json
 	log.console = true
 	log.console.level = warning
@@ -40,6 +41,7 @@ rabbit_environment() {
 	RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1}"
 	ERL_EPMD_ADDRESS="127.0.0.1"
 	ERL_EPMD_PORT="$EPMD_PORT"
+	CONFIG="$(digest "$etc/rabbitmq.conf")"
 	ENVIRONMENT
 }
 

@@ -69,6 +69,12 @@ start_services() { # NAME…: restarts those whose definition changed, starts th
     done
 }
 
+forget_services() { # NAME…: stop them, and know them no more
+    supervisorctl stop "$@" > /dev/null 2>&1 || true
+    (cd "$DATA_DIR/etc/supervisor.d" && rm -f "${@/%/.conf}")
+    supervisorctl update "$@" > "$DATA_DIR/logs/stack/supervisor.log" 2>&1 || die "supervisord" "$DATA_DIR/logs/stack/supervisor.log"
+}
+
 stop_supervisor() {
     local pid
     supervisord_runs || return 0

@@ -1,6 +1,6 @@
 """The REST API. How to add a resource:
 
-1. ``compute/X.py``: declare what goes in and out with :mod:`nova.api.fields`, write handlers::
+1. ``compute/*/X.py``: declare what goes in and out with :mod:`nova.api.fields`, write handlers::
 
        INDEX_QUERY = Query({"limit": Field(LIMIT, since=35)}, strict=75)      # see operations.json
        THING = View([Out("name", STRING), Out("type", STRING, since=2)])      # rendered per version
@@ -26,5 +26,5 @@
 4. ``tests/unit/api``: ``tests/unit/api/test_reference.py`` compares every route's schemas with the
    reference in all versions by itself; behaviour is tested over HTTP in tests/functional.
 
-``compute/keypairs.py`` is the example.
+``compute/accounts/keypairs.py`` is the example.
 """

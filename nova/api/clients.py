@@ -8,20 +8,30 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nova import bus
+from nova.rpcapi.aggregates import Aggregates
+from nova.rpcapi.availability_zones import Zones
 from nova.rpcapi.compute import Compute
+from nova.rpcapi.external_events import ExternalEvents
 from nova.rpcapi.flavors import Flavors
-from nova.rpcapi.hosts import Aggregates, Hypervisors, ServerGroups, Services, Zones
+from nova.rpcapi.hypervisors import Hypervisors
+from nova.rpcapi.instance_actions import Actions
 from nova.rpcapi.keypairs import Keypairs
-from nova.rpcapi.networks import Networks, SecurityGroups
+from nova.rpcapi.migrations import Migrations
+from nova.rpcapi.networks import Networks
 from nova.rpcapi.quotas import Quotas
 from nova.rpcapi.scheduler import Scheduler
-from nova.rpcapi.servers import Actions, Servers
+from nova.rpcapi.security_groups import SecurityGroups
+from nova.rpcapi.server_groups import ServerGroups
+from nova.rpcapi.servers import Servers
+from nova.rpcapi.services import Services
+from nova.rpcapi.volumes import Volumes
 
 INTERFACES: dict[str, Any] = {
     "servers": Servers, "actions": Actions, "flavors": Flavors, "keypairs": Keypairs, "quotas": Quotas,
     "services": Services, "hypervisors": Hypervisors, "zones": Zones, "aggregates": Aggregates,
     "server_groups": ServerGroups, "networks": Networks, "security_groups": SecurityGroups,
-    "scheduler": Scheduler, "compute": Compute,
+    "scheduler": Scheduler, "compute": Compute, "volumes": Volumes,
+    "migrations": Migrations, "external_events": ExternalEvents,
 }
 
 
@@ -43,6 +53,9 @@ class Clients:
         security_groups: SecurityGroups
         scheduler: Scheduler
         compute: Compute
+        volumes: Volumes
+        migrations: Migrations
+        external_events: ExternalEvents
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
@@ -57,7 +70,7 @@ class Clients:
             return self._transport
 
     def cached(self, name: str, seconds: float, ask: Callable[[], Any]) -> Any:
-        """What ``ask`` answered at most ``seconds`` ago (in this process)."""
+        """What ``ask`` returned at most ``seconds`` ago (in this process)."""
         until, value = self._kept.get(name, (0.0, None))
         if time.monotonic() >= until:
             value = ask()

@@ -11,7 +11,7 @@ import os_traits
 
 from nova import exception
 
-# Takes a value and answers what is expected in its place, or None when it is fine.
+# Takes a value and returns what is expected in its place, or None when it is fine.
 Check = Callable[[str], str | None]
 
 NAMESPACES = frozenset({"accel", "aggregate_instance_extra_specs", "capabilities", "hw", "hw_rng", "hw_video", "os",

@@ -29,7 +29,7 @@ from nova.api.schema import Validator
 
 Getter = Callable[[Any, Any], Any]
 
-# What a getter of a View answers for a key that is to be left out.
+# What a getter of a View returns for a key that is to be left out.
 ABSENT: Any = object()
 
 

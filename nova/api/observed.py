@@ -9,7 +9,7 @@ from typing import Any
 
 import falcon
 
-from nova import metrics, tracing
+from nova.telemetry import metrics, tracing
 
 # Where the dispatcher leaves the route it found, in the WSGI environment.
 ROUTE = "nova.route"
@@ -81,7 +81,7 @@ def _method(environ: dict[str, Any]) -> str:
 def _span(method: str, environ: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
     if not tracing.on:
         return contextlib.nullcontext()
-    from nova import tracing_export
+    from nova.telemetry import tracing_export
 
     headers = {name: environ[key] for name, key in (("traceparent", "HTTP_TRACEPARENT"),
                                                     ("tracestate", "HTTP_TRACESTATE")) if key in environ}
@@ -90,6 +90,6 @@ def _span(method: str, environ: dict[str, Any]) -> contextlib.AbstractContextMan
 
 def _answered(span: Any, method: str, route: str, status: int, request_id: str | None) -> None:
     if span is not None:
-        from nova import tracing_export
+        from nova.telemetry import tracing_export
 
         tracing_export.answered(span, method, route, status, request_id)

@@ -8,36 +8,30 @@ key of an action's body). Query, body and answer are declared on the handler wit
 from __future__ import annotations
 
 from nova.api import versions
-from nova.api.compute import (
-    aggregates,
-    availability_zones,
+from nova.api.compute import extensions
+from nova.api.compute.accounts import keypairs, limits, quota_classes, quota_sets
+from nova.api.compute.flavors import flavor_access, flavor_extra_specs, flavors
+from nova.api.compute.hosts import aggregates, availability_zones, hypervisors, services
+from nova.api.compute.images import image_metadata, images
+from nova.api.compute.networks import networks, security_group_rules, security_groups
+from nova.api.compute.servers import (
     console_output,
-    extensions,
-    flavor_access,
-    flavor_extra_specs,
-    flavors,
-    hypervisors,
-    image_metadata,
-    images,
+    external_events,
     instance_actions,
     ips,
-    keypairs,
-    limits,
-    networks,
-    quota_classes,
-    quota_sets,
-    removed,
-    security_group_rules,
-    security_groups,
+    migrations,
     server_actions,
     server_groups,
     server_metadata,
+    server_moves,
     server_tags,
     servers,
     servers_create,
     servers_list,
-    services,
+    volume_attachments,
 )
+from nova.api.compute.volumes import volumes
+from nova.api.legacy import removed
 from nova.api.router import Route
 
 _SERVER = "/servers/{server_id}"
@@ -60,6 +54,9 @@ _CLASSES = "os_compute_api:os-quota-class-sets:"
 _NETWORKS = "os_compute_api:os-networks:"
 _TENANT_NETWORKS = "os_compute_api:os-tenant-networks:"
 _SECURITY = "os_compute_api:os-security-groups:"
+_VOLUMES = "os_compute_api:os-volumes:"
+_MIGRATIONS = "/servers/{server_id}/migrations"
+_ATTACHMENTS = "/servers/{server_id}/os-volume_attachments"
 
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/versions/{id}", versions.show),
@@ -100,6 +97,12 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", _ACTION, server_actions.unlock, success=202, action="unlock"),
     Route("POST", _ACTION, server_actions.reset_state, success=202, action="os-resetState"),
     Route("POST", _ACTION, server_actions.force_delete, success=202, action="forceDelete"),
+    Route("POST", _ACTION, server_moves.resize, success=202, action="resize"),
+    Route("POST", _ACTION, server_moves.confirm_resize, success=204, action="confirmResize"),
+    Route("POST", _ACTION, server_moves.revert_resize, success=202, action="revertResize"),
+    Route("POST", _ACTION, server_moves.migrate, success=202, action="migrate"),
+    Route("POST", _ACTION, server_moves.live_migrate, success=202, action="os-migrateLive"),
+    Route("POST", _ACTION, server_moves.evacuate, action="evacuate"),
     Route("POST", _ACTION, server_actions.add_security_group, success=202, action="addSecurityGroup"),
     Route("POST", _ACTION, server_actions.remove_security_group, success=202, action="removeSecurityGroup"),
     Route("POST", _ACTION, console_output.get, action="os-getConsoleOutput"),
@@ -177,6 +180,14 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_SERVER}/os-instance-actions", instance_actions.index),
     Route("GET", f"{_SERVER}/os-instance-actions/{{id}}", instance_actions.show),
     Route("GET", f"{_SERVER}/os-security-groups", security_groups.of_server),
+    Route("GET", "/os-migrations", migrations.index, "os_compute_api:os-migrations:index"),
+    Route("GET", _MIGRATIONS, migrations.of_server, since=23),
+    Route("GET", f"{_MIGRATIONS}/{{id}}", migrations.show, since=23),
+    Route("DELETE", f"{_MIGRATIONS}/{{id}}", migrations.abort, since=24, success=202),
+    Route("POST", f"{_MIGRATIONS}/{{id}}/action", migrations.force_complete, since=22, success=202,
+          action="force_complete"),
+    Route("POST", "/os-server-external-events", external_events.create,
+          "os_compute_api:os-server-external-events:create"),
     Route("GET", "/os-server-groups", server_groups.index, _GROUPS + "index"),
     Route("POST", "/os-server-groups", server_groups.create, _GROUPS + "create"),
     Route("GET", "/os-server-groups/{id}", server_groups.show, _GROUPS + "show"),
@@ -195,6 +206,18 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/os-security-group-rules", security_group_rules.create, _SECURITY + "rule:create", until=35),
     Route("DELETE", "/os-security-group-rules/{id}", security_group_rules.delete, _SECURITY + "rule:delete", until=35,
           success=202),
+
+    # -- volumes (of attachments the handlers ask the policy) ------------------------------------
+    Route("GET", "/os-volumes", volumes.index, _VOLUMES + "list", until=35),
+    Route("POST", "/os-volumes", volumes.create, _VOLUMES + "create", until=35),
+    Route("GET", "/os-volumes/detail", volumes.detail, _VOLUMES + "detail", until=35),
+    Route("GET", "/os-volumes/{id}", volumes.show, _VOLUMES + "show", until=35),
+    Route("DELETE", "/os-volumes/{id}", volumes.delete, _VOLUMES + "delete", until=35, success=202),
+    Route("GET", _ATTACHMENTS, volume_attachments.index),
+    Route("POST", _ATTACHMENTS, volume_attachments.create, success={1: 200, 101: 202}),
+    Route("GET", f"{_ATTACHMENTS}/{{id}}", volume_attachments.show),
+    Route("PUT", f"{_ATTACHMENTS}/{{id}}", volume_attachments.update, success=202),
+    Route("DELETE", f"{_ATTACHMENTS}/{{id}}", volume_attachments.delete, success=202),
 
     # -- gone -------------------------------------------------------------------------------------
     *removed.routes(),

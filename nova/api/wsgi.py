@@ -11,8 +11,9 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from nova import conf, metrics, tracing
+from nova import conf
 from nova.api import app, auth
+from nova.telemetry import exporters, tracing
 
 _lock = threading.Lock()
 _loaded: auth.App | None = None
@@ -26,7 +27,7 @@ def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]
                 files = [name for name in os.environ.get("OS_NOVA_CONFIG_FILES", "").split(";") if name]
                 conf.load([], default_files=files or None)
                 tracing.check("nova-api")
-                metrics.start("nova-api", worker=None)
-                tracing.start("nova-api")
+                exporters.start_metrics("nova-api", worker=None)
+                exporters.start_tracing("nova-api")
                 _loaded = app.create_app()
     return _loaded(environ, start_response)

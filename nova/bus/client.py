@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 import weakref
 from collections.abc import Callable
@@ -12,13 +13,22 @@ import amqp
 import kombu.exceptions
 import oslo_messaging as messaging
 
-from nova import context, exception, metrics
+from nova import context, exception
 from nova.bus import interface, transport
+from nova.bus.broker import listeners
+from nova.bus.circuit import circuit
+from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
 
 # How often a broker that cannot be reached is tried again before the sender is told: a few seconds, not for ever.
 _RETRIES = 2
+# Seconds that an answer may take to come back.
+_ANSWER = 1.0
+# Seconds for which a cast is of use, if its declaration does not say: rows decide, and have been asked by then.
+_CAST_SECONDS = 300.0
+# The most seconds between two questions of those who wait for a service to start.
+_LONGEST_PAUSE = 10.0
 _UNREACHABLE = (messaging.MessagingTimeout, messaging.MessageDeliveryFailure, messaging.MessageUndeliverable,
                 kombu.exceptions.KombuError, amqp.AMQPError, OSError)
 
@@ -35,26 +45,52 @@ def client(bus: messaging.RPCTransport, declared: type[I]) -> I:
     return cast(I, _Proxy(bus, declared, None))
 
 
-def patiently(ask: Callable[[], R], what: str) -> R:
-    """Ask until somebody answers: for a service that starts before its neighbours do."""
+def retry_until_available(ask: Callable[[], R], what: str) -> R:
+    """Ask until somebody answers: for a service that starts before its neighbours do.
+
+    More and more seldom, up to every ten seconds or so: thousands that wait for the same do not ask at the same time.
+    """
+    pause = 0.5
     while True:
         try:
             return ask()
         except exception.ServiceUnavailable as error:
             LOG.warning("Waiting for %s: %s", what, error)
-            time.sleep(0.5)
+            time.sleep(random.uniform(pause / 2, pause))  # noqa: S311
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+
+def ask_again(ask: Callable[[], R]) -> R:
+    """Ask, and once more at once if nobody answers: whoever had the question may be frozen, and others are there.
+
+    For what may be asked twice. Raises ServiceUnavailable.
+    """
+    try:
+        return ask()
+    except exception.ServiceUnavailable as error:
+        LOG.info("Asking again: %s", error)
+        return ask()
 
 
 def at(proxy: I, host: str) -> I:
     """The same proxy, addressed to the server on ``host``."""
     plain = cast(_Proxy[I], proxy)
-    return cast(I, _Proxy(plain.bus, plain.declared, host))
+    return cast(I, _Proxy(plain.bus, plain.declared, host, plain.seconds))
+
+
+def within(proxy: I, seconds: float) -> I:
+    """The same proxy, whose calls are answered within ``seconds`` or fail, and whose casts are for nothing later."""
+    plain = cast(_Proxy[I], proxy)
+    return cast(I, _Proxy(plain.bus, plain.declared, plain.host, seconds))
 
 
 class _Proxy(Generic[I]):
-    def __init__(self, bus: messaging.RPCTransport, declared: type[I], host: str | None) -> None:
+    def __init__(self, bus: messaging.RPCTransport, declared: type[I], host: str | None,
+                 seconds: float | None = None) -> None:
         self.bus = bus
         self.declared = declared
+        self.host = host
+        self.seconds = seconds
         target = messaging.Target(topic=declared.topic, namespace=declared.namespace, version="1.0", server=host)
         self._client = messaging.get_rpc_client(bus, target, serializer=transport.ContextSerializer())
         # Nobody listening is told at once, not by a timeout.
@@ -82,17 +118,46 @@ class _Proxy(Generic[I]):
         transport.SENT.add(f"{self.declared.namespace}.{method.name}", 2 if method.kind == "call" else 1)
         try:
             if method.kind == "call":
-                _reach(self.bus)
-                asked = self._certain.prepare(timeout=method.timeout) if method.timeout else self._certain
-                return _answer(method, asked.call(ctx, method.name, p=payload))
+                return _answer(method, self._call(method, ctx, payload))
             if method.kind == "fanout":
                 # One that is lost shows as a gap and is made up for; waiting would hold up its sender.
-                self._client.prepare(fanout=True, retry=1).cast(ctx, method.name, p=payload)
+                self._client.prepare(fanout=True, retry=1).cast(transport.Outgoing(ctx), method.name, p=payload)
             else:
-                self._certain.cast(ctx, method.name, p=payload)
+                self._cast(method, ctx, payload)
         except _UNREACHABLE as error:
             raise exception.ServiceUnavailable(
                 f"No answer from {self.declared.topic} to {method.name}: {type(error).__name__}.") from error
+
+    def _call(self, method: interface.Method, ctx: context.RequestContext, payload: str) -> Any:
+        seconds: float = self.seconds or method.timeout or self.bus.conf.rpc_response_timeout
+        # What is written in the last moment would be answered too late.
+        outgoing = transport.Outgoing(ctx, seconds - min(_ANSWER, seconds / 10))
+        asked = self._certain.prepare(timeout=seconds)
+        _reach(self.bus)
+        if self.host is None:
+            with circuit(self.bus, self.declared.topic).call():
+                return asked.call(outgoing, method.name, p=payload)
+        if listeners(self.bus, f"{self.declared.topic}.{self.host}") == 0:
+            raise exception.ServiceUnavailable(f"Nobody answers at {self.declared.topic} of {self.host}.")
+        return asked.call(outgoing, method.name, p=payload)
+
+    def _cast(self, method: interface.Method, ctx: context.RequestContext, payload: str) -> None:
+        seconds = self.seconds or method.timeout or _CAST_SECONDS
+        asked = self._certain.prepare()
+        asked.transport = _Expiring(self.bus, seconds)
+        asked.cast(transport.Outgoing(ctx, seconds), method.name, p=payload)
+
+
+class _Expiring:
+    """A transport whose casts the broker forgets after ``seconds``, as it does with calls."""
+
+    def __init__(self, bus: messaging.RPCTransport, seconds: float) -> None:
+        self.conf = bus.conf
+        self._bus = bus
+        self._seconds = seconds
+
+    def _send(self, *args: Any, **kwargs: Any) -> None:
+        self._bus._send(*args, timeout=self._seconds, **kwargs)
 
 
 _REACHED: weakref.WeakSet[messaging.RPCTransport] = weakref.WeakSet()

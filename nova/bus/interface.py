@@ -43,8 +43,13 @@ def slow_call(timeout: float) -> Callable[[F], F]:
 
 
 def cast(function: F) -> F:
-    """One message to one server of the topic; nobody waits. It may be lost: rows decide."""
+    """One message to one server of the topic; nobody waits. It may be lost, and is when it is old: rows decide."""
     return _mark("cast")(function)
+
+
+def brief_cast(seconds: float) -> Callable[[F], F]:
+    """A cast that is of no use to anybody after ``seconds``."""
+    return _mark("cast", seconds)
 
 
 def fanout(function: F) -> F:
@@ -54,7 +59,7 @@ def fanout(function: F) -> F:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A method of an interface with its codecs."""
+    """A method of an interface with its codecs. ``timeout``: for how many seconds it is wanted, if that is declared."""
 
     name: str
     kind: Kind
@@ -81,9 +86,13 @@ class Method:
 
 
 class Interface:
-    """Base of all declarations. ``topic`` says who listens, ``namespace`` tells interfaces apart."""
+    """Base of all declarations. ``topic`` says who listens, ``namespace`` tells interfaces apart.
+
+    ``former_topic`` is where the last release asked: who answers now listens there, too.
+    """
 
     topic: ClassVar[str]
+    former_topic: ClassVar[str] = ""
     namespace: ClassVar[str]
 
     @classmethod
@@ -129,7 +138,7 @@ _PREPARED: weakref.WeakSet[type] = weakref.WeakSet()
 def packed(value: C) -> C:
     """A part of an answer, encoded now: of a long list not all objects need to exist at the same time.
 
-    It stands for ``value`` in what a method answers, and can be used for nothing else.
+    It stands for ``value`` in what a method returns, and can be used for nothing else.
     """
     return typing.cast(C, msgspec.Raw(_ENCODER.encode(value)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import msgspec
 import oslo_messaging as messaging
 
-from nova import context, exception, load, metrics
+from nova import context, exception
 from nova.bus import interface, transport
+from nova.bus.circuit import Ping
+from nova.bus.workers import Workers
+from nova.telemetry import metrics, worker_stats
 
 LOG = logging.getLogger(__name__)
 
@@ -24,11 +28,12 @@ def serve(
 ) -> messaging.RPCServer:
     """Start listening as ``host`` on ``topic``; each implementation has its interface's methods.
 
-    At most ``threads`` messages are handled at the same time (None: [DEFAULT]executor_thread_pool_size).
+    At most ``threads`` messages are handled at the same time (None: [DEFAULT]executor_thread_pool_size), and no more
+    are taken from the broker. What comes later than its sender wants is dropped.
 
     The caller stops it: :func:`stop_taking`, then ``server.wait()`` until all is answered.
     """
-    endpoints = [endpoint(declared, implementation) for declared, implementation in implementations]
+    endpoints = [Ping(), *(endpoint(declared, implementation) for declared, implementation in implementations)]
     server = messaging.get_rpc_server(
         bus,
         messaging.Target(topic=topic, server=host),
@@ -36,16 +41,23 @@ def serve(
         executor="threading",
         serializer=transport.ContextSerializer(),
     )
+    server._executor_cls = Workers
     server.start(override_pool_size=threads)
     return server
 
 
-def stop_taking(server: messaging.RPCServer) -> None:
+def stop_taking(*servers: messaging.RPCServer) -> None:
     """Take no more messages; what was begun goes on.
 
     What the broker has sent here and we have not taken goes to the other servers of the topic now, not when we
     have drained.
     """
+    with concurrent.futures.ThreadPoolExecutor(len(servers) or 1) as pool:
+        list(pool.map(_stop_taking, servers))
+
+
+def _stop_taking(server: messaging.RPCServer) -> None:
+    server._work_executor.stop_taking()
     server.stop()
     # While the connection is closed messages still come in. oslo.messaging would acknowledge them and let them fall;
     # not acknowledged, they go to the others.
@@ -82,7 +94,7 @@ def _handler(
 ) -> Callable[[context.RequestContext, str], dict[str, Any] | None]:
     # A plain function (no wraps): the dispatcher looks at its signature only.
     def handle(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:
-        with load.METER.work():
+        with worker_stats.METER.work():
             return metrics.handled(label, ctx.sent_at, lambda: answer(ctx, p)) if metrics.on else answer(ctx, p)
 
     def answer(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 from oslo_config import cfg
 from oslo_service import backend
 
-from nova import context, metrics, tracing
+from nova import context
+from nova.bus import deadlines
+from nova.telemetry import metrics, tracing
 
 
 @contextlib.contextmanager
@@ -36,14 +38,19 @@ with _without_eventlet():
     from oslo_messaging import opts
 
 
+@dataclasses.dataclass(frozen=True)
+class Outgoing:
+    """The context of a message, and for how many seconds it is wanted (None: however late it comes)."""
+
+    ctx: context.RequestContext
+    seconds: float | None = None
+
+
 class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
     """Turns a request context into the few fields that travel, and back. Payloads are opaque text."""
 
-    def serialize_context(self, ctxt: context.RequestContext) -> dict[str, Any]:
-        wire = ctxt.to_wire()
-        if metrics.on:
-            wire["sent_at"] = time.time()
-        return wire
+    def serialize_context(self, ctxt: Outgoing) -> dict[str, Any]:
+        return {**ctxt.ctx.to_wire(), **deadlines.stamp(ctxt.seconds)}
 
     def deserialize_context(self, ctxt: dict[str, Any]) -> context.RequestContext:
         found = context.RequestContext.from_wire(ctxt)
@@ -76,6 +83,17 @@ SENT = Counter()
 
 # Our defaults of oslo.messaging's options.
 _DEFAULTS = {
+    # Seconds that a caller waits; the request of a user holds a thread meanwhile.
+    "rpc_response_timeout": 20,
+    # Messages on their way to a server that has not taken them: what a frozen one keeps from the others. Above four
+    # none is handled sooner.
+    "rabbit_qos_prefetch_count": 4,
+    # Seconds that an answer is kept for somebody whose queue is not there (it is made again after a lost connection).
+    "kombu_missing_consumer_retry_timeout": 10,
+    # Seconds after which the broker forgets the queues of a process that has died, with the news and answers in them.
+    "rabbit_transient_queues_ttl": 300,
+    # Up to so many seconds more before a lost connection is made anew: not all at the same moment.
+    "kombu_reconnect_splay": 2.0,
     # Messages that a server works on at the same time: more threads than that wait for one another, and cost memory.
     "executor_thread_pool_size": 24,
     # Connections that messages are sent by, made as needed: as many as there are threads that may send at the same

@@ -12,18 +12,19 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nova.cmd import run
+from nova.service import run
 
-from nova import bus, conf, metrics, tracing  # isort: skip
+from nova import bus, conf, exception  # isort: skip
 from oslo_messaging import opts
 
-from nova.api.metadata.service import MetadataService
+from nova.api.guest_metadata.service import MetadataService
 from nova.api.service import ApiService
 from nova.compute.service import ComputeService
 from nova.conductor.service import ConductorService
 from nova.conf import CONF
 from nova.db import migrate
 from nova.scheduler.service import SchedulerService
+from nova.telemetry import exporters, tracing
 
 # What makes a single process of Nova; a configuration file or a caller may override each.
 DEFAULTS: dict[tuple[str | None, str], Any] = {
@@ -40,8 +41,8 @@ class AllInOne:
     """The suite in this process: start() brings up everything, ``url`` is its API."""
 
     def __init__(self) -> None:
-        metrics.start("nova-api")  # of everything, as it is one process
-        tracing.start("nova-allinone")
+        exporters.start_metrics("nova-api")  # of everything, as it is one process
+        exporters.start_tracing("nova-allinone")
         migrate.sync(CONF.database.connection)
         transport = bus.connect(CONF)
         self.conductor = ConductorService(transport)
@@ -70,8 +71,8 @@ class AllInOne:
         for service in reversed(self._services):
             service.stop()
         self.transport.cleanup()
-        tracing.stop()
-        metrics.stop()
+        exporters.stop_tracing()
+        exporters.stop_metrics()
 
 
 def set_defaults() -> None:
@@ -88,14 +89,18 @@ def set_defaults() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or Ctrl-C."""
+    """Run until SIGTERM or Ctrl-C; 1 when the database cannot be used."""
     set_defaults()
     CONF.set_default("state_path", os.path.join(os.environ.get("XDG_STATE_HOME")
                                                 or os.path.expanduser("~/.local/state"), "nova"))
     conf.load(sys.argv[1:] if argv is None else argv)
     tracing.check("nova-allinone")
     os.makedirs(CONF.state_path, exist_ok=True)
-    suite = AllInOne()
+    try:
+        suite = AllInOne()
+    except exception.DatabaseUnusable as error:
+        print(f"nova-allinone: {error}", file=sys.stderr)
+        return 1
     suite.start()
     print(f"Nova is at {suite.url}/v2.1 (no authentication; send X-Auth-Token: admin:admin)", flush=True)
     run.told_to_end().wait()

@@ -9,17 +9,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from nova.cmd import run  # isort: skip  (chooses oslo.service's threading back end)
+from nova.service import run  # isort: skip  (chooses oslo.service's threading back end)
 
 import cotyledon
 
-from nova import bus, conf, load, tracing
+from nova import bus, conf
 from nova.api import app, service
 from nova.api.clients import Clients
 from nova.conf import CONF
-from nova.liveness import Liveness
-from nova.periodic import Periodic
-from nova.rpcapi.engine import Heartbeat
+from nova.service import liveness
+from nova.service.periodic import Periodic
+from nova.telemetry import exporters, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
@@ -38,12 +38,12 @@ class Worker(cotyledon.Service):
         super().__init__(worker_id)  # type: ignore[arg-type]
         self._id = worker_id
         clients = Clients(lambda: bus.connect(CONF))
-        self._server = service.Server(shared, load.counted(app.create_app(clients=clients)), CONF.api.threads,
+        self._server = service.Server(shared, worker_stats.counted(app.create_app(clients=clients)), CONF.api.threads,
                                       linger=_LINGER, last=ending)
         # For operators only: os-services never shows it.
-        liveness = Liveness(bus.client(clients.transport(), Heartbeat), CONF.host, self.name, "api", SERVICE_VERSION,
-                            worker_id)
-        self._beats = Periodic("heartbeat", CONF.report_interval, liveness.beat)
+        own = liveness.Liveness(liveness.conductors(clients.transport()), CONF.host, self.name, "api", SERVICE_VERSION,
+                                worker_id)
+        self._beats = Periodic("heartbeat", CONF.report_interval, own.beat)
         self._done = threading.Event()
 
     def run(self) -> None:
@@ -64,7 +64,7 @@ class Worker(cotyledon.Service):
         """Answer what is asked already, and send everybody away kindly."""
         self._beats.cancel()  # a message under way is not waited for: nobody misses it
         self._server.stop()
-        tracing.stop()
+        exporters.stop_tracing()
         self._done.set()
 
 
@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
     workers = run.workers_of(CONF.api.workers)
     LOG.info("Listening on %s port %s with %s workers", CONF.api.listen, CONF.api.port, workers)
     manager = run.supervisor()
-    load.share(workers)
+    worker_stats.share(workers)
     ending = multiprocessing.RawValue("b", 0)  # without a lock that a worker might die with
 
     def leave() -> None:

@@ -1,10 +1,10 @@
 """nova-compute."""
 
-from nova.cmd import run
+from nova.service import run
 
 
 def main() -> int:
     """Run the service of this host (or of those that a fake driver plays) until SIGTERM; its guests run on."""
-    from nova.compute.fleet import compute_of
+    from nova.compute.virtual_hosts import compute_of
 
     return run.run("nova-compute", lambda transport, _worker: compute_of(transport))

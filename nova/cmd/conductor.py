@@ -1,11 +1,29 @@
 """nova-conductor."""
 
-from nova.cmd import run
+from __future__ import annotations
+
+import sys
+
+from nova.service import run
+
+# Seconds that a database which starts together with the conductor has to come up.
+_PATIENCE = 30
 
 
 def main() -> int:
-    """Run the workers until SIGTERM."""
+    """Run the workers until SIGTERM; 1 when the database cannot be used."""
+    from nova import exception
     from nova.conductor.service import ConductorService
     from nova.conf import CONF
+    from nova.db import readiness
 
-    return run.run("nova-conductor", ConductorService, lambda: run.workers_of(CONF.conductor.workers))
+    def workers() -> int:
+        # Before the fork, so that it ends the service instead of every worker again and again.
+        readiness.wait(CONF.database.connection, _PATIENCE)
+        return run.workers_of(CONF.conductor.workers)
+
+    try:
+        return run.run("nova-conductor", ConductorService, workers)
+    except exception.DatabaseUnusable as error:
+        print(f"nova-conductor: {error}", file=sys.stderr)
+        return 1

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 
-from nova.cmd import run  # isort: skip  (chooses oslo.service's threading back end)
+from nova.service import run  # isort: skip  (chooses oslo.service's threading back end)
 
 import nova.conf
-from nova import bus, metrics, tracing
-from nova.api.metadata.service import MetadataService
+from nova import bus
+from nova.api.guest_metadata.service import MetadataService
 from nova.conf import CONF
+from nova.telemetry import exporters, tracing
 
 LOG = logging.getLogger(__name__)
 
@@ -20,8 +21,8 @@ def main() -> int:
     nova.conf.load(sys.argv[1:])
     tracing.check("nova-metadata")
     stop = run.told_to_end()
-    metrics.start("nova-metadata")
-    tracing.start("nova-metadata")
+    exporters.start_metrics("nova-metadata")
+    exporters.start_tracing("nova-metadata")
     service = MetadataService(bus.connect(CONF))
     bus.prepare()
     try:
@@ -31,7 +32,7 @@ def main() -> int:
         return 1
     stop.wait()
     service.stop()
-    tracing.stop()
+    exporters.stop_tracing()
     LOG.info("Metadata service stopped")
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from nova.cmd import run
+from nova.service import run
 
 
 def main() -> int:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from nova import bus, conf, context, exception
 from nova.cmd.manage import common
 from nova.conf import CONF
-from nova.db import migrate
-from nova.rpcapi import hosts
+from nova.db import migrate, readiness
+from nova.rpcapi.services import Services
 
 LOG = logging.getLogger(__name__)
 
@@ -20,18 +20,18 @@ _NAMES = {OK: "Success", WARNING: "Warning", FAILURE: "Failure"}
 
 
 def _schema() -> tuple[int, str]:
-    current = migrate.version(CONF.database.connection)
-    if current == migrate.newest():
-        return OK, f"revision {current}"
-    return FAILURE, f"the database is at {current or 'nothing'}, this release needs {migrate.newest()}: " \
-                    "run nova-manage db sync"
+    try:
+        readiness.check(CONF.database.connection)
+    except exception.DatabaseUnusable as error:
+        return FAILURE, str(error)
+    return OK, f"revision {migrate.version(CONF.database.connection)}"
 
 
 def _services() -> tuple[int, str]:
     try:
-        services = bus.client(bus.connect(CONF), hosts.Services)
+        proxy = bus.client(bus.connect(CONF), Services)
         CONF.set_default("rpc_response_timeout", 10)  # an option of oslo.messaging: known from here on
-        found = services.index(context.admin())
+        found = proxy.index(context.admin())
     except exception.NovaException as error:
         return WARNING, f"no conductor answers: {error}"
     down = [f"{service.binary}@{service.host}" for service in found if not service.up]
@@ -56,7 +56,8 @@ CHECKS: tuple[tuple[str, Callable[[], tuple[int, str]]], ...] = (
 def main(argv: Sequence[str] | None = None) -> int:
     """``nova-status upgrade check``: exit code 0 all well, 1 warnings, 2 failures, 255 unexpected."""
     parser = argparse.ArgumentParser(prog="nova-status", description="Check a Nova deployment.")
-    parser.add_argument("--config-file", action="append", default=[], metavar="FILE")
+    parser.add_argument("--config-file", action="append", default=[], metavar="FILE",
+                        help="default: the files that NOVA_CONFIG names, else /etc/nova/nova.conf")
     group = parser.add_subparsers(required=True, metavar="COMMAND").add_parser("upgrade").add_subparsers(
         required=True, metavar="ACTION")
     group.add_parser("check", help="is everything ready for this release?")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import collections
 from collections.abc import Sequence
 
-from nova import metrics
 from nova.compute.runner import Runner
 from nova.conf import CONF
 from nova.objects import states
-from nova.periodic import Periodic
+from nova.service.periodic import Periodic
+from nova.telemetry import metrics
 from nova.virt.driver import Driver
 
 
 def watch(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
-    """Count orders and guests of these hosts together; answers what has to run for it (nothing while it is off)."""
+    """Count orders and guests of these hosts together; returns what has to run for it (nothing while it is off)."""
     if not metrics.on:
         return []
     metrics.ORDERS.watch(lambda: sum(len(runner.running()) for runner, _driver in hosts))

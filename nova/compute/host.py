@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from nova import context
+from nova.compute.job import Fenced, Job
 from nova.conf import CONF
 from nova.image.base import ImageStore
 from nova.metadata import config_drive, settings
 from nova.network.base import HostNetwork
-from nova.objects.instance import Instance
-from nova.objects.network import FilterRule
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.network import RuleSet
 from nova.virt.driver import Disks, Driver
-from nova.virt.imagecache import ImageCache
+from nova.virt.imagecache import ImageCache, format_of
+from nova.volume.base import HostVolumes, NoVolumes
 
 
 @dataclasses.dataclass
@@ -29,32 +31,61 @@ class Machine:
     network: HostNetwork
     images: Callable[[], ImageStore]
     cache: ImageCache
+    volumes: HostVolumes = dataclasses.field(default_factory=NoVolumes)
 
 
 class StepHost:
-    """A :class:`nova.operations.contexts.Host` on this machine."""
+    """A :class:`nova.operations.contexts.Host` on this machine. ``tell``: sends changes and values at once."""
 
-    def __init__(self, machine: Machine, ctx: context.RequestContext, instance: Instance,
-                 rules: Sequence[FilterRule]) -> None:
+    def __init__(self, machine: Machine, job: Job, tell: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
         self.machine = machine
-        self.ctx = ctx
-        self.instance = instance
-        self.rules = rules
-        self.driver = machine.driver
-        self.network = machine.network
+        self.ctx = job.ctx
+        self.instance = job.order.instance
+        self.rules: RuleSet = job.order.rules
+        self.cancelled = job.cancelled
+        # A superseded order cannot call another verb.
+        self.driver: Any = Fenced(machine.driver, job)
+        self.network: Any = Fenced(machine.network, job)
+        self.volumes: Any = Fenced(machine.volumes, job)
         self.shutdown_timeout: int = CONF.shutdown_timeout
         self.changes: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
+        self._tell = tell
 
     def set(self, **changes: Any) -> None:
         self.changes.update(msgspec.to_builtins(changes))
 
+    def result(self, **values: Any) -> None:
+        self.results.update(msgspec.to_builtins(values))
+
+    def progress(self, percent: int, **values: Any) -> None:
+        self._tell({"progress": max(0, min(100, percent))}, msgspec.to_builtins(values))
+
+    def connected(self, device: BlockDevice) -> BlockDevice:
+        fetch = self._image_file if self.machine.driver.needs_images else None
+        return msgspec.structs.replace(device, connection=self.volumes.connect(device.connection_info, fetch))
+
+    def connect_volumes(self, instance: Instance | None = None) -> None:
+        instance = instance or self.instance
+        volumes = {id(device) for device in instance.volumes}
+        instance.block_devices = [self.connected(device) if id(device) in volumes else device
+                                  for device in instance.block_devices]
+
+    def disconnect_volumes(self) -> None:
+        for device in self.instance.volumes:
+            self.volumes.disconnect(device.connection_info)
+
+    def _image_file(self, image: Image) -> tuple[str, str]:
+        path = self._cached(image.id, image.disk_format)
+        return path, format_of(path) or "raw"
+
     def prepare_disks(self) -> None:
-        self.machine.driver.prepare(self.instance, self._disks())
+        self.driver.prepare(self.instance, self.disks())
 
     def spawn(self) -> None:
-        self.machine.driver.spawn(self.instance, self._disks())
+        self.driver.spawn(self.instance, self.disks())
 
-    def _disks(self) -> Disks:
+    def disks(self) -> Disks:
         """The guest's images, fetched if they are not there yet, and its config drive."""
         instance = self.instance
         if not self.machine.driver.needs_images:

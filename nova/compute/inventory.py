@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import msgspec
 
 from nova import context
-from nova.objects.compute import ComputeNode
-from nova.rpcapi.engine import Guests
+from nova.objects.node import ComputeNode
+from nova.rpcapi.guests import Guests
 from nova.virt.driver import Driver
 
 # Nodes of one message (and of one transaction of the conductor).

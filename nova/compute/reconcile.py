@@ -1,7 +1,8 @@
 """Keeps the guests of a host and the rows together.
 
-Guests that no row wants are removed, guests that changed by themselves are reported (the
-conductor decides), and networks are put right when the service starts.
+A guest is removed only on the word of a row: its server is deleted, or an eviction says that it may not stay here.
+Guests that changed by themselves are reported (the conductor decides), and networks are put right when the service
+starts. A guest that no row knows is reported, and left to what the operator has chosen.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections.abc import Callable, Collection, Sequence
 from nova import context, exception
 from nova.compute.host import Machine
 from nova.compute.runner import Runner
+from nova.compute.unknown import UnknownGuests
 from nova.conf import CONF
 from nova.objects import states
-from nova.objects.compute import GuestStatus
+from nova.objects.guest import GuestStatus
 from nova.objects.instance import Instance
-from nova.rpcapi.engine import Guests
+from nova.rpcapi.guests import Guests
 
 LOG = logging.getLogger(__name__)
 
@@ -34,25 +36,31 @@ class Reconciler:
         self.machine = machine
         self._guests = guests
         self._runner = runner
+        self._unknown = UnknownGuests(machine)
         self._timers: set[threading.Timer] = set()
+        self._lock = threading.Lock()
         self._stopped = False
 
     def start(self, ctx: context.RequestContext) -> None:
-        """The service starts: networks first, then guests that have no row any more, or of which nobody knows."""
+        """The service starts: networks first, then guests that may not stay, or of which nobody knows."""
         wanted = self.machine.network.needs_guests or CONF.resume_guests_state_on_host_boot
         instances = self._instances(ctx) if wanted else []
         self.machine.network.start(instances)
+        self._evict(ctx)
         self._walk(ctx, tell=False)
         if CONF.resume_guests_state_on_host_boot:
             self._restart_guests(instances)
 
     def stop(self) -> None:
-        self._stopped = True
-        for timer in list(self._timers):
+        with self._lock:
+            self._stopped = True
+            timers = list(self._timers)
+        for timer in timers:
             timer.cancel()
 
     def compare(self) -> None:
-        """Remove guests without a row and report every power state that a row does not have."""
+        """Remove guests that may not stay and report every power state that a row does not have."""
+        self._evict(context.admin())
         self._walk(context.admin(), tell=True)
 
     def compare_later(self) -> None:
@@ -60,28 +68,57 @@ class Reconciler:
         self._after(CONF.service_down_time, self._compare_again)
 
     def _compare_again(self) -> None:
-        if self._stopped:
-            return
         try:
             self.compare()
         except exception.NovaException as error:
             LOG.warning("Guests and rows were not compared again: %s", error)
 
+    # --- guests that may not stay ------------------------------------------------------------------
+    def _evict(self, ctx: context.RequestContext) -> None:
+        marker = None
+        while True:
+            page = self._guests.evictions(ctx, self.machine.name, _PAGE, marker)
+            self._remove(ctx, {guest.uuid: guest.keep_disks for guest in page})
+            if len(page) < _PAGE:
+                return
+            marker = page[-1].uuid
+
+    def _remove(self, ctx: context.RequestContext, guests: dict[str, bool]) -> None:
+        """Remove these guests (uuid -> are their disks in use elsewhere), and tell."""
+        removed = []
+        for uuid, keep_disks in guests.items():
+            if self._runner.busy(uuid):
+                continue
+            LOG.info("[instance: %s] Its guest may not stay on this host: it is removed%s", uuid,
+                     " (its disks stay)" if keep_disks else "")
+            try:
+                self.machine.driver.remove_orphan(uuid, keep_disks)
+                self.machine.network.unplug_guest(uuid)
+                removed.append(uuid)
+            except exception.NovaException as error:
+                LOG.warning("[instance: %s] Its guest is removed later: %s", uuid, error)
+        if removed:
+            self._guests.evicted(ctx, self.machine.name, removed)
+
+    # --- comparing -----------------------------------------------------------------------------------
     def _walk(self, ctx: context.RequestContext, tell: bool) -> None:
         """Compare the guests here with the rows, side by side in the order of uuids, a page at a time.
 
         Without ``tell`` only power states that no row knows are reported.
         """
-        # Taken before the rows are read: a guest that comes up meanwhile is not taken for a stranger.
+        # Taken before the rows are read: a guest that comes up meanwhile is not taken for an unknown one.
         running = {guest.uuid: guest.power_state for guest in self.machine.driver.guests()}
-        here = sorted(running.keys() | self.machine.driver.traces())
+        here = sorted(running.keys() | self.machine.driver.traces() | self.machine.network.guests())
         marker, start = None, 0
+        unknown: list[str] = []
         while True:
             page = self._guests.expected(ctx, self.machine.name, _PAGE, marker)
             last = len(page) < _PAGE
             end = len(here) if last else bisect.bisect_right(here, page[-1].uuid)
             belongs = {guest.uuid for guest in page}
-            self._remove_strangers(ctx, [uuid for uuid in here[start:end] if uuid not in belongs], running)
+            unknown += self._unclaimed(ctx, [uuid for uuid in here[start:end] if uuid not in belongs], running)
+            self._put_back(ctx, [guest.uuid for guest in page
+                                 if guest.settled and not guest.moving and guest.uuid not in running])
             changed = [self._now(guest.uuid) for guest in page if guest.settled
                        and (tell or guest.power_state == states.NOSTATE)
                        and running.get(guest.uuid, states.SHUTDOWN) != guest.power_state
@@ -89,9 +126,43 @@ class Reconciler:
             if changed:
                 self._guests.power_states(ctx, self.machine.name, changed)
             if last:
-                return
+                break
             marker, start = page[-1].uuid, end
+        self._unknown.seen(unknown)
 
+    def _put_back(self, ctx: context.RequestContext, uuids: Sequence[str]) -> None:
+        """Guests that are missing: a move that was given up while this host was away may have set them aside."""
+        missing = [uuid for uuid in uuids if not self._runner.busy(uuid)]
+        if not missing or "move" not in self.machine.driver.capabilities:
+            return
+        for instance in self._guests.described(ctx, missing):
+            try:
+                self.machine.driver.revert_move(instance)
+            except exception.NovaException as error:
+                LOG.warning("[instance: %s] Its guest is missing and was not put back: %s", instance.uuid, error)
+
+    def _unclaimed(self, ctx: context.RequestContext, uuids: Sequence[str], running: Collection[str]) -> list[str]:
+        """Guests and files that are not among the rows of this host: those that may go, go.
+
+        Returns the guests that no row tells what to do with. Files alone are left where they are unless their server
+        is deleted: the directory may be shared storage.
+        """
+        unknown = []
+        for start in range(0, len(uuids), _PAGE):
+            page = list(uuids[start:start + _PAGE])
+            found = {where.uuid: where for where in self._guests.whereabouts(ctx, self.machine.name, page)}
+            self._remove(ctx, {uuid: where.keep_disks for uuid, where in found.items() if where.gone})
+            unknown += [uuid for uuid in page if uuid in running and not self._runner.busy(uuid) and (
+                uuid not in found or not (found[uuid].gone or self.machine.name in found[uuid].places))]
+        return unknown
+
+    def reap(self, uuid: str) -> None:
+        """An operator says that a guest goes (audit --repair), unless a row says that it belongs here."""
+        found = self._guests.whereabouts(context.admin(), self.machine.name, [uuid])
+        if not any(self.machine.name in where.places for where in found):
+            self._remove(context.admin(), {uuid: any(where.places for where in found)})
+
+    # --- guests that change by themselves ------------------------------------------------------------
     def _now(self, uuid: str) -> GuestStatus:
         """How the guest is at this moment; one that is gone shows as not running."""
         try:
@@ -108,20 +179,23 @@ class Reconciler:
 
     def _after(self, delay: float, function: Callable[..., None], *args: str) -> None:
         """Call it in ``delay`` seconds, unless we have stopped by then."""
-        timer = threading.Timer(delay, function, args)
+        def call() -> None:
+            with self._lock:
+                self._timers.discard(timer)
+                stopped = self._stopped
+            if not stopped:
+                function(*args)
+
+        timer = threading.Timer(delay, call)
         timer.daemon = True
-        self._timers.add(timer)
+        with self._lock:
+            if self._stopped:
+                return
+            self._timers.add(timer)
         timer.start()
 
-    def reap(self, uuid: str) -> None:
-        """Remove a guest unless a row says that it belongs here."""
-        ctx = context.admin()
-        if self._guests.known(ctx, [uuid]).get(uuid) != self.machine.name:
-            self.machine.driver.remove_leftovers(uuid)
-
     def _settled(self, uuid: str) -> None:
-        self._timers = {timer for timer in self._timers if timer.is_alive()}
-        if self._stopped or self._runner.busy(uuid):
+        if self._runner.busy(uuid):
             return
         try:
             now = self._now(uuid)
@@ -142,23 +216,6 @@ class Reconciler:
             if len(page) < _PAGE:
                 return found
             marker = page[-1].uuid
-
-    def _remove_strangers(self, ctx: context.RequestContext, uuids: Sequence[str], running: Collection[str]) -> None:
-        """What is here of ``uuids``, which no row of this host names: guests that belong elsewhere or to nobody, and
-        files that belong to nobody.
-
-        Files of a server on another host are left alone: the directory may be shared storage. What
-        is left of a server without a host is nobody's (a build that failed while this host could not
-        clear up).
-        """
-        for start in range(0, len(uuids), _PAGE):
-            page = uuids[start:start + _PAGE]
-            known = self._guests.known(ctx, list(page))
-            for uuid in page:
-                stray = known.get(uuid) != self.machine.name if uuid in running else known.get(uuid) is None
-                if stray and not self._runner.busy(uuid):
-                    LOG.warning("[instance: %s] What is left of it belongs to no server of this host: removed", uuid)
-                    self.machine.driver.remove_leftovers(uuid)
 
     def _restart_guests(self, instances: list[Instance]) -> None:
         running = {guest.uuid for guest in self.machine.driver.guests() if guest.power_state == states.RUNNING}

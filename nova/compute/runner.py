@@ -1,32 +1,37 @@
 """Runs the steps of operations on this host: one operation of an instance at a time, each once.
 
-A doubled or late order is recognised by its rank. The end of an order is reported until the
-conductor has it; a refused report means that somebody else decides about the instance now, and
-what this host made for it is removed if it does not belong here.
+An order is run only while it is current. A doubled or overtaken one is recognised by its rank; one that is late, that
+was given before this process started or whose lease was not renewed is confirmed with the conductor before its next
+effect. The end of an order is reported until the conductor has it; a refused report means that somebody else decides
+about the instance now.
 """
 
 from __future__ import annotations
 
 import collections
-import concurrent.futures
-import contextlib
 import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
-from nova import context, exception, metrics, tracing
+from nova import context, exception
+from nova.compute.clock import ConductorClock
 from nova.compute.host import Machine, StepHost
+from nova.compute.job import Job, Superseded
 from nova.conf import CONF
-from nova.drain import Drain
 from nova.objects.action import Failure
-from nova.objects.compute import GuestStatus
-from nova.objects.instance import StepOrder, StepReport
+from nova.objects.guest import GuestStatus
+from nova.objects.order import StepOrder, StepReport
 from nova.operations import REGISTRY
-from nova.operations.base import Step, journal
+from nova.operations.base import Operation, Step, journal
 from nova.operations.failures import failure_of
-from nova.rpcapi.engine import Engine, Guests
+from nova.rpcapi.guests import Guests
+from nova.rpcapi.journal import Engine
+from nova.service.drain import Drain
+from nova.service.turns import Turns
+from nova.telemetry import metrics, tracing
 
 LOG = logging.getLogger(__name__)
 
@@ -36,29 +41,41 @@ _PROGRESS_AFTER = 0.5
 _REMEMBERED = 10_000
 # How long a hypervisor that does not answer is waited for before the step counts as failed.
 _HYPERVISOR_PATIENCE = 30.0
+# Seconds that an order which was superseded has to come to an end before the next one begins without it.
+_GRACE = 10.0
+# Seconds between two looks at deadlines.
+TICK = 0.5
+# A report that is refused so often for its content is replaced by a failure, and then given up.
+_REFUSALS = 3
+
+
+def order_pool() -> Turns:
+    """The threads of a nova-compute process: no kind of work takes those of another."""
+    threads = CONF.compute.threads
+    return Turns({"build": CONF.max_concurrent_builds or threads, "power": threads, "move": threads,
+                  "urgent": threads}, name="orders")
 
 
 class Runner:
     """The operations of one compute host."""
 
-    def __init__(self, machine: Machine, engine: Engine, guests: Guests,
-                 pool: concurrent.futures.Executor | None = None) -> None:
+    def __init__(self, machine: Machine, engine: Engine, guests: Guests, pool: Turns | None = None,
+                 clock: ConductorClock | None = None) -> None:
         self.machine = machine
         self._engine = engine
         self._guests = guests
         # Many hosts in one process remember less each.
         self._remembered = _REMEMBERED if pool is None else _REMEMBERED // 10
-        self._pool = pool or concurrent.futures.ThreadPoolExecutor(CONF.compute.threads, thread_name_prefix="orders")
-        self._builds = threading.BoundedSemaphore(CONF.max_concurrent_builds or CONF.compute.threads)
+        self._pool = pool or order_pool()
+        self.clock = clock or ConductorClock()
         self._mutex = threading.Lock()
         self._newest: collections.OrderedDict[str, tuple[int, int]] = collections.OrderedDict()  # by instance
-        self._running: dict[str, int] = {}
-        self._queues: dict[str, collections.deque[tuple[context.RequestContext, StepOrder]]] = {}
+        self._lanes: dict[str, Lane] = {}
         self._stopping = threading.Event()
 
     # --- taking orders -------------------------------------------------------------------------
     def submit(self, ctx: context.RequestContext, order: StepOrder) -> None:
-        """Take an order; orders of one instance run one after the other."""
+        """Take an order; orders of one instance run one after the other, and a newer one supersedes the older."""
         uuid = order.instance.uuid
         with self._mutex:
             if self._stopping.is_set():
@@ -69,28 +86,59 @@ class Runner:
             self._newest.move_to_end(uuid)
             while len(self._newest) > self._remembered:
                 self._newest.popitem(last=False)
-            self._running[order.action.uuid] = order.attempt
-            queue = self._queues.get(uuid)
-            if queue is not None:
-                queue.append((ctx, order))
-                return
-            self._queues[uuid] = collections.deque([(ctx, order)])
-            # Under the lock, so that stop() finds the pool at rest.
-            self._pool.submit(self._drain, uuid)
+            job = Job(ctx, order, self.clock.valid_for(order), self._confirm)
+            lane = self._lanes.get(uuid)
+            if lane is None:
+                self._lanes[uuid] = Lane(job)
+                self._start(job)
+            elif not lane.current.adopt(job):
+                lane.current.supersede()
+                lane.waiting = job
 
-    def _overtaken(self, order: StepOrder) -> bool:
-        """Whether this host has a newer order for the instance, or had one."""
-        return self._newest.get(order.instance.uuid, (0, 0)) > order.rank
+    def _start(self, job: Job) -> None:
+        # Under the lock, so that stop() finds the pool at rest.
+        order = job.order
+        kind = "urgent" if order.undo else REGISTRY[order.action.operation].kind \
+            if order.action.operation in REGISTRY else "power"
+        self._pool.submit(kind, order.instance.project_id, self._work, job)
+
+    def interrupt(self, action_uuid: str, what: str) -> None:
+        """Say ``what`` to the running step of an action ("cancel" sets its ``cancelled``), without waiting for it."""
+        with self._mutex:
+            job = next((lane.current for lane in self._lanes.values()
+                        if lane.current.order.action.uuid == action_uuid), None)
+        if job is None:
+            LOG.info("Action %s does not run here; nothing to interrupt (%s)", action_uuid, what)
+            return
+        LOG.info("[instance: %s] %s is told: %s", job.uuid, job.order.action.action, what)
+        job.cancelled.set() if what == "cancel" else self._pool.submit(
+            "urgent", job.order.instance.project_id, self._tell_step, job, what)
+
+    def _tell_step(self, job: Job, what: str) -> None:
+        try:
+            self._operation(job.order).interrupted(StepHost(self.machine, job, self._told(job)), what)
+        except exception.NovaException as error:
+            LOG.warning("[instance: %s] %s did not take %s: %s", job.uuid, job.order.action.action, what, error)
 
     def running(self) -> list[str]:
         """The actions whose steps this host holds (the heartbeat renews their leases)."""
         with self._mutex:
-            return list(self._running)
+            return [job.order.action.uuid for lane in self._lanes.values() for job in lane.jobs()]
+
+    def renewed(self, uuids: Collection[str], lost: Collection[str], at: float) -> None:
+        """A heartbeat sent ``at`` (monotonic) with these actions renewed their leases, but for the lost ones."""
+        with self._mutex:
+            jobs = [job for lane in self._lanes.values() for job in lane.jobs()]
+        for job in jobs:
+            if job.order.action.uuid in lost:
+                job.expire()
+            elif job.order.action.uuid in uuids:
+                job.renew(at)
 
     def busy(self, uuid: str) -> bool:
         """Whether an operation on this instance is under way here."""
         with self._mutex:
-            return uuid in self._queues
+            return uuid in self._lanes
 
     def stop(self, drain: Drain) -> None:
         """Finish the orders that were begun; the others are asked for when this host is back."""
@@ -100,57 +148,117 @@ class Runner:
             LOG.warning("Did not come to the end of %d operations: they are resumed when this host is back",
                         len(self.running()))
 
-    def _drain(self, uuid: str) -> None:
-        while True:
-            with self._mutex:
-                queue = self._queues[uuid]
-                if not queue or self._stopping.is_set():
-                    del self._queues[uuid]
-                    return
-                ctx, order = queue.popleft()
-            try:
-                ctx.update_store()
-                with tracing.span(f"host {order.action.operation}", ctx, instance=uuid, attempt=order.attempt,
-                                  host=self.machine.name):
-                    self._run(ctx, order)
-            except Exception:
-                LOG.exception("[instance: %s] Order %s was lost; its lease will end", uuid, order.step)
-            finally:
-                with self._mutex:
-                    if self._running.get(order.action.uuid) == order.attempt:
-                        del self._running[order.action.uuid]
+    # --- deadlines -----------------------------------------------------------------------------
+    def look_at_deadlines(self) -> None:
+        """Go on without what hangs: its step has failed, or a newer order has waited long enough."""
+        now = time.monotonic()
+        with self._mutex:
+            lanes = list(self._lanes.values())
+        for lane in lanes:
+            job = lane.current
+            step = job.hangs(now)
+            if step is not None:
+                self._abandon(lane, job, f"{step} did not end within its time")
+                error = exception.StepTimeout(step=step, host=self.machine.name)
+                self._pool.submit("urgent", job.order.instance.project_id, self._report_for, job, step, error)
+            elif lane.waiting is not None and job.superseded_for(now) > _GRACE:
+                self._abandon(lane, job, "a newer operation waits")
+
+    def _abandon(self, lane: Lane, job: Job, why: str) -> None:
+        LOG.error("[instance: %s] %s hangs on this host and is left alone: %s", job.uuid, job.order.action.action, why)
+        job.abandon()
+        self._next(lane, job)
+
+    def _report_for(self, job: Job, step: str, error: Exception) -> None:
+        job.ctx.update_store()
+        report = self._new_report(job)
+        report.step, report.failure = step, failure_of(error, self.machine.name)
+        self._report(job, report)
+
+    def _next(self, lane: Lane, done: Job) -> None:
+        """``done`` does not run any more: the order that waits behind it begins."""
+        with self._mutex:
+            if lane.current is not done:
+                return
+            if lane.waiting is None or self._stopping.is_set():
+                self._lanes.pop(done.uuid, None)
+                return
+            lane.current, lane.waiting = lane.waiting, None
+            self._start(lane.current)
 
     # --- running -------------------------------------------------------------------------------
-    def _run(self, ctx: context.RequestContext, order: StepOrder) -> None:
-        operation = REGISTRY[order.action.operation or ""](order.instance, journal(order.action).data)
-        host = StepHost(self.machine, ctx, order.instance, order.rules)
-        batch = operation.batch(operation.step_named(order.step), order.undo)
-        report = StepReport(action_uuid=order.action.uuid, step=order.step, attempt=order.attempt, undo=order.undo,
-                            host=self.machine.name)
-        LOG.info("[instance: %s] %s%s: %s", order.instance.uuid, "Undoing " if order.undo else "",
-                 order.action.action, ", ".join(step.name for step in batch))
-        started = time.monotonic()
-        with self._builds if order.action.operation == "build" and not order.undo else contextlib.nullcontext():
-            if self._stopping.is_set():
-                return  # it waited for other builds and has not begun
-            for step in batch:
-                if step is not batch[0] and time.monotonic() - started > _PROGRESS_AFTER:
-                    self._tell(ctx, order, step)
-                report.step = step.name
-                try:
-                    with metrics.step(operation.name, step.name, order.undo), tracing.span(
-                            f"host {'undo ' if order.undo else ''}{operation.name}.{step.name}"):
-                        self._patiently(functools.partial(operation.run, step, host, order.undo))
-                except Exception as error:
-                    report.failure = self._failure(error, order, step)
-                    if not order.undo:
-                        break  # compensations go on: what they can still clear up, they shall
-        report.changes = host.changes
-        self._report(ctx, order, report)
-        LOG.info("[instance: %s] %s took %.2f s%s", order.instance.uuid, order.action.action,
-                 time.monotonic() - started, " and failed" if report.failure else "")
+    def _work(self, job: Job) -> None:
+        order = job.order
+        try:
+            job.ctx.update_store()
+            with tracing.span(f"host {order.action.operation}", job.ctx, instance=job.uuid, attempt=order.attempt,
+                              host=self.machine.name):
+                self._run(job)
+        except Superseded as error:
+            LOG.info("[instance: %s] Order %s is not current any more: %s", job.uuid, order.step, error)
+            self._after_refusal(job)
+        except Exception:
+            LOG.exception("[instance: %s] Order %s was lost; its lease will end", job.uuid, order.step)
+        finally:
+            with self._mutex:
+                lane = self._lanes.get(job.uuid)
+            if lane is not None:
+                self._next(lane, job)
 
-    def _patiently(self, step: Callable[[], None]) -> None:
+    def _operation(self, order: StepOrder) -> Operation:
+        name = order.action.operation or ""
+        if name not in REGISTRY:
+            raise exception.UnknownOperation(name=name)
+        return REGISTRY[name](order.instance, journal(order.action).data)
+
+    def _new_report(self, job: Job) -> StepReport:
+        return StepReport(action_uuid=job.order.action.uuid, step=job.order.step, attempt=job.order.attempt,
+                          undo=job.order.undo, host=self.machine.name)
+
+    def _run(self, job: Job) -> None:
+        order, report = job.order, self._new_report(job)
+        if self._stopping.is_set():
+            return  # it has not begun: it is asked for when this host is back
+        job.fence()
+        started = time.monotonic()
+        host = StepHost(self.machine, job, self._told(job))
+        try:
+            operation = self._operation(order)
+            batch = operation.batch(operation.step_named(order.step), order.undo)
+        except exception.NovaException as error:
+            report.failure = failure_of(error, self.machine.name)
+            self._report(job, report)
+            return
+        LOG.info("[instance: %s] %s%s: %s", job.uuid, "Undoing " if order.undo else "", order.action.action,
+                 ", ".join(step.name for step in batch))
+        self._run_batch(job, operation, batch, host, report, started)
+        report.changes, report.results = host.changes, host.results
+        self._report(job, report)
+        LOG.info("[instance: %s] %s took %.2f s%s", job.uuid, order.action.action, time.monotonic() - started,
+                 " and failed" if report.failure else "")
+
+    def _run_batch(self, job: Job, operation: Operation, batch: Sequence[Step], host: StepHost, report: StepReport,
+                   started: float) -> None:
+        for step in batch:
+            if step is not batch[0] and time.monotonic() - started > _PROGRESS_AFTER:
+                self._tell(job, step.name, {}, {})
+            report.step = step.name
+            job.enter(step)
+            try:
+                job.fence()
+                with metrics.step(operation.name, step.name, job.order.undo), tracing.span(
+                        f"host {'undo ' if job.order.undo else ''}{operation.name}.{step.name}"):
+                    self._retry_while_unavailable(functools.partial(operation.run, step, host, job.order.undo))
+            except Superseded:
+                raise
+            except Exception as error:
+                job.fence()
+                report.failure = self._failure(error, job.order, step)
+                if not job.order.undo:
+                    break  # compensations go on: what they can still clear up, they shall
+        job.leave()
+
+    def _retry_while_unavailable(self, step: Callable[[], None]) -> None:
         """Run a step; wait a while for a hypervisor that is being restarted."""
         until = time.monotonic() + _HYPERVISOR_PATIENCE
         while True:
@@ -168,50 +276,96 @@ class Runner:
             LOG.exception("[instance: %s] %s failed", order.instance.uuid, step.name)
         return failure_of(error, self.machine.name)
 
-    def _tell(self, ctx: context.RequestContext, order: StepOrder, step: Step) -> None:
+    # --- telling the conductor -------------------------------------------------------------------
+    def _confirm(self, job: Job) -> None:
+        """Ask whether the order is current still; waits for a conductor. Raises Superseded."""
+        wait = 0.5
+        while True:
+            sent = time.monotonic()
+            try:
+                self._engine.begin(job.ctx, job.order.action.uuid, job.order.attempt, self.machine.name)
+                job.renew(sent)
+                return
+            except exception.StaleReport as error:
+                raise Superseded("it was decided without us") from error
+            except exception.ServiceUnavailable as error:
+                LOG.warning("[instance: %s] Waits for a conductor to confirm %s: %s", job.uuid, job.order.step, error)
+            job.check()
+            if self._stopping.wait(wait):
+                raise Superseded("this host stops")
+            wait = min(wait * 2, 10.0)
+
+    def _told(self, job: Job) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+        def tell(changes: dict[str, Any], values: dict[str, Any]) -> None:
+            job.fence()
+            self._tell(job, job.step_name, changes, values)
+
+        return tell
+
+    def _tell(self, job: Job, step: str, changes: dict[str, Any], values: dict[str, Any]) -> None:
         try:
-            self._engine.progress(ctx, StepReport(
-                action_uuid=order.action.uuid, step=step.name, attempt=order.attempt, undo=order.undo, final=False,
-                host=self.machine.name))
+            self._engine.progress(job.ctx, StepReport(
+                action_uuid=job.order.action.uuid, step=step, attempt=job.order.attempt, undo=job.order.undo,
+                final=False, host=self.machine.name, changes=changes, results=values))
         except exception.ServiceUnavailable:
             LOG.debug("Progress was not told; the end will be")
 
-    def _report(self, ctx: context.RequestContext, order: StepOrder, report: StepReport) -> None:
+    def _report(self, job: Job, report: StepReport) -> None:
         """Tell the end until a conductor has it, or it is of no interest any more."""
-        wait = 0.5
+        wait, refusals = 0.5, 0
         while True:
+            report.attempt = job.order.attempt  # a newer one may have been adopted
             try:
-                self._engine.step_done(ctx, report)
+                self._engine.step_done(job.ctx, report)
                 return
             except exception.StaleReport:
-                LOG.info("[instance: %s] %s was decided without us", order.instance.uuid, order.action.action)
-                self._clear_stray(ctx, order)
+                if report.attempt != job.order.attempt:
+                    continue
+                LOG.info("[instance: %s] %s was decided without us", job.uuid, job.order.action.action)
+                self._after_refusal(job)
                 return
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] The end of %s could not be reported: %s", order.instance.uuid,
-                            order.step, error)
-            with self._mutex:
-                if self._overtaken(order):
-                    return  # the newer order will report
-            if self._stopping.wait(wait):
-                return
+                LOG.warning("[instance: %s] The end of %s could not be reported: %s", job.uuid, report.step, error)
+                refusals += not isinstance(error, exception.ServiceUnavailable)
+                if refusals == _REFUSALS:
+                    # What it says cannot be written: that it failed can.
+                    report.changes, report.results = {}, {}
+                    report.failure = failure_of(error, self.machine.name)
+                elif refusals > 2 * _REFUSALS:
+                    LOG.error("[instance: %s] The end of %s is not reported any more; its lease will end", job.uuid,
+                              report.step)
+                    return
+            if job.overtaken or self._stopping.wait(wait):
+                return  # the newer order will report, or we ask for it when we are back
             wait = min(wait * 2, 10.0)
 
-    def _clear_stray(self, ctx: context.RequestContext, order: StepOrder) -> None:
-        """Remove the guest of an order that came too late, or tell how it left it, unless a newer order has the say."""
-        uuid = order.instance.uuid
-        with self._mutex:
-            if self._overtaken(order):
-                return
+    def _after_refusal(self, job: Job) -> None:
+        """An order came too late: do what the rows say about its guest, unless a newer order has the say."""
+        if job.overtaken or self._stopping.is_set():
+            return
+        uuid, name = job.uuid, self.machine.name
         try:
-            if self._guests.known(ctx, [uuid]).get(uuid) != self.machine.name:
-                self.machine.driver.destroy(order.instance)
-                self.machine.network.unplug(order.instance)
-            else:
-                power_state = self.machine.driver.power_state(uuid)
-                self._guests.power_states(ctx, self.machine.name, [
-                    GuestStatus(uuid=uuid, power_state=power_state, late=True)])
+            found = self._guests.whereabouts(job.ctx, name, [uuid])
+            where = found[0] if found else None
+            if where is not None and where.gone:
+                self.machine.driver.destroy(job.order.instance, keep_disks=where.keep_disks)
+                self.machine.network.unplug(job.order.instance)
+                self._guests.evicted(job.ctx, name, [uuid])
+            elif where is not None and name in where.places:
+                self._guests.power_states(job.ctx, name, [GuestStatus(
+                    uuid=uuid, power_state=self.machine.driver.power_state(uuid), late=True)])
         except exception.GuestNotFound:
             LOG.info("[instance: %s] has no guest", uuid)
         except exception.NovaException as error:
-            LOG.warning("[instance: %s] Leftovers stay until the next comparison: %s", uuid, error)
+            LOG.warning("[instance: %s] Its guest stays as it is until the next comparison: %s", uuid, error)
+
+
+class Lane:
+    """The orders of one instance: the one that runs, and the newest one, which waits for its end."""
+
+    def __init__(self, job: Job) -> None:
+        self.current = job
+        self.waiting: Job | None = None
+
+    def jobs(self) -> list[Job]:
+        return [self.current] if self.waiting is None else [self.current, self.waiting]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 import threading
 import time
@@ -11,20 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 from stevedore import driver as stevedore_driver
 
-from nova import bus, context, exception, image, load
-from nova.compute import gauges
+from nova import bus, context, exception, image
+from nova.compute import gauges, identity
+from nova.compute.disk_tools import QemuTools
 from nova.compute.host import Machine
 from nova.compute.inventory import NodeReports
 from nova.compute.reconcile import Reconciler
-from nova.compute.runner import Runner
+from nova.compute.runner import TICK, Runner
 from nova.conf import CONF
-from nova.drain import Drain
-from nova.objects.compute import Diagnostics, GuestStatus
-from nova.objects.instance import Instance, StepOrder
-from nova.objects.network import FilterRule
+from nova.objects.guest import Diagnostics, GuestStatus
+from nova.objects.instance import Instance
+from nova.objects.network import Peers, RuleSet
+from nova.objects.order import StepOrder
+from nova.objects.volume import VolumeRemoval
 from nova.operations.base import context_of
-from nova.periodic import Periodic
-from nova.rpcapi import COMPUTE, compute, engine
+from nova.rpcapi import COMPUTE, compute, guests, journal, network_hosts, volumes
+from nova.service import liveness
+from nova.service.drain import Drain
+from nova.service.periodic import Periodic
+from nova.service.turns import Turns
+from nova.telemetry import worker_stats
 from nova.virt.driver import Driver
 from nova.virt.imagecache import ImageCache
 
@@ -54,9 +59,10 @@ def load_machine(host: str) -> Machine:
 
 
 def machine_of(driver: Driver) -> Machine:
-    """The host of this driver, with the network driver and images of the configuration."""
+    """The host of this driver, with the network driver, volumes and images of the configuration."""
     return Machine(name=driver.host, driver=driver, network=_plugin("nova.network.drivers", CONF.network.driver)(),
-                   images=image.store, cache=ImageCache())
+                   images=image.store, cache=ImageCache(),
+                   volumes=_plugin("nova.volume.drivers", CONF.volume.driver)(QemuTools()))
 
 
 def hosts_of_driver() -> Sequence[Driver]:
@@ -69,15 +75,17 @@ class ComputeService:
     """The compute of one host: start(), stop() drains. Guests run on. ``pool``: threads shared with other hosts."""
 
     def __init__(self, transport: messaging.RPCTransport, host: str | None = None,
-                 machine: Machine | None = None, pool: concurrent.futures.Executor | None = None) -> None:
+                 machine: Machine | None = None, pool: Turns | None = None) -> None:
         self.host = host or CONF.host
         self.machine = machine or load_machine(self.host)
         self._transport = transport
         self._shared = pool is not None
-        self._engine = bus.client(transport, engine.Engine)
-        self._guests = bus.client(transport, engine.Guests)
-        self._heartbeat = bus.client(transport, engine.Heartbeat)
+        self._engine = bus.client(transport, journal.Engine)
+        self._guests = bus.client(transport, guests.Guests)
+        self._heartbeat = liveness.conductors(transport)
+        self._volumes = bus.client(transport, volumes.Volumes)
         self.runner = Runner(self.machine, self._engine, self._guests, pool)
+        self.machine.network.connect(self.host, bus.client(transport, network_hosts.NetworkHosts))
         self._nodes = NodeReports(self.host, self.machine.driver, self._guests)
         self.reconciler = Reconciler(self.machine, self._guests, self.runner)
         self._last_beat = time.monotonic()
@@ -89,7 +97,8 @@ class ComputeService:
             self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), self.reconciler.compare))
         if CONF.image_cache.manager_interval >= 0 and self.machine.driver.needs_images:
             self.periodic.append(Periodic("images", max(CONF.image_cache.manager_interval, 1), self._clean_images))
-        self.periodic += gauges.watch([(self.runner, self.machine.driver)])
+        self.periodic += [Periodic("deadlines", TICK, self.runner.look_at_deadlines),
+                          *gauges.watch([(self.runner, self.machine.driver)])]
         self._server: messaging.RPCServer | None = None
         self._taking = False
 
@@ -104,16 +113,17 @@ class ComputeService:
         """As start(), but somebody else does what is to be done again and again."""
         ctx = context.admin()
         self.machine.driver.start(self.reconciler.guest_changed)
-        bus.patiently(self._register, "a conductor")
-        bus.patiently(lambda: self.reconciler.start(ctx), "a conductor")
+        self.machine.volumes.start()
+        bus.retry_until_available(self._register, "a conductor")
+        bus.retry_until_available(lambda: self.reconciler.start(ctx), "a conductor")
         self.reconciler.compare_later()
         # Before the queue is read: what is resumed has newer attempts than what waits there.
-        for order in bus.patiently(lambda: self._engine.resume(ctx, self.host), "a conductor"):
+        for order in bus.retry_until_available(lambda: self._engine.resume(ctx, self.host), "a conductor"):
             self.runner.submit(context_of(order.action), order)
         self._server = bus.serve(self._transport, COMPUTE, self.host, [(compute.Compute, self)],
                                  threads=_SHARED_THREADS if self._shared else None)
         self._taking = True
-        bus.patiently(self.report_nodes, "a conductor")
+        bus.retry_until_available(self.report_nodes, "a conductor")
 
     def stop(self) -> None:
         """Take no new orders and finish those begun, within graceful_shutdown_timeout.
@@ -128,6 +138,7 @@ class ComputeService:
         self.reconciler.stop()
         if self._server is not None:
             drain.wait(self._server.wait)
+        self.machine.network.stop()
         self.machine.driver.stop()
 
     def stop_taking(self) -> None:
@@ -141,6 +152,9 @@ class ComputeService:
     def run(self, ctx: context.RequestContext, order: StepOrder) -> None:
         self.runner.submit(ctx, order)
 
+    def interrupt(self, ctx: context.RequestContext, action_uuid: str, what: str) -> None:
+        self.runner.interrupt(action_uuid, what)
+
     def console_output(self, ctx: context.RequestContext, instance: Instance, lines: int | None) -> str:
         return self.machine.driver.console_output(instance, lines).decode("utf-8", "replace")
 
@@ -150,8 +164,16 @@ class ComputeService:
     def guests(self, ctx: context.RequestContext) -> list[GuestStatus]:
         return self.machine.driver.guests()
 
-    def refresh_rules(self, ctx: context.RequestContext, instance: Instance, rules: list[FilterRule]) -> None:
-        self.machine.network.refresh_rules(instance, rules)
+    def refresh_rules(self, ctx: context.RequestContext, uuid: str, rules: RuleSet) -> None:
+        self.machine.network.refresh_rules(uuid, rules)
+
+    def refresh_peers(self, ctx: context.RequestContext, peers: Peers) -> None:
+        self.machine.network.refresh_peers(peers)
+
+    def remove_volumes(self, ctx: context.RequestContext, removals: list[VolumeRemoval]) -> None:
+        for removal in removals:
+            self.machine.volumes.remove(removal)
+        self._volumes.removed(ctx, removals)
 
     def reap(self, ctx: context.RequestContext, uuid: str) -> None:
         self.reconciler.reap(uuid)
@@ -162,12 +184,17 @@ class ComputeService:
         self._nodes.report()
 
     def _register(self) -> None:
-        self._heartbeat.register(context.admin(), self.host, BINARY, COMPUTE, SERVICE_VERSION)
+        """Raises HostIdentityMismatch: the database knows this name as another machine's, or this machine otherwise."""
+        whose = identity.of_virtual_host(self.host) if self.machine.driver.virtual else identity.of_this_machine()
+        service = self._heartbeat.register(context.admin(), self.host, BINARY, COMPUTE, SERVICE_VERSION, whose)
+        self.runner.clock.learn(service.last_seen_up)
 
     def _beat(self) -> None:
         try:
-            running = self.runner.running()
-            self._heartbeat.beat(context.admin(), self.host, BINARY, running, load.report(0, len(running)))
+            running, sent = self.runner.running(), time.monotonic()
+            stats = worker_stats.report(0, len(running))
+            lost = bus.ask_again(lambda: self._heartbeat.beat(context.admin(), self.host, BINARY, running, stats))
+            self.runner.renewed(running, lost, sent)
         except exception.HostBinaryNotFound:
             self.returned()
         self.heard()
@@ -184,8 +211,8 @@ class ComputeService:
         if silent > CONF.service_down_time / 2:
             # We may have counted as down: what was decided without us left guests that belong elsewhere or nowhere.
             LOG.warning("No conductor heard us for %.0f s", silent)
-            threading.Thread(target=bus.patiently, args=(self.reconciler.compare, "a conductor"), name="compare",
-                             daemon=True).start()
+            threading.Thread(target=bus.retry_until_available, args=(self.reconciler.compare, "a conductor"),
+                             name="compare", daemon=True).start()
             self.reconciler.compare_later()
 
     def _clean_images(self) -> None:

@@ -1,25 +1,57 @@
-"""Which networks a server gets, and its interfaces and addresses on them."""
+"""The conductor's half of the embedded networks: which ones a server gets, its interfaces and addresses on them."""
 
 from __future__ import annotations
 
 import ipaddress
-import secrets
 from collections.abc import Sequence
 
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import fixed_ips, networks
+from nova.context import RequestContext
+from nova.db import fixed_ips, networks, security_groups
+from nova.db.engine import Database
 from nova.objects.base import new_uuid
 from nova.objects.instance import Instance
-from nova.objects.network import VIF, Network, NetworkRequest
+from nova.objects.network import VIF, FixedIp, Network, NetworkRequest, RuleSet
+
+
+class EmbeddedAllocator:
+    """A :class:`nova.network.allocator.Allocator` on our own tables: everything happens in the caller's transaction."""
+
+    external = False
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def validate(self, ctx: RequestContext, project_id: str,
+                 wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
+        return self._db.read(lambda connection: choose(connection, project_id, wanted))
+
+    def allocate(self, ctx: RequestContext, instance: Instance, wanted: Sequence[NetworkRequest],
+                 connection: sa.Connection | None = None) -> list[VIF]:
+        assert connection is not None
+        return allocate(connection, instance, wanted)
+
+    def bind(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF], host: str,
+             connection: sa.Connection | None = None) -> list[VIF]:
+        return list(vifs)  # an interface is the same on every host
+
+    def release(self, ctx: RequestContext, instance_uuid: str, vifs: Sequence[VIF] | None = None,
+                connection: sa.Connection | None = None) -> None:
+        assert connection is not None
+        for vif_id in [None] if vifs is None else [vif.id for vif in vifs]:
+            fixed_ips.release(connection, instance_uuid, vif_id)
+
+    def rules(self, connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
+        return security_groups.rules_of_instances(connection, instance_uuids)
 
 
 def choose(connection: sa.Connection, project_id: str,
            wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
-    """The networks of a new server, checked: what was asked for, or the project's only network.
+    """The networks of a server, checked: what was asked for, or the project's only network.
 
-    Raises NetworkAmbiguous, NetworkNotFound, PortNotSupported, FixedIpInvalid.
+    Raises NetworkAmbiguous, InvalidInput (no such network), PortNotSupported, FixedIpInvalid, FixedIpInUse.
     """
     if wanted is not None and not wanted:
         return []
@@ -33,50 +65,53 @@ def choose(connection: sa.Connection, project_id: str,
             raise exception.PortNotSupported()
         network = usable.get(request.network_id or "")
         if network is None:
-            # What the API answers for a network that a create request names: 400, not 404.
+            # What the API says of a network that a create request names: 400, not 404.
             raise exception.InvalidInput(f"Network {request.network_id} could not be found.")
-        if request.fixed_ip and _outside(network, request.fixed_ip):
-            raise exception.FixedIpInvalid(address=request.fixed_ip, network_id=network.uuid)
+        if request.fixed_ip:
+            address = fixed_ips.check(network, request.fixed_ip)
+            owner = fixed_ips.owner_of(connection, network.uuid, address)
+            if owner is not None:
+                raise exception.FixedIpInUse(address=address, instance_uuid=owner)
     return list(wanted)
 
 
-def take(connection: sa.Connection, instance: Instance) -> list[VIF]:
-    """Interfaces with addresses for all requested networks. Raises NoMoreFixedIps, FixedIpInUse."""
+def allocate(connection: sa.Connection, instance: Instance, wanted: Sequence[NetworkRequest]) -> list[VIF]:
+    """Interfaces with addresses on these networks. Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
+    if not wanted:
+        return []
     usable = {network.uuid: network for network in networks.for_project(connection, instance.project_id)}
     vifs = []
-    for request in instance.requested_networks or []:
+    for request in wanted:
         network = usable.get(request.network_id or "")
         if network is None:
             raise exception.NetworkNotFound(network_id=request.network_id)
         vif_id = new_uuid()
-        if request.fixed_ip:
-            fixed_ips.take_exactly(connection, network, request.fixed_ip, instance.uuid, vif_id)
-            address = request.fixed_ip
-        else:
-            address = fixed_ips.take(connection, network, instance.uuid, vif_id)
-        vifs.append(_vif(network, vif_id, address, request.tag))
+        taken = fixed_ips.take(connection, network, instance.uuid, vif_id, request.fixed_ip)
+        vifs.append(_vif(network, vif_id, taken, request.tag))
     return vifs
+
+
+def take(connection: sa.Connection, instance: Instance) -> list[VIF]:
+    """The interfaces that a new server asked for."""
+    return allocate(connection, instance, instance.requested_networks or [])
 
 
 def release(connection: sa.Connection, instance_uuid: str) -> None:
     fixed_ips.release(connection, instance_uuid)
 
 
-def _vif(network: Network, vif_id: str, address: str, tag: str | None) -> VIF:
+def _vif(network: Network, vif_id: str, taken: fixed_ips.Taken, tag: str | None) -> VIF:
     return VIF(
-        id=vif_id, network_id=network.uuid, label=network.label, mac=_mac(), address=address,
-        prefix=ipaddress.ip_network(network.cidr).prefixlen, gateway=network.gateway, dns=network.dns,
-        cidr=network.cidr, mtu=network.mtu, bridge=network.bridge, vlan=network.vlan,
-        bridge_interface=network.bridge_interface, devname=f"tap{vif_id}"[:14], tag=tag)
+        id=vif_id, network_id=network.uuid, label=network.label, mac=taken.mac,
+        fixed_ips=[_fixed_ip(network, address) for address in taken.addresses], mtu=network.mtu, bridge=network.bridge,
+        vlan=network.vlan, bridge_interface=network.bridge_interface, vni=network.vni, devname=f"tap{vif_id}"[:14],
+        tag=tag)
 
 
-def _mac() -> str:
-    """A locally administered address with OpenStack's usual prefix."""
-    return "fa:16:3e:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
-
-
-def _outside(network: Network, address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address) not in ipaddress.ip_network(network.cidr)
-    except ValueError:
-        return True
+def _fixed_ip(network: Network, address: str) -> FixedIp:
+    version = ipaddress.ip_address(address).version
+    cidr, gateway, mode = (network.cidr, network.gateway, "dhcp") if version == 4 else (
+        network.cidr_v6 or "", network.gateway_v6, network.ipv6_mode)
+    dns = [server for server in network.dns if ipaddress.ip_address(server).version == version]
+    return FixedIp(address=address, version=version, prefix=ipaddress.ip_network(cidr).prefixlen, cidr=cidr,
+                   gateway=gateway, dns=dns, mode=mode)

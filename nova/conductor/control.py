@@ -10,15 +10,31 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from nova import context, metrics
-from nova.conductor import addresses
+from nova import context
+from nova.conductor import addresses, volume_removals
 from nova.conductor.core import Core
-from nova.conductor.endpoints.security_groups import refresh
-from nova.db import allocations, instances, quotas, security_groups
+from nova.conductor.security_rules import refresh
+from nova.conductor.server_volumes import ServerVolumes
+from nova.conf import CONF
+from nova.db import (
+    aggregates,
+    allocations,
+    claims,
+    evictions,
+    external_events,
+    quotas,
+    security_groups,
+    server_groups,
+    server_migrations,
+    servers,
+)
 from nova.objects.action import Failure
 from nova.objects.base import utcnow
 from nova.objects.instance import Fault, Instance
+from nova.objects.migration import Migration
 from nova.objects.scheduling import RequestSpec, Selection
+from nova.objects.volume import VolumeRemoval
+from nova.telemetry import metrics
 
 Effect = Callable[[sa.Connection], None]
 
@@ -41,7 +57,10 @@ class ConductorControl:
     touched: set[str] = dataclasses.field(default_factory=set)
     # Servers that let this one in by its security groups: their hosts hear of its addresses.
     peers: set[str] = dataclasses.field(default_factory=set)
+    # Data of volumes that hosts have to remove: they are told.
+    removals: list[VolumeRemoval] = dataclasses.field(default_factory=list)
     claims: int = 0
+    waited_out: bool = False
 
     # --- what a step says ------------------------------------------------------------------------
     def set(self, **changes: Any) -> None:
@@ -64,27 +83,86 @@ class ConductorControl:
 
         def look(connection: sa.Connection) -> None:
             if spec.group is not None:
-                spec.group.hosts = instances.group_hosts(connection, spec.group.uuid)
+                spec.group.hosts = server_groups.members_by_host(connection, spec.group.uuid, spec.instance_uuids)
             if named:
-                spec.hint_hosts = instances.hosts_of(connection, named)
+                spec.hint_hosts = servers.hosts_of(connection, named)
 
         self.core.db.read(look)
 
-    def claim(self, selection: Selection, resources: dict[str, int]) -> None:
+    def claim(self, selection: Selection, spec: RequestSpec, consumer: str = "") -> None:
         instance = self.instance
 
         def claim(connection: sa.Connection) -> None:
-            allocations.claim(connection, instance.uuid, selection.node_uuid, resources, instance.project_id,
-                              instance.user_id)
+            claims.claim(connection, instance, selection, spec, consumer)
             self.touched.add(selection.node_uuid)
 
         self.claims += 1
         self.effects.append(claim)
 
-    def release_claim(self) -> None:
-        uuid = self.instance.uuid
+    def release_claim(self, consumer: str = "") -> None:
+        uuid = consumer or self.instance.uuid
         self.effects.append(lambda connection: self.touched.update(allocations.release(connection, uuid)))
 
+    def rekey_claim(self, consumer: str) -> None:
+        uuid = self.instance.uuid
+        self.effects.append(lambda connection: allocations.rekey(connection, consumer, uuid))
+
+    # --- migrations ------------------------------------------------------------------------------
+    def migrate(self, uuid: str, **changes: Any) -> None:
+        self.effects.append(lambda connection: server_migrations.update(connection, uuid, changes))
+
+    def migration(self, uuid: str) -> Migration:
+        return self.core.db.read(lambda connection: server_migrations.get(connection, uuid))
+
+    def close_migrations(self) -> None:
+        instance = self.instance
+
+        def close(connection: sa.Connection) -> None:
+            for migration in server_migrations.open_of(connection, [instance.uuid]):
+                self.touched.update(allocations.release(connection, migration.uuid))
+                self._charge(connection, *migration.beyond(instance.flavor), -1)
+                server_migrations.update(connection, migration.uuid, {"open": False})
+
+        self.effects.append(close)
+
+    def charge(self, cores: int = 0, ram: int = 0) -> None:
+        self.effects.append(lambda connection: self._charge(connection, cores, ram))
+
+    def _charge(self, connection: sa.Connection, cores: int, ram: int, sign: int = 1) -> None:
+        if cores or ram:
+            project_id, user_id = self.instance.project_id, self.instance.user_id
+            quotas.lock(connection, project_id, ("", user_id))
+            quotas.spend(connection, project_id, user_id, 0, sign * cores, sign * ram)
+
+    def evict(self, host: str, keep_disks: bool) -> None:
+        uuid = self.instance.uuid
+        self.effects.append(lambda connection: evictions.add(connection, uuid, host, keep_disks))
+
+    def keep(self, host: str) -> None:
+        uuid = self.instance.uuid
+        self.effects.append(lambda connection: evictions.remove(connection, host, [uuid]))
+
+    def zone_of(self, host: str) -> str:
+        zones = self.core.db.read(lambda connection: aggregates.host_zones(aggregates.of_host(connection, host)))
+        return zones.get(host) or str(CONF.default_availability_zone)
+
+    def evicted_hosts(self) -> list[str]:
+        return self.core.db.read(lambda connection: evictions.hosts(connection, self.instance.uuid))
+
+    # --- external events -------------------------------------------------------------------------
+    def events(self, *keys: str) -> dict[str, str]:
+        return self.core.db.read(lambda connection: external_events.came(connection, self.instance.uuid, keys))
+
+    def forget_events(self, *keys: str) -> None:
+        uuid = self.instance.uuid
+        self.effects.append(lambda connection: external_events.forget(connection, uuid, keys))
+
+    # --- volumes ---------------------------------------------------------------------------------
+    @functools.cached_property
+    def volumes(self) -> ServerVolumes:
+        return ServerVolumes(self)
+
+    # --- addresses and quota ---------------------------------------------------------------------
     def take_addresses(self) -> None:
         if self.instance.network_info or self.instance.requested_networks == []:
             return
@@ -118,11 +196,11 @@ class ConductorControl:
 
         self.effects.append(release)
 
-    def finish_io(self, failed: bool | None, node_uuid: str | None = None) -> None:
-        uuid = self.instance.uuid
+    def finish_io(self, failed: bool | None, node_uuid: str | None = None, consumer: str = "") -> None:
+        uuid = consumer or self.instance.uuid
 
         def finish(connection: sa.Connection) -> None:
-            node = node_uuid or allocations.provider_of(connection, uuid)
+            node = node_uuid or allocations.root_of(connection, uuid)
             if node is not None:
                 allocations.finish_io(connection, node, failed)
                 self.touched.add(node)
@@ -134,20 +212,23 @@ class ConductorControl:
         """Write everything that was asked for, and ``changes`` of the instance beside it."""
         self.touched.clear()
         self.peers.clear()
+        self.removals.clear()
         for effect in self.effects:
             effect(connection)
         values = {**self.changes, **changes}
         if values:
-            instances.update(connection, self.instance.uuid, values)
+            servers.update(connection, self.instance.uuid, values)
 
-    def published(self) -> None:
-        """After the commit: tell the schedulers what changed on the nodes, and the peers' hosts."""
+    def after_commit(self) -> None:
+        """Tell the schedulers what changed on the nodes, the peers' hosts, and who has to remove volumes."""
         for _claim in range(self.claims):
             metrics.CLAIMS.inc("made")
         if self.touched:
             self.core.usage.touch(self.touched)
         if self.peers:
             refresh(self.core, self.ctx, sorted(self.peers))
+        if self.removals:
+            volume_removals.tell(self.core, self.ctx, self.removals)
 
 
 def converted(changes: dict[str, Any]) -> dict[str, Any]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any, cast
+
+from stevedore import driver as stevedore_driver
 
 from nova import bus
+from nova.conductor.peers import PeersFeed
+from nova.conf import CONF
 from nova.db.engine import Database
+from nova.network.allocator import Allocator
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.scheduler import Scheduler
 
 if TYPE_CHECKING:
     import oslo_messaging as messaging
 
-    from nova.conductor.fleet import FleetPublisher
+    from nova.conductor.announcer import FleetAnnouncer
     from nova.conductor.usage import UsageFeed
 
 
@@ -30,10 +36,22 @@ class Core:
     transport: messaging.RPCTransport
     scheduler: Scheduler
     compute: Compute
-    fleet: FleetPublisher
+    fleet: FleetAnnouncer
     usage: UsageFeed
+    # Who has which networks in tunnels, on its way to the hosts.
+    peers: PeersFeed = dataclasses.field(init=False)
     # Addressed proxies: making one costs as much as a message does.
     _computes: dict[str, Compute] = dataclasses.field(default_factory=dict, init=False)
+
+    @functools.cached_property
+    def allocator(self) -> Allocator:
+        """The conductor's half of the network back end. Raises stevedore's NoMatches for a bad [network]driver."""
+        manager: Any = stevedore_driver.DriverManager("nova.network.allocators", CONF.network.driver,
+                                                      invoke_on_load=True, invoke_args=(self.db,))
+        return cast(Allocator, manager.driver)
+
+    def __post_init__(self) -> None:
+        self.peers = PeersFeed(self.db, self.compute_at)
 
     def compute_at(self, host: str) -> Compute:
         proxy = self._computes.get(host)

@@ -12,30 +12,21 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import context, exception
-from nova.conductor import addresses
+from nova.conductor import addresses, server_volumes
 from nova.conductor.engine import Engine
 from nova.conductor.run import Run
 from nova.conf import CONF
-from nova.db import (
-    actions,
-    compute_nodes,
-    flavors,
-    instances,
-    keypairs,
-    quotas,
-    security_groups,
-    server_groups,
-    services,
-)
+from nova.db import actions, compute_nodes, flavors, keypairs, quotas, security_groups, server_groups, servers, services
 from nova.objects import states
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.flavor import Flavor
+from nova.objects.hostname import hostname_of
 from nova.objects.image import Image
-from nova.objects.instance import Instance, Key, ServerCreate, ServerCreated
+from nova.objects.instance import Instance, Key
+from nova.objects.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
+from nova.objects.server_request import ServerCreate, ServerCreated
 from nova.operations.build import Build, BuildData
-from nova.operations.hostname import hostname_of
-from nova.operations.resources import requested_resources
 
 _GIB = 1024**3
 
@@ -60,11 +51,11 @@ def _answered(connection: sa.Connection, request: ServerCreate) -> ServerCreated
     if not request.first_uuid:
         return None
     try:
-        first = instances.get(connection, request.first_uuid, deleted=True)
+        first = servers.get(connection, request.first_uuid, deleted=True)
     except exception.InstanceNotFound:
         return None
     uuids = [_uuid(request, index) for index in range(request.max_count)]
-    made = instances.ever(connection, uuids)
+    made = servers.ever(connection, uuids)
     return ServerCreated(uuids=[each for each in uuids if each in made], reservation_id=first.reservation_id)
 
 
@@ -107,6 +98,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     groups = security_groups.resolve(connection, project_id, request.security_groups or ["default"])
     count = quotas.reserve(connection, project_id, user_id, flavor.vcpus, flavor.memory_mb, request.min_count,
                            request.max_count)
+    _check_members(connection, group, project_id, count)
 
     reservation_id = "r-" + secrets.token_hex(4)
     template = Instance(
@@ -115,7 +107,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         image_ref=request.image.id if request.image and not volume_backed else "",
         kernel_id=_property(request.image, "kernel_id"), ramdisk_id=_property(request.image, "ramdisk_id"),
         key=key, user_data=request.user_data, metadata=request.metadata, tags=request.tags,
-        system_metadata={f"image_{name}": value for name, value in _properties(request.image).items()},
+        system_metadata=_image_metadata(request.image),
         security_groups=[group.name for group in groups], requested_networks=requested_networks,
         block_devices=request.block_devices, personality=request.personality, config_drive=_wants_drive(request),
         disk_config=request.disk_config, access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
@@ -125,16 +117,37 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     runs = []
     for index in range(count):
         instance = _named(template, request, index, count)
-        spec = _spec(instance, request, group, volume_backed)
+        host = _give_volumes(engine, connection, ctx, request, instance) if request.block_devices else None
+        spec = _spec(instance, request, group, host)
         data = msgspec.to_builtins(BuildData(spec=spec, max_tries=1 if request.forced_node or request.forced_host
                                              else CONF.conductor.max_attempts))
         action = engine.new_action(ctx, Build, instance, data)
         instance.action_uuid = action.uuid
         runs.append(Run(action, instance))
-    instances.insert(connection, [run.instance for run in runs])
+    servers.insert(connection, [run.instance for run in runs])
     actions.insert(connection, [run.action for run in runs])
     security_groups.add_members(connection, [group.id for group in groups], [run.instance.uuid for run in runs])
     return runs, ServerCreated(uuids=[run.instance.uuid for run in runs], reservation_id=reservation_id)
+
+
+def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.RequestContext, request: ServerCreate,
+                  instance: Instance) -> str | None:
+    """The volumes that the server begins with, which may say what it boots; returns the host where it has to be.
+
+    Raises what :func:`nova.conductor.server_volumes.give` raises, and FlavorMemoryTooSmall.
+    """
+    images = {**request.device_images, **({request.image.id: request.image} if request.image else {})}
+    server_volumes.give(engine.core, ctx, connection, instance, images)
+    if instance.image is not request.image:
+        check_image_fits(instance.flavor, instance.image, volume_backed=True)
+        instance.system_metadata = _image_metadata(instance.image)
+        instance.kernel_id = _property(instance.image, "kernel_id")
+        instance.ramdisk_id = _property(instance.image, "ramdisk_id")
+    host = server_volumes.host_of(engine.core, connection, instance.volumes)
+    for wanted in (request.forced_host, request.requested_host):
+        if wanted and host and wanted != host:
+            raise exception.InvalidVolume(reason=f"the volumes of the server cannot be reached from host {wanted}")
+    return host
 
 
 # --- checks --------------------------------------------------------------------------------------------
@@ -234,11 +247,19 @@ def _group(connection: sa.Connection, request: ServerCreate, project_id: str) ->
         group = server_groups.get(connection, str(wanted), project_id)
     except exception.ServerGroupNotFound as error:
         raise exception.InvalidInput(str(error)) from error
-    limit = quotas.limits(connection, project_id, None)["server_group_members"]
-    if limit >= 0 and len(group.members) + request.min_count > limit:
-        raise exception.QuotaLimit("Quota exceeded, too many servers in group")
+    # Held before the quota is, as claims do.
+    server_groups.hold(connection, group.uuid)
     return GroupSpec(uuid=group.uuid, policy=group.policy,
                      max_server_per_host=int(group.rules.get("max_server_per_host", 1)))
+
+
+def _check_members(connection: sa.Connection, group: GroupSpec | None, project_id: str, count: int) -> None:
+    """Whether so many servers may join the group, which is held. Raises QuotaLimit."""
+    if group is None:
+        return
+    limit = quotas.limits(connection, project_id, None)["server_group_members"]
+    if limit >= 0 and server_groups.count_members(connection, group.uuid) + count > limit:
+        raise exception.QuotaLimit("Quota exceeded, too many servers in group")
 
 
 # --- making the rows -----------------------------------------------------------------------------------
@@ -251,20 +272,22 @@ def _named(template: Instance, request: ServerCreate, index: int, count: int) ->
                                    tags=list(template.tags), metadata=dict(template.metadata))
 
 
-def _spec(instance: Instance, request: ServerCreate, group: GroupSpec | None, volume_backed: bool) -> RequestSpec:
-    resources, required, forbidden = requested_resources(instance.flavor, instance.image, volume_backed)
-    return RequestSpec(
-        instance_uuids=[instance.uuid], project_id=instance.project_id, user_id=instance.user_id,
-        flavor=instance.flavor, image=instance.image, resources=resources, required_traits=required,
-        forbidden_traits=forbidden, availability_zone=instance.pinned_availability_zone,
-        hints=request.scheduler_hints, group=group, force_host=request.forced_host, force_node=request.forced_node,
-        requested_host=request.requested_host, requested_node=request.requested_node,
+def _spec(instance: Instance, request: ServerCreate, group: GroupSpec | None, host: str | None) -> RequestSpec:
+    """``host``: the only one where the server can be."""
+    return request_spec(
+        instance, instance.flavor, group, CONF.pci.alias, force_host=request.forced_host,
+        force_node=request.forced_node, requested_host=request.requested_host or host,
+        requested_node=request.requested_node,
         alternates=CONF.conductor.max_attempts - 1)
 
 
 def _wants_drive(request: ServerCreate) -> bool:
     return (request.config_drive or CONF.force_config_drive
             or _property(request.image, "img_config_drive") == "mandatory")
+
+
+def _image_metadata(image: Image | None) -> dict[str, str]:
+    return {f"image_{name}": value for name, value in _properties(image).items()}
 
 
 def _properties(image: Image | None) -> dict[str, Any]:

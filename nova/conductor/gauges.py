@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from nova import metrics
-from nova.conf import CONF
 from nova.db import census, clock
 from nova.db.engine import Database
+from nova.telemetry import metrics
 
 
 class Gauges:
@@ -17,10 +16,10 @@ class Gauges:
         self._db = db
 
     def look(self) -> None:
-        now, alive_since = clock.now(), clock.after(-CONF.service_down_time)
+        now = clock.now()
 
         def count(connection: sa.Connection) -> tuple[dict[tuple[str, ...], float], dict[tuple[str, ...], float]]:
-            return census.unfinished(connection, now), census.services(connection, alive_since)
+            return census.unfinished(connection, now), census.services(connection)
 
         unfinished, services = self._db.read(count)
         metrics.UNFINISHED.replace(unfinished)

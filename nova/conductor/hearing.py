@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import time
 
 from nova.conf import CONF
 from nova.db import clock
@@ -20,17 +19,19 @@ class Hearing:
 
     def __init__(self) -> None:
         self.hears = True
-        self._judge_from = time.monotonic() + CONF.service_down_time
+        clock.doubt()
 
     @property
     def may_judge(self) -> bool:
-        return self.hears and time.monotonic() >= self._judge_from
+        return self.hears and not clock.doubted()
 
     def look(self, last_heard: datetime.datetime | None) -> None:
         """``last_heard``: the newest sign of life of any service that sends its by message."""
+        if not clock.steady(CONF.service_down_time):
+            return  # when it was, nobody knows
         hears = last_heard is None or clock.after(-CONF.service_down_time / 2) < last_heard
         if hears != self.hears:
             LOG.warning("Services are heard again" if hears else "No service is heard: is the broker down?")
         self.hears = hears
         if not hears:
-            self._judge_from = time.monotonic() + CONF.service_down_time
+            clock.doubt()

@@ -6,26 +6,69 @@ from typing import Any
 
 import msgspec
 
+from nova import exception
 from nova.db import services
 from nova.objects.action import Action, Event, Failure
 from nova.objects.base import utcnow
 from nova.objects.instance import Instance
 from nova.operations import REGISTRY
-from nova.operations.base import CONDUCTOR, Journal, Operation, Step, journal
+from nova.operations.base import CONDUCTOR, Inherited, Journal, Operation, Step, journal
 
 
 class Run:
-    """One action in the hands of this conductor."""
+    """One action in the hands of this conductor.
+
+    While it compensates for what it superseded, ``operation`` is that one. Raises UnknownOperation for an action that
+    this release does not know.
+    """
 
     def __init__(self, action: Action, instance: Instance) -> None:
         self.action = action
         self.instance = instance
         self.journal: Journal = journal(action)
-        self.operation: Operation = REGISTRY[action.operation or ""](instance, self.journal.data)
+        self.own: Operation = _operation(action.operation or "", instance, self.journal.data)
+        self.operation: Operation = self.own
+        if self.journal.inherited:
+            self._enter(self.journal.inherited[-1])
+
+    def _enter(self, inherited: Inherited) -> None:
+        self.operation = _operation(inherited.operation, self.instance, inherited.data)
+        self.operation.taken_over = True
+
+    @property
+    def inheriting(self) -> bool:
+        """Whether it still compensates for what it superseded."""
+        return self.operation is not self.own
+
+    def disinherit(self) -> None:
+        """What was superseded last is compensated for: go on with the one before it, or with the first own step."""
+        self.journal.inherited = self.journal.inherited[:-1]
+        if self.journal.inherited:
+            self._enter(self.journal.inherited[-1])
+        else:
+            self.operation = self.own
+            self.action.undoing = False
+
+    def renew(self, instance: Instance) -> None:
+        """Go on with the instance as it is now."""
+        self.instance = self.own.instance = self.operation.instance = instance
+
+    def first(self) -> Step | None:
+        """Where the run goes on after it has disinherited: with the next compensation, or the first own step."""
+        if self.inheriting:
+            name = self.journal.inherited[-1].step
+            return self.operation.step_named(name) if name else None
+        return self.operation.first()
 
     @property
     def step(self) -> Step | None:
         return self.operation.step_named(self.action.step) if self.action.step else None
+
+    @property
+    def asks_scheduler(self) -> bool:
+        """Whether its current step waits for a scheduler."""
+        step = self.step
+        return step is not None and step.asks_scheduler and not self.action.undoing
 
     @property
     def label(self) -> str:
@@ -34,8 +77,16 @@ class Run:
         return f"{'undo ' if self.action.undoing else ''}{self.operation.name}{at}"
 
     def payload(self) -> dict[str, Any]:
-        self.journal.data = msgspec.to_builtins(self.operation.data)
+        if self.inheriting:
+            self.journal.inherited[-1].data = msgspec.to_builtins(self.operation.data)
+        self.journal.data = msgspec.to_builtins(self.own.data)
         return msgspec.to_builtins(self.journal)  # type: ignore[no-any-return]
+
+    def ordered(self) -> Action:
+        """The action as a host gets it: what it runs, and nothing that it does not need."""
+        data = Journal(data=msgspec.to_builtins(self.operation.data), trace=self.journal.trace)
+        return msgspec.structs.replace(self.action, operation=self.operation.name, events=[],
+                                       payload=msgspec.to_builtins(data))
 
     def opened(self, step: Step, events: list[Event] | None = None) -> list[Event]:
         """The events with the step's one open."""
@@ -47,23 +98,69 @@ class Run:
 
     def closed(self, step: Step | None, failure: Failure | None, at_end: bool = False) -> list[Event]:
         """The events after ``step`` ended: an event stays open while the next step shares its name."""
-        if failure is not None and step is not None and step.place == CONDUCTOR and not self.action.events:
-            name = step.event or "conductor_schedule_and_build_instances"
-            start = self.action.start_time
-            return [Event(event=name, start_time=start, finish_time=utcnow(), result="Error",
-                          traceback=failure.details, details=failure.message)]
-        if failure is None and not at_end and not self.action.undoing:
+        self._note_conductor(step, failure)
+        follower = self.operation.after(step) if step is not None else None
+        goes_on = follower is not None and step is not None and follower.event == step.event
+        if failure is None and not at_end and not self.action.undoing and goes_on:
             return list(self.action.events)
-        closed = []
-        for event in self.action.events:
-            if event.finish_time is None:
-                event = msgspec.structs.replace(
-                    event, finish_time=utcnow(), result="Error" if failure else "Success",
-                    traceback=failure.details if failure else None, details=failure.message if failure else None)
-            closed.append(event)
-        return closed
+        return ended(self.action.events, failure)
+
+    def _note_conductor(self, step: Step | None, failure: Failure | None) -> None:
+        """The event of a conductor step is opened when it has ended: nobody is told that one begins."""
+        if step is None or step.place != CONDUCTOR or (self.action.undoing and failure is None):
+            return
+        events = self.action.events
+        name = step.event or ("conductor_schedule_and_build_instances" if failure and not events else None)
+        if name and not any(event.event == name and event.finish_time is None for event in events):
+            start = max([event.finish_time for event in events if event.finish_time], default=self.action.start_time)
+            self.action.events = [*events, Event(event=name, start_time=start)]
+
+
+def ended(events: list[Event], failure: Failure | None) -> list[Event]:
+    """These events with an end, of the open ones now."""
+    return [event if event.finish_time is not None else msgspec.structs.replace(
+        event, finish_time=utcnow(), result="Error" if failure else "Success",
+        traceback=failure.details if failure else None, details=failure.message if failure else None)
+        for event in events]
+
+
+def _operation(name: str, instance: Instance, data: dict[str, Any]) -> Operation:
+    if name not in REGISTRY:
+        raise exception.UnknownOperation(name=name)
+    return REGISTRY[name](instance, data)
 
 
 def owner_of(host: str, binary: str = services.COMPUTE) -> str:
     """The name under which a service of a host (by default its compute) holds leases."""
     return f"{binary.removeprefix('nova-')}@{host}"
+
+
+def host_of(owner: str | None) -> str:
+    """The host whose compute is this owner of leases; "" if it is none."""
+    prefix, found, host = (owner or "").partition("@")
+    return host if found and prefix == "compute" else ""
+
+
+def inherited(action: Action, instance: Instance) -> list[Inherited]:
+    """What whoever supersedes this unfinished action has to compensate for: the last one first."""
+    run = Run(action, instance)
+    before = list(run.journal.inherited)
+    if run.inheriting:
+        before[-1].step = action.step or ""
+        own = None  # it never came to its own steps
+    else:
+        own = _from(run)
+    mine = Inherited(operation=run.own.name, data=msgspec.to_builtins(run.own.data), step=own.name if own else "")
+    if own is None and type(run.own).superseded is Operation.superseded:
+        return before
+    return [mine, *before]
+
+
+def _from(run: Run) -> Step | None:
+    """The step whose compensation comes first. A step of a host may have begun, and so may an external one."""
+    step = run.step
+    if step is None or run.action.queued:
+        return None
+    if run.action.undoing or (step.undo and (step.place != CONDUCTOR or step.external)):
+        return step
+    return run.operation.before(step)

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import functools
 import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from nova import bus, context, exception, metrics
+import sqlalchemy as sa
+
+from nova import bus, context, exception
+from nova.conductor import volume_removals
+from nova.conductor.announcer import FleetAnnouncer
 from nova.conductor.core import Core
 from nova.conductor.endpoints import (
     aggregates,
+    availability_zones,
+    external_events,
     flavors,
     fleet,
     guests,
     heartbeat,
     hypervisors,
+    instance_actions,
+    journal,
     keypairs,
+    migrations,
+    network_hosts,
     networks,
     quotas,
     security_groups,
     server_groups,
     servers,
     services,
-    zones,
+    volumes,
 )
 from nova.conductor.engine import Engine
-from nova.conductor.fleet import FleetPublisher
 from nova.conductor.gauges import Gauges
 from nova.conductor.hearing import Hearing
 from nova.conductor.usage import UsageFeed
@@ -33,16 +45,35 @@ from nova.conf import CONF
 from nova.db import actions, clock
 from nova.db import services as service_rows
 from nova.db.engine import Database
-from nova.drain import Drain
-from nova.liveness import Liveness
 from nova.objects.base import new_uuid
-from nova.periodic import Periodic
-from nova.rpcapi import CONDUCTOR, compute, engine, hosts, scheduler
-from nova.rpcapi import flavors as flavors_api
-from nova.rpcapi import keypairs as keypairs_api
-from nova.rpcapi import networks as networks_api
-from nova.rpcapi import quotas as quotas_api
-from nova.rpcapi import servers as servers_api
+from nova.rpcapi import CONDUCTOR, HEARTBEATS, REPORTS
+from nova.rpcapi import journal as journal_api
+from nova.rpcapi.aggregates import Aggregates
+from nova.rpcapi.availability_zones import Zones
+from nova.rpcapi.compute import Compute
+from nova.rpcapi.external_events import ExternalEvents
+from nova.rpcapi.flavors import Flavors
+from nova.rpcapi.fleet import Fleet
+from nova.rpcapi.guests import Guests
+from nova.rpcapi.heartbeat import Heartbeat
+from nova.rpcapi.hypervisors import Hypervisors
+from nova.rpcapi.instance_actions import Actions
+from nova.rpcapi.keypairs import Keypairs
+from nova.rpcapi.migrations import Migrations
+from nova.rpcapi.network_hosts import NetworkHosts
+from nova.rpcapi.networks import Networks
+from nova.rpcapi.quotas import Quotas
+from nova.rpcapi.scheduler import Scheduler
+from nova.rpcapi.security_groups import SecurityGroups
+from nova.rpcapi.server_groups import ServerGroups
+from nova.rpcapi.servers import Servers
+from nova.rpcapi.services import Services
+from nova.rpcapi.volumes import Volumes
+from nova.service.drain import Drain
+from nova.service.liveness import Liveness
+from nova.service.periodic import Periodic
+from nova.service.process import workers_of
+from nova.telemetry import metrics
 
 if TYPE_CHECKING:
     import oslo_messaging as messaging
@@ -52,11 +83,24 @@ LOG = logging.getLogger(__name__)
 # Services say in their heartbeat which release they are, so that mixed ones can be told apart.
 SERVICE_VERSION = 1
 
+# A heartbeat is a statement or two.
+_HEARTBEAT_THREADS = 4
+# Its own connections: hosts must not count as down since all others wait for a lock.
+_HEARTBEAT_CONNECTIONS = 2
+# To the database, of all workers of a conductor.
+_CONNECTIONS = 40
 
-def open_database() -> Database:
-    """The database of the configuration; one pool per process, opened after the fork."""
-    return Database(CONF.database.connection, CONF.database.max_pool_size, CONF.database.max_overflow,
+
+def open_database(connections: int | None = None) -> Database:
+    """The database of the configuration, with a pool of so many connections; open it after the fork."""
+    size, overflow = (connections, 0) if connections else (CONF.database.max_pool_size, CONF.database.max_overflow)
+    return Database(CONF.database.connection, size or connections_of(workers_of(CONF.conductor.workers)), overflow,
                     CONF.database.connection_recycle_time, CONF.database.max_retries)
+
+
+def connections_of(workers: int) -> int:
+    """How many connections a worker process has, if the configuration does not say."""
+    return max(4, _CONNECTIONS // workers - _HEARTBEAT_CONNECTIONS)
 
 
 class ConductorService:
@@ -67,44 +111,52 @@ class ConductorService:
         self._worker = worker
         name = f"conductor@{CONF.host}:{os.getpid()}:{new_uuid()[:8]}"
         db = open_database()
-        scheduler_proxy = bus.client(transport, scheduler.Scheduler)
-        publisher = FleetPublisher(scheduler_proxy, name)
+        scheduler_proxy = bus.client(transport, Scheduler)
+        announcer = FleetAnnouncer(scheduler_proxy, name)
         self.core = Core(
             name=name, db=db, transport=transport, scheduler=scheduler_proxy,
-            compute=bus.client(transport, compute.Compute), fleet=publisher, usage=UsageFeed(db, publisher))
+            compute=bus.client(transport, Compute), fleet=announcer, usage=UsageFeed(db, announcer))
         self.engine = Engine(self.core)
-        self._heartbeat = heartbeat.Heartbeat(self.core)
+        self._beats_db = open_database(_HEARTBEAT_CONNECTIONS)
+        self._heartbeat = heartbeat.Heartbeat(dataclasses.replace(self.core, db=self._beats_db))
         self._liveness = Liveness(self._heartbeat, self.host, "nova-conductor", CONDUCTOR, SERVICE_VERSION, worker)
         self._hearing = Hearing()
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
             Periodic("recovery", CONF.conductor.recovery_interval, self._recover),
+            Periodic("migrations", CONF.conductor.recovery_interval,
+                     functools.partial(migrations.look_after, self.core, self.engine)),
+            Periodic("volumes", CONF.volume.removal_interval, functools.partial(volume_removals.remind, self.core)),
         ]
         if metrics.on:
             self.periodic.append(Periodic("metrics", CONF.prometheus.interval, Gauges(db).look))
-        self._server: messaging.RPCServer | None = None
+        self._servers: list[messaging.RPCServer] = []
         self.endpoints = self._endpoints()
 
     def _endpoints(self) -> list[tuple[type[bus.Interface], Any]]:
         """Every interface that conductors answer, with its implementation."""
         core = self.core
         return [
-            (servers_api.Servers, servers.Servers(core, self.engine)),
-            (servers_api.Actions, servers.Actions(core)),
-            (flavors_api.Flavors, flavors.Flavors(core)),
-            (keypairs_api.Keypairs, keypairs.Keypairs(core)),
-            (quotas_api.Quotas, quotas.Quotas(core)),
-            (hosts.Services, services.Services(core)),
-            (hosts.Hypervisors, hypervisors.Hypervisors(core)),
-            (hosts.Zones, zones.Zones(core)),
-            (hosts.Aggregates, aggregates.Aggregates(core)),
-            (hosts.ServerGroups, server_groups.ServerGroups(core)),
-            (networks_api.Networks, networks.Networks(core)),
-            (networks_api.SecurityGroups, security_groups.SecurityGroups(core)),
-            (engine.Engine, guests.EngineReports(self.engine, self.periodic[1].wake)),
-            (engine.Heartbeat, self._heartbeat),
-            (engine.Guests, guests.Guests(core, self.engine)),
-            (engine.Fleet, fleet.Fleet(core)),
+            (Servers, servers.Servers(core, self.engine)),
+            (Actions, instance_actions.Actions(core)),
+            (Flavors, flavors.Flavors(core)),
+            (Keypairs, keypairs.Keypairs(core)),
+            (Quotas, quotas.Quotas(core)),
+            (Services, services.Services(core)),
+            (Hypervisors, hypervisors.Hypervisors(core)),
+            (Zones, availability_zones.Zones(core)),
+            (Aggregates, aggregates.Aggregates(core)),
+            (ServerGroups, server_groups.ServerGroups(core)),
+            (Networks, networks.Networks(core)),
+            (NetworkHosts, network_hosts.NetworkHosts(core)),
+            (SecurityGroups, security_groups.SecurityGroups(core)),
+            (Volumes, volumes.Volumes(core)),
+            (Migrations, migrations.Migrations(core)),
+            (ExternalEvents, external_events.ExternalEvents(self.engine)),
+            (journal_api.Engine, journal.EngineReports(self.engine, self.periodic[1].wake)),
+            (Heartbeat, self._heartbeat),
+            (Guests, guests.Guests(core, self.engine)),
+            (Fleet, fleet.Fleet(core)),
         ]
 
     def start(self) -> None:
@@ -113,7 +165,13 @@ class ConductorService:
         core.db.read(clock.ask)
         self._liveness.register()
         core.usage.start()
-        self._server = bus.serve(core.transport, CONDUCTOR, f"{self.host}:{self._worker}", self.endpoints)
+        core.peers.start()
+        threads = {REPORTS: CONF.conductor.report_threads, HEARTBEATS: _HEARTBEAT_THREADS}
+        for topic in (HEARTBEATS, REPORTS, CONDUCTOR):
+            asked = [(declared, made) for declared, made in self.endpoints
+                     if topic in (declared.topic, declared.former_topic)]
+            self._servers.append(bus.serve(core.transport, topic, f"{self.host}:{self._worker}", asked,
+                                           threads=threads.get(topic)))
         for thread in self.periodic:
             thread.start()
         LOG.info("nova-conductor is ready")
@@ -124,14 +182,16 @@ class ConductorService:
         heartbeat, *others = self.periodic
         for thread in others:
             thread.stop()
-        if self._server is not None:
-            bus.stop_taking(self._server)
-            drain.wait(self._server.wait)
+        bus.stop_taking(*self._servers)
+        for server in self._servers:
+            drain.wait(server.wait)
         drain.wait(self.engine.stop)
         heartbeat.stop()
         self._hand_over()
         self.core.usage.stop()
+        self.core.peers.stop()
         self.core.db.close()
+        self._beats_db.close()
 
     def _hand_over(self) -> None:
         """Another conductor goes on at once with what we did not come to, rather than when the leases end."""
@@ -140,7 +200,7 @@ class ConductorService:
             return
         LOG.info("%d operations are handed over", left)
         try:
-            bus.client(self.core.transport, engine.Engine).handed_over(context.admin())
+            bus.client(self.core.transport, journal_api.Engine).handed_over(context.admin())
         except exception.ServiceUnavailable as error:
             LOG.warning("They wait until a conductor looks for expired leases: %s", error)
 
@@ -153,15 +213,21 @@ class ConductorService:
 
     def _recover(self) -> None:
         """Silent services and expired leases; any conductor may find them first."""
-        heard = self.core.db.read(service_rows.last_heard)
-        self._hearing.look(heard)
+        self._hearing.look(self.core.db.read(_last_heard))
         if self._hearing.may_judge:
             self._find_silent()
-        self.engine.recover(context.admin(), reach_hosts=self._hearing.hears, judge_hosts=self._hearing.may_judge)
+        # After a jump of the clock every lease looks ended until its owner has renewed it.
+        if clock.steady(CONF.conductor.lease):
+            self.engine.recover(context.admin(), reach_hosts=self._hearing.hears, judge_hosts=self._hearing.may_judge)
 
     def _find_silent(self) -> None:
-        silent = self.core.db.write(lambda connection: service_rows.mark_down(
-            connection, clock.after(-CONF.service_down_time)))
+        silent = self.core.db.write(service_rows.mark_down)
         if silent:
             LOG.warning("Hosts that stopped responding: %s", ", ".join(silent))
             self.core.fleet.services(self.core.db.read(lambda connection: service_rows.flags(connection, silent)))
+
+
+def _last_heard(connection: sa.Connection) -> datetime.datetime | None:
+    """The newest sign of life, and the time to compare it with."""
+    clock.ask(connection)
+    return service_rows.last_heard(connection)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import sys
 from collections.abc import Sequence
 
 from oslo_config import cfg
@@ -18,7 +20,7 @@ from nova import __version__
 CONF = cfg.CONF
 
 MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "quota", "scheduler",
-           "metadata", "fake", "metrics", "tracing")
+           "volume", "metadata", "pci", "fake", "metrics", "tracing")
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:
@@ -41,8 +43,9 @@ def load(argv: Sequence[str], conf: cfg.ConfigOpts = CONF, default_files: Sequen
          command: bool = False) -> None:
     """Read the command line and the configuration files, and set up logging.
 
-    ``default_files`` None looks in the usual places (~/.nova, /etc/nova). ``command``: standard output is for
-    results, so logs go to standard error, and only warnings unless debug is set.
+    ``default_files`` None takes those that the environment names in NOVA_CONFIG (between colons), else what is in the
+    usual places (~/.nova, /etc/nova). ``command``: standard output is for results, so logs go to standard error, and
+    only warnings unless debug is set. Ends the process, with a line that says why, if a file cannot be read.
     """
     register(conf)
     # Options of the command line are refused once one was read; this one is read anew.
@@ -52,11 +55,20 @@ def load(argv: Sequence[str], conf: cfg.ConfigOpts = CONF, default_files: Sequen
     if command:
         conf.set_default("use_stderr", True)
     set_library_defaults()
-    conf(list(argv), project="nova", version=__version__,
-         default_config_files=None if default_files is None else list(default_files))
+    try:
+        conf(list(argv), project="nova", version=__version__, default_config_files=_files(default_files))
+    except cfg.Error as error:
+        raise SystemExit(f"{os.path.basename(sys.argv[0])}: {error}") from error
     log.setup(conf, "nova", __version__)
     if command and not conf.debug:
         logging.getLogger().setLevel(logging.WARNING)
+
+
+def _files(named: Sequence[str] | None) -> list[str] | None:
+    """The files to read when the command line names none; None: oslo.config looks for them."""
+    if named is not None:
+        return list(named)
+    return [file for file in os.environ.get("NOVA_CONFIG", "").split(os.pathsep) if file] or None
 
 
 def set_library_defaults() -> None:

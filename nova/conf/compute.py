@@ -28,7 +28,18 @@ OPTIONS = {
         cfg.BoolOpt("force_raw_images", default=False, help="Convert cached images to raw."),
     ],
     "compute": [
-        cfg.IntOpt("threads", default=32, min=1, help="Operations that run on this host at the same time."),
+        cfg.IntOpt("max_disk_devices_to_attach", default=-1, min=-1,
+                   help="How many disks a server may have, volumes included; -1 is unlimited."),
+        cfg.IntOpt("threads", default=32, min=1,
+                   help="Operations of a kind (power actions, moves, deletes) that run on this host at the same time; "
+                        "for builds see max_concurrent_builds."),
+        cfg.StrOpt("unknown_guests", default="keep", choices=["keep", "stop", "destroy"],
+                   help="What becomes of guests that the database does not know. A wrong or restored database looks "
+                        "like this, so they are only reported unless you say otherwise."),
+        cfg.IntOpt("unknown_guests_age", default=3600, min=0,
+                   help="Seconds for which a guest must have been unknown before it is stopped or destroyed."),
+        cfg.IntOpt("unknown_guests_max", default=5, min=1,
+                   help="With more unknown guests than this none of them is stopped or destroyed."),
     ],
     "image_cache": [
         cfg.IntOpt("manager_interval", default=2400, help="Seconds between two cleanings; below 0: never."),

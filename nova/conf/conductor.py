@@ -1,8 +1,14 @@
-"""[conductor]: the processes that own the database."""
+"""[DEFAULT] and [conductor]: the processes that own the database."""
 
 from oslo_config import cfg
 
 OPTIONS = {
+    None: [
+        cfg.BoolOpt("allow_resize_to_same_host", default=False,
+                    help="Whether a resize may choose the host that the server is on."),
+        cfg.IntOpt("resize_confirm_window", default=0, min=0,
+                   help="Seconds after which a resize or a cold migration is confirmed by itself; 0: never."),
+    ],
     "conductor": [
         cfg.IntOpt("workers", min=1, help="Worker processes; unset: one per CPU, at most 8."),
         cfg.IntOpt("lease", default=30, min=0,
@@ -10,6 +16,8 @@ OPTIONS = {
                         "twice report_interval."),
         cfg.IntOpt("recovery_interval", default=5, min=1, help="Seconds between two looks for expired leases."),
         cfg.IntOpt("max_attempts", default=3, min=1, help="How many hosts a build is tried on."),
+        cfg.IntOpt("report_threads", default=8, min=1,
+                   help="Reports of hosts that are handled at the same time, beside what users ask."),
         cfg.IntOpt("threads", default=16, min=1, help="Operations whose conductor steps run at the same time."),
     ],
 }

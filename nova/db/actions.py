@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import msgspec
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
+from nova.conf import CONF
 from nova.db import clock, models, rows
-from nova.objects.action import Action
+from nova.objects.action import Action, Event
 from nova.objects.base import utcnow
 
 TABLE = models.actions
+# The longest lease of an action that has an owner, in leases of the configuration.
+_LEASES = 2
 
 # Built once: building a statement anew costs several times what running it does.
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
 _UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"), TABLE.c.attempt == sa.bindparam("held"),
                                  TABLE.c.outcome.is_(None))
+_QUEUED = sa.select(TABLE).where(TABLE.c.instance_uuid == sa.bindparam("instance"), TABLE.c.outcome.is_(None),
+                                 TABLE.c.queued == sa.true()).order_by(TABLE.c.id)
 
 
 def insert(connection: sa.Connection, actions: Sequence[Action]) -> None:
@@ -61,30 +65,61 @@ class Preemption:
         if self._known is not None:
             connection.execute(sa.select(TABLE.c.id).where(TABLE.c.uuid == self._known).with_for_update())
 
-    def supersede(self, connection: sa.Connection, uuid: str) -> None:
-        """End the action that the locked instance has. Raises RetryRequest if begin() did not lock it."""
+    def lock(self, connection: sa.Connection, uuid: str) -> Action | None:
+        """The unfinished action that the locked instance has, locked; None if it has ended.
+
+        Raises RetryRequest if begin() did not lock it.
+        """
         if uuid != self._known and connection.dialect.name != "sqlite":  # which has one lock for all
             self._known = uuid
             raise db_exception.RetryRequest(exception.ServiceUnavailable("The server has an operation."))
-        supersede(connection, uuid)
+        row = connection.execute(sa.select(TABLE).where(
+            TABLE.c.uuid == uuid, TABLE.c.outcome.is_(None)).with_for_update()).first()
+        return rows.to_object(Action, row) if row else None
 
 
-def supersede(connection: sa.Connection, uuid: str) -> None:
+def supersede(connection: sa.Connection, action: Action, events: Sequence[Event]) -> None:
     """End an action because another one took its instance; its reports are refused from now on."""
-    unfinished = sa.and_(TABLE.c.uuid == uuid, TABLE.c.outcome.is_(None))
-    row = connection.execute(sa.select(TABLE.c.events).where(unfinished).with_for_update()).first()
-    if row is None:
-        return
     now = utcnow()
-    events = [event if event.finish_time else msgspec.structs.replace(
-        event, finish_time=now, result="Error", details="Another operation took the server over.")
-        for event in row.events]
-    connection.execute(sa.update(TABLE).where(unfinished).values(
-        outcome="superseded", finish_time=now, updated_at=now, lease_until=None, events=events))
+    connection.execute(sa.update(TABLE).where(TABLE.c.uuid == action.uuid, TABLE.c.outcome.is_(None)).values(
+        outcome="superseded", finish_time=now, updated_at=now, lease_until=None, queued=False, waits_for=None,
+        events=list(events)))
+
+
+def queued(connection: sa.Connection, instance_uuid: str) -> list[Action]:
+    """The actions that wait until the instance is free, oldest first."""
+    return rows.to_objects(Action, connection.execute(_QUEUED, {"instance": instance_uuid}))
+
+
+def next_queued(connection: sa.Connection, instance_uuid: str, owner: str, until: datetime.datetime) -> Action | None:
+    """The oldest of them, which ``owner`` runs from now on."""
+    row = connection.execute(_QUEUED.limit(1), {"instance": instance_uuid}).first()
+    if row is None:
+        return None
+    action = rows.to_object(Action, row)
+    action.queued, action.owner, action.lease_until = False, owner, until
+    update(connection, action, queued=False, owner=owner, lease_until=until)
+    return action
+
+
+def waiting(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> Action | None:
+    """The unfinished action of the instance that one of these external events wakes, locked."""
+    found = connection.execute(sa.select(TABLE).where(
+        TABLE.c.instance_uuid == instance_uuid, TABLE.c.outcome.is_(None)).order_by(TABLE.c.id).with_for_update())
+    return next((rows.to_object(Action, row) for row in found
+                 if any(f",{key}," in (row.waits_for or "") for key in keys)), None)
+
+
+def confirm(connection: sa.Connection, uuid: str, attempt: int, owner: str, until: datetime.datetime) -> bool:
+    """Extend the lease of this attempt if ``owner`` has it still; whether it has."""
+    done = connection.execute(sa.update(TABLE).where(
+        TABLE.c.uuid == uuid, TABLE.c.attempt == attempt, TABLE.c.owner == owner, TABLE.c.outcome.is_(None))
+        .values(lease_until=until))
+    return done.rowcount == 1
 
 
 def renew(connection: sa.Connection, owner: str, uuids: Sequence[str], until: datetime.datetime) -> list[str]:
-    """Extend the leases of these actions; answers those that ``owner`` does not hold any more."""
+    """Extend the leases of these actions; returns those that ``owner`` does not hold any more."""
     if not uuids:
         return []
     mine = sa.and_(TABLE.c.uuid.in_(uuids), TABLE.c.owner == owner, TABLE.c.outcome.is_(None))
@@ -109,10 +144,14 @@ def renew_of(connection: sa.Connection, owners: Mapping[str, str], until: dateti
 
 def expired(connection: sa.Connection, now: datetime.datetime, limit: int, of_hosts: bool = True) -> list[Action]:
     """Unfinished actions whose owner gave no sign, longest first; those that hosts own only with ``of_hosts``."""
-    statement = (sa.select(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.lease_until < now)
-                 .order_by(TABLE.c.lease_until).limit(limit))
+    # No owner has a lease that long: it was written before the clock was set back.
+    never = TABLE.c.lease_until > now + datetime.timedelta(seconds=_LEASES * CONF.conductor.lease)
+    statement = (sa.select(TABLE).where(sa.or_(
+        sa.and_(TABLE.c.outcome.is_(None), TABLE.c.lease_until < now),
+        sa.and_(TABLE.c.outcome.is_(None), never, TABLE.c.owner.is_not(None))))
+        .order_by(TABLE.c.lease_until).limit(limit))
     if not of_hosts:
-        statement = statement.where(TABLE.c.owner.not_like("compute@%"))
+        statement = statement.where(sa.or_(TABLE.c.owner.is_(None), TABLE.c.owner.not_like("compute@%")))
     return rows.to_objects(Action, connection.execute(statement))
 
 
@@ -149,7 +188,7 @@ def by_request(connection: sa.Connection, instance_uuid: str, request_id: str) -
 
 
 def hand_over(connection: sa.Connection, owner: str) -> int:
-    """End every lease that ``owner`` holds; answers how many actions whoever looks first takes over."""
+    """End every lease that ``owner`` holds; returns how many actions whoever looks first takes over."""
     left: int = connection.execute(
         sa.update(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.owner == owner)
         .values(lease_until=clock.now(), owner=None)).rowcount

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
 from nova.db import models, rows
+from nova.objects.aggregate import Aggregate
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.compute import Aggregate
 
 TABLE = models.aggregates
 INSTANCES = models.instances
@@ -40,6 +41,13 @@ def get(connection: sa.Connection, aggregate_id: int) -> Aggregate:
     return rows.to_object(Aggregate, row)
 
 
+def of_host(connection: sa.Connection, host: str) -> list[Aggregate]:
+    """The aggregates that a host is in, oldest first. Reads no others, whose lists of hosts may be long."""
+    named = sa.type_coerce(TABLE.c.hosts, sa.Text).contains(msgspec.json.encode(host).decode(), autoescape=True)
+    found = rows.to_objects(Aggregate, connection.execute(sa.select(TABLE).where(named).order_by(TABLE.c.id)))
+    return [aggregate for aggregate in found if host in aggregate.hosts]
+
+
 # --- zones -----------------------------------------------------------------------------------
 def host_zones(aggregates: Iterable[Aggregate]) -> dict[str, str]:
     """host -> its zone: that of the first aggregate with one. Hosts without are in the default zone."""
@@ -54,7 +62,7 @@ def host_zones(aggregates: Iterable[Aggregate]) -> dict[str, str]:
 
 def zone_of(connection: sa.Connection, host: str) -> str:
     """The zone of a compute host."""
-    return host_zones(index(connection)).get(host, str(CONF.default_availability_zone))
+    return host_zones(of_host(connection, host)).get(host, str(CONF.default_availability_zone))
 
 
 def zones(connection: sa.Connection) -> set[str]:

@@ -3,49 +3,74 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 
 from nova import exception
 from nova.db import models
 from nova.objects.base import utcnow
+from nova.objects.scheduling import Selection
 
 INVENTORIES = models.inventories
 ALLOCATIONS = models.allocations
 NODES = models.compute_nodes
+SERVICES = models.services
+# What the nova-compute of a host must be for a claim on it.
+Usable = Literal["any", "enabled", "up"]
+# The node that counts an allocation.
+ROOT = sa.func.coalesce(ALLOCATIONS.c.root_uuid, ALLOCATIONS.c.provider_uuid)
 
 
-def claim(connection: sa.Connection, consumer: str, provider: str, resources: dict[str, int], project_id: str,
-          user_id: str) -> None:
-    """Take ``resources`` of ``provider`` for ``consumer``: all or ClaimLost.
+def claim(connection: sa.Connection, consumer: str, selection: Selection, resources: dict[str, int],
+          project_id: str, user_id: str, service: Usable = "any") -> None:
+    """Take ``resources`` at ``selection`` for ``consumer`` (an instance or a migration): all of them or ClaimLost.
 
-    The node counts one instance and one heavy operation more. The transaction that claims also
-    moves its operation on, so a step that runs twice claims once.
+    They come from the providers that ``selection.allocations`` names, each in an amount that its inventory hands out;
+    from the node's root provider if it names none. The node counts one instance and one heavy operation more. The
+    transaction that claims also moves its operation on, so a step that runs twice claims once. ``service``: what the
+    nova-compute of the host must be.
     """
+    root = selection.node_uuid
     # The node's row first, always: whoever has it has the node, and no two wait for each other's inventories.
-    _count(connection, provider, instances=1, io_ops=1)
-    if resources:
-        taken = connection.execute(_take(tuple(resources)), _amounts(provider, resources))
-        if taken.rowcount != len(resources):
-            raise exception.ClaimLost(node=provider)
-    connection.execute(sa.insert(ALLOCATIONS), {
-        "consumer_uuid": consumer, "provider_uuid": provider, "resources": resources, "project_id": project_id,
-        "user_id": user_id, "created_at": utcnow()})
+    if not _count(connection, root, instances=1, io_ops=1, service=service):
+        raise exception.ClaimLost(node=root, reason=_why_not(connection, root))
+    now, providers = utcnow(), selection.allocations or {root: resources}
+    for provider, amounts in sorted(providers.items()):
+        if amounts and connection.execute(
+                _take(tuple(amounts)), _amounts(provider, amounts)).rowcount != len(amounts):
+            raise exception.ClaimLost(node=root, reason="it has no room")
+    connection.execute(sa.insert(ALLOCATIONS), [
+        {"consumer_uuid": consumer, "provider_uuid": provider, "root_uuid": root, "resources": amounts,
+         "project_id": project_id, "user_id": user_id, "created_at": now}
+        for provider, amounts in sorted(providers.items())])
 
 
-def release(connection: sa.Connection, consumer: str) -> list[str]:
-    """Give back all that ``consumer`` holds; answers the providers it was on."""
-    held = connection.execute(
-        sa.select(ALLOCATIONS.c.provider_uuid, ALLOCATIONS.c.resources)
-        .where(ALLOCATIONS.c.consumer_uuid == consumer).with_for_update()).all()
-    for provider, resources in sorted(held, key=lambda row: str(row.provider_uuid)):
-        _count(connection, provider, instances=-1)
-        if resources:
-            connection.execute(_give_back(tuple(resources)), _amounts(provider, resources))
+def release(connection: sa.Connection, consumer: str, root: str | None = None) -> list[str]:
+    """Give back all that ``consumer`` holds (of one node, if ``root`` is given).
+
+    Returns the roots (uuids of nodes) that it was on.
+    """
+    these = ALLOCATIONS.c.consumer_uuid == consumer
+    if root is not None:
+        these &= ROOT.in_([root])
+    held = connection.execute(sa.select(ALLOCATIONS.c.provider_uuid, ROOT.label("root"), ALLOCATIONS.c.resources)
+                              .where(these).with_for_update()).all()
+    roots = sorted({row.root for row in held})
+    for node in roots:
+        _count(connection, node, instances=-1)
+        for provider, resources in sorted((row.provider_uuid, row.resources) for row in held if row.root == node):
+            if resources:
+                connection.execute(_give_back(tuple(resources)), _amounts(provider, resources))
     if held:
-        connection.execute(sa.delete(ALLOCATIONS).where(ALLOCATIONS.c.consumer_uuid == consumer))
-    return [provider for provider, _resources in held]
+        connection.execute(sa.delete(ALLOCATIONS).where(these))
+    return roots
+
+
+def rekey(connection: sa.Connection, from_consumer: str, to_consumer: str) -> None:
+    """What ``from_consumer`` holds is ``to_consumer``'s from now on; on no provider may both hold something."""
+    connection.execute(sa.update(ALLOCATIONS).where(ALLOCATIONS.c.consumer_uuid == from_consumer)
+                       .values(consumer_uuid=to_consumer))
 
 
 def finish_io(connection: sa.Connection, node_uuid: str, failed: bool | None) -> None:
@@ -53,16 +78,27 @@ def finish_io(connection: sa.Connection, node_uuid: str, failed: bool | None) ->
     connection.execute(_finish_io(failed), {"node": node_uuid})
 
 
-def provider_of(connection: sa.Connection, consumer: str) -> str | None:
-    """The provider that a consumer has a claim on."""
-    return connection.scalar(_PROVIDER_OF, {"consumer": consumer})
+def root_of(connection: sa.Connection, consumer: str) -> str | None:
+    """The root provider (the node's uuid) of what a consumer holds; None: it holds nothing."""
+    found: str | None = connection.scalar(_ROOT_OF, {"consumer": consumer})
+    return found
 
 
 # --- statements: built once, since building one anew costs several times what running it does -----
-_PROVIDER_OF = sa.select(ALLOCATIONS.c.provider_uuid).where(ALLOCATIONS.c.consumer_uuid == sa.bindparam("consumer"))
-_COUNT = sa.update(NODES).where(NODES.c.uuid == sa.bindparam("node")).values(
-    num_instances=NODES.c.num_instances + sa.bindparam("instances"),
-    num_io_ops=NODES.c.num_io_ops + sa.bindparam("io_ops"), generation=NODES.c.generation + 1)
+_ROOT_OF = sa.select(ROOT).where(ALLOCATIONS.c.consumer_uuid == sa.bindparam("consumer")).limit(1)
+
+
+@functools.cache
+def _count_statement(service: Usable) -> sa.Update:
+    statement = sa.update(NODES).where(NODES.c.uuid == sa.bindparam("node")).values(
+        num_instances=NODES.c.num_instances + sa.bindparam("instances"),
+        num_io_ops=NODES.c.num_io_ops + sa.bindparam("io_ops"), generation=NODES.c.generation + 1)
+    if service == "any":
+        return statement
+    usable = sa.and_(SERVICES.c.id == NODES.c.service_id, SERVICES.c.disabled == sa.false())
+    if service == "up":
+        usable &= sa.and_(SERVICES.c.up == sa.true(), SERVICES.c.forced_down == sa.false())
+    return statement.where(sa.exists().where(usable))
 
 
 @functools.cache
@@ -75,12 +111,14 @@ def _finish_io(failed: bool | None) -> sa.Update:
 
 @functools.lru_cache(64)
 def _take(classes: tuple[str, ...]) -> sa.Update:
-    """One row per class, each only if there is room."""
+    """One row per class, each only if there is room and the amount is one that it hands out."""
     room = (INVENTORIES.c.total - INVENTORIES.c.reserved) * INVENTORIES.c.ratio
-    after = INVENTORIES.c.used + _amount(classes)
+    amount, step = _amount(classes), INVENTORIES.c.step_size
+    after = INVENTORIES.c.used + amount
     return sa.update(INVENTORIES).where(
         INVENTORIES.c.provider_uuid == sa.bindparam("provider"), INVENTORIES.c.resource_class.in_(classes),
-        after <= room).values(used=after)
+        after <= room, INVENTORIES.c.min_unit <= amount, INVENTORIES.c.max_unit >= amount,
+        sa.or_(step <= 1, amount % sa.func.nullif(step, 0) == 0)).values(used=after)
 
 
 @functools.lru_cache(64)
@@ -100,5 +138,17 @@ def _amounts(provider: str, resources: dict[str, int]) -> dict[str, Any]:
     return {"provider": provider, **{f"amount{index}": amount for index, amount in enumerate(resources.values())}}
 
 
-def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: int = 0) -> None:
-    connection.execute(_COUNT, {"node": node_uuid, "instances": instances, "io_ops": io_ops})
+def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: int = 0,
+           service: Usable = "any") -> bool:
+    """Locks the node's row; False: there is no such node with such a service."""
+    return bool(connection.execute(_count_statement(service), {
+        "node": node_uuid, "instances": instances, "io_ops": io_ops}).rowcount)
+
+
+def _why_not(connection: sa.Connection, node_uuid: str) -> str:
+    """What is wrong with the service of a node."""
+    row = connection.execute(sa.select(SERVICES.c.disabled).join(NODES, NODES.c.service_id == SERVICES.c.id).where(
+        NODES.c.uuid == node_uuid)).first()
+    if row is None:
+        return "it is gone"
+    return "its compute service is disabled" if row.disabled else "its compute service is down"

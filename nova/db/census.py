@@ -8,6 +8,7 @@ import datetime
 import sqlalchemy as sa
 
 from nova.db import models
+from nova.db import services as db
 
 ACTIONS = models.actions
 SERVICES = models.services
@@ -27,9 +28,9 @@ def unfinished(connection: sa.Connection, now: datetime.datetime) -> Counts:
     return {(operation or "none", state): count for operation, state, count in found}
 
 
-def services(connection: sa.Connection, alive_since: datetime.datetime) -> Counts:
+def services(connection: sa.Connection) -> Counts:
     """{(binary, state): services}: up or down, and beside that disabled."""
-    up = sa.case((sa.and_(SERVICES.c.last_seen >= alive_since, SERVICES.c.forced_down == sa.false()), 1), else_=0)
+    up = sa.case((sa.and_(db.alive(), SERVICES.c.forced_down == sa.false()), 1), else_=0)
     groups = sa.select(SERVICES.c.binary.label("binary"), SERVICES.c.disabled.label("disabled"),
                        up.label("up")).subquery()
     found = connection.execute(

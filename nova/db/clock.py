@@ -3,39 +3,85 @@
 The wall clock of one machine may be wrong, or jump; what one conductor writes the others judge. A conductor asks
 the database at every heartbeat and counts on by its monotonic clock in between. A process that never asks
 (nova-manage) goes by its own clock.
+
+The database's clock may jump, too (it was set, or another server took over). Then what was written before and what
+is written after cannot be compared, and whoever did would find every host silent and every lease ended. So each
+process notices a jump by its monotonic clock, and says for a while that times are in doubt: :func:`doubted`,
+:func:`steady`. Until then everything that lives has written its times anew.
 """
 
 from __future__ import annotations
 
 import datetime
+import logging
 import time
 from typing import Any
 
 import sqlalchemy as sa
 
+from nova.conf import CONF
 from nova.objects.base import utcnow
 
+LOG = logging.getLogger(__name__)
+
 _ASK = {
-    "sqlite": "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')",
-    "postgresql": "SELECT clock_timestamp() AT TIME ZONE 'UTC'",
-    "mysql": "SELECT UTC_TIMESTAMP(6)",
-    "mariadb": "SELECT UTC_TIMESTAMP(6)",
+    "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now')",
+    "postgresql": "clock_timestamp() AT TIME ZONE 'UTC'",
+    "mysql": "UTC_TIMESTAMP(6)",
+    "mariadb": "UTC_TIMESTAMP(6)",
 }
-# What the database said, and the monotonic time then; one of each per process.
-_heard: tuple[datetime.datetime, float] | None = None
+# An answer that took longer, in seconds, does not set the clock.
+_PROMPT = 1.0
+
+
+class _Heard:
+    """What this process knows of the database's clock, in seconds of its own monotonic clock."""
+
+    def __init__(self) -> None:
+        # What the database said, and the monotonic time then.
+        self.said: tuple[datetime.datetime, float] | None = None
+        self.jumped = self.doubted = float("-inf")
+
+
+_heard = _Heard()
 
 
 def ask(connection: sa.Connection) -> None:
     """Hear from the database what time it is."""
-    global _heard
-    said: Any = connection.scalar(sa.text(_ASK[connection.dialect.name]))
+    asked = time.monotonic()
+    hear(connection.scalar(sa.select(column(connection))), asked)
+
+
+def column(connection: sa.Connection) -> sa.ColumnElement[Any]:
+    """The database's time as a column, so that a statement which judges times brings it along for :func:`hear`."""
+    return sa.literal_column(_ASK[connection.dialect.name]).label("time_there")
+
+
+def hear(said: Any, asked: float) -> None:
+    """The database said a time (a value of :func:`column`) between ``asked``, by the monotonic clock, and now."""
     time_there = datetime.datetime.fromisoformat(said) if isinstance(said, str) else said
-    _heard = time_there.replace(tzinfo=datetime.UTC), time.monotonic()
+    time_there, heard = time_there.replace(tzinfo=datetime.UTC), time.monotonic()
+    if _heard.said is not None:
+        before, then = _heard.said
+        elapsed = (time_there - before).total_seconds()
+        ahead = max(0.0, elapsed - (heard - then)) + min(0.0, elapsed - (asked - then))
+        if abs(ahead) > _tolerance():
+            LOG.warning("The database's clock jumped by %+.0f s: for %d s nobody is judged by it", ahead,
+                        CONF.service_down_time)
+            _heard.jumped = _heard.doubted = heard
+        elif heard - asked > _PROMPT:
+            return  # nobody knows when exactly it was said: what we have is better
+    _heard.said = time_there, heard
+
+
+def _tolerance() -> float:
+    """Differences up to here are no jump: servers of one cluster never agree to the second."""
+    return float(CONF.service_down_time) / 10
 
 
 def now() -> datetime.datetime:
     """What the database would say now: aware, in UTC."""
-    heard = _heard
+    heard = _heard.said
     if heard is None:
         return utcnow()
     return heard[0] + datetime.timedelta(seconds=time.monotonic() - heard[1])
@@ -44,3 +90,24 @@ def now() -> datetime.datetime:
 def after(seconds: float) -> datetime.datetime:
     """The time in so many seconds (ago, if negative)."""
     return now() + datetime.timedelta(seconds=seconds)
+
+
+def doubt() -> None:
+    """Silence means nothing for service_down_time from now on: we could not have heard anybody."""
+    _heard.doubted = time.monotonic()
+
+
+def doubted() -> bool:
+    """Is silence in doubt: did the clock jump, or could we hear nobody, within service_down_time?"""
+    return bool(time.monotonic() - _heard.doubted < CONF.service_down_time)
+
+
+def steady(seconds: float) -> bool:
+    """Did the clock go on without a jump for so long, as far as this process knows?"""
+    return time.monotonic() - _heard.jumped >= seconds
+
+
+def forget() -> None:
+    """As in a new process."""
+    global _heard
+    _heard = _Heard()

@@ -12,9 +12,9 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, clock, models, rows, services
+from nova.db import aggregates, clock, models, rows, server_migrations, services
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.compute import ComputeNode, Inventory, Provider
+from nova.objects.node import ComputeNode, Inventory, Provider
 from nova.objects.scheduling import HostState, NodeUsage
 
 TABLE = models.compute_nodes
@@ -27,7 +27,7 @@ SERVICES = models.services
 _REPORTED = ("total", "reserved", "ratio", "min_unit", "max_unit", "step_size")
 # What schedulers look at, and what is only shown.
 _FACTS = ("host", "hypervisor_hostname", "hypervisor_type", "hypervisor_version", "host_ip", "cpu_info",
-          "supported_instances", "service_id")
+          "supported_instances", "service_id", "numa_topology", "pci_devices")
 _SHOWN = ("disk_available_least", "uptime")
 
 
@@ -57,7 +57,8 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
     ``nodes`` are all that it has with uuids after ``after`` and up to ``upto`` (None: the rest). Those of them that
     are reported no more are removed, unless something is claimed on them. The number of statements grows with the
     nodes that changed, not with the nodes, nor with those that are new.
-    Raises HostBinaryNotFound (the compute never registered), InvalidInput (a node of another host).
+    Raises HostBinaryNotFound (the compute never registered), InvalidInput and NodeOfAnotherHost (a node of another
+    host, which is a different one or has claims).
     """
     service_id = connection.scalar(sa.select(SERVICES.c.id).where(
         SERVICES.c.host == host, SERVICES.c.binary == services.COMPUTE))
@@ -71,9 +72,8 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
     try:
         for node in nodes:
             row = by_uuid.get(node.uuid) or by_name.get(node.hypervisor_hostname)
-            if row is not None and row.host != host and row.hypervisor_hostname != node.hypervisor_hostname:
-                raise exception.InvalidInput(reason=f"node {node.uuid} of host {host} is already known as "
-                                                    f"{row.hypervisor_hostname} of host {row.host}")
+            if row is not None and row.host != host:
+                _check_taken_over(connection, row, node, host)
             node.host, node.service_id = host, service_id
             _identify(node, row)
             tree = [node.provider, *node.children]
@@ -91,6 +91,17 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
         result.removed = _remove_idle(connection, [
             row.uuid for row in stored.nodes if row.host == host and row.uuid not in reported])
     return result
+
+
+def _check_taken_over(connection: sa.Connection, row: Any, node: ComputeNode, host: str) -> None:
+    """A host reports a node of another one: it may have it as long as nobody has claims there."""
+    if row.hypervisor_hostname != node.hypervisor_hostname:
+        raise exception.InvalidInput(reason=f"node {node.uuid} of host {host} is already known as "
+                                            f"{row.hypervisor_hostname} of host {row.host}")
+    connection.execute(sa.select(TABLE.c.id).where(TABLE.c.id == row.id).with_for_update())
+    on_it = sa.or_(ALLOCATIONS.c.root_uuid == row.uuid, ALLOCATIONS.c.provider_uuid == row.uuid)
+    if connection.scalar(sa.select(ALLOCATIONS.c.consumer_uuid).where(on_it).limit(1)) is not None:
+        raise exception.NodeOfAnotherHost(node=row.uuid, name=row.hypervisor_hostname, owner=row.host, host=host)
 
 
 def _stored(connection: sa.Connection, host: str, uuids: Sequence[str], after: str, upto: str | None) -> _Stored:
@@ -237,9 +248,9 @@ def _claimed(connection: sa.Connection, provider_uuid: str) -> dict[str, int]:
 
 # --- removal ---------------------------------------------------------------------------------
 def remove_host(connection: sa.Connection, host: str) -> list[str]:
-    """Remove all nodes of a host with what was claimed of them; answers their uuids.
+    """Remove all nodes of a host with what was claimed of them; returns their uuids.
 
-    Raises ServiceInUse when servers are on the host.
+    Raises ServiceInUse when servers are on the host, or on their way from or to it.
     """
     uuids = list(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.host == host).order_by(TABLE.c.uuid)))
     remove(connection, uuids)
@@ -249,6 +260,8 @@ def remove_host(connection: sa.Connection, host: str) -> list[str]:
         instances.c.host == host, instances.c.deleted == sa.false()).limit(1))
     if busy is not None:
         raise exception.ServiceInUse()
+    if server_migrations.under_way(connection, host):
+        raise exception.ServiceMigrating()
     return uuids
 
 
@@ -264,7 +277,7 @@ def remove(connection: sa.Connection, node_uuids: Sequence[str]) -> None:
 
 
 def _remove_idle(connection: sa.Connection, node_uuids: Sequence[str]) -> list[str]:
-    """Remove those of the nodes on which nothing is claimed; answers them."""
+    """Remove those of the nodes on which nothing is claimed; returns them."""
     if not node_uuids:
         return []
     # Held, so that no claim comes in between.
@@ -382,7 +395,8 @@ def renewed(connection: sa.Connection, host: str, limit: int) -> list[HostState]
 
 def _states(connection: sa.Connection, wanted: sa.ColumnElement[bool], limit: int) -> list[HostState]:
     found = connection.execute(
-        sa.select(TABLE, SERVICES.c.up, SERVICES.c.disabled, SERVICES.c.forced_down)
+        sa.select(TABLE, SERVICES.c.up, SERVICES.c.disabled, SERVICES.c.forced_down,
+                  SERVICES.c.generation.label("service_generation"))
         .outerjoin(SERVICES, SERVICES.c.id == TABLE.c.service_id)
         .where(wanted).order_by(TABLE.c.uuid).limit(limit)).all()
     trees = _trees(connection, [row.uuid for row in found])
@@ -406,7 +420,8 @@ def _state(row: Any, tree: Iterable[Provider], zones: dict[str, str], member_of:
         aggregate_ids=[aggregate.id for aggregate in member_of],
         num_instances=row.num_instances, num_io_ops=row.num_io_ops, failed_builds=row.failed_builds,
         hypervisor_type=row.hypervisor_type, hypervisor_version=row.hypervisor_version, host_ip=row.host_ip,
-        cpu_info=row.cpu_info, supported_instances=row.supported_instances, generation=row.generation)
+        cpu_info=row.cpu_info, supported_instances=row.supported_instances, generation=row.generation,
+        service_generation=row.service_generation or 0)
 
 
 def usage(connection: sa.Connection, node_uuids: Sequence[str]) -> list[NodeUsage]:

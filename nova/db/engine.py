@@ -14,12 +14,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
-from oslo_context import context
+from oslo_context import context as oslo_context
 from oslo_db import exception as db_exception
 from oslo_db.sqlalchemy import exc_filters
 
-from nova import exception, metrics
+from nova import context, exception
 from nova.db import regexp
+from nova.telemetry import metrics
 
 if TYPE_CHECKING:
     import sqlite3
@@ -55,17 +56,23 @@ class Database:
         with metrics.timed(metrics.DB_SECONDS, "read"):
             return self._run(transaction, None, write=False)
 
+    def snapshot(self, transaction: Transaction[T]) -> T:
+        """Run a transaction that only reads, and whose statements all see the database as of one moment."""
+        with metrics.timed(metrics.DB_SECONDS, "read"):
+            return self._run(transaction, None, write=False, snapshot=True)
+
     def write(self, transaction: Transaction[T], made: Transaction[T | None] | None = None) -> T:
         """Run a transaction that writes: all of it, or nothing and the error it raised.
 
         ``made`` is asked when the answer to a COMMIT got lost: it looks whether the transaction was done after all,
-        and answers what that would have answered, or None. Without it the transaction runs again in this case, too;
+        and returns what that would have returned, or None. Without it the transaction runs again in this case, too;
         if that is refused, perhaps because of what it has done itself, it raises ServiceUnavailable.
         """
         with metrics.timed(metrics.DB_SECONDS, "write"):
             return self._run(transaction, made, write=True)
 
-    def _run(self, transaction: Transaction[T], made: Transaction[T | None] | None, write: bool) -> T:
+    def _run(self, transaction: Transaction[T], made: Transaction[T | None] | None, write: bool,
+             snapshot: bool = False) -> T:
         doubt = False
         for attempt in range(self.max_retries + 1):
             committing = False
@@ -73,10 +80,16 @@ class Database:
                 with self._connect() as connection:
                     # SQLite takes its one write lock at once: a lock taken later cannot be waited for.
                     connection = connection.execution_options(nova_write=write)
+                    if snapshot and self.dialect != "sqlite":  # where every transaction is one
+                        connection = connection.execution_options(isolation_level="REPEATABLE READ")
                     with connection.begin():
                         found = made(connection) if doubt and made else None
                         answer = transaction(connection) if found is None else found
+                        if write and found is None and context.too_late():
+                            raise exception.ServiceUnavailable("Nobody waits for this any more: nothing was written.")
                         committing = write
+                    if write:
+                        context.begun()
                     return answer
             except exception.StaleReport:
                 raise  # says the truth, whoever moved the action on
@@ -107,6 +120,8 @@ class Database:
             return self.engine.connect()
         except sa.exc.OperationalError as error:  # the server is away
             raise db_exception.DBConnectionError(error) from error
+        except sa.exc.TimeoutError as error:
+            raise exception.ServiceUnavailable("All connections to the database are in use.") from error
 
     def close(self) -> None:
         self.engine.dispose()
@@ -172,8 +187,8 @@ def _use_wal(cursor: sqlite3.Cursor) -> None:
         try:
             cursor.execute("PRAGMA journal_mode=WAL")
             return
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
+        except sqlite3.OperationalError as error:
+            if time.monotonic() > deadline or "lock" not in str(error):
                 raise
             time.sleep(0.02)
 
@@ -205,14 +220,15 @@ def count_statements(engine: sa.Engine) -> None:
 
 
 class StatementCounter:
-    """Notes the statements that a database runs, by the request they are run for (tests assert counts)."""
+    """Notes the statements that databases run, by the request they are run for (tests assert counts)."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, *databases: Database) -> None:
         self._noted: list[tuple[str | None, str]] = []
-        sa.event.listen(database.engine, "before_cursor_execute", self._note)
+        for database in databases:
+            sa.event.listen(database.engine, "before_cursor_execute", self._note)
 
     def _note(self, _connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        current = context.get_current()
+        current = oslo_context.get_current()
         if not statement.startswith("BEGIN"):
             self._noted.append((current.request_id if current else None, statement))
 

@@ -1,92 +1,225 @@
-"""Addresses of the embedded networks: given out once, by a counter; freed ones last and oldest first."""
+"""Addresses of the embedded networks. They are rows before anybody wants them: who takes one locks nothing else.
+
+A network begins with some of its IPv4 addresses, and gets more when these are used up. What was never given out is
+taken first, then what has been free for longest. An interface's MAC address follows from the row of its IPv4 address,
+and its IPv6 address from these: the three stay together.
+"""
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 import ipaddress
+import secrets
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import models
 from nova.objects.base import utcnow
-from nova.objects.network import Network
+from nova.objects.network import SLAAC, Network, slaac_address
 
 NETWORKS = models.networks
 IPS = models.fixed_ips
 
-
-def take(connection: sa.Connection, network: Network, instance_uuid: str, vif_id: str) -> str:
-    """A free address of the network. Raises NoMoreFixedIps."""
-    subnet = ipaddress.ip_network(network.cidr)
-    last = subnet.num_addresses - 2  # the one before broadcast
-    while True:
-        # The counter's row lock hands each offset to one transaction only.
-        connection.execute(sa.update(NETWORKS).where(NETWORKS.c.uuid == network.uuid)
-                           .values(next_offset=NETWORKS.c.next_offset + 1))
-        offset = int(connection.scalar(sa.select(NETWORKS.c.next_offset).where(
-            NETWORKS.c.uuid == network.uuid)) or last + 2) - 1
-        if offset > last:
-            connection.execute(sa.update(NETWORKS).where(NETWORKS.c.uuid == network.uuid)
-                               .values(next_offset=last + 1))
-            return _reuse(connection, network, instance_uuid, vif_id)
-        address = str(subnet[offset])
-        if address != network.gateway and _insert(connection, network, address, instance_uuid, vif_id):
-            return address
+# Addresses that a network gets at a time.
+POOL = 256
+# When a row that was never given out was freed: before all others.
+_NEVER = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+# Random addresses that are tried where the one that belongs to the row is somebody else's.
+_TRIES = 16
+# What all our MAC addresses begin with: OpenStack's usual prefix, locally administered.
+_OUI = "fa:16:3e"
 
 
-def take_exactly(connection: sa.Connection, network: Network, address: str, instance_uuid: str, vif_id: str) -> None:
-    """This address. Raises FixedIpInvalid (not of the network), FixedIpInUse."""
-    subnet = ipaddress.ip_network(network.cidr)
+class Taken(NamedTuple):
+    """What an interface got; the IPv4 address is the first."""
+
+    mac: str
+    addresses: list[str]
+
+
+# --- taking --------------------------------------------------------------------------------------
+_FREE = (sa.select(IPS.c.id, IPS.c.address)
+         .where(IPS.c.network_uuid == sa.bindparam("network"), IPS.c.version == 4, IPS.c.instance_uuid.is_(None))
+         .order_by(IPS.c.updated_at, IPS.c.id).limit(1).with_for_update(skip_locked=True))
+_THIS = (sa.select(IPS.c.id, IPS.c.address, IPS.c.instance_uuid)
+         .where(IPS.c.network_uuid == sa.bindparam("network"), IPS.c.address == sa.bindparam("address"))
+         .with_for_update())
+_TAKE = (sa.update(IPS)
+         .where(IPS.c.network_uuid == sa.bindparam("network"), IPS.c.address.in_(sa.bindparam("these", expanding=True)),
+                IPS.c.instance_uuid.is_(None))
+         .values(instance_uuid=sa.bindparam("owner"), vif_id=sa.bindparam("vif"), updated_at=sa.bindparam("now")))
+
+
+def take(connection: sa.Connection, network: Network, instance_uuid: str, vif_id: str,
+         wanted: str | None = None) -> Taken:
+    """An IPv4 address of the network, and an IPv6 address if it has such; ``wanted`` is one of the two.
+
+    Two statements, as a rule. Raises NoMoreFixedIps, FixedIpInvalid (not of the network), FixedIpInUse.
+    """
+    wanted = check(network, wanted) if wanted else None
+    wanted_v6 = wanted if wanted and ":" in wanted else None
+    row = _row(connection, network, wanted) if wanted and not wanted_v6 else _free(connection, network)
+    mac, addresses = _mac(network, row.id), [str(row.address)]
+    owner = {"network": network.uuid, "owner": instance_uuid, "vif": vif_id, "now": utcnow()}
+    if network.cidr_v6:
+        addresses.append(wanted_v6 or _partner(network, addresses[0], mac))
+    if connection.execute(_TAKE, {**owner, "these": addresses}).rowcount == len(addresses):
+        return Taken(mac, addresses)
+    # The IPv6 address has no row yet, or belongs to somebody else.
+    fixed = wanted_v6 or network.ipv6_mode == SLAAC
+    tries = [addresses[1], *(_random_v6(network) for _try in range(0 if fixed else _TRIES))]
+    for address in tries:
+        if _insert(connection, network, address, instance_uuid, vif_id) or (
+                connection.execute(_TAKE, {**owner, "these": [address]}).rowcount):
+            return Taken(mac, [addresses[0], address])
+    if wanted_v6:
+        raise exception.FixedIpInUse(address=wanted_v6, instance_uuid=owner_of(connection, network.uuid, wanted_v6))
+    raise exception.NoMoreFixedIps(network_id=network.uuid)
+
+
+def check(network: Network, address: str) -> str:
+    """The address in the spelling of rows. Raises FixedIpInvalid when no interface of the network can ask for it."""
     try:
         wanted = ipaddress.ip_address(address)
     except ValueError as error:
         raise exception.FixedIpInvalid(address=address, network_id=network.uuid) from error
-    if (wanted not in subnet or address == network.gateway
-            or wanted in (subnet.network_address, subnet.broadcast_address)):
+    # With SLAAC the address follows from the MAC address: it cannot be chosen.
+    cidr = network.cidr if wanted.version == 4 else network.cidr_v6 if network.ipv6_mode != SLAAC else None
+    if cidr is None or wanted not in (subnet := ipaddress.ip_network(cidr)) or str(wanted) in _reserved(
+            network, subnet):
         raise exception.FixedIpInvalid(address=address, network_id=network.uuid)
-    if _insert(connection, network, address, instance_uuid, vif_id):
-        return
-    freed = connection.execute(
-        sa.update(IPS).where(IPS.c.network_uuid == network.uuid, IPS.c.address == address,
-                             IPS.c.instance_uuid.is_(None))
-        .values(instance_uuid=instance_uuid, vif_id=vif_id, updated_at=utcnow()))
-    if freed.rowcount != 1:
-        owner = connection.scalar(sa.select(IPS.c.instance_uuid).where(
-            IPS.c.network_uuid == network.uuid, IPS.c.address == address))
-        if owner != instance_uuid:
-            raise exception.FixedIpInUse(address=address, instance_uuid=owner)
+    return str(wanted)
 
 
-def release(connection: sa.Connection, instance_uuid: str) -> None:
-    connection.execute(sa.update(IPS).where(IPS.c.instance_uuid == instance_uuid)
-                       .values(instance_uuid=None, vif_id=None, updated_at=utcnow()))
+def _reserved(network: Network, subnet: ipaddress.IPv4Network | ipaddress.IPv6Network) -> set[str | None]:
+    """What no interface gets: the gateway, and the ends of the subnet (the last one is a broadcast address in IPv4)."""
+    return {network.gateway, network.gateway_v6, str(subnet[0]), str(subnet[-1])}
+
+
+def _free(connection: sa.Connection, network: Network) -> Any:
+    """A free IPv4 address, locked. Others that take one at the same time pass it by."""
+    row = connection.execute(_FREE, {"network": network.uuid}).first()
+    while row is None:
+        offset = _lock(connection, network)
+        row = connection.execute(_FREE, {"network": network.uuid}).first()
+        if row is None and not _add(connection, network, offset):
+            raise exception.NoMoreFixedIps(network_id=network.uuid)
+        row = row or connection.execute(_FREE, {"network": network.uuid}).first()
+    return row
+
+
+def _row(connection: sa.Connection, network: Network, address: str) -> Any:
+    """The free row of this IPv4 address, locked; made if there was none. Raises FixedIpInUse."""
+    this = {"network": network.uuid, "address": address}
+    row = connection.execute(_THIS, this).first()
+    if row is None:
+        _lock(connection, network)  # rows are made by one at a time
+        _insert(connection, network, address)
+        row = connection.execute(_THIS, this).one()
+    if row.instance_uuid is not None:
+        raise exception.FixedIpInUse(address=address, instance_uuid=row.instance_uuid)
+    return row
+
+
+def _insert(connection: sa.Connection, network: Network, address: str, instance_uuid: str | None = None,
+            vif_id: str | None = None) -> bool:
+    """Whether the address had no row, and now has this one."""
+    values = {"network_uuid": network.uuid, "address": address, "version": 6 if ":" in address else 4,
+              "instance_uuid": instance_uuid, "vif_id": vif_id, "updated_at": utcnow() if instance_uuid else _NEVER}
+    known = sa.select(IPS.c.id).where(IPS.c.network_uuid == network.uuid, IPS.c.address == address)
+    row = sa.select(*(sa.literal(value, IPS.c[name].type) for name, value in values.items())).where(~known.exists())
+    try:
+        return connection.execute(sa.insert(IPS).from_select(list(values), row)).rowcount == 1
+    except db_exception.DBDuplicateEntry as error:  # made by somebody else at the same moment
+        raise db_exception.RetryRequest(error) from error
+
+
+# --- the pool ------------------------------------------------------------------------------------
+def fill(connection: sa.Connection, network: Network) -> None:
+    """The first addresses of a new network."""
+    _add(connection, network, _lock(connection, network))
+
+
+def _lock(connection: sa.Connection, network: Network) -> int:
+    """Hold the network until the commit; returns the first offset of its subnet that has no row yet."""
+    offset = connection.scalar(
+        sa.select(NETWORKS.c.next_offset).where(NETWORKS.c.uuid == network.uuid).with_for_update())
+    if offset is None:
+        raise exception.NetworkNotFound(network_id=network.uuid)
+    return int(offset)
+
+
+def _add(connection: sa.Connection, network: Network, offset: int) -> bool:
+    """More rows from ``offset`` on; false when the subnet has no more addresses."""
+    subnet = ipaddress.IPv4Network(network.cidr)
+    end = min(offset + POOL, subnet.num_addresses - 1)
+    if offset >= end:
+        return False
+    found = [str(subnet[number]) for number in range(offset, end)]
+    there = set(connection.scalars(sa.select(IPS.c.address).where(
+        IPS.c.network_uuid == network.uuid, IPS.c.address.in_(found))))
+    fresh = [address for address in found if address not in there and address != network.gateway]
+    if fresh:
+        ids = list(connection.scalars(sa.insert(IPS).returning(IPS.c.id, sort_by_parameter_order=True), [
+            {"network_uuid": network.uuid, "address": address, "version": 4, "updated_at": _NEVER}
+            for address in fresh]))
+        if network.cidr_v6:
+            _add_partners(connection, network, dict(zip(ids, fresh, strict=True)))
+    connection.execute(sa.update(NETWORKS).where(NETWORKS.c.uuid == network.uuid).values(next_offset=end))
+    return True
+
+
+def _add_partners(connection: sa.Connection, network: Network, made: dict[int, str]) -> None:
+    """The IPv6 addresses that belong to these new rows, so that both are taken in one statement."""
+    partners = {_partner(network, address, _mac(network, number)) for number, address in made.items()}
+    partners -= set(connection.scalars(sa.select(IPS.c.address).where(
+        IPS.c.network_uuid == network.uuid, IPS.c.address.in_(list(partners)))))
+    if partners:
+        connection.execute(sa.insert(IPS), [
+            {"network_uuid": network.uuid, "address": address, "version": 6, "updated_at": _NEVER}
+            for address in sorted(partners)])
+
+
+def _mac(network: Network, row_id: int) -> str:
+    """The MAC address that belongs to a row. Networks begin elsewhere, since other clouds may share the wire."""
+    start = int.from_bytes(hashlib.sha256(network.uuid.encode()).digest()[:3], "big")
+    number = (start + row_id) % 2**24
+    return f"{_OUI}:{number >> 16:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"
+
+
+def _partner(network: Network, address: str, mac: str) -> str:
+    """The IPv6 address that goes with an IPv4 address and a MAC address."""
+    subnet = ipaddress.IPv6Network(network.cidr_v6 or "")
+    if network.ipv6_mode == SLAAC:
+        return slaac_address(subnet, mac)
+    offset = int(ipaddress.IPv4Address(address)) - int(ipaddress.IPv4Network(network.cidr).network_address)
+    if offset < subnet.num_addresses and str(subnet[offset]) not in _reserved(network, subnet):
+        return str(subnet[offset])
+    return _random_v6(network)
+
+
+def _random_v6(network: Network) -> str:
+    subnet = ipaddress.IPv6Network(network.cidr_v6 or "")
+    while True:
+        address = str(subnet[secrets.randbelow(subnet.num_addresses)])
+        if address not in _reserved(network, subnet):
+            return address
+
+
+# --- giving back ---------------------------------------------------------------------------------
+def release(connection: sa.Connection, instance_uuid: str, vif_id: str | None = None) -> None:
+    """Free the addresses of an instance, or of one of its interfaces."""
+    statement = sa.update(IPS).where(IPS.c.instance_uuid == instance_uuid)
+    if vif_id is not None:
+        statement = statement.where(IPS.c.vif_id == vif_id)
+    connection.execute(statement.values(instance_uuid=None, vif_id=None, updated_at=utcnow()))
 
 
 def owner_of(connection: sa.Connection, network_uuid: str, address: str) -> str | None:
     """The instance that holds an address."""
     return connection.scalar(sa.select(IPS.c.instance_uuid).where(
         IPS.c.network_uuid == network_uuid, IPS.c.address == address))
-
-
-def _insert(connection: sa.Connection, network: Network, address: str, instance_uuid: str, vif_id: str) -> bool:
-    """Whether the address was new and is now this instance's."""
-    values = {"network_uuid": network.uuid, "address": address, "instance_uuid": instance_uuid, "vif_id": vif_id,
-              "updated_at": utcnow()}
-    known = sa.select(IPS.c.id).where(IPS.c.network_uuid == network.uuid, IPS.c.address == address)
-    row = sa.select(*(sa.literal(value, IPS.c[name].type) for name, value in values.items())).where(~known.exists())
-    return connection.execute(sa.insert(IPS).from_select(list(values), row)).rowcount == 1
-
-
-def _reuse(connection: sa.Connection, network: Network, instance_uuid: str, vif_id: str) -> str:
-    while True:
-        free = connection.execute(
-            sa.select(IPS.c.id, IPS.c.address)
-            .where(IPS.c.network_uuid == network.uuid, IPS.c.instance_uuid.is_(None))
-            .order_by(IPS.c.updated_at).limit(1).with_for_update(skip_locked=True)).first()
-        if free is None:
-            raise exception.NoMoreFixedIps(network_id=network.uuid)
-        taken = connection.execute(
-            sa.update(IPS).where(IPS.c.id == free.id, IPS.c.instance_uuid.is_(None))
-            .values(instance_uuid=instance_uuid, vif_id=vif_id, updated_at=utcnow()))
-        if taken.rowcount == 1:
-            return str(free.address)

@@ -107,7 +107,7 @@ def delete(connection: sa.Connection, flavorid: str) -> None:
 
 
 def set_extra_specs(connection: sa.Connection, flavorid: str, specs: dict[str, str]) -> dict[str, str]:
-    """Merge ``specs``; answers all of them. Raises FlavorNotFound."""
+    """Merge ``specs``; returns all of them. Raises FlavorNotFound."""
     flavor = get(connection, flavorid, lock=True)
     merged = {**flavor.extra_specs, **specs}
     connection.execute(sa.update(TABLE).where(TABLE.c.id == flavor.id).values(extra_specs=merged))

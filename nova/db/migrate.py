@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
 from nova import exception
-from nova.db import models
+from nova.db import models, readiness
 from nova.db.engine import Database
 
 LOG = logging.getLogger(__name__)
@@ -27,9 +27,9 @@ def sync(url: str, revision: str | None = None) -> None:
     """Upgrade the database to ``revision`` (None: the newest). Harmless when it is there already.
 
     Processes that do it at the same time wait for one another. Raises InvalidInput for a revision
-    that this release does not know (asked for, or found in the database).
+    that this release does not know (asked for, or found in the database), DatabaseUnusable.
     """
-    database = Database(url)
+    database = readiness.connected(url, new=True)
     try:
         with database.engine.connect() as connection, connection.begin():
             _wait_for_others(connection)
@@ -47,8 +47,11 @@ def sync(url: str, revision: str | None = None) -> None:
 
 
 def version(url: str) -> str | None:
-    """The revision of the database; None: it has no schema yet."""
-    database = Database(url)
+    """The revision of the database; None: it has no schema yet. Raises DatabaseUnusable."""
+    file = readiness.file_of(url)
+    if file is not None and not os.path.exists(file):
+        return None
+    database = readiness.connected(url)
     try:
         return database.read(lambda connection: MigrationContext.configure(connection).get_current_revision())
     finally:

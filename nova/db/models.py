@@ -9,11 +9,13 @@ from sqlalchemy import Column, Index, Table, UniqueConstraint
 
 from nova.db.types import Json, Utc, big_id, long_text, text
 from nova.objects.action import Event
-from nova.objects.compute import Load
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Fault, Key, Personality
 from nova.objects.network import VIF, NetworkRequest
+from nova.objects.numa import GuestTopology, HostTopology
+from nova.objects.pci import GuestDevice, PciDevice
+from nova.objects.service import WorkerStats
 
 metadata = sa.MetaData()
 
@@ -41,10 +43,15 @@ services = _table(
     Column("up", sa.Boolean, nullable=False),
     Column("last_seen", Utc),
     Column("version", sa.Integer, nullable=False),
-    Column("load", Json(list[Load])),
+    Column("load", Json(list[WorkerStats])),
+    # Of the machine of a nova-compute; null: it has never told.
+    Column("identity", text(36)),
+    # Orders what schedulers are told: grows with every change of up, disabled and forced_down.
+    Column("generation", sa.BigInteger, nullable=False, server_default="0"),
     *_times(),
     UniqueConstraint("host", "binary", name="uq_services_host_binary"),
     Index("ix_services_last_seen", "last_seen"),
+    Index("ix_services_identity", "identity", unique=True),
 )
 
 compute_nodes = _table(
@@ -64,6 +71,10 @@ compute_nodes = _table(
     Column("num_instances", sa.Integer, nullable=False),
     Column("num_io_ops", sa.Integer, nullable=False),
     Column("failed_builds", sa.Integer, nullable=False),
+    Column("numa_topology", Json(HostTopology)),
+    Column("pci_devices", Json(list[PciDevice])),
+    # Whether a claim ever had cells or devices for itself: then schedulers hear what is left of them.
+    Column("fitted", sa.Boolean, nullable=False, server_default=sa.false()),
     # Counts changes, so that two states of a node can be ordered.
     Column("generation", sa.BigInteger, nullable=False),
     *_times(),
@@ -97,11 +108,17 @@ allocations = _table(
     "allocations",
     Column("consumer_uuid", text(36), primary_key=True),
     Column("provider_uuid", text(36), primary_key=True),
+    # The node whose tree the provider is in: it locks and counts the claim. Null: the last release claimed a root.
+    Column("root_uuid", text(36)),
     Column("resources", Json(dict[str, int]), nullable=False),
+    # What the claim has of the node's cells and devices; on the row of the root only.
+    Column("numa_topology", Json(GuestTopology)),
+    Column("pci_devices", Json(list[GuestDevice])),
     Column("project_id", text(), nullable=False),
     Column("user_id", text(), nullable=False),
     Column("created_at", Utc, nullable=False),
     Index("ix_allocations_provider_uuid", "provider_uuid"),
+    Index("ix_allocations_root_uuid", "root_uuid"),
 )
 
 aggregates = _table(
@@ -123,6 +140,8 @@ server_groups = _table(
     Column("user_id", text(), nullable=False),
     Column("policy", text(32), nullable=False),
     Column("rules", Json(dict[str, Any]), nullable=False),
+    # Counts what had to hold the row (claims, new members): a write holds it on every node of a database cluster.
+    Column("held", sa.BigInteger, nullable=False, server_default="0"),
     Column("created_at", Utc, nullable=False),
     Index("ix_server_groups_project_id", "project_id"),
 )
@@ -231,6 +250,8 @@ instances = _table(
     Column("trusted_certs", Json(list[str])),
     Column("scheduler_hints", Json(dict[str, Any]), nullable=False),
     Column("server_group", text(36)),
+    Column("numa_topology", Json(GuestTopology)),
+    Column("pci_devices", Json(list[GuestDevice])),
     Column("fault", Json(Fault)),
     Column("action_uuid", text(36)),
     *_times(),
@@ -267,9 +288,66 @@ actions = _table(
     Column("updated_at", Utc),
     Column("message", text()),
     Column("events", Json(list[Event]), nullable=False),
+    # Accepted, and waiting until the operations of the instance that came before have ended.
+    Column("queued", sa.Boolean, nullable=False, server_default=sa.false()),
+    # The external events that wake it, between commas; null: it does not wait.
+    Column("waits_for", text(1024)),
     Index("ix_actions_instance", "instance_uuid", "id"),
     Index("ix_actions_lease", "outcome", "lease_until"),
     Index("ix_actions_owner", "outcome", "owner"),
+)
+
+migrations = _table(
+    "migrations",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("instance_uuid", text(36), nullable=False),
+    Column("migration_type", text(32), nullable=False),
+    Column("status", text(32), nullable=False),
+    # While it is open both its hosts are places of the guest.
+    Column("open", sa.Boolean, nullable=False),
+    Column("source_compute", text(), nullable=False),
+    Column("source_node", text(), nullable=False),
+    Column("dest_compute", text(), nullable=False),
+    Column("dest_node", text(), nullable=False),
+    Column("dest_host", text(64), nullable=False),
+    Column("old_flavor", Json(Flavor)),
+    Column("new_flavor", Json(Flavor)),
+    Column("shared", sa.Boolean, nullable=False),
+    # What somebody asked of it while it ran: it is told again until it has ended.
+    Column("wanted", text(16), nullable=False, server_default=""),
+    Column("action_uuid", text(36)),
+    Column("user_id", text(), nullable=False),
+    Column("project_id", text(), nullable=False),
+    *(Column(f"{what}_{part}", sa.BigInteger) for what in ("memory", "disk")
+      for part in ("total", "processed", "remaining")),
+    *_times(),
+    Index("ix_migrations_instance", "instance_uuid", "id"),
+    Index("ix_migrations_source", "open", "source_compute"),
+    Index("ix_migrations_dest", "open", "dest_compute"),
+    Index("ix_migrations_created", "created_at"),
+    Index("ix_migrations_project", "project_id", "created_at"),
+)
+
+# The word by which a host removes the guest of an instance that it was given up with.
+evictions = _table(
+    "evictions",
+    Column("instance_uuid", text(36), primary_key=True),
+    Column("host", text(), primary_key=True),
+    Column("keep_disks", sa.Boolean, nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Index("ix_evictions_host", "host", "instance_uuid"),
+)
+
+# What outside services told of an instance (os-server-external-events), until the step that waits for it has seen it.
+external_events = _table(
+    "external_events",
+    Column("instance_uuid", text(36), primary_key=True),
+    # name:tag
+    Column("name", text(), primary_key=True),
+    Column("status", text(16), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Index("ix_external_events_created", "created_at"),
 )
 
 # --- networks --------------------------------------------------------------------------------------
@@ -286,23 +364,38 @@ networks = _table(
     Column("bridge", text(15), nullable=False, unique=True),
     Column("vlan", sa.Integer),
     Column("bridge_interface", text(15)),
+    Column("vni", sa.Integer),
+    Column("cidr_v6", text(64)),
+    Column("gateway_v6", text(64)),
+    Column("ipv6_mode", text(32), nullable=False, server_default="slaac"),
     Column("project_id", text()),
-    # The first offset in the subnet that was never given out; freed ones are taken after the last.
+    # The first offset in the IPv4 subnet that has no row in fixed_ips yet.
     Column("next_offset", sa.BigInteger, nullable=False),
     Column("created_at", Utc, nullable=False),
+    Index("uq_networks_vni", "vni", unique=True),
 )
 
-# An address that was given out once; instance_uuid null: free again.
+# The hosts that have a network of kind VXLAN, and where their tunnels end.
+network_hosts = _table(
+    "network_hosts",
+    Column("network_uuid", text(36), primary_key=True),
+    Column("host", text(), primary_key=True),
+    Column("address", text(64), nullable=False),
+    Index("ix_network_hosts_host", "host"),
+)
+
+# Addresses are rows before they are given out; instance_uuid null: free.
 fixed_ips = _table(
     "fixed_ips",
     Column("id", big_id(), primary_key=True),
     Column("network_uuid", text(36), nullable=False),
     Column("address", text(64), nullable=False),
+    Column("version", sa.SmallInteger, nullable=False, server_default="4"),
     Column("instance_uuid", text(36)),
     Column("vif_id", text(36)),
     Column("updated_at", Utc),
     UniqueConstraint("network_uuid", "address", name="uq_fixed_ips_network_address"),
-    Index("ix_fixed_ips_free", "network_uuid", "instance_uuid", "updated_at"),
+    Index("ix_fixed_ips_unused", "network_uuid", "version", "instance_uuid", "updated_at", "id"),
     Index("ix_fixed_ips_instance", "instance_uuid"),
 )
 
@@ -334,4 +427,52 @@ security_group_members = _table(
     Column("group_id", sa.BigInteger, primary_key=True),
     Column("instance_uuid", text(36), primary_key=True),
     Index("ix_security_group_members_instance", "instance_uuid"),
+)
+
+# Counters that order what hosts are told: "rules:PROJECT", "peers:NETWORK" (nova.db.versions).
+versions = _table(
+    "versions",
+    Column("name", text(300), primary_key=True),
+    Column("version", sa.BigInteger, nullable=False),
+)
+
+# --- volumes ---------------------------------------------------------------------------------------
+volumes = _table(
+    "volumes",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("project_id", text(), nullable=False),
+    Column("user_id", text(), nullable=False),
+    Column("name", text(), nullable=False),
+    Column("description", text(), nullable=False),
+    Column("size_gb", sa.BigInteger, nullable=False),
+    Column("status", text(32), nullable=False),
+    Column("volume_type", text()),
+    Column("availability_zone", text()),
+    Column("metadata", Json(dict[str, str]), nullable=False),
+    Column("bootable", sa.Boolean, nullable=False),
+    Column("image", Json(Image)),
+    Column("host", text()),
+    Column("shared", sa.Boolean, nullable=False),
+    Column("generation", sa.Integer, nullable=False),
+    Column("format", text(16), nullable=False),
+    Column("instance_uuid", text(36)),
+    Column("attachment_id", text(36)),
+    Column("device_name", text()),
+    *_times(),
+    Column("attached_at", Utc),
+    Column("written_at", Utc),
+    Index("ix_volumes_project", "project_id", "id"),
+    Index("ix_volumes_instance", "instance_uuid"),
+)
+
+# The word by which a host removes the data of a volume; host "": any host, from the shared pool.
+volume_removals = _table(
+    "volume_removals",
+    Column("id", big_id(), primary_key=True),
+    Column("volume_uuid", text(36), nullable=False),
+    Column("generation", sa.Integer, nullable=False),
+    Column("host", text(), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    UniqueConstraint("volume_uuid", "generation", name="uq_volume_removals_volume_generation"),
 )

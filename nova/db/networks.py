@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 
+import msgspec
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import models, quotas, rows
+from nova.db import fixed_ips, models, network_hosts, quotas, rows
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.network import Network
+from nova.objects.network import DHCPV6, SLAAC, Network
 
 TABLE = models.networks
 IPS = models.fixed_ips
@@ -44,23 +46,38 @@ def _usable(project_id: str) -> sa.ColumnElement[bool]:
 
 
 def create(connection: sa.Connection, network: Network) -> Network:
-    """A new network; what is left empty gets a value. Raises InvalidInput (which field), NetworkDuplicate."""
+    """A new network; what is left empty gets a value (``vni`` 0: one that is free).
+
+    Raises InvalidInput (which field), NetworkDuplicate.
+    """
     uuid = network.uuid or new_uuid()
     complete = _checked(network, uuid)
     # Neither overlap nor a VLAN used twice is visible to a unique index.
     quotas.serialize(connection, "networks")
-    cidr = ipaddress.IPv4Network(complete.cidr)
-    for other in index(connection):
-        if other.uuid == uuid or cidr.overlaps(ipaddress.ip_network(other.cidr)) or (
+    others = index(connection)
+    for other in others:
+        if other.uuid == uuid or any(mine.overlaps(theirs) for mine in subnets(complete) for theirs in subnets(other)
+                                     if mine.version == theirs.version) or (
                 other.label == complete.label and other.project_id == complete.project_id):
             raise exception.NetworkDuplicate(name=complete.label, cidr=complete.cidr)
         if complete.vlan is not None and (other.vlan, other.bridge_interface) == (
                 complete.vlan, complete.bridge_interface):
             raise exception.InvalidInput(reason=f"vlan {complete.vlan} is in use by network {other.uuid}")
+        if complete.vni and other.vni == complete.vni:
+            raise exception.InvalidInput(reason=f"vni {complete.vni} is in use by network {other.uuid}")
+    if complete.vni == 0:
+        complete.vni = next(number for number in itertools.count(1) if number not in {each.vni for each in others})
+    cidr = ipaddress.IPv4Network(complete.cidr)
     first = int(ipaddress.IPv4Address(complete.dhcp_start or cidr[1])) - int(cidr.network_address)
     connection.execute(sa.insert(TABLE).values(
         {**rows.values_of(TABLE, complete), "next_offset": first, "created_at": utcnow()}))
+    fixed_ips.fill(connection, complete)
     return get(connection, uuid)
+
+
+def subnets(network: Network) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """The subnets of a network, of each version one."""
+    return [ipaddress.ip_network(cidr) for cidr in (network.cidr, network.cidr_v6) if cidr]
 
 
 def delete(connection: sa.Connection, uuid: str) -> None:
@@ -73,6 +90,7 @@ def delete(connection: sa.Connection, uuid: str) -> None:
     if connection.scalar(sa.select(IPS.c.id).where(IPS.c.network_uuid == uuid).limit(1)) is not None:
         raise exception.NetworkInUse(network_id=uuid)
     connection.execute(sa.delete(TABLE).where(TABLE.c.id == row.id))
+    network_hosts.forget_network(connection, uuid)
 
 
 # --- checks ------------------------------------------------------------------------------------
@@ -83,24 +101,71 @@ def _checked(network: Network, uuid: str) -> Network:
         raise exception.InvalidInput(reason="label must have 1 to 255 characters")
     gateway = _host_address("gateway", network.gateway, cidr) if network.gateway else str(cidr[1])
     start = _host_address("dhcp_start", network.dhcp_start, cidr) if network.dhcp_start else None
-    if not 576 <= network.mtu <= 65535:
-        raise exception.InvalidInput(reason=f"mtu {network.mtu} is not between 576 and 65535")
-    if network.vlan is not None and not 1 <= network.vlan <= 4094:
-        raise exception.InvalidInput(reason=f"vlan {network.vlan} is not between 1 and 4094")
-    if network.vlan is not None and not network.bridge_interface:
-        raise exception.InvalidInput(reason="vlan needs a bridge_interface")
-    for name, value in (("bridge_interface", network.bridge_interface), ("bridge", network.bridge)):
-        if value and (len(value) > 15 or not value.isprintable() or "/" in value or " " in value):
-            raise exception.InvalidInput(reason=f"{name} '{value}' is not the name of a network device")
+    least = 1280 if network.cidr_v6 else 576
+    if not least <= network.mtu <= 65535:
+        raise exception.InvalidInput(reason=f"mtu {network.mtu} is not between {least} and 65535")
+    _check_wire(network)
     for server in network.dns:
         try:
             ipaddress.ip_address(server)
         except ValueError as error:
             raise exception.InvalidInput(reason=f"dns '{server}' is not an IP address") from error
-    return Network(
-        uuid=uuid, label=network.label, cidr=str(cidr), gateway=gateway, dns=network.dns, dhcp_start=start,
-        mtu=network.mtu, bridge=f"br-{uuid.replace('-', '')[:11]}", vlan=network.vlan,
-        bridge_interface=network.bridge_interface or None, project_id=network.project_id or None)
+    cidr_v6, gateway_v6 = _checked_v6(network)
+    return msgspec.structs.replace(
+        network, uuid=uuid, cidr=str(cidr), gateway=gateway, dhcp_start=start, cidr_v6=cidr_v6, gateway_v6=gateway_v6,
+        bridge=f"br-{uuid.replace('-', '')[:11]}", bridge_interface=network.bridge_interface or None,
+        project_id=network.project_id or None)
+
+
+def _check_wire(network: Network) -> None:
+    """How the network gets from host to host."""
+    if network.vlan is not None and not 1 <= network.vlan <= 4094:
+        raise exception.InvalidInput(reason=f"vlan {network.vlan} is not between 1 and 4094")
+    if network.vlan is not None and not network.bridge_interface:
+        raise exception.InvalidInput(reason="vlan needs a bridge_interface")
+    if network.vni is not None and not 0 <= network.vni < 2**24:
+        raise exception.InvalidInput(reason=f"vni {network.vni} is not between 1 and {2**24 - 1}")
+    if network.vni is not None and network.bridge_interface:
+        raise exception.InvalidInput(reason="a network has a vni or a bridge_interface, not both")
+    for name, value in (("bridge_interface", network.bridge_interface), ("bridge", network.bridge)):
+        if value and (len(value) > 15 or not value.isprintable() or "/" in value or " " in value):
+            raise exception.InvalidInput(reason=f"{name} '{value}' is not the name of a network device")
+
+
+def _checked_v6(network: Network) -> tuple[str | None, str | None]:
+    """The IPv6 subnet and its gateway; nothing when it has none."""
+    if not network.cidr_v6:
+        if network.gateway_v6:
+            raise exception.InvalidInput(reason="gateway_v6 needs a cidr_v6")
+        return None, None
+    if network.ipv6_mode not in (SLAAC, DHCPV6):
+        raise exception.InvalidInput(reason=f"ipv6_mode '{network.ipv6_mode}' is not {SLAAC} or {DHCPV6}")
+    cidr = parse_cidr_v6(network.cidr_v6)
+    if network.ipv6_mode == SLAAC and cidr.prefixlen != 64:
+        raise exception.InvalidInput(reason=f"cidr_v6 '{cidr}' must be a /64: guests make their addresses in it")
+    if not network.gateway_v6:
+        return str(cidr), str(cidr[1])
+    try:
+        gateway = ipaddress.IPv6Address(network.gateway_v6)
+    except ValueError as error:
+        raise exception.InvalidInput(reason=f"gateway_v6 '{network.gateway_v6}' is not an IPv6 address") from error
+    if gateway not in cidr or gateway == cidr[0]:
+        raise exception.InvalidInput(reason=f"gateway_v6 {gateway} is not a host address of {cidr}")
+    return str(cidr), str(gateway)
+
+
+def parse_cidr_v6(value: str) -> ipaddress.IPv6Network:
+    """The IPv6 subnet that ``value`` names. Raises InvalidInput for what cannot be the subnet of a network."""
+    try:
+        cidr = ipaddress.IPv6Network(value)
+    except ValueError as error:
+        raise exception.InvalidInput(reason=f"cidr_v6 '{value}' is not an IPv6 network: {error}") from error
+    if not 64 <= cidr.prefixlen <= 120:
+        raise exception.InvalidInput(reason=f"cidr_v6 '{value}' must have a prefix length from /64 to /120")
+    if any(cidr.overlaps(ipaddress.IPv6Network(special)) for special in (
+            "::/32", "64:ff9b::/96", "fe80::/10", "fec0::/10", "ff00::/8")):
+        raise exception.InvalidInput(reason=f"cidr_v6 '{value}' has addresses that are not for hosts")
+    return cidr
 
 
 def parse_cidr(value: str) -> ipaddress.IPv4Network:

@@ -72,7 +72,7 @@ def class_limits(connection: sa.Connection, name: str) -> dict[str, int]:
 
 
 def set_class_limits(connection: sa.Connection, name: str, changes: dict[str, int]) -> dict[str, int]:
-    """Merge ``changes``; answers all limits of the class. Raises InvalidInput."""
+    """Merge ``changes``; returns all limits of the class. Raises InvalidInput."""
     set_limits(connection, _CLASS + name, None, changes)
     return class_limits(connection, name)
 
@@ -156,7 +156,7 @@ def reserve(connection: sa.Connection, project_id: str, user_id: str, cores: int
             max_count: int) -> int:
     """Spend quota for as many servers of ``cores`` and ``ram`` (MiB) each as fit, at most ``max_count``.
 
-    Answers how many. Raises OverQuota when not even ``min_count`` fit.
+    Returns how many. Raises OverQuota when not even ``min_count`` fit.
     """
     project, user = explicit(connection, project_id, user_id)
     used = lock(connection, project_id, ("", user_id))
@@ -165,6 +165,18 @@ def reserve(connection: sa.Connection, project_id: str, user_id: str, cores: int
                 _room(user, used[user_id], each, min_count, max_count))
     spend(connection, project_id, user_id, count, count * cores, count * ram)
     return count
+
+
+def grow(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int) -> None:
+    """Spend quota for a server that becomes so much larger (amounts below 0 count nothing). Raises OverQuota."""
+    each = {"cores": max(cores, 0), "ram": max(ram, 0)}
+    if not any(each.values()):
+        return
+    project, user = explicit(connection, project_id, user_id)
+    used = lock(connection, project_id, ("", user_id))
+    _room(project, used[""], each, 1, 1)
+    _room(user, used[user_id], each, 1, 1)
+    spend(connection, project_id, user_id, 0, each["cores"], each["ram"])
 
 
 def _room(allowed: dict[str, int], used: dict[str, int], each: dict[str, int], min_count: int, max_count: int) -> int:

@@ -5,7 +5,7 @@ Every project has a group ``default``, made when it is first needed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,15 +13,16 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
-from nova.db import models, quotas, rows
+from nova.db import models, quotas, rows, versions
 from nova.objects.base import utcnow
-from nova.objects.network import FilterRule, SecurityGroup, SecurityGroupRule
+from nova.objects.network import FilterRule, RuleSet, SecurityGroup, SecurityGroupRule
 
 TABLE = models.security_groups
 RULES = models.security_group_rules
 MEMBERS = models.security_group_members
 IPS = models.fixed_ips
 INSTANCES = models.instances
+VERSIONS = models.versions
 
 DEFAULT = "default"
 _ANYWHERE = "0.0.0.0/0"
@@ -130,7 +131,7 @@ def _rename_on_servers(connection: sa.Connection, group_id: int, before: str, af
 
 
 def delete(connection: sa.Connection, group_id: int, project_id: str | None = None) -> list[str]:
-    """Also deletes the rules of others that name it as source; answers the servers that felt them.
+    """Also deletes the rules of others that name it as source; returns the servers that felt them.
 
     Raises SecurityGroupNotFound, SecurityGroupInUse, InvalidInput (the default group).
     """
@@ -140,6 +141,7 @@ def delete(connection: sa.Connection, group_id: int, project_id: str | None = No
     if connection.scalar(sa.select(MEMBERS.c.instance_uuid).where(MEMBERS.c.group_id == group_id).limit(1)):
         raise exception.SecurityGroupInUse(security_group_id=group_id)
     affected = instances_affected(connection, group_id)
+    versions.bump(connection, versions.rules(row.project_id))
     connection.execute(sa.delete(RULES).where(
         sa.or_(RULES.c.parent_group_id == group_id, RULES.c.group_id == group_id)))
     connection.execute(sa.delete(TABLE).where(TABLE.c.id == group_id))
@@ -159,23 +161,25 @@ def add_rule(connection: sa.Connection, rule: SecurityGroupRule, project_id: str
     most = quotas.limits(connection, group.project_id)["security_group_rules"]
     if 0 <= most <= len(there):
         raise exception.QuotaLimit("Quota exceeded, too many security group rules.")
+    versions.bump(connection, versions.rules(group.project_id))
     done = connection.execute(sa.insert(RULES).values(values))
     return msgspec.structs.replace(rule, id=next(iter(done.inserted_primary_key or (0,))))
 
 
 def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None = None) -> int:
-    """Answers the id of the group. Raises SecurityGroupRuleNotFound."""
-    parent = None
+    """Returns the id of the group. Raises SecurityGroupRuleNotFound."""
+    row = None
     if 0 < rule_id < 2**63:
-        statement = sa.select(RULES.c.parent_group_id).where(RULES.c.id == rule_id)
+        statement = sa.select(RULES.c.parent_group_id, TABLE.c.project_id).join(
+            TABLE, TABLE.c.id == RULES.c.parent_group_id).where(RULES.c.id == rule_id)
         if project_id is not None:
-            statement = statement.join(TABLE, TABLE.c.id == RULES.c.parent_group_id).where(
-                TABLE.c.project_id == project_id)
-        parent = connection.scalar(statement)
-    if parent is None:
+            statement = statement.where(TABLE.c.project_id == project_id)
+        row = connection.execute(statement).first()
+    if row is None:
         raise exception.SecurityGroupRuleNotFound(rule_id=rule_id)
+    versions.bump(connection, versions.rules(row.project_id))
     connection.execute(sa.delete(RULES).where(RULES.c.id == rule_id))
-    return int(parent)
+    return int(row.parent_group_id)
 
 
 # --- servers ---------------------------------------------------------------------------------
@@ -227,34 +231,57 @@ def instances_affected(connection: sa.Connection, group_id: int, members: bool =
 
 
 def peers(connection: sa.Connection, instance_uuid: str) -> list[str]:
-    """The other servers whose rules let this one in by a group: they follow when its addresses change."""
+    """The other servers whose rules let this one in by a group; asked when its addresses change in this transaction.
+
+    What they let in has a new version from here on.
+    """
     mine = sa.select(MEMBERS.c.group_id).where(MEMBERS.c.instance_uuid == instance_uuid)
     groups = sa.select(RULES.c.parent_group_id).where(RULES.c.group_id.in_(mine))
-    return list(connection.scalars(sa.select(MEMBERS.c.instance_uuid).distinct().where(
-        MEMBERS.c.group_id.in_(groups), MEMBERS.c.instance_uuid != instance_uuid).order_by(MEMBERS.c.instance_uuid)))
+    found = connection.execute(
+        sa.select(MEMBERS.c.instance_uuid, TABLE.c.project_id).distinct().join(TABLE, TABLE.c.id == MEMBERS.c.group_id)
+        .where(MEMBERS.c.group_id.in_(groups), MEMBERS.c.instance_uuid != instance_uuid)
+        .order_by(MEMBERS.c.instance_uuid)).all()
+    for project_id in {row.project_id for row in found}:
+        versions.bump(connection, versions.rules(project_id))
+    return [row.instance_uuid for row in found]
 
 
 # --- filters ---------------------------------------------------------------------------------
-def rules_for(connection: sa.Connection, group_ids: Collection[int]) -> list[FilterRule]:
-    """What the members of these groups let in, groups as sources resolved to addresses. Two statements."""
-    resolved = _resolved(connection, group_ids)
-    return _together(resolved, group_ids)
-
-
-def rules_of_instance(connection: sa.Connection, instance_uuid: str) -> list[FilterRule]:
+def rules_of_instance(connection: sa.Connection, instance_uuid: str) -> RuleSet:
     """What a server lets in. Three statements at most."""
     return rules_of_instances(connection, [instance_uuid])[instance_uuid]
 
 
-def rules_of_instances(connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, list[FilterRule]]:
-    """What each of these servers lets in. Three statements at most, however many servers."""
+_GROUPS_OF = (
+    sa.select(INSTANCES.c.uuid, MEMBERS.c.group_id, VERSIONS.c.version)
+    .outerjoin(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)
+    .outerjoin(VERSIONS, VERSIONS.c.name == sa.literal("rules:") + INSTANCES.c.project_id)
+    .where(INSTANCES.c.uuid.in_(sa.bindparam("uuids", expanding=True))).order_by(MEMBERS.c.group_id))
+
+
+def rules_of_instances(connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
+    """What each of these servers lets in. Three statements at most, however many servers.
+
+    The version is read first: what is read after it is as new, or newer.
+    """
     groups: dict[str, list[int]] = {uuid: [] for uuid in instance_uuids}
-    if instance_uuids:
-        for row in connection.execute(sa.select(MEMBERS).where(MEMBERS.c.instance_uuid.in_(instance_uuids))
-                                      .order_by(MEMBERS.c.group_id)):
-            groups[row.instance_uuid].append(row.group_id)
+    known = dict.fromkeys(instance_uuids, 0)
+    for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids)}) if instance_uuids else ():
+        known[row.uuid] = row.version or 0
+        if row.group_id is not None:
+            groups[row.uuid].append(row.group_id)
     resolved = _resolved(connection, {group_id for ids in groups.values() for group_id in ids})
-    return {uuid: _together(resolved, ids) for uuid, ids in groups.items()}
+    return {uuid: RuleSet(version=known[uuid], rules=_together(resolved, ids)) for uuid, ids in groups.items()}
+
+
+def newer_rules(connection: sa.Connection, known: Mapping[str, int]) -> dict[str, RuleSet]:
+    """What these servers let in, of those for whom the version that is known is old. One statement if there are none.
+    """
+    found = connection.execute(
+        sa.select(INSTANCES.c.uuid, VERSIONS.c.version)
+        .join(VERSIONS, VERSIONS.c.name == sa.literal("rules:") + INSTANCES.c.project_id)
+        .where(INSTANCES.c.uuid.in_(list(known)), INSTANCES.c.deleted == sa.false())).all() if known else []
+    return rules_of_instances(connection, [row.uuid for row in found if row.version > known[row.uuid]])
 
 
 def _together(resolved: dict[int, list[FilterRule]], group_ids: Collection[int]) -> list[FilterRule]:
@@ -277,7 +304,7 @@ def _resolved(connection: sa.Connection, group_ids: Collection[int]) -> dict[int
                 sa.select(MEMBERS.c.group_id, IPS.c.address)
                 .join(IPS, IPS.c.instance_uuid == MEMBERS.c.instance_uuid)
                 .where(MEMBERS.c.group_id.in_(sources)).order_by(IPS.c.id)):
-            addresses.setdefault(group_id, []).append(f"{address}/32")
+            addresses.setdefault(group_id, []).append(f"{address}/{128 if ':' in address else 32}")
     resolved: dict[int, list[FilterRule]] = {}
     for row in found:
         peers_of_rule = addresses.get(row.group_id, []) if row.group_id is not None else [row.cidr or _ANYWHERE]

@@ -1,4 +1,7 @@
-"""Server groups; their members are the servers that name them."""
+"""Server groups; their members are the servers that name them.
+
+The hard policies are held by claims: whoever places a member holds the group's row while it looks where the others are.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ import sqlalchemy as sa
 from nova import exception
 from nova.db import models, quotas, rows
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.compute import ServerGroup
+from nova.objects.scheduling import AFFINITY, ANTI_AFFINITY, GroupSpec
+from nova.objects.server_group import ServerGroup
 
 TABLE = models.server_groups
 INSTANCES = models.instances
@@ -50,6 +54,47 @@ def _with_members(connection: sa.Connection, found: Sequence[sa.Row[Any]]) -> li
     return groups
 
 
+# --- holding a policy ------------------------------------------------------------------------
+def hold(connection: sa.Connection, uuid: str) -> bool:
+    """Nobody else joins the group, or places a member of it, until the transaction ends. False: there is no such group.
+
+    Taken before the rows of nodes and of quotas, so that nobody waits in a circle.
+    """
+    return bool(connection.execute(_HOLD, {"group": uuid}).rowcount)
+
+
+def members_by_host(connection: sa.Connection, uuid: str, without: Sequence[str] = ()) -> dict[str, int]:
+    """host -> how many members of the group are there, ``without`` these."""
+    return {row.host: row.members for row in connection.execute(_BY_HOST, {"group": uuid, "without": list(without)})}
+
+
+def admit(connection: sa.Connection, group: GroupSpec, instance_uuid: str, host: str) -> str:
+    """Hold the group and look whether its policy lets the server onto the host. Returns why not; "": it does.
+
+    Soft policies, and those of groups that were deleted meanwhile, let everybody in.
+    """
+    if group.policy not in (AFFINITY, ANTI_AFFINITY) or not hold(connection, group.uuid):
+        return ""
+    hosts = members_by_host(connection, group.uuid, [instance_uuid])
+    if group.policy == AFFINITY:
+        return "" if host in hosts or not hosts else "the server group is on another host"
+    full = hosts.get(host, 0) >= max(group.max_server_per_host, 1)
+    return "it has as many servers of the group as it may" if full else ""
+
+
+def count_members(connection: sa.Connection, uuid: str) -> int:
+    return connection.scalar(_COUNT_MEMBERS, {"group": uuid}) or 0
+
+
+_HOLD = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("group")).values(held=TABLE.c.held + 1)
+_MEMBERS = sa.and_(INSTANCES.c.server_group == sa.bindparam("group"), INSTANCES.c.deleted == sa.false())
+_COUNT_MEMBERS = sa.select(sa.func.count()).select_from(INSTANCES).where(_MEMBERS)
+_BY_HOST = sa.select(INSTANCES.c.host, sa.func.count().label("members")).where(
+    _MEMBERS, INSTANCES.c.host.is_not(None), INSTANCES.c.uuid.not_in(sa.bindparam("without", expanding=True)),
+).group_by(INSTANCES.c.host)
+
+
+# --- changes ---------------------------------------------------------------------------------
 def create(connection: sa.Connection, group: ServerGroup) -> ServerGroup:
     """Raises QuotaLimit."""
     project, user = quotas.explicit(connection, group.project_id, group.user_id)

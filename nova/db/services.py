@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -11,12 +12,14 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, clock, models, rows
+from nova.db import aggregates, clock, models, network_hosts, rows, server_migrations
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.compute import Load, Service
+from nova.objects.scheduling import ServiceFlags
+from nova.objects.service import Service, WorkerStats
 
 TABLE = models.services
 COMPUTE = "nova-compute"
+_NEXT = TABLE.c.generation + 1
 # Known to operators of this deployment only: os-services never lists them.
 HIDDEN = frozenset({"nova-api"})
 
@@ -26,8 +29,7 @@ def shown(row: sa.Row[Any], zones: dict[str, str], now: datetime.datetime) -> Se
     """The service as os-services shows it: liveness at ``now``, its zone, its last sign of life."""
     service = rows.to_object(Service, row)
     service.last_seen_up = row.last_seen
-    alive = row.last_seen is not None and (now - row.last_seen).total_seconds() <= CONF.service_down_time
-    service.up = alive and not service.forced_down
+    service.up = _alive(row, now) and not service.forced_down
     if row.last_seen is not None:
         service.updated_at = max(row.last_seen, row.updated_at or row.last_seen)
     service.availability_zone = zones.get(service.host, CONF.default_availability_zone) if service.binary == COMPUTE \
@@ -35,9 +37,26 @@ def shown(row: sa.Row[Any], zones: dict[str, str], now: datetime.datetime) -> Se
     return service
 
 
-def effective(service: Service, up: bool) -> tuple[bool, bool]:
-    """(up, disabled) as schedulers are told; ``up`` is the row's."""
-    return up and not service.forced_down, service.disabled
+def _alive(row: sa.Row[Any], now: datetime.datetime) -> bool:
+    """Did it give a sign of life within service_down_time? While that is in doubt, what was known before holds.
+
+    A time in the future was written before the clock was set back: that is no sign, either.
+    """
+    if clock.doubted():
+        return bool(row.up)
+    return row.last_seen is not None and abs((now - row.last_seen).total_seconds()) <= CONF.service_down_time
+
+
+def alive() -> sa.ColumnElement[bool]:
+    """The same as a condition: services that gave a sign of life, forced down or not."""
+    if clock.doubted():
+        return TABLE.c.up == sa.true()
+    return TABLE.c.last_seen.between(clock.after(-CONF.service_down_time), clock.after(CONF.service_down_time))
+
+
+def effective(service: Service, up: bool) -> ServiceFlags:
+    """What schedulers are told of it; ``up`` is the row's."""
+    return ServiceFlags(up=up and not service.forced_down, disabled=service.disabled, generation=service.generation)
 
 
 def _fill(connection: sa.Connection, found: Iterable[sa.Row[Any]]) -> list[Service]:
@@ -86,9 +105,24 @@ def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
 
     ``lock``: it stays as it is until the transaction ends.
     """
-    statement = sa.select(TABLE).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
+    # It is decided by the time that the database has now, in case that its clock has just jumped.
+    statement = sa.select(TABLE, clock.column(connection)).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
+    asked = time.monotonic()
     row = connection.execute(statement.with_for_update() if lock else statement).first()
-    return row is not None and shown(row, {}, clock.now()).up
+    if row is None:
+        return False
+    clock.hear(row.time_there, asked)
+    return not row.forced_down and _alive(row, clock.now())
+
+
+def awake(connection: sa.Connection, host: str) -> str | None:
+    """The host if its compute service is alive, "" for any one that is; None: nobody is there."""
+    if host:
+        return host if host_up(connection, host) else None
+    row = connection.execute(sa.select(TABLE).where(
+        TABLE.c.binary == COMPUTE, TABLE.c.forced_down == sa.false(), TABLE.c.last_seen.is_not(None))
+        .order_by(TABLE.c.last_seen.desc()).limit(1)).first()
+    return str(row.host) if row is not None and shown(row, {}, clock.now()).up else None
 
 
 def still_down(connection: sa.Connection, host: str) -> None:
@@ -112,42 +146,68 @@ def compute_exists(connection: sa.Connection, host: str) -> bool:
         TABLE.c.host == host, TABLE.c.binary == COMPUTE)) is not None
 
 
-def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, tuple[bool, bool]]:
-    """(up, disabled) as schedulers are told, for the hosts among these that have a compute."""
+def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, ServiceFlags]:
+    """What schedulers are told of the hosts among these that have a compute."""
     if not hosts:
         return {}
     found = connection.execute(sa.select(TABLE).where(TABLE.c.host.in_(hosts), TABLE.c.binary == COMPUTE))
-    return {row.host: (row.up and not row.forced_down, row.disabled) for row in found}
+    return {row.host: ServiceFlags(up=row.up and not row.forced_down, disabled=row.disabled, generation=row.generation)
+            for row in found}
 
 
 # --- liveness --------------------------------------------------------------------------------
-def register(connection: sa.Connection, host: str, binary: str, topic: str, version: int) -> Service:
-    """A service started: make or renew its row, alive from now on."""
+def register(connection: sa.Connection, host: str, binary: str, topic: str, version: int,
+             identity: str | None = None) -> Service:
+    """A service started: make or renew its row, alive from now on.
+
+    Raises HostIdentityMismatch when the row is of another machine than that of ``identity``.
+    """
     now = clock.now()
     this = sa.and_(TABLE.c.host == host, TABLE.c.binary == binary)
-    renewed = connection.execute(sa.update(TABLE).where(this).values(
-        topic=topic, version=version, up=True, last_seen=now, updated_at=now))
-    if renewed.rowcount == 0:
-        disabled = binary == COMPUTE and not CONF.enable_new_services
-        try:
+    values: dict[str, Any] = {"topic": topic, "version": version, "up": True, "last_seen": now}
+    if identity:
+        _identify(connection, host, binary, identity)
+        values["identity"] = identity
+    try:
+        if connection.execute(sa.update(TABLE).where(this).values(
+                **values, updated_at=now, generation=_NEXT)).rowcount == 0:
+            disabled = binary == COMPUTE and not CONF.enable_new_services
             connection.execute(sa.insert(TABLE).values(
-                uuid=new_uuid(), host=host, binary=binary, topic=topic, version=version, up=True, last_seen=now,
-                disabled=disabled, forced_down=False, created_at=now,
+                **values, uuid=new_uuid(), host=host, binary=binary, disabled=disabled, forced_down=False,
+                # Above that of a service of this name which was deleted.
+                created_at=now, generation=int(now.timestamp()),
                 disabled_reason="New computes are disabled (enable_new_services)." if disabled else None))
-        except db_exception.DBDuplicateEntry as error:  # it started twice at the same moment
-            raise db_exception.RetryRequest(error) from error
+    except db_exception.DBDuplicateEntry as error:  # it, or its like, started twice at the same moment
+        raise db_exception.RetryRequest(error) from error
     return _fill(connection, connection.execute(sa.select(TABLE).where(this)).all())[0]
 
 
-def beat(connection: sa.Connection, host: str, binary: str, load: Sequence[Load] | None = None) -> Service | None:
-    """A sign of life; answers the service if it was down until now. Raises HostBinaryNotFound."""
+def _identify(connection: sa.Connection, host: str, binary: str, identity: str) -> None:
+    """The row of the host is of this machine, or of none yet; and no other row is. Raises HostIdentityMismatch."""
+    for row in connection.execute(sa.select(TABLE.c.host, TABLE.c.binary, TABLE.c.identity).where(sa.or_(
+            TABLE.c.identity == identity, sa.and_(TABLE.c.host == host, TABLE.c.binary == binary))).with_for_update()):
+        if (row.host, row.binary) != (host, binary):
+            raise exception.HostIdentityMismatch(host=host, reason=(
+                f"its machine is registered as {row.binary} of host {row.host}. If it was renamed, move its servers "
+                "away and delete that service first; if it is a copy, give it an identity of its own (now "
+                f"{identity})."))
+        if row.identity not in (None, identity):
+            raise exception.HostIdentityMismatch(host=host, reason=(
+                f"another machine is registered by this name, with identity {row.identity}; this one is {identity}. "
+                "If the machine was installed anew, give it back its old identity, or delete the service first."))
+
+
+def beat(connection: sa.Connection, host: str, binary: str,
+         load: Sequence[WorkerStats] | None = None) -> Service | None:
+    """A sign of life; returns the service if it was down until now. Raises HostBinaryNotFound."""
     this = sa.and_(TABLE.c.host == host, TABLE.c.binary == binary)
     now = clock.now()
     noted = connection.execute(sa.update(TABLE).where(this, TABLE.c.up == sa.true()).values(
         last_seen=now, load=load))
     if noted.rowcount:
         return None
-    noted = connection.execute(sa.update(TABLE).where(this).values(last_seen=now, up=True, load=load))
+    noted = connection.execute(sa.update(TABLE).where(this).values(
+        last_seen=now, up=True, load=load, generation=_NEXT))
     if noted.rowcount == 0:
         raise exception.HostBinaryNotFound(binary=binary, host=host)
     return rows.to_object(Service, connection.execute(sa.select(TABLE).where(this)).one())
@@ -165,10 +225,11 @@ def beat_all(connection: sa.Connection, hosts: Collection[str], binary: str) -> 
     if noted.rowcount == len(set(hosts)):
         return [], []
     found = connection.execute(sa.select(TABLE).where(these).with_for_update()).all()
-    returned = [row for row in found if not row.up]
-    if returned:
-        connection.execute(sa.update(TABLE).where(TABLE.c.id.in_([row.id for row in returned]))
-                           .values(last_seen=now, up=True))
+    ids = [row.id for row in found if not row.up]
+    returned: Sequence[sa.Row[Any]] = []
+    if ids:
+        connection.execute(sa.update(TABLE).where(TABLE.c.id.in_(ids)).values(last_seen=now, up=True, generation=_NEXT))
+        returned = connection.execute(sa.select(TABLE).where(TABLE.c.id.in_(ids))).all()
     unknown = set(hosts) - {row.host for row in found}
     return [rows.to_object(Service, row) for row in returned], sorted(unknown)
 
@@ -180,24 +241,31 @@ def last_heard(connection: sa.Connection) -> datetime.datetime | None:
     return found
 
 
-def mark_down(connection: sa.Connection, before: datetime.datetime) -> list[str]:
-    """Services not heard of since ``before`` are down from now on; answers the hosts of new ones."""
-    silent = sa.and_(TABLE.c.last_seen < before, TABLE.c.up == sa.true())
-    found = connection.execute(sa.select(TABLE.c.id, TABLE.c.host).where(silent).with_for_update()).all()
+def mark_down(connection: sa.Connection) -> list[str]:
+    """Services that gave no sign of life are down from now on; returns the hosts of new ones."""
+    if clock.doubted():
+        return []
+    silent = sa.or_(TABLE.c.last_seen < clock.after(-CONF.service_down_time),
+                    TABLE.c.last_seen > clock.after(CONF.service_down_time))
+    found = connection.execute(sa.select(TABLE.c.id, TABLE.c.host).where(silent, TABLE.c.up == sa.true())
+                               .with_for_update()).all()
     if found:
-        connection.execute(sa.update(TABLE).where(TABLE.c.id.in_([row.id for row in found])).values(up=False))
+        connection.execute(sa.update(TABLE).where(TABLE.c.id.in_([row.id for row in found])).values(
+            up=False, generation=_NEXT))
     return sorted({row.host for row in found})
 
 
 # --- operators -------------------------------------------------------------------------------
 def update(connection: sa.Connection, service_id: str, disabled: bool | None, reason: str | None,
            forced_down: bool | None) -> tuple[Service, bool]:
-    """Change what operators may (None: as it is); answers the service and whether its row counts as up.
+    """Change what operators may (None: as it is); returns the service and whether its row counts as up.
 
-    Raises ServiceNotFound.
+    Raises ServiceNotFound, HostEvacuated.
     """
     row = _row(connection, service_id, lock=True)
-    values: dict[str, Any] = {"updated_at": utcnow()}
+    if row.forced_down and forced_down is False and server_migrations.evacuated(connection, row.host):
+        raise exception.HostEvacuated(host=row.host)
+    values: dict[str, Any] = {"updated_at": utcnow(), "generation": _NEXT}
     if disabled is not None:
         values.update(disabled=disabled, disabled_reason=reason if disabled else None)
     elif reason is not None:
@@ -215,6 +283,8 @@ def lock(connection: sa.Connection, service_id: str) -> Service:
 
 def delete(connection: sa.Connection, service: Service) -> None:
     connection.execute(sa.delete(TABLE).where(TABLE.c.id == service.id))
+    if service.binary == COMPUTE:
+        network_hosts.forget_host(connection, service.host)
 
 
 def zone_is_available(connection: sa.Connection, zone: str) -> bool:

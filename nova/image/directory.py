@@ -87,7 +87,7 @@ class DirectoryStore(ImageStore):
         return found
 
     def add(self, path: str, image: Image) -> Image:
-        """Take a copy of the file ``path`` as an image, replacing one of the same id; answers what is now known.
+        """Take a copy of the file ``path`` as an image, replacing one of the same id; returns what is now known.
 
         Raises InvalidInput (unusable id or file), DiskFull.
         """

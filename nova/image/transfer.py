@@ -18,7 +18,7 @@ class Incomplete(Exception):
 
 
 def save(chunks: Iterable[bytes], path: str, size: int | None = None, digest: tuple[str, str] | None = None) -> int:
-    """Write a new file ``path``; answers its size. On any error there is no file.
+    """Write a new file ``path``; returns its size. On any error there is no file.
 
     ``digest`` is (algorithm, hex digest); an algorithm that this host lacks is not checked. Raises
     Incomplete, DiskFull.

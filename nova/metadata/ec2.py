@@ -33,7 +33,7 @@ def tree(instance: Instance, version: str, settings: Settings) -> dict[str, Any]
 
 def meta_data(instance: Instance, version: str, settings: Settings) -> dict[str, Any]:
     host = hostname(instance, settings)
-    address = instance.network_info[0].address if instance.network_info else ""
+    address = next((address for vif in instance.network_info for address in vif.addresses(4)), "")
     found: dict[str, Any] = {
         "ami-id": _image_id("ami", instance.image_ref),
         "ami-launch-index": str(instance.launch_index),

@@ -13,7 +13,7 @@ from typing import Any
 from nova.metadata import ec2
 from nova.metadata.settings import Settings
 from nova.objects.instance import BlockDevice, Instance
-from nova.objects.network import VIF
+from nova.objects.network import VIF, FixedIp
 
 FOLSOM = "2012-08-10"
 GRIZZLY = "2013-04-04"
@@ -107,30 +107,36 @@ def _disk(disk: BlockDevice) -> dict[str, Any]:
             "serial": disk.volume_id or "", "path": disk.device_name or "", "tags": [disk.tag]}
 
 
-def network_data(vifs: Sequence[VIF], dhcp: bool = True) -> dict[str, Any]:
-    """network_data.json; {} without interfaces. ``dhcp``: the networks have a DHCP server."""
+def network_data(vifs: Sequence[VIF]) -> dict[str, Any]:
+    """network_data.json; {} without interfaces. Of each version the first address of an interface is described."""
     if not vifs:
         return {}
     servers = list(dict.fromkeys(address for vif in vifs for address in vif.dns))
+    described = [(vif, fixed) for vif in vifs for fixed in (vif.first(4), vif.first(6)) if fixed]
     return {
-        "links": [{"id": vif.devname, "vif_id": vif.id, "type": "bridge" if vif.bridge else "phy",
-                   "mtu": None if dhcp else vif.mtu, "ethernet_mac_address": vif.mac} for vif in vifs],
-        "networks": [_network(number, vif, dhcp) for number, vif in enumerate(vifs)],
+        "links": [_link(vif) for vif in vifs],
+        "networks": [_network(number, vif, fixed) for number, (vif, fixed) in enumerate(described)],
         "services": [{"type": "dns", "address": address} for address in servers],
     }
 
 
-def _network(number: int, vif: VIF, dhcp: bool) -> dict[str, Any]:
-    kind = f"ipv{ipaddress.ip_address(vif.address).version}"
-    network: dict[str, Any] = {"id": f"network{number}", "type": f"{kind}_dhcp" if dhcp else kind,
+def _link(vif: VIF) -> dict[str, Any]:
+    told = any(fixed.mode for fixed in vif.fixed_ips)
+    return {"id": vif.devname, "vif_id": vif.id, "type": "bridge" if vif.bridge else "phy",
+            "mtu": None if told else vif.mtu, "ethernet_mac_address": vif.mac}
+
+
+def _network(number: int, vif: VIF, fixed: FixedIp) -> dict[str, Any]:
+    kind = f"ipv{fixed.version}"
+    network: dict[str, Any] = {"id": f"network{number}", "type": f"{kind}_{fixed.mode}" if fixed.mode else kind,
                                "link": vif.devname, "network_id": vif.network_id}
-    if dhcp:
+    if fixed.mode:
         return network
-    any_network = "0.0.0.0" if kind == "ipv4" else "::"
-    routes = [{"network": any_network, "netmask": any_network, "gateway": vif.gateway}] if vif.gateway else []
-    return {**network, "ip_address": vif.address,
-            "netmask": str(ipaddress.ip_interface(f"{vif.address}/{vif.prefix}").netmask), "routes": routes,
-            "services": [{"type": "dns", "address": address} for address in vif.dns]}
+    any_network = "0.0.0.0" if fixed.version == 4 else "::"
+    routes = [{"network": any_network, "netmask": any_network, "gateway": fixed.gateway}] if fixed.gateway else []
+    return {**network, "ip_address": fixed.address,
+            "netmask": str(ipaddress.ip_interface(f"{fixed.address}/{fixed.prefix}").netmask), "routes": routes,
+            "services": [{"type": "dns", "address": address} for address in fixed.dns]}
 
 
 def vendor_data(settings: Settings) -> Any:

@@ -9,7 +9,8 @@ import abc
 from collections.abc import Sequence
 
 from nova.objects.instance import Instance
-from nova.objects.network import VIF, FilterRule, Reservation
+from nova.objects.network import VIF, Peers, RuleSet
+from nova.rpcapi.network_hosts import NetworkHosts
 
 
 class HostNetwork(abc.ABC):
@@ -18,24 +19,53 @@ class HostNetwork(abc.ABC):
     # Whether start() wants to see the guests (there may be many).
     needs_guests = True
 
-    @abc.abstractmethod
-    def start(self, instances: Sequence[Instance]) -> None:
-        """The service started: put the networks of these guests (all that belong here) right again."""
+    def connect(self, host: str, desk: NetworkHosts) -> None:
+        """Before anything else: the name of this host, and whom it asks about other hosts."""
 
     @abc.abstractmethod
-    def plug(self, instance: Instance, rules: Sequence[FilterRule]) -> None:
+    def start(self, instances: Sequence[Instance]) -> None:
+        """The service started: put the networks of these guests (all that belong here) right again.
+
+        Guests that are not among them keep what they have until unplug_guest.
+        """
+
+    @abc.abstractmethod
+    def plug(self, instance: Instance, rules: RuleSet) -> None:
         """Make the networks, DHCP reservations and filters of all VIFs of a guest ready.
 
         After this the hypervisor may attach tap devices named ``vif.devname`` to ``vif.bridge``.
         """
 
     @abc.abstractmethod
+    def plug_vif(self, instance: Instance, vif: VIF, rules: RuleSet) -> None:
+        """The same for one VIF more."""
+
+    @abc.abstractmethod
     def unplug(self, instance: Instance) -> None:
         """Remove what plug made for this guest; a network without guests on this host goes too."""
 
     @abc.abstractmethod
-    def refresh_rules(self, instance: Instance, rules: Sequence[FilterRule]) -> None:
-        """Replace the ingress rules of a guest, atomically."""
+    def unplug_vif(self, instance: Instance, vif: VIF) -> None:
+        """Remove what was made for this VIF; the guest's others stay."""
+
+    @abc.abstractmethod
+    def unplug_guest(self, uuid: str) -> None:
+        """Remove all that was ever made here for a guest of which only the uuid is known."""
+
+    @abc.abstractmethod
+    def guests(self) -> set[str]:
+        """The guests that anything was made for."""
+
+    @abc.abstractmethod
+    def refresh_rules(self, uuid: str, rules: RuleSet) -> None:
+        """Replace the ingress rules of a guest, atomically, unless it has or was told newer ones."""
+
+
+    def refresh_peers(self, peers: Peers) -> None:
+        """Other hosts have a network than before, unless newer ones are known."""
+
+    def stop(self) -> None:
+        """The service ends. Networks and guests go on."""
 
 
 class NoNetwork(HostNetwork):
@@ -45,13 +75,17 @@ class NoNetwork(HostNetwork):
 
     def start(self, instances: Sequence[Instance]) -> None: ...
 
-    def plug(self, instance: Instance, rules: Sequence[FilterRule]) -> None: ...
+    def plug(self, instance: Instance, rules: RuleSet) -> None: ...
+
+    def plug_vif(self, instance: Instance, vif: VIF, rules: RuleSet) -> None: ...
 
     def unplug(self, instance: Instance) -> None: ...
 
-    def refresh_rules(self, instance: Instance, rules: Sequence[FilterRule]) -> None: ...
+    def unplug_vif(self, instance: Instance, vif: VIF) -> None: ...
 
+    def unplug_guest(self, uuid: str) -> None: ...
 
-def reservation(vif: VIF, hostname: str) -> Reservation:
-    """What the DHCP server of the VIF's network hands out for it."""
-    return Reservation(mac=vif.mac, address=vif.address, hostname=hostname)
+    def guests(self) -> set[str]:
+        return set()
+
+    def refresh_rules(self, uuid: str, rules: RuleSet) -> None: ...

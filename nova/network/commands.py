@@ -40,6 +40,12 @@ def ip(lines: Sequence[str], namespace: str | None = None) -> None:
     run(["ip", *inside, "-batch", "-"], "\n".join(lines) + "\n")
 
 
+def bridge(lines: Sequence[str]) -> None:
+    """Run commands of iproute2's bridge tool, as :func:`ip` does."""
+    if lines:
+        run(["bridge", "-batch", "-"], "\n".join(lines) + "\n")
+
+
 def nft(lines: Sequence[str]) -> None:
     """Apply nftables commands as one transaction: all or none."""
     if lines:

@@ -1,4 +1,4 @@
-"""The DHCP and DNS server of one network: a dnsmasq in the network's namespace.
+"""The DHCP and DNS server of one network, and its router advertisements: a dnsmasq in the network's namespace.
 
 It outlives nova-compute. Its files live below /run, as long as the namespaces do. New reservations
 are files that it notices by itself; removed ones need a SIGHUP.
@@ -13,18 +13,16 @@ import os
 import re
 import shutil
 import signal
-import socket
-import struct
 import tempfile
 import time
 from collections.abc import Sequence
 
 from nova import exception
 from nova.conf import CONF
-from nova.network import commands, netns
+from nova.network import commands, dhcp_release, netns
 from nova.network.filters import METADATA
 from nova.network.records import Guest, HostNet
-from nova.objects.network import Reservation
+from nova.objects.network import DHCPV6, VIF
 
 LOG = logging.getLogger(__name__)
 
@@ -41,6 +39,7 @@ class DhcpServer:
         self.hosts = os.path.join(self.folder, "hosts")
         self._conf = os.path.join(self.folder, "dnsmasq.conf")
         self._pid = os.path.join(self.folder, "dnsmasq.pid")
+        self._leases = os.path.join(self.folder, "leases")
 
     def ensure(self) -> None:
         """Running, with the configuration of now."""
@@ -92,8 +91,7 @@ class DhcpServer:
     # --- reservations ---------------------------------------------------------------------------
     def reserve(self, guest: Guest) -> None:
         """Hand out the addresses of a guest from now on."""
-        lines = [host_line(Reservation(mac=vif.mac, address=vif.address, hostname=guest.hostname))
-                 for vif in guest.vifs]
+        lines = [host_line(vif, guest.hostname) for vif in guest.vifs]
         path = os.path.join(self.hosts, guest.uuid)
         text = "".join(lines)
         if _read(path) != text:
@@ -105,27 +103,42 @@ class DhcpServer:
             for name in set(os.listdir(self.hosts)) - set(uuids):
                 os.unlink(os.path.join(self.hosts, name))
 
-    def release(self, guest: Guest) -> None:
-        """Forget the addresses of a guest, so that the next owner can have them at once."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.hosts, guest.uuid))
+    def release(self, guest: Guest, vifs: Sequence[VIF]) -> None:
+        """Forget the addresses of these interfaces, so that the next owner can have them at once.
+
+        ``guest`` has those that stay.
+        """
+        if guest.vifs:
+            self.reserve(guest)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.hosts, guest.uuid))
         pid = self.pid()
         if pid is None:
             return
         os.kill(pid, signal.SIGHUP)
         try:
-            netns.call(self.net.namespace, lambda: _release(self.net.gateway, guest))
+            netns.call(self.net.namespace, lambda: self._release(vifs))
         except OSError as error:
             LOG.warning("Leases of %s on network %s could not be released: %s", guest.uuid, self.net.id, error)
+
+    def _release(self, vifs: Sequence[VIF]) -> None:
+        """In the server's namespace: say that the guest needs these no more."""
+        dhcp_release.send(self.net.gateway, [(vif.mac, address) for vif in vifs for address in vif.addresses(4)])
+        if self.net.ipv6_mode == DHCPV6:
+            text = _read(self._leases) or ""
+            server, leases = dhcp_release.leases_v6(text, [each for vif in vifs for each in vif.addresses(6)])
+            if server is not None:
+                dhcp_release.send_v6(server, leases)
 
     def configuration(self) -> str:
         net = self.net
         network = ipaddress.IPv4Network(net.cidr)
-        dns = ",".join(net.dns) or net.gateway
+        dns = ",".join(of_version(net.dns, 4)) or net.gateway
         domain = CONF.network.dhcp_domain
         lines = [
             f"pid-file={self._pid}",
-            f"dhcp-leasefile={os.path.join(self.folder, 'leases')}",
+            f"dhcp-leasefile={self._leases}",
             "interface=gw", "except-interface=lo", "bind-interfaces",
             "no-hosts", "no-resolv", "no-ping", "dhcp-authoritative", "strict-order", "domain-needed", "bogus-priv",
             f"dhcp-range={network.network_address},static,{network.netmask},{CONF.network.dhcp_lease_time}s",
@@ -138,24 +151,43 @@ class DhcpServer:
             f"dhcp-option=option:classless-static-route,{METADATA}/32,{net.gateway},0.0.0.0/0,{net.gateway}",
             f"dhcp-option=249,{METADATA}/32,{net.gateway},0.0.0.0/0,{net.gateway}",
             *(f"server={address}" for address in upstream(net.dns)),
+            *(self._configuration_v6() if net.cidr_v6 else []),
         ]
         if domain:
             lines += [f"domain={domain}", f"local=/{domain}/"]
         return "\n".join(lines) + "\n"
 
+    def _configuration_v6(self) -> list[str]:
+        net = self.net
+        network = ipaddress.IPv6Network(net.cidr_v6 or "")
+        kind = "static" if net.ipv6_mode == DHCPV6 else "ra-only"
+        dns = ",".join(f"[{address}]" for address in of_version(net.dns, 6) or [net.gateway_v6 or ""])
+        return [
+            "enable-ra",
+            f"dhcp-range={network.network_address},{kind},{network.prefixlen},{CONF.network.dhcp_lease_time}s",
+            # Nobody's default router: IPv6 ends in the namespace.
+            f"ra-param=gw,mtu:{net.mtu},0,0",
+            f"dhcp-option=option6:dns-server,{dns}",
+        ]
 
-def host_line(reservation: Reservation) -> str:
+
+def host_line(vif: VIF, hostname: str) -> str:
     """One line of dnsmasq's dhcp-host. Names that are no DNS labels are left out: users choose them."""
-    label = reservation.hostname.split(".")[0]
-    address = str(ipaddress.IPv4Address(reservation.address))
+    label = hostname.split(".")[0]
+    addresses = "".join(f",{ipaddress.IPv4Address(address)}" for address in vif.addresses(4)[:1])
+    addresses += "".join(f",[{fixed.address}]" for fixed in vif.fixed_ips if fixed.mode == DHCPV6)
     name = f",{label}" if _LABEL.fullmatch(label) else ""
-    return f"{reservation.mac.lower()},{address}{name}\n"
+    return f"{vif.mac.lower()}{addresses}{name}\n"
+
+
+def of_version(addresses: Sequence[str], version: int) -> list[str]:
+    return [address for address in addresses if ipaddress.ip_address(address).version == version]
 
 
 def upstream(dns: Sequence[str], resolv_conf: str = "/etc/resolv.conf") -> list[str]:
     """The servers that questions are passed on to: the network's own, or the host's (loopback cannot be reached)."""
-    if dns:
-        return list(dns)
+    if of_version(dns, 4):
+        return of_version(dns, 4)
     found = []
     for line in (_read(resolv_conf) or "").splitlines():
         words = line.split()
@@ -165,24 +197,6 @@ def upstream(dns: Sequence[str], resolv_conf: str = "/etc/resolv.conf") -> list[
                 if address.version == 4 and not address.is_loopback:
                     found.append(str(address))
     return found
-
-
-def release_packet(server: str, mac: str, address: str) -> bytes:
-    """A client's DHCPRELEASE (RFC 2131)."""
-    hardware = bytes.fromhex(mac.replace(":", ""))
-    packet = struct.pack("!BBBBIHH4s4s4s4s16s64s128s", 1, 1, len(hardware), 0, 0x4E6F7661, 0, 0,
-                         socket.inet_aton(address), bytes(4), bytes(4), bytes(4), hardware, b"", b"")
-    packet += b"\x63\x82\x53\x63" + b"\x35\x01\x07" + b"\x36\x04" + socket.inet_aton(server) + b"\xff"
-    return packet.ljust(300, b"\0")
-
-
-def _release(server: str, guest: Guest) -> None:
-    """In the server's namespace: say that the guest needs its addresses no more."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        # The server must see it come from the network's own interface.
-        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"gw\0")
-        for vif in guest.vifs:
-            sender.sendto(release_packet(server, vif.mac, vif.address), (server, 67))
 
 
 def _read(path: str) -> str | None:

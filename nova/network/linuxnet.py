@@ -1,7 +1,7 @@
 """Networks of this host by Linux bridges, namespaces, dnsmasq and nftables. Needs root.
 
-The pieces: ``plumbing`` (devices), ``dhcp`` (dnsmasq), ``filters`` (packet filters), ``records``
-(what is plugged, for the next start). A VIF on a network that is up costs one process.
+The pieces: ``plumbing`` (devices), ``tunnels`` (to other hosts), ``dhcp`` (dnsmasq), ``filters`` and ``guest_filters``
+(packet filters), ``records`` (what is plugged, for the next start). A VIF on a network that is up costs one process.
 """
 
 from __future__ import annotations
@@ -12,19 +12,25 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from nova import exception
+from nova import context, exception
 from nova.conf import CONF
-from nova.network import commands, filters, plumbing, records
+from nova.network import commands, filters, guest_filters, plumbing, records
+from nova.network.asking import Asker
 from nova.network.base import HostNetwork
 from nova.network.dhcp import DhcpServer
 from nova.network.records import Guest, HostNet
+from nova.network.tunnels import Tunnels
 from nova.objects.instance import Instance
-from nova.objects.network import VIF, FilterRule
+from nova.objects.network import VIF, Peers, RuleSet
+from nova.rpcapi.network_hosts import NetworkHosts
 
 LOG = logging.getLogger(__name__)
 
 # Seconds between two looks whether the DHCP servers live.
 WATCH_INTERVAL = 5
+_GUEST_LOCKS = 64
+# Guests whose rules are asked for at once.
+_PAGE = 500
 
 
 class LinuxNetwork(HostNetwork):
@@ -32,26 +38,35 @@ class LinuxNetwork(HostNetwork):
         self._tag = records.tag(CONF.state_path)
         self._table = f"nova_{self._tag}"
         self._records = records.Records(CONF.state_path)
+        self._rules = records.RuleBook()
+        self._tunnels = Tunnels(self._records, self._network_lock)
+        # Taken in this order: of the guest (several share one), of its networks by id, of the host.
+        self._guest_locks = [threading.RLock() for _number in range(_GUEST_LOCKS)]
         self._locks: dict[str, threading.RLock] = collections.defaultdict(threading.RLock)
         self._lock = threading.Lock()  # of _locks and _up
         self._host_lock = threading.RLock()  # what networks share: link numbers and the root namespace's table
         self._up: dict[str, HostNet] = {}
+        self._host: str | None = None
+        self._desk: NetworkHosts | None = None
+        self._rules_asker = Asker("the rules of guests", self._ask_rules)
         self._watcher: threading.Thread | None = None
         self._stop = threading.Event()
 
     # --- the interface --------------------------------------------------------------------------
+    def connect(self, host: str, desk: NetworkHosts) -> None:
+        self._host, self._desk = host, desk
+        self._tunnels.connect(host, desk)
+
     def start(self, instances: Sequence[Instance]) -> None:
-        wanted = {instance.uuid for instance in instances}
-        known = self._known_rules()
-        for network_id in self._records.networks():
-            with self._network_lock(network_id):
-                for uuid in self._records.guest_ids(network_id):
-                    if uuid not in wanted:
-                        self._try("forget", uuid, self._unplug_network, network_id, uuid, [])
-        for instance in instances:
-            if instance.network_info and instance.uuid not in known:
-                LOG.warning("The rules of %s are not known here: closed until they are refreshed", instance.uuid)
-            self._try("restore", instance.uuid, self.plug, instance, known.get(instance.uuid, []))
+        known = self._records_of_guests()
+        wanted = {instance.uuid: instance for instance in instances}
+        for uuid in known.keys() - wanted.keys():
+            # Whether it may stay is for others to say: until then it keeps its network.
+            self._try("restore", uuid, self._restore, uuid, known[uuid])
+        for uuid, instance in wanted.items():
+            if instance.network_info and uuid not in known:
+                LOG.warning("The rules of %s are not known here: closed until they are told", uuid)
+            self._try("restore", uuid, self.plug, instance, _newest(known.get(uuid, ())))
         for network_id in self._records.networks():
             with self._network_lock(network_id):
                 uuids, net = self._records.guest_ids(network_id), self._records.network(network_id)
@@ -60,67 +75,124 @@ class LinuxNetwork(HostNetwork):
                 elif not uuids:
                     self._try("remove network", network_id, self._remove_network, network_id, None)
         self._watch()
+        self._tunnels.start()
+        if self._desk is not None:
+            self._rules_asker.start()
 
     def stop(self) -> None:
-        """Stop watching the DHCP servers. Networks and servers go on."""
         self._stop.set()
+        self._tunnels.stop()
+        self._rules_asker.stop()
 
-    def plug(self, instance: Instance, rules: Sequence[FilterRule]) -> None:
-        by_network = _by_network(instance)
-        lines: list[str] = []
-        with contextlib.ExitStack() as stack:
-            # In one order everywhere, so that two guests never wait for each other.
-            for network_id in sorted(by_network):
-                stack.enter_context(self._network_lock(network_id))
-            for network_id, vifs in sorted(by_network.items()):
-                lines += self._plug_network(network_id, instance, vifs, rules)
-            if lines:
-                commands.nft([*filters.base(self._table), *lines])
+    def guests(self) -> set[str]:
+        return {uuid for network_id in self._records.networks() for uuid in self._records.guest_ids(network_id)}
+
+    def plug(self, instance: Instance, rules: RuleSet) -> None:
+        moved = None not in (self._host, instance.host) and self._host != instance.host
+        self._plug(instance.uuid, instance.hostname, instance.network_info, rules, alone=True, moved=moved)
         LOG.info("Interfaces of %s are ready on this host: %s", instance.uuid,
-                 ", ".join(f"{vif.address} on {vif.bridge}" for vif in instance.network_info) or "none")
+                 ", ".join(map(_named, instance.network_info)) or "none")
+
+    def plug_vif(self, instance: Instance, vif: VIF, rules: RuleSet) -> None:
+        self._plug(instance.uuid, instance.hostname, [vif], rules, alone=False)
+        LOG.info("Interface %s of %s is ready on this host: %s", vif.id, instance.uuid, _named(vif))
 
     def unplug(self, instance: Instance) -> None:
-        by_network = _by_network(instance, check=False)
-        for network_id in sorted({*self._records.networks_of(instance.uuid), *by_network}):
-            with self._network_lock(network_id):
-                self._unplug_network(network_id, instance.uuid, by_network.get(network_id, []))
+        self._unplug(instance.uuid, _by_network(instance.uuid, instance.network_info, check=False))
 
-    def refresh_rules(self, instance: Instance, rules: Sequence[FilterRule]) -> None:
+    def unplug_vif(self, instance: Instance, vif: VIF) -> None:
+        with self._guest_lock(instance.uuid), self._network_lock(vif.network_id):
+            self._unplug_network(vif.network_id, instance.uuid, [vif], {vif.id})
+
+    def unplug_guest(self, uuid: str) -> None:
+        self._unplug(uuid, {})
+
+    def refresh_rules(self, uuid: str, rules: RuleSet) -> None:
         lines: list[str] = []
-        with contextlib.ExitStack() as stack:
-            networks = sorted(self._records.networks_of(instance.uuid))
+        with self._guest_lock(uuid), contextlib.ExitStack() as stack:
+            rules = self._rules.newest(uuid, rules)
+            networks = sorted(self._records.networks_of(uuid))
             for network_id in networks:
                 stack.enter_context(self._network_lock(network_id))
             for network_id in networks:
-                net, guest = self._records.network(network_id), self._records.guest(network_id, instance.uuid)
+                net, guest = self._records.network(network_id), self._records.guest(network_id, uuid)
                 if net is None or guest is None:
                     continue
-                guest.rules = list(rules)
+                guest.rules = rules
                 self._records.save_guest(network_id, guest)
-                lines += [line for vif in guest.vifs
-                          for line in filters.guest(self._table, vif, net.gateway, guest.rules)]
+                lines += [line for vif in guest.vifs for line in guest_filters.guest(
+                    self._table, vif, net, rules.rules)]
             if lines:
                 commands.nft([*filters.base(self._table), *lines])
 
+    def _ask_rules(self) -> None:
+        """The conductor's word on the rules of all guests here, where ours is older."""
+        assert self._desk is not None
+        known = {uuid: _newest(guests).version for uuid, guests in self._records_of_guests().items()}
+        uuids = sorted(known)
+        for start in range(0, len(uuids), _PAGE):
+            page = uuids[start:start + _PAGE]
+            told = self._desk.rules(context.admin(), {uuid: known[uuid] for uuid in page})
+            for uuid, rules in told.items():
+                self.refresh_rules(uuid, rules)
+
+    def refresh_peers(self, peers: Peers) -> None:
+        self._tunnels.told(peers)
+
+    # --- guests ---------------------------------------------------------------------------------
+    def _plug(self, uuid: str, hostname: str, vifs: Sequence[VIF], rules: RuleSet, alone: bool,
+              moved: bool = False) -> None:
+        """Make these interfaces ready. ``alone``: the guest has no others (any more); ``moved``: it runs elsewhere."""
+        by_network = _by_network(uuid, vifs)
+        lines: list[str] = []
+        with self._guest_lock(uuid):
+            rules = self._rules.newest(uuid, rules)
+            with contextlib.ExitStack() as stack:
+                # In one order everywhere, so that two guests never wait for each other.
+                for network_id in sorted(by_network):
+                    stack.enter_context(self._network_lock(network_id))
+                for network_id, found in sorted(by_network.items()):
+                    before = self._records.guest(network_id, uuid) or Guest(uuid=uuid)
+                    new = {vif.id for vif in found}
+                    kept = [] if alone else [vif for vif in before.vifs if vif.id not in new]
+                    guest = Guest(uuid=uuid, hostname=hostname, vifs=[*kept, *found], rules=rules)
+                    lines += self._plug_network(records.of_vif(found[0]), guest, before, found, moved)
+                if lines:
+                    commands.nft([*filters.base(self._table), *lines])
+            gone = set(self._records.networks_of(uuid)) - by_network.keys() if alone else set()
+            for network_id in sorted(gone):
+                with self._network_lock(network_id):
+                    self._unplug_network(network_id, uuid, [], None)
+
+    def _restore(self, uuid: str, guests: Sequence[Guest]) -> None:
+        """Plug a guest again as it was."""
+        vifs = [vif for guest in guests for vif in guest.vifs]
+        if vifs:
+            self._plug(uuid, guests[0].hostname, vifs, _newest(guests), alone=True)
+
+    def _unplug(self, uuid: str, by_network: dict[str, list[VIF]]) -> None:
+        with self._guest_lock(uuid):
+            for network_id in sorted({*self._records.networks_of(uuid), *by_network}):
+                with self._network_lock(network_id):
+                    self._unplug_network(network_id, uuid, by_network.get(network_id, []), None)
+
     # --- one network, under its lock ------------------------------------------------------------
-    def _plug_network(self, network_id: str, instance: Instance, vifs: list[VIF],
-                      rules: Sequence[FilterRule]) -> list[str]:
-        """Network and DHCP of some VIFs; answers the packet filters that are still to be made."""
-        net = records.of_vif(vifs[0])
-        guest = Guest(uuid=instance.uuid, hostname=instance.hostname, vifs=vifs, rules=list(rules))
-        before = self._records.guest(network_id, instance.uuid)
+    def _plug_network(self, net: HostNet, guest: Guest, before: Guest, vifs: Sequence[VIF],
+                      moved: bool) -> list[str]:
+        """Network and DHCP of a guest; returns the packet filters of ``vifs`` that are still to be made."""
         net = self._settle(net)
-        self._records.save_guest(network_id, guest)
+        self._records.save_guest(net.id, guest)
         self._bring_up(net)
-        server = DhcpServer(net, self._tag)
-        server.reserve(guest)
-        stale = {vif.devname for vif in before.vifs} - {vif.devname for vif in vifs} if before else set()
-        lines = [line for device in stale for line in filters.gone(self._table, device)]
-        return lines + [line for vif in vifs for line in filters.guest(self._table, vif, net.gateway, rules)]
+        DhcpServer(net, self._tag).reserve(guest)
+        stale = {vif.devname for vif in before.vifs} - {vif.devname for vif in guest.vifs}
+        lines = [line for device in stale for line in guest_filters.gone(self._table, device)]
+        return lines + [line for vif in vifs
+                        for line in guest_filters.guest(self._table, vif, net, guest.rules.rules, moved)]
 
     def _settle(self, net: HostNet) -> HostNet:
         """Record the network, with a link number if it has a way out."""
         recorded = self._records.network(net.id)
+        net.tunnel = plumbing.tunnel_address() if net.vni is not None else None
         with self._host_lock:
             net.link = recorded.link if recorded else None
             if plumbing.uplink() is None:
@@ -141,29 +213,35 @@ class LinuxNetwork(HostNetwork):
         plumbing.ensure(net, self._tag)
         ports = filters.port(self._table, net.bridge_port)
         if net.wire_port:
-            ports += filters.wire(self._table, net.wire_port, net.gateway)
+            ports += filters.wire(self._table, net.wire_port, net)
         with self._host_lock:
             commands.nft([*filters.base(self._table), *ports, *self._host_table(self._networks())])
         server.ensure()
         for guest in self._records.guests(net.id):
             server.reserve(guest)
+        self._tunnels.up(net)
         with self._lock:
             self._up[net.id] = net
 
-    def _unplug_network(self, network_id: str, uuid: str, vifs: Sequence[VIF]) -> None:
-        """``vifs`` are removed as well, whether they are recorded or not."""
+    def _unplug_network(self, network_id: str, uuid: str, vifs: Sequence[VIF], only: set[str] | None) -> None:
+        """Of a guest's interfaces these (by id), or all with None. ``vifs`` go as well, recorded or not."""
         guest = self._records.guest(network_id, uuid) or Guest(uuid=uuid)
-        devices = {vif.devname for vif in [*guest.vifs, *vifs] if records.DEVICE.fullmatch(vif.devname)}
-        if not set(self._records.guest_ids(network_id)) - {uuid}:
+        going = [vif for vif in guest.vifs if only is None or vif.id in only]
+        guest.vifs = [vif for vif in guest.vifs if vif not in going]
+        devices = {vif.devname for vif in [*going, *vifs] if records.DEVICE.fullmatch(vif.devname)}
+        if not guest.vifs and not set(self._records.guest_ids(network_id)) - {uuid}:
             self._remove_network(network_id, uuid, devices)
             return
-        lines = [line for device in devices for line in filters.gone(self._table, device)]
+        lines = [line for device in devices for line in guest_filters.gone(self._table, device)]
         if lines:
             commands.nft([*filters.base(self._table), *lines])
         net = self._records.network(network_id)
         if net is not None:
-            DhcpServer(net, self._tag).release(guest)
-        self._records.forget_guest(network_id, uuid)
+            DhcpServer(net, self._tag).release(guest, going)
+        if guest.vifs:
+            self._records.save_guest(network_id, guest)
+        else:
+            self._records.forget_guest(network_id, uuid)
 
     def _remove_network(self, network_id: str, uuid: str | None, devices: set[str] | None = None) -> None:
         """Unmake a network whose last guest goes, and everything of ours when it was the last network."""
@@ -172,7 +250,7 @@ class LinuxNetwork(HostNetwork):
             others = [other for other in self._networks() if other.id != network_id]
             lines = filters.base(self._table)
             for device in devices or ():
-                lines += filters.gone(self._table, device)
+                lines += guest_filters.gone(self._table, device)
             if net is not None:
                 DhcpServer(net, self._tag).remove()
                 plumbing.remove(net, self._tag)
@@ -183,6 +261,8 @@ class LinuxNetwork(HostNetwork):
             with self._lock:
                 self._up.pop(network_id, None)
             self._records.forget_network(network_id)
+        if net is not None:
+            self._tunnels.gone(net)
 
     # --- helpers ----------------------------------------------------------------------------------
     def _networks(self) -> list[HostNet]:
@@ -194,9 +274,16 @@ class LinuxNetwork(HostNetwork):
         public = sorted({address for device, address in plumbing.addresses() if device == uplink})
         return filters.host(self._table, nets, uplink, public)
 
-    def _known_rules(self) -> dict[str, list[FilterRule]]:
-        return {guest.uuid: guest.rules for network_id in self._records.networks()
-                for guest in self._records.guests(network_id)}
+    def _records_of_guests(self) -> dict[str, list[Guest]]:
+        found: dict[str, list[Guest]] = collections.defaultdict(list)
+        for network_id in self._records.networks():
+            for guest in self._records.guests(network_id):
+                found[guest.uuid].append(guest)
+        return found
+
+    def _guest_lock(self, uuid: str) -> threading.RLock:
+        """A guest's rules are written in the order in which they became the newest."""
+        return self._guest_locks[hash(uuid) % _GUEST_LOCKS]
 
     @contextlib.contextmanager
     def _network_lock(self, network_id: str) -> Iterator[None]:
@@ -229,15 +316,24 @@ class LinuxNetwork(HostNetwork):
                     self._try("restart the DHCP server of", network_id, DhcpServer(net, self._tag).ensure)
 
 
-def _by_network(instance: Instance, check: bool = True) -> dict[str, list[VIF]]:
-    """The VIFs of an instance by network. Raises NetworkSetupError for a VIF that cannot be plugged."""
+def _by_network(uuid: str, vifs: Sequence[VIF], check: bool = True) -> dict[str, list[VIF]]:
+    """A guest's VIFs by network. Raises NetworkSetupError for a VIF that cannot be plugged."""
     found: dict[str, list[VIF]] = collections.defaultdict(list)
-    for vif in instance.network_info:
+    for vif in vifs:
         if check:
             try:
                 records.of_vif(vif)
             except ValueError as error:
-                LOG.error("Interface %s of %s: %s", vif.id, instance.uuid, error)
+                LOG.error("Interface %s of %s: %s", vif.id, uuid, error)
                 raise exception.NetworkSetupError(reason=str(error)) from error
         found[vif.network_id].append(vif)
     return dict(found)
+
+
+def _newest(guests: Sequence[Guest]) -> RuleSet:
+    """What a guest lets in, by its records on several networks."""
+    return max((guest.rules for guest in guests), key=lambda rules: rules.version, default=RuleSet())
+
+
+def _named(vif: VIF) -> str:
+    return f"{' '.join(vif.addresses())} on {vif.bridge}"

@@ -1,6 +1,8 @@
 """One network on this host: bridge, namespace, the links between them and the way out.
 
     guest tap -- bridge -- nvp… == gw [namespace: gateway, DHCP, DNS, metadata, NAT] out == nvu… -- uplink
+                   |
+                 nvx… (VXLAN), nvl… (VLAN) or an interface: the wire to other hosts
 
 The bridge has no address and no route: the root namespace takes no part in the tenants' network.
 """
@@ -46,7 +48,7 @@ def ensure(net: HostNet, tag: str) -> None:
     _check_owner(net, tag)
     commands.ip(_outside_lines(net, tag))
     _quiet([net.bridge, net.bridge_port] + ([net.uplink_port] if net.link is not None else []))
-    if net.wire_port and net.vlan is not None:
+    if net.wire_port and (net.vlan is not None or net.vni is not None):
         _quiet([net.wire_port])
     if net.link is not None:
         outside = uplink() or ""
@@ -55,7 +57,6 @@ def ensure(net: HostNet, tag: str) -> None:
         for device in (net.uplink_port, outside):
             _set(f"net/ipv4/conf/{device}/forwarding", "1")
         _set(f"net/ipv4/conf/{net.uplink_port}/arp_ignore", "1")
-    commands.ip(_inside_lines(net), namespace=net.namespace)
     netns.call(net.namespace, lambda: _inside(net))
     LOG.info("Network %s (%s) is up on bridge %s, namespace %s", net.id, net.label, net.bridge, net.namespace)
 
@@ -65,7 +66,7 @@ def remove(net: HostNet, tag: str) -> None:
     lines = [f"link del dev {device}" for device in (net.bridge_port, net.uplink_port)
              if exists(device) and _owner(device) == _alias(tag)]
     if net.wire_port and exists(net.wire_port):
-        if net.vlan is not None and _owner(net.wire_port) == _alias(tag):
+        if (net.vlan is not None or net.vni is not None) and _owner(net.wire_port) == _alias(tag):
             lines.append(f"link del dev {net.wire_port}")
         elif _owner(net.bridge) == _alias(tag) and _master(net.wire_port) == net.bridge:
             lines.append(f"link set dev {net.wire_port} nomaster")
@@ -89,6 +90,15 @@ def uplink() -> str | None:
             if len(fields) > 7 and fields[1] == "00000000" and fields[7] == "00000000":
                 return fields[0]
     return None
+
+
+def tunnel_address() -> str:
+    """Where the tunnels of this host end. Raises NetworkSetupError for what is no address."""
+    value = str(CONF.network.tunnel_address or CONF.my_ip)
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError as error:
+        raise exception.NetworkSetupError(reason=f"[network]tunnel_address {value} is not an IP address") from error
 
 
 def addresses() -> list[tuple[str, str]]:
@@ -130,8 +140,8 @@ def _outside_lines(net: HostNet, tag: str) -> list[str]:
         lines.append(f"netns add {net.namespace}")
     lines += _wire_lines(net, tag)
     if not exists(net.bridge_port):
-        lines += [f"link add name {net.bridge_port} type veth peer name gw netns {net.namespace}",
-                  *_mine(net.bridge_port, tag)]
+        lines += [f"link add name {net.bridge_port} type veth peer name gw address {net.gateway_mac} "
+                  f"netns {net.namespace}", *_mine(net.bridge_port, tag)]
     lines.append(f"link set dev {net.bridge_port} master {net.bridge} mtu {net.mtu} up")
     if net.link is not None:
         if not exists(net.uplink_port):
@@ -149,6 +159,8 @@ def _wire_lines(net: HostNet, tag: str) -> list[str]:
     port, interface = net.wire_port, net.bridge_interface
     if port is None:
         return []
+    if net.vni is not None:
+        return _tunnel_lines(net, port, tag)
     if not exists(str(interface)):
         raise exception.NetworkSetupError(reason=f"the host has no interface {interface}")
     lines = []
@@ -160,11 +172,31 @@ def _wire_lines(net: HostNet, tag: str) -> list[str]:
     return [*lines, *up, f"link set dev {port} master {net.bridge} up"]
 
 
+def _tunnel_lines(net: HostNet, port: str, tag: str) -> list[str]:
+    """The device that the tunnels to other hosts begin at; made anew when it is another one."""
+    lines = []
+    if exists(port) and (_owner(port) != _alias(tag) or _tunnel_of(port) != (net.vni, net.tunnel)):
+        lines.append(f"link del dev {port}")
+    if lines or not exists(port):
+        lines += [f"link add name {port} type vxlan id {net.vni} local {net.tunnel} "
+                  f"dstport {filters.VXLAN_PORT} ttl 64", *_mine(port, tag)]
+    return [*lines, f"link set dev {port} master {net.bridge} mtu {net.mtu} up"]
+
+
+def _tunnel_of(port: str) -> tuple[int | None, str | None]:
+    """The number and the end of an existing tunnel device."""
+    shown = json.loads(commands.run(["ip", "-json", "-details", "link", "show", "dev", port]) or "[]")
+    data = shown[0].get("linkinfo", {}).get("info_data", {}) if shown else {}
+    return data.get("id"), data.get("local") or data.get("local6")
+
+
 def _inside_lines(net: HostNet) -> list[str]:
     lines = ["link set dev lo up",
              f"link set dev gw mtu {net.mtu} up",
              f"address replace {net.gateway}/{net.prefix} dev gw",
              f"address replace {filters.METADATA}/32 dev gw"]
+    if net.cidr_v6 and net.gateway_v6:
+        lines.append(f"address replace {net.gateway_v6}/{net.cidr_v6.split('/')[1]} dev gw nodad")
     if net.link is not None:
         ours, inside = link_addresses(net.link)
         lines += [f"link set dev out mtu {_uplink_mtu()} up", f"address replace {inside}/31 dev out",
@@ -173,13 +205,18 @@ def _inside_lines(net: HostNet) -> list[str]:
 
 
 def _inside(net: HostNet) -> None:
-    """Run in the namespace: kernel settings and the packet filter."""
-    settings = {"net/ipv6/conf/all/disable_ipv6": "1", "net/ipv6/conf/default/disable_ipv6": "1",
+    """Run in the namespace: kernel settings, addresses and the packet filter."""
+    off = "0" if net.cidr_v6 else "1"
+    settings = {"net/ipv6/conf/all/disable_ipv6": off, "net/ipv6/conf/default/disable_ipv6": "1",
+                "net/ipv6/conf/out/disable_ipv6": "1", "net/ipv6/conf/gw/disable_ipv6": off,
+                # The other hosts have the same addresses.
+                "net/ipv6/conf/gw/accept_dad": "0", "net/ipv6/conf/gw/accept_ra": "0",
                 "net/ipv4/conf/all/send_redirects": "0", "net/ipv4/conf/gw/send_redirects": "0",
                 "net/ipv4/conf/gw/accept_redirects": "0", "net/ipv4/conf/gw/arp_ignore": "1",
                 "net/ipv4/ip_forward": "1" if net.link is not None else "0"}
     for name, value in settings.items():
         _set(name, value)
+    commands.ip(_inside_lines(net))
     _fill_checksums("gw")
     commands.nft(filters.inside())
 
@@ -203,7 +240,8 @@ def _mine(device: str, tag: str) -> list[str]:
 
 
 def _check_owner(net: HostNet, tag: str) -> None:
-    for device in (net.bridge, net.bridge_port, net.uplink_port):
+    made = [net.wire_port] if net.vni is not None and net.wire_port else []
+    for device in (net.bridge, net.bridge_port, net.uplink_port, *made):
         owner = _owner(device)
         if owner and owner.startswith("nova-") and owner != _alias(tag):
             raise exception.NetworkSetupError(reason=f"{device} belongs to another nova-compute of this machine")

@@ -6,6 +6,7 @@ exists on the host under our names is recorded here, also after a crash.
 
 from __future__ import annotations
 
+import collections
 import hashlib
 import ipaddress
 import logging
@@ -13,13 +14,14 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
 
 from nova.objects.base import Object
-from nova.objects.network import VIF, FilterRule
+from nova.objects.network import VIF, Peers, RuleSet, slaac_address
 
 LOG = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ T = TypeVar("T")
 DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 IDENTIFIER = re.compile(r"[A-Za-z0-9-]{1,64}")
+_LINK_LOCAL = ipaddress.IPv6Network("fe80::/64")
 
 
 class HostNet(Object, kw_only=True):
@@ -42,6 +45,12 @@ class HostNet(Object, kw_only=True):
     mtu: int = 1500
     vlan: int | None = None
     bridge_interface: str | None = None
+    vni: int | None = None
+    cidr_v6: str | None = None
+    gateway_v6: str | None = None
+    ipv6_mode: str | None = None
+    # Where this host's tunnels end.
+    tunnel: str | None = None
     link: int | None = None
 
     @property
@@ -65,7 +74,9 @@ class HostNet(Object, kw_only=True):
 
     @property
     def wire_port(self) -> str | None:
-        """The port towards other hosts: a VLAN of the host's interface, or the interface itself."""
+        """The port towards other hosts: a tunnel, a VLAN of the host's interface, or the interface itself."""
+        if self.vni is not None:
+            return f"nvx{self.short}"
         if not self.bridge_interface:
             return None
         return self.bridge_interface if self.vlan is None else f"nvl{self.short}"
@@ -74,6 +85,17 @@ class HostNet(Object, kw_only=True):
     def prefix(self) -> int:
         return ipaddress.ip_network(self.cidr).prefixlen
 
+    @property
+    def gateway_mac(self) -> str:
+        """The MAC address of the gateway, the same on every host. Those of guests begin otherwise."""
+        digest = hashlib.sha256(self.id.encode()).hexdigest()
+        return f"fa:16:3f:{digest[:2]}:{digest[2:4]}:{digest[4:6]}"
+
+    @property
+    def router(self) -> str:
+        """The gateway's link-local address: who sends router advertisements and DHCPv6."""
+        return str(slaac_address(_LINK_LOCAL, self.gateway_mac))
+
 
 class Guest(Object, kw_only=True):
     """The interfaces of one instance on one network, and the rules of the instance."""
@@ -81,7 +103,7 @@ class Guest(Object, kw_only=True):
     uuid: str
     hostname: str = ""
     vifs: list[VIF] = []
-    rules: list[FilterRule] = []
+    rules: RuleSet = msgspec.field(default_factory=RuleSet)
 
 
 def namespace(network_id: str) -> str:
@@ -95,21 +117,51 @@ def of_vif(vif: VIF) -> HostNet:
     Raises ValueError for one that lacks what a host needs, or has values that must not get into
     the configuration of the system's tools.
     """
-    cidr = ipaddress.IPv4Network(vif.cidr or ipaddress.ip_interface(f"{vif.address}/{vif.prefix}").network)
-    ipaddress.IPv4Address(vif.address)
+    fixed, fixed_v6 = vif.first(4), vif.first(6)
+    if fixed is None:
+        raise ValueError(f"the interface {vif.id} has no IPv4 address")
+    for version, kind in ((4, ipaddress.IPv4Address), (6, ipaddress.IPv6Address)):
+        for address in vif.addresses(version):
+            kind(address)
+    cidr = ipaddress.IPv4Network(fixed.cidr or ipaddress.ip_interface(f"{fixed.address}/{fixed.prefix}").network)
     devices = [vif.bridge, vif.devname] + ([vif.bridge_interface] if vif.bridge_interface else [])
     for value, pattern in [(vif.network_id, IDENTIFIER), (vif.mac, MAC), *((name, DEVICE) for name in devices)]:
         if not pattern.fullmatch(value):
             raise ValueError(f"{value!r} is not usable for the interface {vif.id}")
-    return HostNet(id=vif.network_id, label=vif.label, bridge=vif.bridge, cidr=str(cidr),
-                   gateway=str(ipaddress.IPv4Address(vif.gateway or "none")),
-                   dns=[str(ipaddress.ip_address(address)) for address in vif.dns], mtu=vif.mtu, vlan=vif.vlan,
-                   bridge_interface=vif.bridge_interface)
+    net = HostNet(id=vif.network_id, label=vif.label, bridge=vif.bridge, cidr=str(cidr),
+                  gateway=str(ipaddress.IPv4Address(fixed.gateway or "none")),
+                  dns=[str(ipaddress.ip_address(address)) for address in vif.dns], mtu=vif.mtu, vlan=vif.vlan,
+                  bridge_interface=vif.bridge_interface, vni=vif.vni)
+    if fixed_v6 is not None:
+        net.cidr_v6 = str(ipaddress.IPv6Network(fixed_v6.cidr))
+        net.gateway_v6 = str(ipaddress.IPv6Address(fixed_v6.gateway or "none"))
+        net.ipv6_mode = fixed_v6.mode
+    return net
 
 
 def tag(state_path: str) -> str:
     """A short name for everything that belongs to one state path: several may share a machine."""
     return hashlib.sha256(os.path.abspath(state_path).encode()).hexdigest()[:8]
+
+
+class RuleBook:
+    """The newest rules of each guest that this host was told of, also of guests that it does not have (yet)."""
+
+    def __init__(self, size: int = 10_000) -> None:
+        self._size = size
+        self._newest: collections.OrderedDict[str, RuleSet] = collections.OrderedDict()
+        self._mutex = threading.Lock()
+
+    def newest(self, uuid: str, told: RuleSet) -> RuleSet:
+        """What counts for a guest after this was told: an order or a message that comes late changes nothing."""
+        with self._mutex:
+            known = self._newest.get(uuid)
+            if known is None or told.version >= known.version:
+                known = self._newest[uuid] = told
+            self._newest.move_to_end(uuid)
+            while len(self._newest) > self._size:
+                self._newest.popitem(last=False)
+            return known
 
 
 class Records:
@@ -129,6 +181,13 @@ class Records:
 
     def save_network(self, net: HostNet) -> None:
         _write(self._network_file(net.id), net)
+
+    def peers(self, network_id: str) -> Peers | None:
+        """The other hosts of a network, as they were told last."""
+        return _read(self._peers_file(network_id), Peers)
+
+    def save_peers(self, peers: Peers) -> None:
+        _write(self._peers_file(peers.network_id), peers)
 
     def forget_network(self, network_id: str) -> None:
         shutil.rmtree(os.path.join(self.root, network_id), ignore_errors=True)
@@ -162,6 +221,9 @@ class Records:
 
     def _network_file(self, network_id: str) -> str:
         return os.path.join(self.root, network_id, "network.json")
+
+    def _peers_file(self, network_id: str) -> str:
+        return os.path.join(self.root, network_id, "peers.json")
 
     def _guest_file(self, network_id: str, uuid: str) -> str:
         return os.path.join(self.root, network_id, "instances", f"{uuid}.json")

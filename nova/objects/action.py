@@ -27,8 +27,9 @@ class Action(Object, kw_only=True):
     the action (fencing: reports of an older attempt are refused); ``owner`` is the service that
     runs the step and ``lease_until`` when it counts as lost; ``outcome`` is None while it runs,
     then ``success``, ``error`` or ``superseded`` (a delete came in between).
-    ``undoing`` is set while compensations run backwards. ``id`` grows from one action of an instance to
-    the next; it is 0 until the first one is read from the journal.
+    ``undoing`` is set while compensations run backwards. ``queued``: it waits until the operations of the instance
+    that came before have ended; ``waits_for``: the external events that wake it, between commas. ``id`` grows from one
+    action of an instance to the next; it is 0 until the first one is read from the journal.
     """
 
     id: int = 0
@@ -51,6 +52,15 @@ class Action(Object, kw_only=True):
     updated_at: datetime.datetime | None = None
     message: str | None = None
     events: list[Event] = []
+    queued: bool = False
+    waits_for: str | None = None
+
+
+class Accepted(Object, kw_only=True):
+    """An operation that was promised, and what its acceptance has to say (the operation's ``answer_type``)."""
+
+    action: Action
+    answer: dict[str, Any] = {}
 
 
 class Failure(Object, kw_only=True):

@@ -8,11 +8,13 @@ from typing import Any
 
 from nova.conf import CONF
 from nova.objects import states
-from nova.objects.action import Action
 from nova.objects.base import Object
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
-from nova.objects.network import VIF, FilterRule, NetworkRequest, Reservation
+from nova.objects.network import VIF, NetworkRequest
+from nova.objects.numa import GuestTopology
+from nova.objects.pci import GuestDevice
+from nova.objects.volume import ConnectionInfo, VolumeConnection
 
 
 class Fault(Object, kw_only=True):
@@ -23,7 +25,13 @@ class Fault(Object, kw_only=True):
 
 
 class BlockDevice(Object, kw_only=True):
-    """A disk of a server, as asked for. ``source``: image, blank (ephemeral, swap), volume or snapshot."""
+    """A disk of a server. ``source``: image, blank (ephemeral, swap), volume or snapshot; ``destination``: local or
+    volume.
+
+    A volume has a ``device_name`` that lasts, and once the back end gave it to the server an ``attachment_id`` and
+    ``connection_info`` (what the back end says of it). ``connection`` is filled on a host, before its hypervisor
+    driver gets to see the device; it is never stored.
+    """
 
     source: str
     destination: str = "local"
@@ -37,6 +45,11 @@ class BlockDevice(Object, kw_only=True):
     device_type: str | None = None
     delete_on_termination: bool = True
     tag: str | None = None
+    uuid: str | None = None
+    volume_type: str | None = None
+    attachment_id: str | None = None
+    connection_info: ConnectionInfo = {}
+    connection: VolumeConnection | None = None
 
 
 class Key(Object, kw_only=True):
@@ -98,6 +111,9 @@ class Instance(Object, kw_only=True):
     trusted_certs: list[str] | None = None
     scheduler_hints: dict[str, Any] = {}
     server_group: str | None = None
+    # What it has of its host's NUMA cells and PCI devices; None: nothing for itself.
+    numa_topology: GuestTopology | None = None
+    pci_devices: list[GuestDevice] | None = None
     fault: Fault | None = None
     # The action that holds the instance (its operation is in task_state), if any.
     action_uuid: str | None = None
@@ -133,113 +149,7 @@ class Instance(Object, kw_only=True):
     def volume_backed(self) -> bool:
         return any(disk.boot_index == 0 and disk.destination == "volume" for disk in self.block_devices)
 
-
-class InstanceChanges(Object, kw_only=True):
-    """What a step's report may change of an instance; UNSET fields stay as they are.
-
-    A mapping of column name to plain value; kept open because every operation has its own few.
-    """
-
-    values: dict[str, Any] = {}
-
-
-class ServerQuery(Object, kw_only=True):
-    """A page of servers. ``filters`` values: a string, a list of strings (any of), a bool or None.
-
-    Exact filters and regular expressions as the API names them; times are
-    ISO 8601 strings in UTC. ``project_id`` None lists every project.
-    """
-
-    project_id: str | None = None
-    filters: dict[str, Any] = {}
-    deleted: bool | None = False
-    changes_since: datetime.datetime | None = None
-    changes_before: datetime.datetime | None = None
-    # (column, asc or desc) pairs; [] is newest first
-    sort: list[tuple[str, str]] = []
-    limit: int | None = None
-    marker: str | None = None
-    # Rows without the wide JSON columns that a plain list does not show.
-    brief: bool = False
-
-
-class ServerCreate(Object, kw_only=True):
-    """An accepted-looking create request, parsed; the conductor checks what needs the database.
-
-    ``networks`` None means: as the project has it (auto); [] means none.
-    ``forced``: zone:host:node, skips the filters; ``host`` and ``hypervisor_hostname`` (2.74) do not.
-    """
-
-    name: str
-    flavor_id: str
-    image: Image | None = None
-    description: str | None = None
-    hostname: str | None = None
-    metadata: dict[str, str] = {}
-    tags: list[str] = []
-    networks: list[NetworkRequest] | None = None
-    security_groups: list[str] = []
-    key_name: str | None = None
-    user_data: str | None = None
-    config_drive: bool = False
-    disk_config: str = "AUTO"
-    access_ip_v4: str | None = None
-    access_ip_v6: str | None = None
-    availability_zone: str | None = None
-    forced_host: str | None = None
-    forced_node: str | None = None
-    requested_host: str | None = None
-    requested_node: str | None = None
-    block_devices: list[BlockDevice] = []
-    personality: list[Personality] = []
-    scheduler_hints: dict[str, Any] = {}
-    trusted_certs: list[str] | None = None
-    admin_pass: str | None = None
-    # The uuid of the first server; the others' follow from it. A request that is delivered twice makes them once.
-    first_uuid: str = ""
-    # May a flavor of zero disk be used with an image? (policy servers:create:zero_disk_flavor)
-    zero_disk_allowed: bool = False
-    min_count: int = 1
-    max_count: int = 1
-
-
-class ServerCreated(Object, kw_only=True):
-    """Who was promised: the uuids in launch order and their common reservation."""
-
-    uuids: list[str]
-    reservation_id: str
-
-
-class StepOrder(Object, kw_only=True):
-    """"Run this step now": all that the host needs, so that it asks nobody."""
-
-    action: Action
-    step: str
-    attempt: int
-    undo: bool = False
-    instance: Instance
-    # Filled for steps that plug interfaces: the DHCP reservations and filter rules of the instance.
-    rules: list[FilterRule] = []
-    reservations: dict[str, list[Reservation]] = {}
-
     @property
-    def rank(self) -> tuple[int, int]:
-        """Of two orders for one instance the newer has the greater rank, in whatever order they arrive."""
-        return self.action.id, self.attempt
-
-
-class StepReport(Object, kw_only=True):
-    """A step's end (or, with ``final`` false, the beginning of the next one on the same host).
-
-    ``changes`` are instance columns, ``results`` go into the action's payload for later steps.
-    """
-
-    action_uuid: str
-    step: str
-    attempt: int
-    undo: bool = False
-    final: bool = True
-    changes: dict[str, Any] = {}
-    results: dict[str, Any] = {}
-    failure: Any = None
-    host: str = ""
+    def volumes(self) -> list[BlockDevice]:
+        """The volumes that the server has, or is to have."""
+        return [disk for disk in self.block_devices if disk.destination == "volume" and disk.volume_id]

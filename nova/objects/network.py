@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
+from typing import Any
 
 from nova.objects.base import Object
 
+# How a guest learns an address of version 6.
+SLAAC = "slaac"
+DHCPV6 = "dhcpv6-stateful"
+
+
+def slaac_address(subnet: ipaddress.IPv6Network, mac: str) -> str:
+    """The address that a guest with this MAC address gives itself in a /64 (RFC 4291: modified EUI-64)."""
+    raw = bytes.fromhex(mac.replace(":", ""))
+    return str(subnet[int.from_bytes(bytes([raw[0] ^ 2, *raw[1:3], 0xff, 0xfe, *raw[3:]]), "big")])
+
 
 class Network(Object, kw_only=True):
-    """A network with one IPv4 subnet. ``bridge`` is the device name on every host (linuxnet)."""
+    """A network with an IPv4 subnet and perhaps an IPv6 one. ``bridge`` is the device name on every host (linuxnet).
+
+    At most one of ``vlan`` and ``vni`` says how the network gets from host to host: as a VLAN of
+    ``bridge_interface``, or in VXLAN between the hosts' tunnel addresses.
+    """
 
     id: int = 0
     uuid: str
@@ -21,6 +37,10 @@ class Network(Object, kw_only=True):
     bridge: str
     vlan: int | None = None
     bridge_interface: str | None = None
+    vni: int | None = None
+    cidr_v6: str | None = None
+    gateway_v6: str | None = None
+    ipv6_mode: str = SLAAC
     project_id: str | None = None
     created_at: datetime.datetime | None = None
 
@@ -34,25 +54,59 @@ class NetworkRequest(Object, kw_only=True):
     tag: str | None = None
 
 
+class FixedIp(Object, kw_only=True):
+    """An address of an interface, and the subnet that it is of.
+
+    ``mode`` is how the guest learns it: "dhcp" (version 4), "slaac", "dhcpv6-stateful" or "dhcpv6-stateless"
+    (version 6), None: it must be told in another way.
+    """
+
+    address: str
+    version: int = 4
+    prefix: int
+    cidr: str = ""
+    gateway: str | None = None
+    dns: list[str] = []
+    mode: str | None = None
+
+
 class VIF(Object, kw_only=True):
-    """One interface of a server, with all that its host needs to plug it."""
+    """One interface of a server, with all that its host needs to plug it.
+
+    ``vif_type`` names how (as Neutron's binding:vif_type), ``details`` are the back end's own words about it
+    (binding:vif_details), ``profile`` is what the owner of the port says of it (binding:profile).
+    """
 
     id: str
     network_id: str
     label: str
     mac: str
-    address: str
-    prefix: int
-    gateway: str | None = None
-    dns: list[str] = []
-    cidr: str = ""
+    fixed_ips: list[FixedIp] = []
     mtu: int = 1500
+    vif_type: str = "bridge"
+    vnic_type: str = "normal"
+    details: dict[str, Any] = {}
+    profile: dict[str, Any] = {}
     bridge: str = ""
     vlan: int | None = None
     bridge_interface: str | None = None
+    vni: int | None = None
     devname: str
     tag: str | None = None
     security: bool = True
+
+    def addresses(self, version: int | None = None) -> list[str]:
+        """Its addresses of a version (None: all), in order."""
+        return [fixed.address for fixed in self.fixed_ips if version in (None, fixed.version)]
+
+    def first(self, version: int) -> FixedIp | None:
+        """Its first address of a version, None without one."""
+        return next((fixed for fixed in self.fixed_ips if fixed.version == version), None)
+
+    @property
+    def dns(self) -> list[str]:
+        """The name servers of all its subnets, each once."""
+        return list(dict.fromkeys(server for fixed in self.fixed_ips for server in fixed.dns))
 
 
 class SecurityGroupRule(Object, kw_only=True):
@@ -84,9 +138,16 @@ class FilterRule(Object, kw_only=True):
     sources: list[str] = []
 
 
-class Reservation(Object, kw_only=True):
-    """An address that a host must hand out by DHCP on a network."""
+class Peers(Object, kw_only=True):
+    """The hosts that have a network in tunnels: host -> where its tunnels end. The greater ``version`` is newer."""
 
-    mac: str
-    address: str
-    hostname: str
+    network_id: str
+    version: int = 0
+    hosts: dict[str, str] = {}
+
+
+class RuleSet(Object, kw_only=True):
+    """What one server lets in. Of two sets for the same server the one with the greater ``version`` is newer."""
+
+    version: int = 0
+    rules: list[FilterRule] = []

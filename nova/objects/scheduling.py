@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from nova.objects.base import Object
-from nova.objects.compute import Inventory
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
+from nova.objects.node import Inventory
+from nova.objects.numa import GuestTopology
+from nova.objects.pci import PciRequest
+
+AFFINITY = "affinity"
+ANTI_AFFINITY = "anti-affinity"
+SOFT_AFFINITY = "soft-affinity"
+SOFT_ANTI_AFFINITY = "soft-anti-affinity"
 
 
 class GroupSpec(Object, kw_only=True):
-    """The server group of a request: where its members are now (host -> how many)."""
+    """The server group of a request: where its other members are now (host -> how many)."""
 
     uuid: str
     policy: str
     max_server_per_host: int = 1
     hosts: dict[str, int] = {}
+
+
+class RequestGroup(Object, kw_only=True):
+    """What one provider of a host's tree has to give, all of it."""
+
+    resources: dict[str, int] = {}
+    required: list[str] = []
+    forbidden: list[str] = []
 
 
 class RequestSpec(Object, kw_only=True):
@@ -25,7 +44,8 @@ class RequestSpec(Object, kw_only=True):
     ``force_host``/``force_node`` skip all filters; ``requested_host``/``requested_node`` only
     narrow the fleet. ``ignore_hosts`` are never chosen. ``hint_hosts`` maps the server uuids
     named by same_host/different_host hints to their hosts (unknown uuids are absent).
-    ``alternates`` is how many further hosts to name per instance.
+    ``alternates`` is how many further hosts to name per instance. ``resources`` come from anywhere in a host's tree of
+    providers, those of each of ``groups`` from one provider (``group_policy`` isolate: of another one each).
     """
 
     instance_uuids: list[str]
@@ -36,6 +56,10 @@ class RequestSpec(Object, kw_only=True):
     resources: dict[str, int] = {}
     required_traits: list[str] = []
     forbidden_traits: list[str] = []
+    groups: list[RequestGroup] = []
+    group_policy: str = "none"
+    numa_topology: GuestTopology | None = None
+    pci_requests: list[PciRequest] = []
     availability_zone: str | None = None
     hints: dict[str, Any] = {}
     hint_hosts: dict[str, str] = {}
@@ -47,14 +71,31 @@ class RequestSpec(Object, kw_only=True):
     ignore_hosts: list[str] = []
     alternates: int = 2
 
+    @property
+    def forced(self) -> bool:
+        """Whether the host was named in a way that skips the filters."""
+        return bool(self.force_host or self.force_node)
+
 
 class Selection(Object, kw_only=True):
-    """A host that fits: claim on ``node_uuid`` (the root provider)."""
+    """A host that fits: its node ``node_uuid``, which is the root of a tree of providers.
+
+    ``allocations``: provider uuid -> what to claim of it, by resource class; {}: all of it from the root.
+    ``aggregates``: the digest of the metadata by which the host was chosen; "": they did not matter.
+    """
 
     node_uuid: str
     host: str
     node: str
     availability_zone: str | None = None
+    allocations: dict[str, dict[str, int]] = {}
+    aggregates: str = ""
+
+
+def metadata_digest(aggregates: Sequence[dict[str, str]]) -> str:
+    """Of the metadata of a host's aggregates, in whatever order they come."""
+    one_by_one = sorted(msgspec.json.encode(metadata, order="deterministic") for metadata in aggregates)
+    return hashlib.blake2b(b"\n".join(one_by_one), digest_size=8).hexdigest()
 
 
 class Verdict(Object, kw_only=True):
@@ -94,6 +135,8 @@ class HostState(Object, kw_only=True):
     supported_instances: list[tuple[str, str, str]] = []
     metrics: dict[str, float] = {}
     generation: int = 0
+    # Orders ``up`` and ``disabled``.
+    service_generation: int = 0
 
 
 class NodeUsage(Object, kw_only=True):
@@ -104,6 +147,14 @@ class NodeUsage(Object, kw_only=True):
     num_instances: int = 0
     num_io_ops: int = 0
     failed_builds: int = 0
+    generation: int = 0
+
+
+class ServiceFlags(Object, kw_only=True):
+    """What schedulers are told of the compute of a host; ``generation`` orders it (0: a conductor that does not)."""
+
+    up: bool
+    disabled: bool
     generation: int = 0
 
 
@@ -119,15 +170,14 @@ class FleetDelta(Object, kw_only=True):
     usage: list[NodeUsage] = []
     states: list[HostState] = []
     services: dict[str, tuple[bool, bool]] = {}
+    # The order of what is said of ``services``, among all conductors.
+    service_generations: dict[str, int] = {}
     removed: list[str] = []
     reload: bool = False
 
 
 class FleetPage(Object, kw_only=True):
-    """A page of the fleet in node_uuid order; ``marker`` continues it, None ends it.
-
-    ``seqs`` are the conductors' delta counters known to the conductor that answered.
-    """
+    """A page of the fleet in node_uuid order; ``marker`` continues it, None ends it."""
 
     states: list[HostState]
     marker: str | None = None

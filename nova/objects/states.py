@@ -49,6 +49,12 @@ SUSPENDING = "suspending"
 RESUMING = "resuming"
 RESCUING = "rescuing"
 REBUILDING = "rebuilding"
+REBUILD_BLOCK_DEVICE_MAPPING = "rebuild_block_device_mapping"
+REBUILD_SPAWNING = "rebuild_spawning"
+RESIZE_PREP = "resize_prep"
+RESIZE_MIGRATING = "resize_migrating"
+RESIZE_FINISH = "resize_finish"
+RESIZE_REVERTING = "resize_reverting"
 MIGRATING = "migrating"
 
 _RESIZE = dict.fromkeys(("resize_prep", "resize_migrating", "resize_migrated", "resize_finish"), "RESIZE")

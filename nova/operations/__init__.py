@@ -3,8 +3,9 @@
 from nova.operations.base import Operation
 from nova.operations.build import Build
 from nova.operations.delete import Delete
+from nova.operations.evacuate import Evacuate
+from nova.operations.live_migrate import LiveMigrate
 from nova.operations.power import (
-    ForceStop,
     Pause,
     RebootHard,
     RebootSoft,
@@ -12,10 +13,16 @@ from nova.operations.power import (
     Start,
     Stop,
     Suspend,
+    SyncPower,
     Unpause,
 )
+from nova.operations.reset_state import ResetState
+from nova.operations.resize import ConfirmResize, Migrate, Resize, RevertResize
+from nova.operations.volumes import AttachVolume, DetachVolume
 
 REGISTRY: dict[str, type[Operation]] = {
     operation.name: operation
-    for operation in (Build, Delete, Start, Stop, ForceStop, RebootSoft, RebootHard, Pause, Unpause, Suspend, Resume)
+    for operation in (Build, Delete, Start, Stop, SyncPower, RebootSoft, RebootHard, Pause, Unpause, Suspend, Resume,
+                      ResetState, Resize, Migrate, ConfirmResize, RevertResize, LiveMigrate, Evacuate, AttachVolume,
+                      DetachVolume)
 }

@@ -15,34 +15,48 @@ A subclass tells one operation's whole story::
 A step whose place is :data:`CONDUCTOR` gets a :class:`~nova.operations.contexts.Control`; any other place is the
 name of a field of the operation's data that holds a host, and the step gets a
 :class:`~nova.operations.contexts.Host` there. Consecutive steps on one host travel in one message.
+
+An operation begins with its acceptance: ``prepare`` (before the transaction; may ask outside services) and
+``accept`` (in it). An operation that is superseded has its compensations run by the one that supersedes it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
-from nova import context, exception, tracing
+from nova import context, exception
 from nova.objects.action import Action, Failure
 from nova.objects.base import Object
 from nova.objects.instance import Instance
-from nova.operations.contexts import Control
+from nova.operations.contexts import Acceptance, Control, Desk, Host
+from nova.telemetry import tracing
 
 CONDUCTOR = "conductor"
 
-# What becomes of a host step when the host stops answering for good: the operation fails (and may
-# go on elsewhere), or the step counts as done (the host puts itself right when it returns).
-WhenDown = Literal["fail", "skip"]
+# What becomes of a host step when the host stops answering for good: the operation fails (and may go on elsewhere), or
+# the step counts as done, or it waits until the host is back (or another operation takes the server over).
+WhenDown = Literal["fail", "skip", "wait"]
+
+# Seconds that a host step may take before it counts as hung, unless it says otherwise.
+DEADLINE = 3600.0
 
 F = TypeVar("F", bound=Callable[..., None])
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step. ``event`` is its name in os-instance-actions; neighbours of one name are one event."""
+    """One step. ``event`` is its name in os-instance-actions; neighbours of one name are one event.
+
+    ``external``: a conductor step with effects outside the database; its compensation runs even if it failed
+    half-way. ``asks_scheduler``: it waits for an answer, in threads of its own. ``evict``: when the host is given up
+    before the step was compensated (or, with ``when_down`` skip, done), the guest may not stay there: the host removes
+    it when it returns. ``deadline``: seconds on a host.
+    """
 
     name: str
     place: str
@@ -50,18 +64,41 @@ class Step:
     event: str | None = None
     task_state: str | None = None
     when_down: WhenDown = "fail"
+    external: bool = False
+    asks_scheduler: bool = False
+    evict: bool = False
+    deadline: float = DEADLINE
 
 
 def step(place: str, *, undo: str | None = None, event: str | None = None, task_state: str | None = None,
-         when_down: WhenDown = "fail") -> Callable[[F], F]:
-    """Mark a method as a step; see the module's text."""
+         when_down: WhenDown = "fail", external: bool = False, asks_scheduler: bool = False,
+         evict: bool = False, deadline: float = DEADLINE) -> Callable[[F], F]:
+    """Mark a method as a step; see the module's text and :class:`Step`."""
 
     def mark(function: F) -> F:
         function.__step__ = Step(  # type: ignore[attr-defined]
-            name=function.__name__, place=place, undo=undo, event=event, task_state=task_state, when_down=when_down)
+            name=function.__name__, place=place, undo=undo, event=event, task_state=task_state, when_down=when_down,
+            external=external, asks_scheduler=asks_scheduler, evict=evict, deadline=deadline)
         return function
 
     return mark
+
+
+class Wait(Exception):
+    """Raised by a conductor step that has to wait: the action is parked, no thread is held.
+
+    The step runs again when one of ``events`` (as :func:`event_key` names them) comes for the instance, also if it
+    came first, and at the latest ``seconds`` after it began to wait; then ``ctl.waited_out`` is true.
+    """
+
+    def __init__(self, *events: str, seconds: float) -> None:
+        super().__init__(f"waits for {', '.join(events) or 'a time'} for {seconds:g} s")
+        self.events, self.seconds = events, seconds
+
+
+def event_key(name: str, tag: str | None) -> str:
+    """How a step names the external event that it waits for."""
+    return f"{name}:{tag or ''}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +111,10 @@ class Rules:
     lock: bool = True
     host: Literal["", "needed", "up"] = ""
     launched: bool = True
-    # Deleting goes on whatever else is going on; its predecessor's reports are refused from then on.
+    # It goes on whatever else is going on: it supersedes that and compensates for it.
     preempts: bool = False
+    # It leaves task_state alone, and waits behind the operation that holds the instance.
+    beside: bool = False
 
 
 class NoData(Object, kw_only=True):
@@ -84,16 +123,32 @@ class NoData(Object, kw_only=True):
     host: str = ""
 
 
+class NoRequest(Object, kw_only=True):
+    """The request of operations that are asked for by their name alone; also the answer of those that have none."""
+
+
+class Inherited(Object, kw_only=True):
+    """What an operation still has to compensate of one that it superseded: backwards from ``step`` ("": nothing)."""
+
+    operation: str
+    data: dict[str, Any] = {}
+    step: str = ""
+
+
 class Journal(Object, kw_only=True):
     """What the payload column of an action holds: the operation's data, and what went wrong so far.
 
-    ``failure`` is the first cause, which becomes the fault; ``latest`` decides about going on.
+    ``failure`` is the first cause, which becomes the fault; ``latest`` decides about going on. ``tries`` counts how
+    often the current step was dispatched, or begun in vain, since the action came to it. ``waits_until``: the end of
+    the time that the current step may wait. ``inherited``: compensated before the first step, the last one first.
     """
 
     data: dict[str, Any] = {}
     failure: Failure | None = None
     latest: Failure | None = None
-    dispatches: int = 0
+    tries: int = 0
+    waits_until: datetime.datetime | None = None
+    inherited: list[Inherited] = []
     # The span in which it was accepted (W3C traceparent), where that was traced.
     trace: str = ""
 
@@ -105,9 +160,16 @@ class Operation:
     action: ClassVar[str]
     rules: ClassVar[Rules]
     data_type: ClassVar[type[Object]] = NoData
+    # What it is asked for with, and what its acceptance returns to the caller.
+    request_type: ClassVar[type[Object]] = NoRequest
+    answer_type: ClassVar[type[Object]] = NoRequest
     # The task_state that accepting the operation sets.
     task_state: ClassVar[str | None] = None
     steps: ClassVar[tuple[Step, ...]] = ()
+    # The class of work on a host, which does not wait for others: build, power, move or urgent.
+    kind: ClassVar[str] = "power"
+    # Whether an operation that stands beside can be accepted while this one is under way.
+    may_be_followed: ClassVar[bool] = True
     # The step to go on with after compensations, while may_retry() says so.
     retry_from: ClassVar[str | None] = None
 
@@ -120,6 +182,30 @@ class Operation:
     def __init__(self, instance: Instance, data: dict[str, Any]) -> None:
         self.instance = instance
         self.data: Any = msgspec.convert(data, self.data_type)
+        # Another operation superseded this one, and compensates for it.
+        self.taken_over = False
+
+    # --- acceptance ------------------------------------------------------------------------------
+    @classmethod
+    def begin(cls, instance: Instance, request: Any) -> dict[str, Any]:
+        """The data of a run that was just asked for: the host, and what the request has of the data's fields."""
+        asked = msgspec.to_builtins(request)
+        known = {field.name for field in msgspec.structs.fields(cls.data_type)}
+        return {"host": instance.host or "", **{name: value for name, value in asked.items() if name in known}}
+
+    def prepare(self, desk: Desk, request: Any) -> None:
+        """Before the accepting transaction: what outside services have to say, with the caller's own rights.
+
+        It may run for a request that is refused afterwards, so it changes nothing outside. Raises what the caller
+        shall read.
+        """
+
+    def accept(self, ctl: Acceptance, request: Any) -> Object | None:
+        """In the accepting transaction: checks and writes that belong to the promise; returns the answer.
+
+        May run several times (the transaction is tried again), each time on a fresh copy of the data.
+        """
+        return None
 
     # --- where the steps run -------------------------------------------------------------------
     @classmethod
@@ -167,11 +253,19 @@ class Operation:
         if method:
             getattr(self, method)(where)
 
+    def interrupted(self, host: Host, what: str) -> None:
+        """On the host, in a thread of its own: somebody says ``what`` to the step that runs there.
+
+        What it is told besides, ``host.cancelled`` knows already.
+        """
+
+    def keeps_disks(self, host: str) -> bool:
+        """Whether the disks of a guest that is evicted from ``host`` are in use elsewhere."""
+        return False
+
     # --- decisions, on the conductor -----------------------------------------------------------
-    @classmethod
-    def new_data(cls, instance: Instance, request: dict[str, Any]) -> dict[str, Any]:
-        """The data of a run that was just asked for."""
-        return {"host": instance.host or "", **request}
+    def noted(self, ctl: Control, values: dict[str, Any]) -> None:
+        """The running step tells how far it is (``host.progress``)."""
 
     def may_retry(self, failure: Failure) -> bool:
         """Whether to go on from ``retry_from`` once everything behind it was undone."""
@@ -179,19 +273,24 @@ class Operation:
 
     def succeeded(self, ctl: Control) -> None:
         """The last step is done (its changes are in): set the final states."""
-        ctl.set(task_state=None)
+        if not self.rules.beside:
+            ctl.set(task_state=None)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         """Everything was undone: the server keeps its state, and a fault says why."""
-        ctl.set(task_state=None)
+        if not self.rules.beside:
+            ctl.set(task_state=None)
         ctl.fault(failure)
+
+    def superseded(self, ctl: Control) -> None:
+        """Another operation took the instance over, and everything was undone: let go of what acceptance took."""
 
 
 def check(rules: Rules, instance: Instance, is_admin: bool, host_up: Callable[[], bool]) -> None:
     """Whether an operation with these rules may start now, in the order the API promises.
 
     Raises InstanceIsLocked, InstanceNotReady, InstanceInvalidState, InstanceStateUnknown,
-    ServiceUnavailable.
+    ComputeServiceUnavailable.
     """
     if rules.lock and instance.locked and not is_admin:
         raise exception.InstanceIsLocked(instance_uuid=instance.uuid)
@@ -202,7 +301,7 @@ def check(rules: Rules, instance: Instance, is_admin: bool, host_up: Callable[[]
     if rules.launched and instance.launched_at is None:
         raise exception.InstanceStateUnknown(instance_uuid=instance.uuid, method=rules.label)
     if rules.host == "up" and not (instance.host and host_up()):
-        raise exception.ServiceUnavailable()
+        raise exception.ComputeServiceUnavailable()
 
 
 def _check_state(rules: Rules, instance: Instance, attr: str, state: str | None,

@@ -35,8 +35,10 @@ class Build(Operation):
     data_type = BuildData
     task_state = states.SCHEDULING
     retry_from = "place"
+    kind = "build"
+    may_be_followed = False
 
-    @step(CONDUCTOR, undo="unplace")
+    @step(CONDUCTOR, undo="unplace", asks_scheduler=True)
     def place(self, ctl: Control) -> None:
         data: BuildData = self.data
         if not data.selected:
@@ -47,20 +49,23 @@ class Build(Operation):
             raise exception.MaxRetriesExceeded(instance_uuid=self.instance.uuid)
         selection = data.candidates[0]
         data.host = selection.host
-        ctl.claim(selection, data.spec.resources)
+        ctl.claim(selection, data.spec)
         ctl.take_addresses()
+        ctl.volumes.connect(selection.host)
         ctl.set(host=selection.host, node=selection.node, availability_zone=selection.availability_zone)
 
-    @step("host", event=_EVENT, task_state=states.NETWORKING, undo="unplug")
+    @step("host", event=_EVENT, task_state=states.NETWORKING, undo="unplug", evict=True)
     def network(self, host: Host) -> None:
         host.network.plug(host.instance, host.rules)
 
-    @step("host", event=_EVENT, task_state=states.BLOCK_DEVICE_MAPPING, undo="wipe")
+    @step("host", event=_EVENT, task_state=states.BLOCK_DEVICE_MAPPING, undo="wipe", evict=True)
     def disks(self, host: Host) -> None:
         host.prepare_disks()
+        host.connect_volumes()
 
-    @step("host", event=_EVENT, task_state=states.SPAWNING)
+    @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True)
     def start(self, host: Host) -> None:
+        host.connect_volumes()
         host.spawn()
         host.set(power_state=host.driver.power_state(host.instance.uuid))
 
@@ -70,11 +75,13 @@ class Build(Operation):
 
     def wipe(self, host: Host) -> None:
         host.driver.destroy(host.instance)
+        host.disconnect_volumes()
 
     def unplace(self, ctl: Control) -> None:
         data: BuildData = self.data
-        ctl.finish_io(failed=True)
+        ctl.finish_io(failed=None if self.taken_over else True)
         ctl.release_claim()
+        ctl.volumes.disconnect(self.data.host)
         ctl.set(host=None, node=None, availability_zone=self.instance.pinned_availability_zone)
         if data.candidates:
             data.spec.ignore_hosts = [*data.spec.ignore_hosts, data.candidates.pop(0).host]
@@ -95,10 +102,12 @@ class Build(Operation):
 
     def succeeded(self, ctl: Control) -> None:
         ctl.finish_io(failed=False, node_uuid=self.data.candidates[0].node_uuid)
+        ctl.volumes.complete()
         ctl.set(vm_state=states.ACTIVE, task_state=None, launched_at=utcnow(), progress=0,
                 admin_pass=None)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         ctl.release_addresses()
+        ctl.volumes.release()
         ctl.set(vm_state=states.ERROR, task_state=None)
         ctl.fault(failure)

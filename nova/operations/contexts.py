@@ -6,19 +6,57 @@ compute inject the real thing, a unit test a fake.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
+from nova.context import RequestContext
 from nova.objects.action import Failure
-from nova.objects.instance import Instance
-from nova.objects.network import FilterRule
+from nova.objects.flavor import Flavor
+from nova.objects.guest import GuestStatus
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.migration import Migration
+from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
+from nova.objects.network import VIF, RuleSet
 from nova.objects.scheduling import RequestSpec, Selection
+from nova.objects.volume import ConnectionInfo
+
+
+class Desk(Protocol):
+    """Where a request is looked at before it is accepted: reads only, outside of any transaction."""
+
+    ctx: RequestContext
+    instance: Instance
+
+
+class ServerVolumes(Protocol):
+    """The volumes of the instance; without ``devices`` all of them. What is not the instance's any more is left out."""
+
+    def connect(self, host: str) -> None:
+        """They are used on this host from now on, where the data of new ones will be made. Raises InvalidVolume."""
+
+    def disconnect(self, host: str) -> None:
+        """They are not used on this host any more; those that no guest had yet may be made elsewhere."""
+
+    def complete(self, *devices: BlockDevice) -> None:
+        """The guest has them."""
+
+    def roll_detaching(self, device: BlockDevice) -> None:
+        """The guest keeps it."""
+
+    def release(self, *devices: BlockDevice, keep: bool = False) -> None:
+        """They are not the instance's any more; those that are to go with it are deleted, unless ``keep``."""
 
 
 class Control(Protocol):
     """The conductor's side. Everything here is written together, when the step ends, or not at all."""
 
     instance: Instance
+    # The time that the step may wait (Wait) is over.
+    waited_out: bool
+
+    @property
+    def volumes(self) -> ServerVolumes: ...
 
     def set(self, **changes: Any) -> None:
         """Change columns of the instance (they show in ``instance`` at once)."""
@@ -32,11 +70,45 @@ class Control(Protocol):
     def group_hosts(self, spec: RequestSpec) -> None:
         """Fill in where the members of the server group and the hinted servers are now."""
 
-    def claim(self, selection: Selection, resources: dict[str, int]) -> None:
-        """Take the resources for the instance; ClaimLost fails the step if they are gone."""
+    def claim(self, selection: Selection, spec: RequestSpec, consumer: str = "") -> None:
+        """Take what ``spec`` asks for at ``selection``, for the instance or for ``consumer`` (a migration);
+        ClaimLost fails the step if it cannot be had there any more."""
 
-    def release_claim(self) -> None:
-        """Give back whatever the instance holds on any host."""
+    def release_claim(self, consumer: str = "") -> None:
+        """Give back whatever the instance, or ``consumer`` (a migration), holds on any host."""
+
+    def rekey_claim(self, consumer: str) -> None:
+        """What ``consumer`` (a migration) holds is the instance's from now on; its own claim was released before."""
+
+    def migrate(self, uuid: str, **changes: Any) -> None:
+        """Change columns of a migration; ``open=False`` ends the places that it gives the guest."""
+
+    def migration(self, uuid: str) -> Migration:
+        """The migration as it is now. Raises MigrationNotFound."""
+
+    def close_migrations(self) -> None:
+        """End all migrations of the instance: their claims and what they charged are given back."""
+
+    def charge(self, cores: int = 0, ram: int = 0) -> None:
+        """What the instance counts for its project changes by so much (below 0: less; MiB); nothing is checked."""
+
+    def evict(self, host: str, keep_disks: bool) -> None:
+        """The guest may not stay on the host: it removes it as soon as it can (``keep_disks``: not its disks)."""
+
+    def keep(self, host: str) -> None:
+        """The guest may stay on the host after all."""
+
+    def zone_of(self, host: str) -> str:
+        """The availability zone of a host."""
+
+    def evicted_hosts(self) -> list[str]:
+        """Hosts that have yet to remove what is left of the instance: it cannot go there now."""
+
+    def events(self, *keys: str) -> dict[str, str]:
+        """Those of these external events (:func:`nova.operations.base.event_key`) that came: key -> status."""
+
+    def forget_events(self, *keys: str) -> None:
+        """These external events were seen, or are from before."""
 
     def take_addresses(self) -> None:
         """Give the instance its interfaces and addresses; kept when it has them already."""
@@ -46,9 +118,52 @@ class Control(Protocol):
     def release_quota(self) -> None:
         """The instance no longer counts against its project."""
 
-    def finish_io(self, failed: bool | None, node_uuid: str | None = None) -> None:
-        """The node (None: the one with the instance's claim) has one heavy operation less; ``failed``
-        counts a failed build (False clears the count, None leaves it)."""
+    def finish_io(self, failed: bool | None, node_uuid: str | None = None, consumer: str = "") -> None:
+        """The node (None: the one with the claim of the instance, or of ``consumer``) has one heavy operation less;
+        ``failed`` counts a failed build (False clears the count, None leaves it)."""
+
+
+class Acceptance(Control, Protocol):
+    """What :meth:`Operation.accept` may do beside: it is in the transaction already, so it may ask and refuse."""
+
+    ctx: RequestContext
+    action_uuid: str
+    # May a server be resized on the host that it is on? ([DEFAULT]allow_resize_to_same_host)
+    same_host_allowed: bool
+
+    def request_spec(self, flavor: Flavor, host: str | None = None, forced: bool = False) -> RequestSpec:
+        """What to ask a scheduler for, to place the server with this flavor; ``forced``: ``host`` skips the filters."""
+
+    def flavor(self, flavor_id: str) -> Flavor:
+        """A flavor that the project may use. Raises FlavorNotFound."""
+
+    def reserve(self, cores: int = 0, ram: int = 0) -> None:
+        """As charge(), within the project's limits. Raises OverQuota."""
+
+    def open_migrations(self) -> list[Migration]:
+        """The instance's migrations that are not over."""
+
+    def open_migration(self, migration: Migration) -> None:
+        """Write the migration: from now on its hosts are places of the guest."""
+
+    def the_migration(self, *statuses: str) -> Migration:
+        """The newest migration of the instance that is in one of these states. Raises MigrationNotFoundByStatus."""
+
+    def add_volume(self, device: BlockDevice) -> BlockDevice:
+        """Give the instance a volume of its project; returns the device with its name.
+
+        Raises VolumeNotFound, InvalidVolume (of two that want it one wins), DevicePathInUse, TooManyDiskDevices.
+        """
+
+    def bound_host(self) -> str | None:
+        """The only host where the instance's volumes can be; None: it may be anywhere."""
+
+    def begin_detaching(self, device: BlockDevice) -> None:
+        """Raises InvalidVolume when somebody else is attaching or detaching it."""
+
+    def compute_exists(self, host: str) -> bool: ...
+
+    def host_up(self, host: str) -> bool: ...
 
 
 class GuestDriver(Protocol):
@@ -63,13 +178,41 @@ class GuestDriver(Protocol):
     def suspend(self, instance: Instance) -> None: ...
     def resume(self, instance: Instance) -> None: ...
     def power_state(self, uuid: str) -> int: ...
+    def guests(self) -> list[GuestStatus]: ...
+    def remove_orphan(self, uuid: str, keep_disks: bool = False) -> None: ...
+    def has_disks(self, instance: Instance) -> bool: ...
+    def check_resize(self, instance: Instance, flavor: Flavor) -> None: ...
+    def open_disks(self, instance: Instance, timeout: int = 0) -> DiskSource: ...
+    def close_disks(self, instance: Instance) -> None: ...
+    def receive_disks(self, instance: Instance, source: DiskSource) -> None: ...
+    def finish_move(self, instance: Instance) -> None: ...
+    def confirm_move(self, instance: Instance) -> None: ...
+    def revert_move(self, instance: Instance) -> None: ...
+    def check_migration_source(self, instance: Instance) -> MigrationSource: ...
+    def prepare_migration(self, instance: Instance, source: MigrationSource, disks: Any,
+                          block: bool | None = None) -> MigrationTarget: ...
+    def live_migrate(self, instance: Instance, target: MigrationTarget,
+                     on_progress: Callable[[MigrationProgress], None], cancelled: threading.Event) -> None: ...
+    def force_complete_migration(self, uuid: str) -> None: ...
+    def finish_migration(self, instance: Instance) -> None: ...
+    def rollback_migration(self, instance: Instance, target: MigrationTarget) -> None: ...
+    def attach_volume(self, instance: Instance, device: BlockDevice) -> None: ...
+    def detach_volume(self, instance: Instance, device: BlockDevice) -> None: ...
 
 
 class HostNetwork(Protocol):
     """The verbs of the host's network back end that steps use."""
 
-    def plug(self, instance: Instance, rules: Sequence[FilterRule]) -> None: ...
+    def plug(self, instance: Instance, rules: RuleSet) -> None: ...
+    def plug_vif(self, instance: Instance, vif: VIF, rules: RuleSet) -> None: ...
     def unplug(self, instance: Instance) -> None: ...
+    def unplug_vif(self, instance: Instance, vif: VIF) -> None: ...
+
+
+class HostVolumes(Protocol):
+    """The verbs of the host's volume back end that steps use."""
+
+    def disconnect(self, info: ConnectionInfo) -> None: ...
 
 
 class Host(Protocol):
@@ -78,11 +221,32 @@ class Host(Protocol):
     instance: Instance
     driver: GuestDriver
     network: HostNetwork
-    rules: Sequence[FilterRule]
+    volumes: HostVolumes
+    rules: RuleSet
     shutdown_timeout: int
+    # Set when somebody wants the running step to end: an interrupt, or an operation that supersedes it.
+    cancelled: threading.Event
 
     def set(self, **changes: Any) -> None:
         """Report changed columns of the instance with the step's end."""
+
+    def result(self, **values: Any) -> None:
+        """Report fields of the operation's data with the step's end, for the steps that follow."""
+
+    def progress(self, percent: int, **values: Any) -> None:
+        """Tell how far the step is; losing this loses nothing (:meth:`Operation.noted` gets the values)."""
+
+    def disks(self) -> Any:
+        """The guest's images, fetched into the cache, and its config drive (nova.virt.driver.Disks)."""
+
+    def connected(self, device: BlockDevice) -> BlockDevice:
+        """The volume ready for the hypervisor. Raises VolumeUnusable, DiskFull, ImageUnacceptable."""
+
+    def connect_volumes(self, instance: Instance | None = None) -> None:
+        """The same for all volumes of ``instance`` (default: the order's), in their places."""
+
+    def disconnect_volumes(self) -> None:
+        """The guest is gone, or was never there: its volumes are not used here."""
 
     def prepare_disks(self) -> None:
         """Fetch the images into the cache, make the config drive, make the guest's disks."""

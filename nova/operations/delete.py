@@ -1,35 +1,65 @@
 """Delete: always converges, whatever state the server is in and whatever else is going on.
 
-A host that is down is not waited for: the rows go, and the host removes the guest when it
-returns (its reconciliation asks which of its guests still exist).
+What it supersedes is compensated first. A host that is down is not waited for: the rows go, and an eviction tells the
+host to remove the guest when it returns.
 """
 
 from __future__ import annotations
 
 from nova.objects import states
 from nova.objects.action import Failure
-from nova.objects.base import utcnow
+from nova.objects.base import Object, utcnow
 from nova.operations.base import CONDUCTOR, Operation, Rules, step
-from nova.operations.contexts import Control, Host
+from nova.operations.contexts import Acceptance, Control, Host
+
+_EVENT = "compute_terminate_instance"
+
+
+class DeleteData(Object, kw_only=True):
+    """``other``: the second place of a server whose migration waits for a confirmation; ``moved``: there is one."""
+
+    host: str = ""
+    other: str = ""
+    moved: bool = False
 
 
 class Delete(Operation):
     name = "delete"
     action = "delete"
     rules = Rules(label="delete", task_states=None, launched=False, preempts=True)
+    data_type = DeleteData
     task_state = states.DELETING
+    kind = "urgent"
+    may_be_followed = False
 
-    @step("host", event="compute_terminate_instance", task_state=states.DELETING, when_down="skip")
+    def accept(self, ctl: Acceptance, request: Object) -> None:
+        for migration in ctl.open_migrations():
+            self.data.moved = True
+            places = {migration.source_compute, migration.dest_compute} - {self.data.host, ""}
+            self.data.other = min(places, default=self.data.other)
+
+    @step("host", event=_EVENT, task_state=states.DELETING, when_down="skip", evict=True)
     def destroy(self, host: Host) -> None:
+        self._remove(host)
+
+    @step("other", event=_EVENT, task_state=states.DELETING, when_down="skip", evict=True)
+    def destroy_other(self, host: Host) -> None:
+        self._remove(host)
+
+    def _remove(self, host: Host) -> None:
         host.driver.destroy(host.instance)
+        if self.data.moved:
+            host.driver.remove_orphan(host.instance.uuid)
         host.network.unplug(host.instance)
+        host.disconnect_volumes()
 
     @step(CONDUCTOR)
     def forget(self, ctl: Control) -> None:
-        if self.instance.launched_at is None:
-            ctl.finish_io(failed=None)  # the build that we came in between never said so
         ctl.release_claim()
+        if self.data.moved:
+            ctl.close_migrations()
         ctl.release_addresses()
+        ctl.volumes.release()
         ctl.release_quota()
         ctl.set(vm_state=states.DELETED, task_state=None, terminated_at=utcnow(), deleted=True,
                 power_state=states.NOSTATE, admin_pass=None)

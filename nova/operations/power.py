@@ -49,6 +49,7 @@ class Start(_PowerAction):
     @step("host", event="compute_start_instance", task_state=states.POWERING_ON)
     def power_on(self, host: Host) -> None:
         host.network.plug(host.instance, host.rules)
+        host.connect_volumes()
         host.driver.power_on(host.instance)
         _report(host)
 
@@ -68,15 +69,43 @@ class Stop(_PowerAction):
         ctl.set(progress=0)
 
 
-class ForceStop(Stop):
-    """What the power sync starts for a guest that runs though its server is stopped, or the reverse."""
+class SyncPower(_PowerAction):
+    """What the power sync starts for a guest that is not as its server says: the host measures again and decides.
 
-    name = "force_stop"
-    rules = Rules(label="stop", host="needed", lock=False)
+    The report that led to it may be older than what the user has done since.
+    """
+
+    name = "sync_power"
+    action = "stop"
+    rules = Rules(label="stop", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.PAUSED}), host="needed",
+                  lock=False)
+    task_state = states.POWERING_OFF
 
     @step("host", event="compute_stop_instance", task_state=states.POWERING_OFF)
-    def power_off(self, host: Host) -> None:
-        _off(host, 0)
+    def settle(self, host: Host) -> None:
+        try:
+            power_state = host.driver.power_state(host.instance.uuid)
+        except exception.GuestNotFound:
+            power_state = states.SHUTDOWN
+        if differs(host.instance.vm_state, power_state):
+            _off(host, 0)
+        else:
+            host.set(power_state=power_state)
+
+    def succeeded(self, ctl: Control) -> None:
+        ctl.set(task_state=None)
+        if ctl.instance.power_state == states.SHUTDOWN:
+            ctl.set(vm_state=states.STOPPED)
+
+
+_GONE = frozenset({states.SHUTDOWN, states.CRASHED, states.POWER_SUSPENDED})
+_ON = frozenset({states.RUNNING, states.POWER_PAUSED, states.POWER_SUSPENDED})
+
+
+def differs(vm_state: str, power_state: int) -> bool:
+    """Whether a guest in this power state is not what its server says, so that it has to be powered off."""
+    return ((vm_state == states.ACTIVE and power_state in _GONE) or (vm_state == states.STOPPED and power_state in _ON)
+            or (vm_state == states.PAUSED and power_state in (states.SHUTDOWN, states.CRASHED)))
 
 
 class RebootSoft(_PowerAction):
@@ -89,6 +118,7 @@ class RebootSoft(_PowerAction):
     @step("host", event="compute_reboot_instance", task_state=states.REBOOT_STARTED)
     def reboot(self, host: Host) -> None:
         host.network.plug(host.instance, host.rules)
+        host.connect_volumes()
         host.driver.reboot(host.instance, hard=False, timeout=host.shutdown_timeout)
         _report(host)
 
@@ -104,12 +134,14 @@ class RebootHard(_PowerAction):
             states.REBOOTING_HARD, states.UNPAUSING, states.PAUSING, states.SUSPENDING}),
         preempts=True,
     )
+    kind = "urgent"
     task_state = states.REBOOTING_HARD
     final = states.ACTIVE
 
     @step("host", event="compute_reboot_instance", task_state=states.REBOOT_STARTED_HARD)
     def reboot(self, host: Host) -> None:
         host.network.plug(host.instance, host.rules)
+        host.connect_volumes()
         host.driver.reboot(host.instance, hard=True)
         _report(host)
 
@@ -159,5 +191,6 @@ class Resume(_PowerAction):
     @step("host", event="compute_resume_instance", task_state=states.RESUMING)
     def resume(self, host: Host) -> None:
         host.network.plug(host.instance, host.rules)
+        host.connect_volumes()
         host.driver.resume(host.instance)
         _report(host)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from nova.bus import Interface, call, cast, slow_call
 from nova.context import RequestContext
-from nova.objects.compute import Diagnostics, GuestStatus
-from nova.objects.instance import Instance, StepOrder
-from nova.objects.network import FilterRule
+from nova.objects.guest import Diagnostics, GuestStatus
+from nova.objects.instance import Instance
+from nova.objects.network import Peers, RuleSet
+from nova.objects.order import StepOrder
+from nova.objects.volume import VolumeRemoval
 from nova.rpcapi import COMPUTE
 
 
@@ -17,6 +19,10 @@ class Compute(Interface):
     @cast
     def run(self, ctx: RequestContext, order: StepOrder) -> None:
         """Run a step of an operation, and the steps after it that belong to the same host."""
+
+    @cast
+    def interrupt(self, ctx: RequestContext, action_uuid: str, what: str) -> None:
+        """Say ``what`` to the running step of an action; "cancel" asks it to end. It does not wait behind orders."""
 
     @slow_call(15)
     def console_output(self, ctx: RequestContext, instance: Instance, lines: int | None = None) -> str:
@@ -30,8 +36,16 @@ class Compute(Interface):
         """What the hypervisor of this host really runs (audit)."""
 
     @cast
-    def refresh_rules(self, ctx: RequestContext, instance: Instance, rules: list[FilterRule]) -> None:
-        """The security group rules of a guest changed."""
+    def refresh_rules(self, ctx: RequestContext, uuid: str, rules: RuleSet) -> None:
+        """What a guest lets in changed. A host that has or had a newer set ignores this one."""
+
+    @cast
+    def refresh_peers(self, ctx: RequestContext, peers: Peers) -> None:
+        """Other hosts have a network than before. What is older than what the host knows is ignored."""
+
+    @cast
+    def remove_volumes(self, ctx: RequestContext, removals: list[VolumeRemoval]) -> None:
+        """Remove these data of volumes from the pool of the host, and tell that it is done."""
 
     @cast
     def reap(self, ctx: RequestContext, uuid: str) -> None:

@@ -35,7 +35,7 @@ class Flavors(Interface):
 
     @call
     def set_extra_specs(self, ctx: RequestContext, flavorid: str, specs: dict[str, str]) -> dict[str, str]:
-        """Merge; answers all specs."""
+        """Merge; returns all specs."""
 
     @call
     def delete_extra_spec(self, ctx: RequestContext, flavorid: str, key: str) -> None:

@@ -1,10 +1,10 @@
-"""Networks, addresses and security groups of the embedded network driver."""
+"""Networks of the embedded network driver."""
 
 from __future__ import annotations
 
 from nova.bus import Interface, call
 from nova.context import RequestContext
-from nova.objects.network import Network, SecurityGroup, SecurityGroupRule
+from nova.objects.network import Network
 from nova.rpcapi import CONDUCTOR
 
 
@@ -27,38 +27,3 @@ class Networks(Interface):
     @call
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         """Raises NetworkInUse, NetworkNotFound."""
-
-
-class SecurityGroups(Interface):
-    """``project_id`` None looks at every project."""
-
-    topic = CONDUCTOR
-    namespace = "security_groups"
-
-    @call
-    def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
-        """The default group of the caller's project is made at the first look."""
-
-    @call
-    def get(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> SecurityGroup: ...
-
-    @call
-    def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup:
-        """Raises SecurityGroupExists, QuotaLimit."""
-
-    @call
-    def update(self, ctx: RequestContext, group_id: int, name: str, description: str,
-               project_id: str | None = None) -> SecurityGroup: ...
-
-    @call
-    def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> None:
-        """Raises SecurityGroupInUse, InvalidInput (default group)."""
-
-    @call
-    def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule,
-                 project_id: str | None = None) -> SecurityGroupRule:
-        """Takes effect on the hosts of the group's servers at once. Raises InvalidInput (duplicate)."""
-
-    @call
-    def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None) -> None:
-        """Raises SecurityGroupRuleNotFound."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nova.bus import Interface, call
 from nova.context import RequestContext
-from nova.objects.compute import Quotas as QuotaSet
+from nova.objects.quota import Quotas as QuotaSet
 from nova.rpcapi import CONDUCTOR
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from nova.bus import Interface, call
 from nova.context import RequestContext
-from nova.objects.action import Action
-from nova.objects.instance import Instance, ServerCreate, ServerCreated, ServerQuery
+from nova.objects.action import Accepted
+from nova.objects.instance import Instance
+from nova.objects.server_request import ServerCreate, ServerCreated, ServerQuery
 from nova.rpcapi import CONDUCTOR
 
 
@@ -38,11 +38,12 @@ class Servers(Interface):
 
     @call
     def operate(self, ctx: RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None = None,
-                project_id: str | None = None) -> Action:
-        """Start ``operation`` (a name of nova.operations) on a server.
+                project_id: str | None = None) -> Accepted:
+        """Start ``operation`` (a name of nova.operations) on a server; ``payload`` is its request.
 
-        Checks lock, host and states as the operation declares them; raises InstanceIsLocked,
-        InstanceNotReady, InstanceInvalidState, InstanceStateUnknown, ServiceUnavailable (host down).
+        Checks lock, host and states as the operation declares them; raises UnknownOperation, InstanceIsLocked,
+        InstanceNotReady, InstanceInvalidState, InstanceStateUnknown, ComputeServiceUnavailable (its host is down), and
+        what the operation's own acceptance refuses.
         """
 
     @call
@@ -63,7 +64,7 @@ class Servers(Interface):
     @call
     def set_tags(self, ctx: RequestContext, uuid: str, tags: list[str], mode: str = "replace",
                  project_id: str | None = None) -> list[str]:
-        """``mode``: replace, add, remove or clear. Answers the tags as they were before."""
+        """``mode``: replace, add, remove or clear. Returns the tags as they were before."""
 
     @call
     def lock(self, ctx: RequestContext, uuid: str, reason: str | None = None,
@@ -80,20 +81,3 @@ class Servers(Interface):
     def set_security_group(self, ctx: RequestContext, uuid: str, name: str, add: bool,
                            project_id: str | None = None) -> None:
         """Put the server into a security group of its project or take it out."""
-
-
-class Actions(Interface):
-    """os-instance-actions. Newest first."""
-
-    topic = CONDUCTOR
-    namespace = "actions"
-
-    @call
-    def index(self, ctx: RequestContext, instance_uuid: str, limit: int | None = None, marker: str | None = None,
-              changes_since: datetime.datetime | None = None,
-              changes_before: datetime.datetime | None = None) -> list[Action]:
-        """``marker`` is a request id; raises MarkerNotFound."""
-
-    @call
-    def get(self, ctx: RequestContext, instance_uuid: str, request_id: str) -> Action:
-        """Raises InstanceActionNotFound."""

@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from nova import metrics
 from nova.conf import CONF
-from nova.objects.scheduling import FleetDelta, FleetPage
+from nova.objects.scheduling import FleetDelta, FleetPage, ServiceFlags
 from nova.scheduler.hosts import Fleet
+from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
 
@@ -111,7 +111,8 @@ class Follower:
             key = (delta.source, host)
             if self._service_seq.get(key, -1) <= delta.seq:
                 self._service_seq[key] = delta.seq
-                self._fleet.set_service(host, up, disabled)
+                self._fleet.set_service(host, ServiceFlags(
+                    up=up, disabled=disabled, generation=delta.service_generations.get(host, 0)))
         for node_uuid in delta.removed:
             self._fleet.remove(node_uuid)
 
@@ -183,7 +184,7 @@ class Follower:
             return self._wanted or ("it is time" if now >= due else "")
 
     def _read(self, why: str, failures: int) -> tuple[int, float]:
-        """Read everything; answers how often that has failed in a row, and the seconds until the next time."""
+        """Read everything; returns how often that has failed in a row, and the seconds until the next time."""
         started = time.monotonic()
         with self._lock:
             self._wanted = ""

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from nova.conf import CONF
-from nova.objects.compute import Inventory
-from nova.objects.scheduling import HostState, NodeUsage, Selection
+from nova.objects.node import Inventory
+from nova.objects.scheduling import HostState, NodeUsage, Selection, ServiceFlags, metadata_digest
 from nova.scheduler.columns import Table
 from nova.scheduler.view import FleetView, Planned
 
@@ -23,10 +22,12 @@ class Fleet:
     numbers, ordered by generation) or until nothing came of it for a while (:meth:`expire`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, default_zone: str = "nova") -> None:
+        self._default_zone = default_zone
         self._table = Table()
         self._rows: dict[str, int] = {}
         self._of_host: dict[str, set[int]] = {}
+        self._flags: dict[str, ServiceFlags] = {}
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -73,15 +74,17 @@ class Fleet:
             self._of_host[self._host_of(row)].discard(row)
         interned = {
             "host": state.host, "node": state.node, "host_ip": state.host_ip,
-            "zone": state.availability_zone or CONF.default_availability_zone,
+            "zone": state.availability_zone or self._default_zone,
             "hypervisor_type": state.hypervisor_type, "traits": sorted(state.traits), "aggregates": state.aggregates,
             "cpu_info": state.cpu_info, "supported_instances": state.supported_instances, "metrics": state.metrics}
         for name, value in interned.items():
             self._table.intern(row, name, value, fresh)
         self._of_host.setdefault(state.host, set()).add(row)
         nodes["alive"][row] = True
-        nodes["up"][row] = state.up
-        nodes["disabled"][row] = state.disabled
+        flags = self._newest(state.host, ServiceFlags(
+            up=state.up, disabled=state.disabled, generation=state.service_generation))
+        nodes["up"][row] = flags.up
+        nodes["disabled"][row] = flags.disabled
         nodes["hypervisor_version"][row] = state.hypervisor_version
         nodes["state_generation"][row] = state.generation
 
@@ -115,12 +118,21 @@ class Fleet:
                     block["used"][row] = block["known_used"][row] = used
             self._usage(row, usage.num_instances, usage.num_io_ops, usage.failed_builds, usage.generation)
 
-    def set_service(self, host: str, up: bool, disabled: bool) -> None:
-        """The compute service of a host went up or down, or was enabled or disabled."""
+    def set_service(self, host: str, flags: ServiceFlags) -> None:
+        """The compute service of a host is so, unless something newer is known of it."""
         with self._lock:
-            for row in self._of_host.get(host, ()):
-                self._table.nodes["up"][row] = up
-                self._table.nodes["disabled"][row] = disabled
+            if host not in self._of_host:
+                return
+            flags = self._newest(host, flags)
+            for row in self._of_host[host]:
+                self._table.nodes["up"][row] = flags.up
+                self._table.nodes["disabled"][row] = flags.disabled
+
+    def _newest(self, host: str, flags: ServiceFlags) -> ServiceFlags:
+        known = self._flags.get(host)
+        if known is None or not flags.generation or flags.generation >= known.generation:
+            known = self._flags[host] = flags
+        return known
 
     def remove(self, node_uuid: str) -> None:
         """A node is gone; harmless when it is unknown."""
@@ -132,10 +144,11 @@ class Fleet:
             self._of_host[host].discard(row)
             if not self._of_host[host]:
                 del self._of_host[host]
+                self._flags.pop(host, None)
             self._table.free_row(row)
 
     def retain(self, node_uuids: Iterable[str]) -> int:
-        """Forget every node but these; answers how many were forgotten."""
+        """Forget every node but these; returns how many were forgotten."""
         with self._lock:
             gone = self._rows.keys() - set(node_uuids)
             for node_uuid in gone:
@@ -156,7 +169,7 @@ class Fleet:
             nodes["pending_since"][touched] = now
 
     def expire(self, older_than: float) -> int:
-        """Give back choices that no usage has confirmed for ``older_than`` seconds; answers of how many nodes."""
+        """Give back choices that no usage has confirmed for ``older_than`` seconds; returns of how many nodes."""
         with self._lock:
             nodes, cutoff = self._table.nodes, time.monotonic() - older_than
             since = nodes["pending_since"]
@@ -175,11 +188,13 @@ class Fleet:
         host: str = self._table.pools["host"].values[int(self._table.nodes["host"][row])]
         return host
 
-    def selection(self, row: int) -> Selection:
+    def selection(self, row: int, by_aggregates: bool = False) -> Selection:
+        """What is told of a choice; ``by_aggregates``: with what the claim needs to look at them again."""
         nodes, pools = self._table.nodes, self._table.pools
+        digest = metadata_digest(pools["aggregates"].values[int(nodes["aggregates"][row])]) if by_aggregates else ""
         return Selection(node_uuid=self._table.uuids[row], host=self._host_of(row),
                          node=pools["node"].values[int(nodes["node"][row])],
-                         availability_zone=pools["zone"].values[int(nodes["zone"][row])])
+                         availability_zone=pools["zone"].values[int(nodes["zone"][row])], aggregates=digest)
 
     def state(self, node_uuid: str) -> HostState | None:
         """One node as it counts now, choices included; None when it is unknown."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from nova import context, exception, metrics, tracing
+from nova import context, exception
 from nova.conf import CONF
 from nova.objects.scheduling import FleetDelta, RequestSpec, Selection, Verdict
 from nova.scheduler import plugin
@@ -14,7 +14,9 @@ from nova.scheduler.follow import Follower
 from nova.scheduler.hosts import Fleet
 from nova.scheduler.request import Request
 from nova.scheduler.select import Planner
+from nova.scheduler.settings import Settings
 from nova.scheduler.weighers.base import Weigher
+from nova.telemetry import metrics, tracing
 
 LOG = logging.getLogger(__name__)
 
@@ -41,8 +43,9 @@ def load_weighers() -> list[Weigher]:
 class SchedulerManager:
     """The answers, from a fleet that somebody else keeps fresh."""
 
-    def __init__(self, fleet: Fleet, planner: Planner, follower: Follower) -> None:
+    def __init__(self, fleet: Fleet, planner: Planner, follower: Follower, settings: Settings) -> None:
         self._fleet = fleet
+        self._settings = settings
         self._planner = planner
         self._follower = follower
 
@@ -55,7 +58,7 @@ class SchedulerManager:
             return self._select(spec)
 
     def _select(self, spec: RequestSpec) -> list[list[Selection]]:
-        started, request = time.perf_counter(), Request(spec)
+        started, request = time.perf_counter(), Request(spec, self._settings)
         with self._fleet.view() as view:
             try:
                 choices = self._planner.plan(view, request)
@@ -64,8 +67,8 @@ class SchedulerManager:
                          error.kwargs.get("reason") or error)
                 raise
             self._fleet.commit(view.planned, sorted({choice.row for choice in choices}), request.resources)
-            selections = [[self._fleet.selection(row) for row in (choice.row, *choice.alternates)]
-                          for choice in choices]
+            selections = [[self._fleet.selection(row, request.by_aggregates)
+                           for row in (choice.row, *choice.alternates)] for choice in choices]
         hosts = sorted({found[0].node for found in selections})
         LOG.info("%d x %s goes to %s%s (%d nodes, %.1f ms)", request.count, spec.flavor.name, ", ".join(hosts[:5]),
                  f" and {len(hosts) - 5} more" if len(hosts) > 5 else "", len(self._fleet),
@@ -76,7 +79,7 @@ class SchedulerManager:
         """See :meth:`nova.rpcapi.scheduler.Scheduler.explain`. Changes nothing."""
         self._wait()
         with self._fleet.view() as view:
-            return self._planner.explain(view, Request(spec))
+            return self._planner.explain(view, Request(spec, self._settings))
 
     def delta(self, ctx: context.RequestContext, delta: FleetDelta) -> None:
         self._follower.delta(delta)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 LOG = logging.getLogger(__name__)
 
 
-def settings(weight_setting: Iterable[str]) -> dict[str, float]:
+def ratios(weight_setting: Iterable[str]) -> dict[str, float]:
     """metric -> ratio of the option weight_setting; what is no metric=ratio is left out with a warning."""
     found: dict[str, float] = {}
     for setting in weight_setting:

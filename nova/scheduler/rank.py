@@ -53,7 +53,7 @@ class _Part:
             self.share = None
 
     def set(self, position: int, score: float) -> bool:
-        """A node's score changed; answers whether that moved the range (and so all shares)."""
+        """A node's score changed; returns whether that moved the range (and so all shares)."""
         old = float(self.scores[position])
         if score == old:
             return False
@@ -72,7 +72,7 @@ class _Part:
         return old <= self.low or old >= self.high or new < self.low or new > self.high
 
     def drop(self, positions: IntColumn) -> bool:
-        """Forget these nodes; answers whether that moved the range."""
+        """Forget these nodes; returns whether that moved the range."""
         dropped = self.scores[positions]
         self.scores = np.delete(self.scores, positions)
         if not isinstance(self.multiplier, float):
@@ -104,7 +104,7 @@ class Ranking:
         self._parts: list[_Part] = []
         for weigher in weighers:
             if weigher.applies(request):
-                multiplier = weigher.multipliers(mine)
+                multiplier = weigher.multipliers(mine, request.settings)
                 if not isinstance(multiplier, float) or multiplier != 0.0:
                     self._parts.append(_Part(weigher, multiplier, mine, request))
         self._sum()

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova.conf import CONF
 from nova.objects.scheduling import RequestSpec
-
-AFFINITY = "affinity"
-ANTI_AFFINITY = "anti-affinity"
-SOFT_AFFINITY = "soft-affinity"
-SOFT_ANTI_AFFINITY = "soft-anti-affinity"
+from nova.scheduler.settings import Settings
 
 _OLD_NAMES = {
     "architecture": "hw_architecture", "vm_mode": "hw_vm_mode", "hypervisor_type": "img_hv_type",
@@ -38,8 +33,9 @@ def canonical_architecture(name: str) -> str:
 class Request:
     """One select or explain. ``group_hosts`` (host -> members of the server group) grows while planning."""
 
-    def __init__(self, spec: RequestSpec) -> None:
+    def __init__(self, spec: RequestSpec, settings: Settings) -> None:
         self.spec = spec
+        self.settings = settings
         self.count = len(spec.instance_uuids)
         self.flavor = spec.flavor
         self.image = spec.image
@@ -50,11 +46,13 @@ class Request:
         self.required_traits = frozenset(spec.required_traits) | self._image_traits()
         self.forbidden_traits = frozenset(spec.forbidden_traits)
         self.group_hosts: dict[str, int] = dict(spec.group.hosts) if spec.group else {}
+        # Whether the metadata of aggregates had a say: then the claim looks at them again.
+        self.by_aggregates = False
 
     @property
     def forced(self) -> bool:
         """Whether the host was named in a way that skips the filters."""
-        return bool(self.spec.force_host or self.spec.force_node)
+        return self.spec.forced
 
     @property
     def policy(self) -> str | None:
@@ -86,9 +84,9 @@ class Request:
         """Traits that follow from the image, where the options say so."""
         traits: set[str] = set()
         disk_format = self.image.disk_format if self.image else None
-        if CONF.scheduler.query_placement_for_image_type_support and disk_format:
+        if self.settings.query_placement_for_image_type_support and disk_format:
             traits.add(f"COMPUTE_IMAGE_TYPE_{disk_format.upper()}")
-        if CONF.scheduler.image_metadata_prefilter:
+        if self.settings.image_metadata_prefilter:
             for name, prefix in _IMAGE_TRAITS.items():
                 if name in self.properties:
                     traits.add(prefix + self.properties[name].upper().replace("-", "_"))

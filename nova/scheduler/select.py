@@ -8,16 +8,17 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from nova import exception, metrics
-from nova.conf import CONF
-from nova.objects.scheduling import Verdict
+from nova import exception
+from nova.objects.scheduling import AFFINITY, ANTI_AFFINITY, SOFT_AFFINITY, SOFT_ANTI_AFFINITY, Verdict
 from nova.scheduler import stages
 from nova.scheduler.feasible import answer, feasible, summary
 from nova.scheduler.filters.base import Filter
 from nova.scheduler.rank import Ranking
-from nova.scheduler.request import AFFINITY, ANTI_AFFINITY, SOFT_AFFINITY, SOFT_ANTI_AFFINITY, Request
+from nova.scheduler.request import Request
+from nova.scheduler.settings import Settings
 from nova.scheduler.view import FleetView
 from nova.scheduler.weighers.base import Weigher
+from nova.telemetry import metrics
 
 # What enforces a policy; without it a request of that policy must fail rather than be ignored.
 _ENFORCERS = {
@@ -50,6 +51,7 @@ class Planner:
         """
         self._check_policy(request)
         chain = stages.chain(request, self._filters)
+        request.by_aggregates = any(each.by_aggregates for each in chain)
         mask, refused = feasible(view, request, chain)
         rows = np.flatnonzero(mask)
         metrics.CANDIDATES.observe(rows.size)
@@ -62,7 +64,7 @@ class Planner:
         for _ in range(request.count):
             if not len(ranking):
                 raise exception.NoValidHost(reason="There are not enough hosts available.")
-            position = self._pick(ranking)
+            position = self._pick(ranking, request.settings)
             row = int(ranking.rows[position])
             if request.count == 1:
                 # As if it had not been placed: that is how things are when it fails on its host.
@@ -76,10 +78,10 @@ class Planner:
         alternates = _alternates(chosen, pool, wanted)
         return [Choice(row, others) for row, others in zip(chosen, alternates, strict=True)]
 
-    def _pick(self, ranking: Ranking) -> int:
+    def _pick(self, ranking: Ranking, settings: Settings) -> int:
         """The position of the host to take: the best, or a random one of the best as the options say."""
-        subset = min(CONF.filter_scheduler.host_subset_size, len(ranking))
-        if CONF.filter_scheduler.shuffle_best_same_weighed_hosts:
+        subset = min(settings.host_subset_size, len(ranking))
+        if settings.shuffle_best_same_weighed_hosts:
             equal = ranking.equal_best()
             if len(equal) >= subset:
                 return int(equal[self._random.randrange(len(equal))])

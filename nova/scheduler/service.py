@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from nova import bus, context, metrics
+from nova import bus, context
 from nova.conf import CONF
-from nova.drain import Drain
-from nova.liveness import Liveness
-from nova.periodic import Periodic
-from nova.rpcapi import SCHEDULER, engine
+from nova.rpcapi import SCHEDULER
+from nova.rpcapi import fleet as fleet_api
 from nova.rpcapi.scheduler import Scheduler
 from nova.scheduler.follow import Follower
 from nova.scheduler.hosts import Fleet
 from nova.scheduler.manager import SchedulerManager, load_filters, load_weighers
 from nova.scheduler.select import Planner
+from nova.scheduler.settings import Settings
+from nova.service import liveness
+from nova.service.drain import Drain
+from nova.service.periodic import Periodic
+from nova.telemetry import metrics
 
 if TYPE_CHECKING:  # nova.bus must be the one that imports it first
     import oslo_messaging as messaging
@@ -40,14 +43,14 @@ class SchedulerService:
         self.host = host or CONF.host
         self._transport = transport
         self._worker = worker
-        self.fleet = fleet = Fleet()
+        self.fleet = fleet = Fleet(CONF.default_availability_zone)
         metrics.NODES_KNOWN.watch(lambda: len(fleet))
-        conductor = bus.client(transport, engine.Fleet)
+        conductor = bus.client(transport, fleet_api.Fleet)
         self._follower = Follower(fleet, lambda marker: conductor.page(context.admin(), marker, _PAGE))
-        self.manager = SchedulerManager(fleet, Planner(load_filters(), load_weighers()), self._follower)
-        liveness = Liveness(bus.client(transport, engine.Heartbeat), self.host, BINARY, SCHEDULER, SERVICE_VERSION,
-                            worker)
-        self._beats = Periodic("heartbeat", CONF.report_interval, liveness.beat)
+        self.manager = SchedulerManager(fleet, Planner(load_filters(), load_weighers()), self._follower,
+                                        Settings.from_conf(CONF))
+        own = liveness.Liveness(liveness.conductors(transport), self.host, BINARY, SCHEDULER, SERVICE_VERSION, worker)
+        self._beats = Periodic("heartbeat", CONF.report_interval, own.beat)
         self._server: messaging.RPCServer | None = None
 
     def start(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from nova.conf import CONF
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.aggregates import Metadata, tenants
 from nova.scheduler.filters.base import Filter, everything
@@ -89,12 +88,14 @@ class Traits(_Stage):
 class TenantAggregates(_Stage):
     """A project that filter_tenant_id* metadata of aggregates name only gets hosts of these aggregates."""
 
+    by_aggregates = True
+
     def applies(self, request: Request) -> bool:
-        return bool(CONF.scheduler.limit_tenants_to_placement_aggregate)
+        return request.settings.limit_tenants_to_placement_aggregate
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         own = view.lift("aggregates", lambda aggregates: request.spec.project_id in tenants(aggregates))
-        if own.any() or CONF.scheduler.placement_aggregate_required_for_tenants:
+        if own.any() or request.settings.placement_aggregate_required_for_tenants:
             return own
         return everything(view)
 
@@ -105,8 +106,10 @@ class TenantAggregates(_Stage):
 class IsolatedAggregates(_Stage):
     """Hosts of aggregates with trait:X=required metadata are for servers that require all these traits."""
 
+    by_aggregates = True
+
     def applies(self, request: Request) -> bool:
-        return bool(CONF.scheduler.enable_isolated_aggregate_filtering)
+        return request.settings.enable_isolated_aggregate_filtering
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         return view.lift("aggregates", lambda aggregates: _isolating(aggregates) <= request.required_traits)

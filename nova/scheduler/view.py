@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nova.objects.compute import Inventory
+from nova.objects.node import Inventory
 from nova.objects.scheduling import HostState
 from nova.scheduler.columns import BoolColumn, Column, FloatColumn, IntColumn, Table
 

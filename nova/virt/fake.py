@@ -1,9 +1,11 @@
 """A hypervisor that exists in memory only: many virtual nodes, settable latencies and failures.
 
 For tests, benchmarks and a first try. Guests live as long as the process, or as long as
-[fake] directory, which has one file per host. Sizes and behaviour come from [fake], or for many
+[fake] directory, which has a few files per host. Sizes and behaviour come from [fake], or for many
 hosts in one process from the scenario that it names (:mod:`nova.virt.fake_scenario`); a test may
-also set the driver's ``behaviour``.
+also set the driver's ``behaviour``, and look at the books: ``guest(uuid)`` and ``disk(uuid)``.
+
+Unlike a real one it never refuses to remove what it is told to: a wrong order shall be seen.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import string
 import time
 import uuid as uuidlib
 from collections.abc import Sequence
@@ -19,11 +22,15 @@ from typing import Any
 from nova import exception
 from nova.conf import CONF
 from nova.objects import states
-from nova.objects.compute import DISK_GB, MEMORY_MB, VCPU, ComputeNode, GuestStatus, Inventory, Provider
-from nova.objects.instance import Instance
-from nova.virt import fake_scenario
-from nova.virt.driver import Disks, Driver, EventHandler
-from nova.virt.fake_guests import GuestStore
+from nova.objects.guest import GuestStatus
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.network import VIF
+from nova.objects.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode, Inventory, Provider
+from nova.virt import fake_disks, fake_scenario
+from nova.virt.driver import Disks, EventHandler
+from nova.virt.fake_disks import ASIDE, Disk
+from nova.virt.fake_guests import Guest, GuestStore
+from nova.virt.fake_moves import Cable, FakeMoves, Job
 
 # Node uuids are derived from their names, so that a restarted host has the same ones.
 _NAMESPACE = uuidlib.UUID("9e0a4f0e-3f5c-4e53-9c1f-5f2d1f4f7d11")
@@ -48,11 +55,13 @@ def _floats(values: dict[str, str]) -> dict[str, float]:
     return {verb: float(value) for verb, value in values.items()}
 
 
-class FakeDriver(Driver):
+class FakeDriver(FakeMoves):
     """Virtual nodes of one host. ``group``: how a scenario describes them."""
 
-    capabilities = frozenset({"pause", "suspend", "console_output"})
+    capabilities = frozenset({"pause", "suspend", "console_output", "attach_volume", "attach_interface", "move",
+                              "live_migration"})
     needs_images = False
+    virtual = True
 
     def __init__(self, host: str, group: fake_scenario.Group | None = None) -> None:
         super().__init__(host)
@@ -62,6 +71,9 @@ class FakeDriver(Driver):
         self.behaviour = Behaviour.configured(group)
         self._group = group or fake_scenario.Group(name="fake", nodes=CONF.fake.nodes)
         self._guests = GuestStore(_kept_in(host))
+        self._disks = fake_disks.of_host(host, CONF.fake.directory, CONF.fake.shared_storage)
+        self._jobs: dict[str, Job] = {}
+        self._cable = Cable(CONF.fake.directory)
         self._on_event: EventHandler | None = None
 
     @classmethod
@@ -72,6 +84,7 @@ class FakeDriver(Driver):
     def start(self, on_event: EventHandler) -> None:
         self._on_event = on_event
         self._guests.open()
+        self._disks.open()
 
     def nodes(self) -> list[ComputeNode]:
         group = self._group
@@ -95,17 +108,22 @@ class FakeDriver(Driver):
     # --- life of a guest -------------------------------------------------------------------------
     def prepare(self, instance: Instance, disks: Disks) -> None:
         self._behave("prepare")
+        if instance.volume_backed:
+            return
+        disk = self._disks.get(instance.uuid) or fake_disks.made(self.host, instance.flavor.root_gb)
+        self._disks.put(instance.uuid, disk._replace(host=self.host))
 
     def spawn(self, instance: Instance, disks: Disks) -> None:
         self._behave("spawn")
-        self._guests.boot(instance.uuid, instance.name)
+        self._guests.boot(instance)
 
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
         self._behave("destroy")
-        self.remove_leftovers(instance.uuid)
+        self._remove(instance.uuid, keep_disks)
 
     def power_on(self, instance: Instance) -> None:
-        self._set("power_on", instance, states.RUNNING)
+        self._behave("power_on")
+        self._run(instance)
 
     def power_off(self, instance: Instance, timeout: int = 0) -> None:
         self._set("power_off", instance, states.SHUTDOWN)
@@ -113,7 +131,7 @@ class FakeDriver(Driver):
     def reboot(self, instance: Instance, hard: bool, timeout: int = 0) -> None:
         self._behave("reboot")
         self._guests.get(instance.uuid)
-        self._guests.boot(instance.uuid, instance.name)
+        self._guests.boot(instance)
 
     def pause(self, instance: Instance) -> None:
         self._set("pause", instance, states.POWER_PAUSED)
@@ -125,18 +143,58 @@ class FakeDriver(Driver):
         self._set("suspend", instance, states.POWER_SUSPENDED)
 
     def resume(self, instance: Instance) -> None:
-        self._set("resume", instance, states.RUNNING)
+        self._behave("resume")
+        self._run(instance)
 
     def _set(self, verb: str, instance: Instance, power_state: int) -> None:
         self._behave(verb)
-        self._guests.set(instance.uuid, power_state)
+        self._guests.change(instance.uuid, power_state=power_state)
+
+    def _run(self, instance: Instance) -> None:
+        """A guest whose definition is lost is started from its disks."""
+        if self._disks.get(instance.uuid) is None:
+            self._guests.get(instance.uuid)
+        self._guests.define(instance, states.RUNNING, went=False)
+
+    # --- devices -----------------------------------------------------------------------------------
+    def attach_volume(self, instance: Instance, device: BlockDevice) -> None:
+        self._behave("attach_volume")
+        guest = self._guests.get(instance.uuid)
+        if device.volume_id and device.volume_id not in {volume for _name, volume in guest.volumes}:
+            item = (device.device_name or _free_name(guest), device.volume_id)
+            self._guests.change(instance.uuid, volumes=(*guest.volumes, item))
+
+    def detach_volume(self, instance: Instance, device: BlockDevice) -> None:
+        self._behave("detach_volume")
+        guest = self._guests.find(instance.uuid)
+        if guest is not None:
+            self._guests.change(instance.uuid, volumes=tuple(
+                item for item in guest.volumes if item[1] != device.volume_id))
+
+    def attach_interface(self, instance: Instance, vif: VIF) -> None:
+        self._behave("attach_interface")
+        guest = self._guests.get(instance.uuid)
+        if vif.mac not in guest.interfaces:
+            self._guests.change(instance.uuid, interfaces=(*guest.interfaces, vif.mac))
+
+    def detach_interface(self, instance: Instance, vif: VIF) -> None:
+        self._behave("detach_interface")
+        guest = self._guests.find(instance.uuid)
+        if guest is not None:
+            self._guests.change(instance.uuid, interfaces=tuple(mac for mac in guest.interfaces if mac != vif.mac))
 
     # --- looking -----------------------------------------------------------------------------------
     def guests(self) -> list[GuestStatus]:
+        for uuid in self._guests.incoming():
+            self.take_over(uuid)
         return [GuestStatus(uuid=uuid, power_state=state) for uuid, state in self._guests.power_states()]
 
     def power_state(self, uuid: str) -> int:
-        return self._guests.get(uuid).power_state
+        self.take_over(uuid)
+        guest = self._guests.get(uuid)
+        if guest.incoming:  # it does not run here yet
+            raise exception.GuestNotFound(instance_uuid=uuid)
+        return guest.power_state
 
     def console_output(self, instance: Instance, lines: int | None = None) -> bytes:
         console = []
@@ -145,13 +203,36 @@ class FakeDriver(Driver):
             console.append(f"{instance.hostname} login: ")
         return "\n".join(console[-lines:] if lines else ([] if lines == 0 else console)).encode()
 
-    def traces(self) -> set[str]:
-        return set()  # nothing but the guests themselves
+    def has_disks(self, instance: Instance) -> bool:
+        return self._disks.get(instance.uuid) is not None
 
-    def remove_leftovers(self, uuid: str) -> None:
+    def traces(self) -> set[str]:
+        return set(fake_disks.uuids(self._disks))
+
+    def stop_guest(self, uuid: str) -> None:
+        if self._guests.find(uuid) is not None:
+            self._guests.change(uuid, power_state=states.SHUTDOWN)
+
+    def remove_orphan(self, uuid: str, keep_disks: bool = False) -> None:
+        if not keep_disks:
+            self._disks.remove(uuid + ASIDE)
+        self._remove(uuid, keep_disks)
+
+    def _remove(self, uuid: str, keep_disks: bool) -> None:
         self._guests.remove(uuid)
+        self._cable.forget(uuid, self.host)
+        if not keep_disks:
+            self._disks.remove(uuid)
 
     # --- for tests ---------------------------------------------------------------------------------
+    def guest(self, uuid: str) -> Guest:
+        """What this host knows of the guest: its state, size, volumes and interfaces. Raises GuestNotFound."""
+        return self._guests.get(uuid)
+
+    def disk(self, uuid: str, aside: bool = False) -> Disk | None:
+        """The guest's root disk as this host sees it; ``aside``: the one that a cold move set aside."""
+        return self._disks.get(uuid + ASIDE if aside else uuid)
+
     def adopt(self, uuid: str, power_state: int) -> None:
         """Make a guest appear, as if it had survived a restart of this process."""
         self._guests.add(uuid, power_state)
@@ -162,17 +243,29 @@ class FakeDriver(Driver):
 
     def change_by_itself(self, uuid: str, power_state: int) -> None:
         """The guest does something that nobody asked for, and the hypervisor tells."""
-        self._guests.set(uuid, power_state)
+        self._guests.change(uuid, power_state=power_state)
         if self._on_event:
             self._on_event(GuestStatus(uuid=uuid, power_state=power_state))
 
     def _behave(self, verb: str) -> None:
-        delay = self.behaviour.latency.get(verb, self.behaviour.latency.get("*", 0.0))
+        delay = self._latency(verb)
         if delay:
             time.sleep(delay)
+        self._fail(verb)
+
+    def _latency(self, verb: str) -> float:
+        return self.behaviour.latency.get(verb, self.behaviour.latency.get("*", 0.0))
+
+    def _fail(self, verb: str) -> None:
         share = self.behaviour.failure.get(verb, self.behaviour.failure.get("*", 0.0))
         if share and random.random() < share:  # noqa: S311
             raise exception.NovaException(f"The fake hypervisor was told to fail at {verb}.")
+
+
+def _free_name(guest: Guest) -> str:
+    """The first disk name behind that of the root disk which no volume has."""
+    taken = {name for name, _volume in guest.volumes}
+    return next(name for letter in string.ascii_lowercase[1:] if (name := f"/dev/vd{letter}") not in taken)
 
 
 def _kept_in(host: str) -> str | None:

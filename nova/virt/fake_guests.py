@@ -1,67 +1,81 @@
 """The guests of one virtual host: a few bytes each in memory, and in one append-only file if they are to survive.
 
-Made for 100,000 of them: remembering a guest is one write of one line, starting again is reading one file.
+Made for 100,000 of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
+import functools
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from nova import exception
 from nova.objects import states
+from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
+from nova.virt.fake_log import KeptLines
 
-# The file is written anew when it has this many times more lines than there are guests.
-_SLACK = 4
-_FEW = 1000
-_GONE = "-"
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Size:
+    """The flavor that a guest has now."""
+
+    flavor: str = ""
+    vcpus: int = 0
+    memory_mb: int = 0
+    root_gb: int = 0
 
 
 @dataclasses.dataclass(slots=True)
 class Guest:
-    """What the hypervisor knows of a guest; ``booted`` holds the times (seconds) of its boots."""
+    """What the hypervisor knows of a guest; ``booted`` holds the times (seconds) of its boots.
+
+    ``volumes`` are ids by device name and ``interfaces`` MAC addresses. ``incoming``: a migration is bringing it;
+    ``went``: a migration took it away; neither is listed.
+    """
 
     power_state: int
     name: str = ""
     booted: tuple[int, ...] = ()
+    size: Size = Size()
+    volumes: tuple[tuple[str, str], ...] = ()
+    interfaces: tuple[str, ...] = ()
+    incoming: bool = False
+    went: bool = False
+
+    def define(self, instance: Instance) -> None:
+        """Renew the definition. Volumes that are not connected here stay if the guest has them."""
+        self.name = instance.name
+        self.size = _size_of(instance.flavor)
+        here = {volume: device for device, volume in self.volumes}
+        self.volumes = tuple((device.device_name or here.get(device.volume_id, ""), device.volume_id)
+                             for device in instance.block_devices
+                             if device.destination == "volume" and device.volume_id)
+        self.interfaces = tuple(vif.mac for vif in instance.network_info)
 
 
 class GuestStore:
     """Guests by uuid; thread-safe. ``path``: the file that they are kept in (None: nowhere)."""
 
     def __init__(self, path: str | None) -> None:
-        self._path = path
         self._guests: dict[str, Guest] = {}
         self._lock = threading.Lock()
-        self._file = -1
-        self._lines = 0
+        self._file = KeptLines(path) if path else None
 
     def open(self) -> None:
         """Take up what an earlier process left. Does nothing the second time."""
         with self._lock:
-            if self._path is None or self._file >= 0:
+            if self._file is None or self._file.is_open:
                 return
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            for uuid, state in self._kept(self._path):
-                if state == _GONE:
+            for uuid, values in self._file.read():
+                if values is None:
                     self._guests.pop(uuid, None)
                 else:
-                    self._guests[uuid] = Guest(int(state))
-            self._rewrite()
-
-    @staticmethod
-    def _kept(path: str) -> Iterator[list[str]]:
-        if not os.path.exists(path):
-            return
-        with open(path) as file:
-            for line in file:
-                fields = line.split()
-                # The last line of a process that was killed may be half there.
-                if len(fields) == 2 and line.endswith("\n"):
-                    yield fields
+                    self._guests[uuid] = _restored(values)
+            self._file.rewrite(self._everything())
 
     def get(self, uuid: str) -> Guest:
         """Raises GuestNotFound."""
@@ -70,53 +84,95 @@ class GuestStore:
             raise exception.GuestNotFound(instance_uuid=uuid)
         return guest
 
-    def boot(self, uuid: str, name: str) -> None:
-        """There is such a guest, and it runs."""
-        with self._lock:
-            guest = self._guests.get(uuid)
-            if guest is None:
-                guest = self._guests[uuid] = Guest(states.RUNNING, name)
-            guest.power_state = states.RUNNING
-            guest.booted = (*guest.booted[-9:], int(time.time()))
-            self._note(uuid, str(states.RUNNING))
+    def find(self, uuid: str) -> Guest | None:
+        return self._guests.get(uuid)
 
-    def set(self, uuid: str, power_state: int) -> None:
+    def boot(self, instance: Instance) -> None:
+        """There is such a guest, defined like this, and it runs."""
+        with self._lock:
+            guest = self._guests.get(instance.uuid)
+            if guest is None:
+                guest = self._guests[instance.uuid] = Guest(states.RUNNING)
+            guest.define(instance)
+            guest.power_state = states.RUNNING
+            guest.incoming = guest.went = False
+            guest.booted = (*guest.booted[-9:], int(time.time()))
+            self._note(instance.uuid, guest)
+
+    def define(self, instance: Instance, power_state: int, **changes: Any) -> None:
+        """There is such a guest, defined like this and in this state."""
+        with self._lock:
+            guest = self._guests.setdefault(instance.uuid, Guest(power_state))
+            guest.define(instance)
+            guest.power_state = power_state
+            for name, value in changes.items():
+                setattr(guest, name, value)
+            self._note(instance.uuid, guest)
+
+    def change(self, uuid: str, **changes: Any) -> None:
         """Raises GuestNotFound."""
         with self._lock:
-            self.get(uuid).power_state = power_state
-            self._note(uuid, str(power_state))
+            guest = self.get(uuid)
+            for name, value in changes.items():
+                setattr(guest, name, value)
+            self._note(uuid, guest)
 
     def add(self, uuid: str, power_state: int) -> None:
         with self._lock:
-            self._guests[uuid] = Guest(power_state)
+            guest = self._guests[uuid] = Guest(power_state)
+            self._note(uuid, guest)
 
     def remove(self, uuid: str) -> None:
         """No such guest: fine."""
         with self._lock:
             if self._guests.pop(uuid, None) is not None:
-                self._note(uuid, _GONE)
+                self._note(uuid, None)
 
     def power_states(self) -> list[tuple[str, int]]:
+        """Of all that are here for good."""
         with self._lock:
-            return [(uuid, guest.power_state) for uuid, guest in self._guests.items()]
+            return [(uuid, guest.power_state) for uuid, guest in self._guests.items()
+                    if not guest.incoming and not guest.went]
 
-    def _note(self, uuid: str, state: str) -> None:
-        if self._file < 0:
-            return
-        # One write of one line: whole, or (when the machine dies) not there.
-        os.write(self._file, f"{uuid} {state}\n".encode())
-        self._lines += 1
-        if self._lines > max(_FEW, _SLACK * len(self._guests)):
-            self._rewrite()
+    def incoming(self) -> list[str]:
+        """The guests that migrations are bringing."""
+        with self._lock:
+            return [uuid for uuid, guest in self._guests.items() if guest.incoming]
 
-    def _rewrite(self) -> None:
-        """The file with one line for each guest."""
-        assert self._path is not None
-        new = self._path + ".new"
-        with open(new, "w") as file:
-            file.writelines(f"{uuid} {guest.power_state}\n" for uuid, guest in self._guests.items())
-        os.replace(new, self._path)
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-        self._lines = len(self._guests)
+    def _note(self, uuid: str, guest: Guest | None) -> None:
+        if self._file is not None:
+            self._file.note(uuid, guest and _values(guest), self._everything(), len(self._guests))
+
+    def _everything(self) -> Iterator[tuple[str, Any]]:
+        return ((uuid, _values(guest)) for uuid, guest in self._guests.items())
+
+
+@functools.lru_cache(maxsize=1000)
+def _shared(size: Size) -> Size:
+    return size
+
+
+def _size_of(flavor: Flavor) -> Size:
+    """One object for all guests of a flavor."""
+    return _shared(Size(flavor.name, flavor.vcpus, flavor.memory_mb, flavor.root_gb))
+
+
+# What is kept of a guest: fields that have their default are left out.
+_KEPT = ("power_state", "name", "booted", "volumes", "interfaces", "incoming", "went")
+
+
+def _values(guest: Guest) -> dict[str, Any]:
+    values = {name: value for name in _KEPT if (value := getattr(guest, name)) or name == "power_state"}
+    if guest.size.flavor:
+        values["size"] = dataclasses.astuple(guest.size)
+    return values
+
+
+def _restored(values: dict[str, Any]) -> Guest:
+    guest = Guest(values["power_state"], values.get("name", ""), tuple(values.get("booted", ())),
+                  incoming=values.get("incoming", False), went=values.get("went", False))
+    guest.volumes = tuple((device, volume) for device, volume in values.get("volumes", ()))
+    guest.interfaces = tuple(values.get("interfaces", ()))
+    if "size" in values:
+        guest.size = _shared(Size(*values["size"]))
+    return guest

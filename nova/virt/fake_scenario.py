@@ -41,7 +41,10 @@ ResourceClass = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9_]+$", max_length=
 Trait = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9_]+$", max_length=255)]
 # What a driver does for a step; "*" stands for all that are not named.
 Verb = Literal["prepare", "spawn", "destroy", "power_on", "power_off", "reboot", "pause", "unpause", "suspend",
-               "resume", "*"]
+               "resume", "attach_volume", "detach_volume", "attach_interface", "detach_interface", "check_resize",
+               "open_disks", "close_disks", "receive_disks", "finish_move", "confirm_move", "revert_move",
+               "check_migration_source", "prepare_migration", "live_migrate", "finish_migration",
+               "rollback_migration", "*"]
 
 # A typing error in a file should not eat the machine.
 _MOST_NODES = 1_000_000

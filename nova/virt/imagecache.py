@@ -70,6 +70,25 @@ class ImageCache:
                 os.utime(path)
         return path
 
+    def adopt(self, name: str, copy: Callable[[str], None]) -> str:
+        """The path of a cached file by its name, made by ``copy(path)`` if another host has it and this one has not."""
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise exception.ImageUnacceptable(image_id=name, reason="it is no file name")
+        path = os.path.join(self.directory, name)
+        image_id = name.rpartition(".")[0] or name
+        with self._locked(image_id):
+            if not os.path.exists(path):
+                part = os.path.join(self.directory, f"{image_id}.part")
+                try:
+                    _remove(part)
+                    copy(part)
+                    os.chmod(part, 0o644)
+                    os.rename(part, path)
+                finally:
+                    _remove(part)
+            os.utime(path)
+        return path
+
     def clean(self, used: set[str]) -> list[str]:
         """Remove images that are not in ``used`` (paths) and were not for long; the paths that went.
 

@@ -80,6 +80,21 @@ def create_overlay(path: str, base: str, base_format: str, size: int) -> None:
     run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", base_format, "-b", base, path, str(size)], INFO_TIMEOUT)
 
 
+def create(path: str, image_format: str, size: int) -> None:
+    """A new, empty, sparse image of ``size`` bytes."""
+    run(["qemu-img", "create", "-q", "-f", image_format, path, str(size)], INFO_TIMEOUT)
+
+
+def resize(path: str, image_format: str, size: int) -> None:
+    """Make an image ``size`` bytes large, never smaller."""
+    run(["qemu-img", "resize", "-q", "-f", image_format, path, str(size)], INFO_TIMEOUT)
+
+
+def rebase(path: str, base: str, base_format: str) -> None:
+    """An overlay stands on the same image under another name now."""
+    run(["qemu-img", "rebase", "-u", "-f", "qcow2", "-F", base_format, "-b", base, path], INFO_TIMEOUT)
+
+
 def convert(source: str, source_format: str, target: str, target_format: str) -> None:
     """Copy an image into another format, sparse."""
     run(["qemu-img", "convert", "-f", source_format, "-O", target_format, source, target], COPY_TIMEOUT)

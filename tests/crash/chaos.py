@@ -129,7 +129,7 @@ class Messages:
         self._url = transport_url
 
     def lose(self, queue: str, seconds: float) -> int:
-        """Purge the queue and all that is on its way to it for up to a second; answers how many messages got lost."""
+        """Purge the queue and all that is on its way to it for up to a second; returns how many messages got lost."""
         with relay.connect(self._url) as connection:
             channel = connection.channel()
             lost = int(channel.queue_purge(queue))
@@ -178,7 +178,7 @@ class Messages:
 
 # --- the database --------------------------------------------------------------------------------------------
 def cut_connections(server: Server, database_url: str) -> int:
-    """End every connection of the database, whatever it is doing; answers how many there were."""
+    """End every connection of the database, whatever it is doing; returns how many there were."""
     name = sa.make_url(database_url).database
     engine = sa.create_engine(server.admin_url, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -195,7 +195,7 @@ def cut_connections(server: Server, database_url: str) -> int:
 
 
 def provoke_deadlocks(database_url: str, seconds: float) -> int:
-    """Lock shared rows in changing orders for ``seconds``; answers how often the database chose us as the victim.
+    """Lock shared rows in changing orders for ``seconds``; returns how often the database chose us as the victim.
 
     As often it chooses the other side: a transaction of Nova.
     """

@@ -60,5 +60,5 @@ def database(request: pytest.FixtureRequest) -> Iterator[Server | None]:
 
 @pytest.fixture(scope="session")
 def new_database(database: Server | None) -> Callable[[], str | None]:
-    """A function that makes an empty database and answers its URL; None lets a Cluster make its own SQLite file."""
+    """A function that makes an empty database and returns its URL; None lets a Cluster make its own SQLite file."""
     return database.new_database if database else lambda: None

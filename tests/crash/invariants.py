@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import json
 import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
@@ -42,7 +43,7 @@ def check(nova: Cluster, accepted: Collection[str], *, deleted: Collection[str] 
 
     ``accepted`` are the servers that requests were answered for, ``deleted`` those whose delete was accepted, too.
     Every other server of the project is checked as well: a request whose answer got lost may have made it.
-    Everything that was started must run again. Answers the seconds that it took.
+    Everything that was started must run again. Returns the seconds that it took.
     """
     begin = time.monotonic()
     while True:
@@ -147,11 +148,12 @@ def guests_of(nova: Cluster) -> dict[str, dict[str, int]]:
             guests = found[name] = {}
             path = nova.directory / "guests" / f"{name}.guests"
             for line in path.read_text().splitlines() if path.exists() else []:
-                uuid, state = line.split()
-                if state == "-":
+                uuid, _, values = line.partition(" ")
+                guest = None if values == "-" else json.loads(values)
+                if guest is None or guest.get("incoming"):
                     guests.pop(uuid, None)
                 else:
-                    guests[uuid] = int(state)
+                    guests[uuid] = guest["power_state"]
     return found
 
 

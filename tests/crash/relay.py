@@ -27,7 +27,7 @@ def connect(transport_url: str) -> amqp.Connection:
 
 
 def purge(transport_url: str, *queues: str) -> int:
-    """Throw away what waits in the queues; answers how many messages that were."""
+    """Throw away what waits in the queues; returns how many messages that were."""
     with connect(transport_url) as connection:
         return sum(int(connection.channel().queue_purge(queue)) for queue in queues)
 

@@ -25,6 +25,7 @@ import json
 import os
 import pathlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -107,7 +108,8 @@ class _Held:
 
 def _server_of(values: list[Any]) -> str | None:
     """The name of the server that a message is about, where it says so."""
-    from nova.objects.instance import ServerCreate, StepOrder
+    from nova.objects.order import StepOrder
+    from nova.objects.server_request import ServerCreate
 
     for value in values:
         if isinstance(value, ServerCreate):
@@ -118,9 +120,10 @@ def _server_of(values: list[Any]) -> str | None:
 
 
 def _hold_messages() -> None:
-    client, at, serve = bus.client, bus.at, bus.serve
+    client, at, within, serve = bus.client, bus.at, bus.within, bus.serve
     bus.client = lambda *given, **named: _Held(client(*given, **named), "ask")  # type: ignore[assignment]
     bus.at = lambda proxy, host: _Held(at(proxy.inner, host), "ask")  # type: ignore[assignment]
+    bus.within = lambda proxy, seconds: _Held(within(proxy.inner, seconds), "ask")  # type: ignore[assignment]
 
     def serving(transport: Any, topic: str, host: str, implementations: Any, **options: Any) -> Any:
         return serve(transport, topic, host, [
@@ -147,51 +150,61 @@ def _hold_conductor() -> None:
 
 
 # --- the journal of guests ---------------------------------------------------------------------------------
+# The verbs that make or remove guests.
+_MAKERS = ("spawn", "power_on", "finish_move", "revert_move", "finish_migration", "take_over")
+_REMOVERS = ("destroy", "remove_orphan", "open_disks", "live_migrate")
+
+
 def _journal_guests() -> None:
     from nova.virt.fake import FakeDriver
 
-    start, spawn, remove = FakeDriver.start, FakeDriver.spawn, FakeDriver.remove_leftovers
+    start = FakeDriver.start
 
     def there(driver: FakeDriver, uuid: str) -> bool:
         try:
-            driver.power_state(uuid)
+            guest = driver.guest(uuid)
+            return not guest.incoming and not guest.went
         except exception.GuestNotFound:
             return False
-        return True
 
-    def note(driver: FakeDriver, verb: str, uuid: str) -> None:
-        with open(pathlib.Path(CONF.state_path) / "guests.journal", "a") as file:
-            file.write(f"{verb} {driver.host} {uuid}\n")  # one short write: whole lines, whoever else writes
+    noted: dict[str, set[str]] = {}  # by host: the guests that the journal has there
+    lock = threading.Lock()
+
+    def compare(driver: FakeDriver, uuid: str) -> None:
+        """Note the guest if it came or went since it was last looked at; verbs call one another."""
+        with lock:
+            known, here = noted.setdefault(driver.host, set()), there(driver, uuid)
+            if here != (uuid in known):
+                (known.add if here else known.discard)(uuid)
+                with open(pathlib.Path(CONF.state_path) / "guests.journal", "a") as file:
+                    # One short write: whole lines, whoever else writes.
+                    file.write(f"{'create' if here else 'remove'} {driver.host} {uuid}\n")
 
     def starting(self: FakeDriver, on_event: Any) -> None:
         """What a kill cut off between a deed and its note is made up for."""
         start(self, on_event)
-        noted: set[str] = set()
+        known = noted.setdefault(self.host, set())
         path = pathlib.Path(CONF.state_path) / "guests.journal"
         for line in path.read_text().splitlines() if path.exists() else []:
             verb, host, uuid = line.split()
             if host == self.host:
-                (noted.add if verb == "create" else noted.discard)(uuid)
-        real = {guest.uuid for guest in self.guests()}
-        for uuid in real - noted:
-            note(self, "create", uuid)
-        for uuid in noted - real:
-            note(self, "remove", uuid)
+                (known.add if verb == "create" else known.discard)(uuid)
+        for uuid in known | {guest.uuid for guest in self.guests()}:
+            compare(self, uuid)
 
-    def spawning(self: FakeDriver, instance: Any, disks: Any) -> None:
-        before = there(self, instance.uuid)
-        spawn(self, instance, disks)
-        if not before:
-            note(self, "create", instance.uuid)
+    def noting(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def watched(self: FakeDriver, guest: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(self, guest, *args, **kwargs)
+            finally:
+                compare(self, guest if isinstance(guest, str) else guest.uuid)
 
-    def removing(self: FakeDriver, uuid: str) -> None:
-        before = there(self, uuid)
-        remove(self, uuid)
-        if before:
-            note(self, "remove", uuid)
+        return watched
 
-    FakeDriver.start, FakeDriver.spawn = starting, spawning  # type: ignore[method-assign]
-    FakeDriver.remove_leftovers = removing  # type: ignore[method-assign]
+    FakeDriver.start = starting  # type: ignore[method-assign]
+    for verb in (*_MAKERS, *_REMOVERS):
+        setattr(FakeDriver, verb, noting(getattr(FakeDriver, verb)))
 
 
 def main() -> int:

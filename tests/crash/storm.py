@@ -128,7 +128,8 @@ def _ground_fault(chance: random.Random, database: str) -> Fault:
     kind = chance.choices(list(kinds), list(kinds.values()))[0]
     victim, seconds = "", chance.uniform(1, 3)
     if kind in ("purge", "double", "shuffle"):
-        victim = chance.choice(["conductor", "conductor", "scheduler", *(f"compute.{name}" for name in COMPUTES)])
+        hosts = (f"compute.{name}" for name in COMPUTES)
+        victim = chance.choice(["conductor", "conductor-reports", "scheduler", *hosts])
     elif kind == "broker":
         seconds = chance.uniform(0, 2)
     return Fault(kind, victim, round(chance.uniform(0.5, 3), 1), round(seconds, 1))

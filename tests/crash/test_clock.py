@@ -1,4 +1,4 @@
-"""The wall clock of one process jumps, and stays wrong: nobody is judged by it.
+"""The wall clock of one process, or of the database, jumps and stays wrong: nobody is judged by it.
 
 Leases are 4 s here and a host counts as down after 10 s; the builds take longer than a lease, so that leases are
 renewed under the wrong clock, too.
@@ -19,6 +19,7 @@ from tests.integration.databases import Server, mariadb, postgresql  # noqa: F40
 from tests.integration.rabbit import Rabbit
 
 _BUILD = 6.0
+_DESTROY = 1.5
 _SERVERS = 6
 # accepted, place, order; each further one is an order that was sent again.
 _ATTEMPTS = 3
@@ -28,8 +29,10 @@ _CASES = [(name, seconds) for name in ("conductor-1", "compute-1", "scheduler-1"
 @pytest.fixture(scope="module")
 def cluster(rabbitmq: Rabbit, postgresql: Server, tmp_path_factory: pytest.TempPathFactory,  # noqa: F811
             ) -> Iterator[Cluster]:
-    options = {"fake": {"latency": f"spawn:{_BUILD}"}, "DEFAULT": {"rpc_response_timeout": 5}}
-    with Cluster(rabbitmq.new_vhost(), postgresql.new_database(), computes=2, options=options,
+    options = {"fake": {"latency": f"spawn:{_BUILD},destroy:{_DESTROY}"}, "DEFAULT": {"rpc_response_timeout": 5}}
+    database_url = postgresql.new_database()
+    give_own_clock(database_url)
+    with Cluster(rabbitmq.new_vhost(), database_url, computes=2, options=options,
                  launcher=clockwork.launcher(tmp_path_factory.mktemp("clock"))) as made:
         yield made
 
@@ -39,6 +42,7 @@ def nova(cluster: Cluster) -> Iterator[Cluster]:
     yield cluster
     for name in cluster.processes:
         clockwork.jump(cluster, name, 0)
+    jump_of_database(cluster, 0)
     cluster.restore(60.0)
     cluster.audit()
 
@@ -54,6 +58,26 @@ def attempts(nova: Cluster) -> int:
 
 def down(nova: Cluster) -> set[str]:
     return {service["host"] for service in nova.api.get("/os-services")["services"] if service["state"] != "up"}
+
+
+def give_own_clock(database_url: str) -> None:
+    """PostgreSQL's clock is a function; ours comes first in this database."""
+    run(database_url, "CREATE TABLE jump AS SELECT 0 AS seconds",
+        "CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$ SELECT "
+        "pg_catalog.clock_timestamp() + (SELECT seconds FROM public.jump) * interval '1 second' $$",
+        f"ALTER DATABASE {sa.make_url(database_url).database} SET search_path = public, pg_catalog")
+
+
+def jump_of_database(nova: Cluster, seconds: int) -> None:
+    """The clock of the database is ahead by ``seconds`` from now on."""
+    run(nova.database_url, "UPDATE jump SET seconds = :seconds", seconds=seconds)
+
+
+def run(database_url: str, *statements: str, **values: int) -> None:
+    engine = sa.create_engine(database_url, poolclass=sa.pool.NullPool)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(sa.text(statement), values)
 
 
 def full(cases: list[tuple[str, int]]) -> list[object]:
@@ -115,3 +139,32 @@ def test_a_dead_host_is_found_under_a_wrong_clock(nova: Cluster, seconds: int) -
     nova.start("compute-1")
     nova.wait_ready()
     invariants.check(nova, accepted, deleted=accepted)
+
+
+@pytest.mark.parametrize("seconds", [300, pytest.param(-300, marks=pytest.mark.full)])
+def test_a_jump_of_the_databases_clock_makes_no_host_dead(nova: Cluster, seconds: int) -> None:
+    """Deletes wait for the hosts, builds go on, and a host that dies then is found."""
+    accepted = nova.boot_many(_SERVERS, "there")
+    nova.all_active(accepted, 60)
+    building = nova.boot_many(_SERVERS, "building")
+    jump_of_database(nova, seconds)
+    for uuid in accepted:
+        nova.api.delete(f"/servers/{uuid}")
+    waiting = set(accepted)
+    until, seen = time.monotonic() + 30, set()
+    while waiting:
+        assert time.monotonic() < until, f"not deleted: {waiting}"
+        gone = waiting - nova.api.servers().keys()
+        there = {uuid for guests in invariants.guests_of(nova).values() for uuid in guests}
+        assert not gone & there, "deleted without its host, which lives"
+        waiting -= gone
+        seen |= down(nova)
+    assert not seen, "services that report were judged dead"
+    nova.all_active(building, 60)
+    invariants.check(nova, building, deleted=accepted)
+    assert attempts(nova) <= _ATTEMPTS, "leases of steps that ran were taken for ended"
+    nova.kill("compute-1")
+    begin = time.monotonic()
+    while "compute-1" not in down(nova):
+        assert time.monotonic() - begin < 40, "nobody noticed"
+        time.sleep(0.5)

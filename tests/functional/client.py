@@ -24,7 +24,7 @@ class Failed(Exception):
 
 
 def wait_for(what, seconds=15, reason=""):
-    """What ``what`` answers, once that is true; fails after ``seconds``."""
+    """What ``what`` returns, once that is true; fails after ``seconds``."""
     end = time.monotonic() + seconds
     while not (value := what()):
         assert time.monotonic() < end, reason or what

@@ -9,13 +9,15 @@ import pytest
 
 from nova import bus, conf
 from nova.cmd import allinone
+from nova.compute.service import ComputeService
 from nova.conf import CONF
 from nova.db import audit
 from nova.db.engine import StatementCounter
 from nova.image.directory import DirectoryStore
 from nova.objects.image import Image
 from nova.rpcapi.networks import Networks
-from tests.functional.client import Client, Failed
+from tests.functional.client import Client, Failed, wait_for
+from tests.functional.hosts import SECOND, Pair, nothing_used, service_of, told_scheduler
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +36,7 @@ def suite():
         assert len(running.scheduler.fleet), "the scheduler did not hear of the host"
         unlimited = {"instances": -1, "cores": -1, "ram": -1}
         Client(running.url).put("/os-quota-class-sets/default", {"quota_class_set": unlimited})
-        running.statements = StatementCounter(running.conductor.core.db)
+        running.statements = StatementCounter(running.conductor.core.db, running.conductor._beats_db)
         try:
             yield running
         finally:
@@ -79,6 +81,37 @@ def driver(suite):
     suite.compute.machine.driver.behaviour.failure.clear()
 
 
+@pytest.fixture
+def second(suite, admin, flavor, image_id):
+    """Another compute host with a fake driver of its own; both are equally good choices."""
+    # a host whose last build failed would be avoided
+    forgiven = admin.boot(flavor, image_id)
+    admin.wait(forgiven, "ACTIVE")
+    admin.delete(f"/servers/{forgiven}")
+    admin.wait_gone(forgiven)
+    service = ComputeService(suite.transport, host=SECOND)
+    service.start()
+    told_scheduler(suite, SECOND, True)
+    wait_for(lambda: nothing_used(suite), reason="the scheduler knows that both hosts are empty")
+    yield service
+    service.machine.driver.behaviour.failure.clear()
+    service.machine.driver.behaviour.latency.clear()
+    for shown in admin.get("/servers", all_tenants=1)["servers"]:
+        with contextlib.suppress(Failed):
+            admin.delete(f"/servers/{shown['id']}")
+        admin.wait_gone(shown["id"])
+    service.stop()
+    admin.delete(f"/os-services/{service_of(admin, SECOND)['id']}")
+
+
+@pytest.fixture
+def pair(suite, admin, second, flavor, image_id):
+    yield Pair(suite, admin, second, flavor, image_id)
+    for service in (suite.compute, second):
+        service.machine.driver.behaviour.failure.clear()
+        service.machine.driver.behaviour.latency.clear()
+
+
 @pytest.fixture(autouse=True)
 def balanced_books(request):
     """After every test: nothing is under way for long, and all invariants hold."""
@@ -86,16 +119,16 @@ def balanced_books(request):
     if "suite" not in request.fixturenames:
         return
     suite = request.getfixturevalue("suite")
-    _remove_servers(Client(suite.url))
+    remove_servers(Client(suite.url))
     db = suite.conductor.core.db
     end = time.monotonic() + 15
     while db.read(audit.unfinished) and time.monotonic() < end:
         time.sleep(0.05)
     assert not db.read(audit.unfinished)
-    assert [str(finding) for finding in db.read(audit.audit)] == []
+    assert [str(finding) for finding in audit.audit(db)] == []
 
 
-def _remove_servers(admin):
+def remove_servers(admin):
     """A test that failed in the middle must not fail the next one."""
     left = admin.get("/servers", all_tenants=1)["servers"]
     for server in left:

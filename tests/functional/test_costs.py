@@ -105,3 +105,24 @@ def test_the_servers_of_one_request_are_accepted_and_placed_together(suite, admi
     assert sum(messages.values()) <= 4 + 3 * count, messages
     assert len(statements) - told <= 20 + 12 * count, statements
     remove_all(admin)
+
+
+def test_moves_stay_within_their_budgets(suite, admin, pair, flavor):
+    uuid = pair.boot()
+
+    def resize():
+        return admin.action(uuid, "resize", {"flavorRef": larger})
+
+    larger = admin.flavor(vcpus=2)
+    _none, messages, statements = measured(suite, admin, resize)
+    assert admin.server(uuid)["status"] == "VERIFY_RESIZE"
+    _none, more, others = measured(suite, admin, lambda: admin.action(uuid, "confirmResize"))
+    assert admin.server(uuid)["status"] == "ACTIVE"
+    assert sum(messages.values()) + sum(more.values()) <= 25, (messages, more)
+    assert len(statements) + len(others) <= 70, (statements, others)
+
+    _none, messages, statements = measured(
+        suite, admin, lambda: admin.action(uuid, "os-migrateLive", {"host": None, "block_migration": "auto"}))
+    assert admin.server(uuid)["OS-EXT-SRV-ATTR:host"] == suite.compute.host
+    assert sum(messages.values()) <= 25, messages
+    assert len(statements) <= 60, statements

@@ -55,10 +55,15 @@ def test_a_guest_that_stops_by_itself_is_stopped_in_the_api_too(admin, driver, f
     admin.wait_gone(uuid)
 
 
-def test_a_guest_without_a_server_is_removed(suite, driver):
-    driver.adopt("0f5c5b0e-0000-4000-8000-000000000000", states.RUNNING)
-    suite.compute.reconciler.compare()
-    assert driver.guests() == []
+def test_a_guest_that_no_row_knows_is_kept_and_told(suite, driver, caplog):
+    unknown = "0f5c5b0e-0000-4000-8000-000000000000"
+    driver.adopt(unknown, states.RUNNING)
+    try:
+        suite.compute.reconciler.compare()
+        assert [guest.uuid for guest in driver.guests()] == [unknown]
+        assert f"[instance: {unknown}] Guest on host {suite.compute.host} is unknown to the database" in caplog.text
+    finally:
+        driver.remove_orphan(unknown)
 
 
 def test_an_exhausted_quota_is_refused_with_the_numbers(suite, admin, flavor, image_id):

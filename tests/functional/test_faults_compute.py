@@ -1,6 +1,5 @@
 """Hosts and services that fail, in every step of every operation: a defined end with a cause, and nothing leaked."""
 
-import contextlib
 import time
 
 import pytest
@@ -9,37 +8,7 @@ from nova.compute.service import ComputeService
 from nova.objects import states
 from nova.scheduler.service import SchedulerService
 from tests.functional.client import Failed, wait_for
-
-SECOND = "second"
-
-
-def newest_action(admin, uuid, name, version="2.96"):
-    """The newest action of this name, with its events."""
-    found = admin.get(f"/servers/{uuid}/os-instance-actions", version=version)["instanceActions"]
-    newest = next(action for action in found if action["action"] == name)
-    return admin.get(f"/servers/{uuid}/os-instance-actions/{newest['request_id']}", version=version)["instanceAction"]
-
-
-def service_of(admin, host):
-    return admin.get("/os-services", host=host, binary="nova-compute")["services"][0]
-
-
-def set_service(admin, host, **changes):
-    admin.put(f"/os-services/{service_of(admin, host)['id']}", changes)
-
-
-def told_scheduler(suite, host, usable):
-    """Wait until the scheduler knows whether it may use a host."""
-    def knows():
-        with suite.scheduler.fleet.view() as view:
-            return bool((view.on_hosts([host]) & view.alive & view.up & ~view.disabled).any()) == usable
-
-    wait_for(knows, reason=f"the scheduler knows whether {host} is usable")
-
-
-def nothing_used(suite):
-    with suite.scheduler.fleet.view() as view:
-        return not any(view.num_instances[view.alive]) and not any(view.failed_builds[view.alive])
+from tests.functional.hosts import SECOND, newest_action, set_service, told_scheduler
 
 
 @pytest.fixture
@@ -59,29 +28,6 @@ def restart(suite):
         suite._services[suite._services.index(old)] = suite.compute = fresh
 
     return again
-
-
-@pytest.fixture
-def second(suite, admin, flavor, image_id):
-    """Another compute host with a fake driver of its own; both are equally good choices."""
-    # a host whose last build failed would be avoided
-    forgiven = admin.boot(flavor, image_id)
-    admin.wait(forgiven, "ACTIVE")
-    admin.delete(f"/servers/{forgiven}")
-    admin.wait_gone(forgiven)
-    service = ComputeService(suite.transport, host=SECOND)
-    service.start()
-    told_scheduler(suite, SECOND, True)
-    wait_for(lambda: nothing_used(suite), reason="the scheduler knows that both hosts are empty")
-    yield service
-    service.machine.driver.behaviour.failure.clear()
-    service.machine.driver.behaviour.latency.clear()
-    for shown in admin.get("/servers", all_tenants=1)["servers"]:
-        with contextlib.suppress(Failed):
-            admin.delete(f"/servers/{shown['id']}")
-        admin.wait_gone(shown["id"])
-    service.stop()
-    admin.delete(f"/os-services/{service_of(admin, SECOND)['id']}")
 
 
 # --- every step of every operation -------------------------------------------------------------------

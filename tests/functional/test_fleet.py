@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from nova import bus
-from nova.compute.fleet import compute_of
+from nova.compute.virtual_hosts import compute_of
 from nova.conf import CONF
-from nova.periodic import Periodic
+from nova.service.periodic import Periodic
 from nova.virt import fake_scenario
 from tests.functional.client import Client, wait_for
 

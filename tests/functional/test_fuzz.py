@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nova.api import routes
-from nova.api.compute import removed
+from nova.api.legacy import removed
 from tests.functional.client import Client, Failed
 from tests.functional.refusals import KEY, NIL
 

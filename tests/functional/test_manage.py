@@ -1,5 +1,6 @@
 """nova-manage and nova-status against the running suite."""
 
+import concurrent.futures
 import json
 import os
 import time
@@ -8,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova.cmd import manage, status
-from nova.db import models
+from nova.db import audit, models
 
 
 def eventually(condition):
@@ -20,7 +21,7 @@ def eventually(condition):
 
 @pytest.fixture
 def run(suite, capsys):
-    """Runs nova-manage and answers its exit code and what it printed."""
+    """Runs nova-manage and returns its exit code and what it printed."""
     def manage_nova(*arguments):
         capsys.readouterr()
         code = manage.main(list(arguments))
@@ -41,7 +42,7 @@ def test_services_are_listed_with_their_load(run):
     def loads():
         code, out, _err = run("service", "list", "--json")
         assert code == 0
-        return [load for service in json.loads(out) for load in service["load"] or []]
+        return [load for service in json.loads(out) for load in service.get("load") or []]
 
     eventually(lambda: len(loads()) == 3)
     assert {load["pid"] for load in loads()} == {os.getpid()}
@@ -56,6 +57,15 @@ def test_a_network_is_made_listed_and_deleted(run):
     assert out.strip() in run("network", "list")[1]
     assert run("network", "delete", "made")[0] == 0
     assert out.strip() not in run("network", "list")[1]
+
+
+def test_a_network_with_ipv6_in_tunnels_is_made(run):
+    code, out, err = run("network", "create", "--name", "six", "--cidr", "10.78.0.0/24", "--cidr-v6", "fd00:78::/64",
+                         "--ipv6-mode", "dhcpv6-stateful", "--vni", "0")
+    assert code == 0, err
+    listed = run("network", "list")[1]
+    assert "fd00:78::/64" in next(line for line in listed.splitlines() if out.strip() in line)
+    assert run("network", "delete", "six")[0] == 0
 
 
 @pytest.mark.parametrize(("cidr", "text"), [("10.77.0.0/33", "10.77.0.0/33"), ("banana", "banana")])
@@ -98,10 +108,26 @@ def test_the_audit_finds_and_repairs(run, suite, admin, flavor, image_id):
     assert run("audit", "--settle", "0.1") == (0, "", "")
 
 
+def test_a_busy_suite_is_audited_without_findings(suite, admin, flavor, image_id):
+    def come_and_go(number):
+        for _round in range(4):
+            uuid = admin.boot(flavor, image_id)
+            admin.wait(uuid, "ACTIVE")
+            admin.delete(f"/servers/{uuid}")
+            admin.wait_gone(uuid)
+
+    with concurrent.futures.ThreadPoolExecutor(3) as users:
+        busy = [users.submit(come_and_go, number) for number in range(3)]
+        while not all(user.done() for user in busy):
+            assert [str(finding) for finding in audit.audit(suite.conductor.core.db, repair=True)] == []
+        for user in busy:
+            user.result()
+
+
 def test_a_server_without_a_guest_is_found(run, suite, admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
-    suite.compute.machine.driver.remove_leftovers(uuid)
+    suite.compute.machine.driver.remove_orphan(uuid)
     code, out, _err = run("audit", "--settle", "0.1")
     assert (code, uuid in out) == (1, True)
 

@@ -10,13 +10,16 @@ import sqlalchemy as sa
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 
-from nova import context, metrics, metrics_export, tracing, tracing_export
+from nova import context
 from nova.compute import gauges
 from nova.conductor.gauges import Gauges
-from nova.db import actions, allocations, instances, models
+from nova.db import actions, allocations, models, servers
 from nova.db.engine import count_statements
 from nova.objects.base import new_uuid, utcnow
+from nova.objects.scheduling import Selection
 from nova.operations import REGISTRY
+from nova.operations.base import NoRequest
+from nova.telemetry import exporters, metrics, metrics_export, tracing_export
 from tests.functional.client import wait_for
 from tests.functional.test_costs import (  # noqa: F401 - run again here
     network,
@@ -42,7 +45,7 @@ def port(suite):
     yield number
     for thread in running:
         thread.stop()
-    metrics.stop()
+    exporters.stop_metrics()
     with pytest.raises(requests.ConnectionError):
         requests.get(f"http://127.0.0.1:{number}/metrics", timeout=5)
 
@@ -54,7 +57,7 @@ EXPORTER = InMemorySpanExporter()
 def observed(port):
     tracing_export.start("nova-allinone", EXPORTER)
     yield
-    tracing.stop()
+    exporters.stop_tracing()
 
 
 @pytest.fixture
@@ -161,18 +164,23 @@ def used(suite):
 
 def test_a_lost_claim_and_the_next_try_are_counted(suite, admin, flavor, image_id, scrape):
     """Somebody took all of the host without the scheduler knowing."""
-    db, usage, consumer = suite.conductor.core.db, suite.conductor.core.usage, new_uuid()
+    db, usage = suite.conductor.core.db, suite.conductor.core.usage
     usage.flush()  # the deletes of the test before: told later, they would tell of our claim, too
     node = db.read(lambda connection: connection.scalar(sa.select(models.compute_nodes.c.uuid)))
-    everything = db.read(lambda connection: {
-        row.resource_class: int((row.total - row.reserved) * row.ratio) - row.used for row in connection.execute(
-            sa.select(models.inventories).where(models.inventories.c.provider_uuid == node))})
-    db.write(lambda connection: allocations.claim(connection, consumer, node, everything, "p", "u"))
+    consumers = []
+    while left := db.read(lambda connection: {
+            row.resource_class: min(free, row.max_unit) for row in connection.execute(
+                sa.select(models.inventories).where(models.inventories.c.provider_uuid == node))
+            if (free := int((row.total - row.reserved) * row.ratio) - row.used)}):
+        consumers.append(new_uuid())
+        db.write(lambda connection, left=left: allocations.claim(
+            connection, consumers[-1], Selection(node_uuid=node, host="", node=""), left, "p", "u"))
     try:
         admin.wait(admin.boot(flavor, image_id), "ERROR")
     finally:
-        db.write(lambda connection: (allocations.release(connection, consumer),
-                                     allocations.finish_io(connection, node, None)))
+        for consumer in consumers:
+            db.write(lambda connection, consumer=consumer: (allocations.release(connection, consumer),
+                                                            allocations.finish_io(connection, node, None)))
         usage.touch([node])
         usage.flush()
         wait_for(lambda: not used(suite), reason="the scheduler knows that the host is free again")
@@ -234,7 +242,7 @@ def test_a_boot_is_one_tree_through_all_services(admin, flavor, image_id):
     host = [*place, "compute.run", "run receive", "host build"]
     for step in ("network", "disks", "start"):
         assert path_to(spans, f"host build.{step}") == [*host, f"host build.{step}"]
-    assert path_to(spans, "step_done receive") == [*host, "conductor.step_done", "step_done receive"]
+    assert path_to(spans, "step_done receive") == [*host, "conductor-reports.step_done", "step_done receive"]
     root = next(span for span in spans if span.parent is None)
     assert root.attributes["http.response.status_code"] == 202
     assert root.attributes["http.route"] == "/servers"
@@ -267,16 +275,16 @@ def test_a_taken_over_operation_stays_in_its_trace(suite, admin, flavor, image_i
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     core, engine = suite.conductor.core, suite.conductor.engine
-    instance = core.db.read(lambda connection: instances.get(connection, uuid))
+    instance = core.db.read(lambda connection: servers.get(connection, uuid))
     operation = REGISTRY["stop"]
     with tracing_export.request("POST", {}) as span:
-        action = engine.new_action(context.admin(), operation, instance, operation.new_data(instance, {}))
+        action = engine.new_action(context.admin(), operation, instance, operation.begin(instance, NoRequest()))
         tracing_export.answered(span, "POST", "/dies/right/after", 202, None)
     action.owner, action.lease_until = "nobody", utcnow() - datetime.timedelta(seconds=1)
 
     def write(connection):
         actions.insert(connection, [action])
-        instances.update(connection, uuid, {"action_uuid": action.uuid, "task_state": "powering-off"})
+        servers.update(connection, uuid, {"action_uuid": action.uuid, "task_state": "powering-off"})
 
     core.db.write(write)
     admin.wait(uuid, "SHUTOFF")

@@ -43,12 +43,12 @@ class Client:
 
     # --- servers -----------------------------------------------------------------------------------
     def boot(self, name: str, **fields: Any) -> str:
-        """Ask for a server (of the smallest flavor); answers its id as soon as it is accepted."""
+        """Ask for a server (of the smallest flavor); returns its id as soon as it is accepted."""
         server = {"name": name, "flavorRef": "tiny", "imageRef": self.image_id, "networks": "auto", **fields}
         return str(self.post("/servers", {"server": server})["server"]["id"])
 
-    def action(self, server_id: str, name: str, argument: Any = None) -> Any:
-        return self.post(f"/servers/{server_id}/action", {name: argument})
+    def action(self, server_id: str, name: str, argument: Any = None, version: str = NEWEST) -> Any:
+        return self.post(f"/servers/{server_id}/action", {name: argument}, version)
 
     def show(self, server_id: str) -> Any:
         return self.get(f"/servers/{server_id}")["server"]

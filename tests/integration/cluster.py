@@ -16,6 +16,7 @@ that was started is killed at the end. With NOVA_TEST_LOGS=DIRECTORY in the envi
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -39,16 +40,25 @@ RUNNING: list[Cluster] = []
 _START = 90.0
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A compute host elsewhere: what its command lines begin with, and what only its services have in nova.conf."""
+
+    host: str
+    prefix: Sequence[str]
+    options: Options = dataclasses.field(default_factory=dict)
+
+
 class Cluster:
     """``options`` are sections of nova.conf that go beyond those below.
 
-    ``host_prefix`` begins the command line of what belongs on a compute host (which then has nova-metadata, too);
-    ``parent`` is where the state_path is made. ``launcher`` is a command line that runs a service named by the
-    argument after it, in place of the service's own program.
+    ``places`` have a nova-compute and a nova-metadata each (compute-HOST, metadata-HOST) beside the ``computes`` of
+    this machine; ``parent`` is where the state_path is made. ``launcher`` is a command line that runs a service named
+    by the argument after it, in place of the service's own program.
     """
 
     def __init__(self, transport_url: str, database_url: str | None = None, *, computes: int = 1, conductors: int = 2,
-                 schedulers: int = 2, options: Options | None = None, host_prefix: Sequence[str] = (),
+                 schedulers: int = 2, options: Options | None = None, places: Sequence[Place] = (),
                  parent: str = "/tmp", launcher: Sequence[str] = ()) -> None:
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cluster-", dir=parent))
         self.directory.chmod(0o755)  # guests run as another user
@@ -65,14 +75,17 @@ class Cluster:
         self.processes: dict[str, Process] = {}
         # Those that should be running now.
         self._wanted: set[str] = set()
+        # (binary, host) of those that report.
+        self._reports: dict[str, tuple[str, str]] = {}
         for number in range(conductors):
             self._add(f"conductor-{number + 1}", "conductor")
         for number in range(schedulers):
             self._add(f"scheduler-{number + 1}", "scheduler")
         for number in range(computes):
-            self._add(f"compute-{number + 1}", "compute", host_prefix)
-        if host_prefix:
-            self._add("metadata", "metadata", host_prefix)
+            self._add(f"compute-{number + 1}", "compute")
+        for place in places:
+            for kind in ("compute", "metadata"):
+                self._add(f"{kind}-{place.host}", kind, place)
         self._add("api", "api")
 
     def __enter__(self) -> Self:
@@ -152,7 +165,7 @@ class Cluster:
         for name in self._wanted:
             if not self.processes[name].running():
                 pytest.fail(f"{name} ended by itself:\n{self.processes[name].tail()}")
-        expected = {(f"nova-{name.partition('-')[0]}", name) for name in self._wanted if "-" in name}
+        expected = {self._reports[name] for name in self._wanted & self._reports.keys()}
         try:
             up = {(service["binary"], service["host"]) for service in self.api.get("/os-services")["services"]
                   if service["state"] == "up"}
@@ -165,13 +178,13 @@ class Cluster:
 
     # --- nova-manage ---------------------------------------------------------------------------------
     def manage(self, *arguments: str, timeout: float = 120.0) -> str:
-        """Run nova-manage, which must succeed; answers what it printed."""
+        """Run nova-manage, which must succeed; returns what it printed."""
         done = self._run("manage", arguments, timeout)
         assert done.returncode == 0, f"nova-manage {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def status(self, *arguments: str) -> str:
-        """Run nova-status, which must find no failure; answers what it printed."""
+        """Run nova-status, which must find no failure; returns what it printed."""
         done = self._run("status", arguments, 60.0)
         assert done.returncode in (0, 1), f"nova-status: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
@@ -199,7 +212,7 @@ class Cluster:
             timeout=timeout, check=False, cwd="/", env=_environment())
 
     def import_image(self, file: pathlib.Path, name: str, disk_format: str, **properties: str) -> str:
-        """Add a file to the directory of images; answers the image's id."""
+        """Add a file to the directory of images; returns the image's id."""
         pairs = [item for key, value in properties.items() for item in ("--property", f"{key}={value}")]
         return self.manage("image", "import", str(file), "--name", name, "--disk-format", disk_format, *pairs).strip()
 
@@ -249,12 +262,15 @@ class Cluster:
         """(title, end of the log) of every process."""
         return [(f"log of {name}", process.tail()) for name, process in self.processes.items()]
 
-    def _add(self, name: str, kind: str, prefix: Sequence[str] = ()) -> None:
+    def _add(self, name: str, kind: str, place: Place | None = None) -> None:
         own = self.directory / f"{name}.conf"
-        _write_config(own, {"DEFAULT": {"host": name}})
+        place = place or Place(name, ())
+        _write_config(own, {**place.options, "DEFAULT": {"host": place.host, **place.options.get("DEFAULT", {})}})
+        if kind in ("conductor", "scheduler", "compute"):
+            self._reports[name] = (f"nova-{kind}", place.host)
         program = [*self.launcher, kind] if self.launcher else _command(kind)
         self.processes[name] = Process(
-            name, [*prefix, *program, "--config-file", str(self.config), "--config-file", str(own)],
+            name, [*place.prefix, *program, "--config-file", str(self.config), "--config-file", str(own)],
             self.directory / f"{name}.log", env=_environment())
 
     def _furnish(self) -> None:

@@ -24,8 +24,8 @@ import pytest
 
 from nova.conf import CONF, register
 from nova.objects.base import utcnow
-from nova.objects.compute import GuestStatus
 from nova.objects.flavor import Flavor
+from nova.objects.guest import GuestStatus
 from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.virt.driver import Disks
@@ -67,6 +67,14 @@ exec virtlogd -f {place}/virtlogd.conf -p {place}/virtlogd.pid
 """
 
 
+_AS_MACHINE = """
+host_uuid = "{uuid}"
+listen_tls = 0
+listen_tcp = 1
+auth_tcp = "none"
+"""
+
+
 def wait_for(what: Callable[[], Any], seconds: float, reason: str) -> Any:
     """The first true value of ``what()`` within ``seconds``."""
     deadline = time.monotonic() + seconds
@@ -77,10 +85,14 @@ def wait_for(what: Callable[[], Any], seconds: float, reason: str) -> Any:
 
 
 class PrivateLibvirt:
-    """libvirtd and virtlogd; ``place`` is a directory that the guests' user can reach."""
+    """libvirtd and virtlogd; ``place`` is a directory that the guests' user can reach.
 
-    def __init__(self, place: str) -> None:
+    ``name``: the machine's name in there; libvirtd then listens on TCP as well, and counts as another machine's.
+    """
+
+    def __init__(self, place: str, name: str = "") -> None:
         self.place = place
+        self.name = name
         self.uri = f"qemu+unix:///system?socket={place}/libvirt-sock"
         self._logd: subprocess.Popen[bytes] | None = None
         self._daemon: subprocess.Popen[bytes] | None = None
@@ -89,18 +101,22 @@ class PrivateLibvirt:
         # console logs in small pieces, so that every test reads several
         pathlib.Path(self.place, "virtlogd.conf").write_text("max_size = 8192\nmax_backups = 32\n", encoding="ascii")
         # the guests' logs hang on virtlogd: it outlives every libvirtd
-        self._logd = subprocess.Popen(["unshare", "--mount", "--net", "sh", "-c", _SETUP.format(place=self.place)],
+        setup = _SETUP.format(place=self.place)
+        if self.name:
+            setup = f"hostname {self.name}\n{setup}"
+        self._logd = subprocess.Popen(["unshare", "--mount", "--net", "--uts", "sh", "-c", setup],
                                       stdin=subprocess.DEVNULL)
         wait_for(lambda: os.path.exists(f"{self.place}/virtlogd.pid"), 60, "virtlogd starts")
         pathlib.Path(self.place, "libvirtd.conf").write_text(
             f'unix_sock_dir = "{self.place}"\nauth_unix_rw = "none"\n'
-            f'log_outputs = "2:file:{self.place}/libvirtd.log"\n', encoding="ascii")
+            f'log_outputs = "2:file:{self.place}/libvirtd.log"\n'
+            + (_AS_MACHINE.format(uuid=uuid.uuid4()) if self.name else ""), encoding="ascii")
         self.start_daemon()
 
     def inside(self, *command: str) -> list[str]:
         """A command line that runs in the daemon's namespaces."""
         assert self._logd is not None
-        return ["nsenter", "-t", str(self._logd.pid), "--mount", "--net", *command]
+        return ["nsenter", "-t", str(self._logd.pid), "--mount", "--net", "--uts", *command]
 
     def run(self, *command: str) -> str:
         return subprocess.run(self.inside(*command), check=True, capture_output=True, text=True, timeout=30).stdout
@@ -109,7 +125,8 @@ class PrivateLibvirt:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.place}/libvirt-sock")
         self._daemon = subprocess.Popen(
-            self.inside("libvirtd", "-f", f"{self.place}/libvirtd.conf", "-p", f"{self.place}/libvirtd.pid"),
+            self.inside("libvirtd", "-f", f"{self.place}/libvirtd.conf", "-p", f"{self.place}/libvirtd.pid",
+                        *(["--listen"] if self.name else [])),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for(lambda: os.path.exists(f"{self.place}/libvirt-sock"), 60, "libvirtd starts")
 
@@ -200,7 +217,7 @@ def driver_fixture(state: pathlib.Path, events: list[GuestStatus]) -> Iterator[A
         yield driver
     finally:
         for guest in driver.guests():
-            driver.remove_leftovers(guest.uuid)
+            driver.remove_orphan(guest.uuid)
         driver.stop()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import shutil
 import socket
@@ -20,7 +21,8 @@ from nova.network.linuxnet import LinuxNetwork
 from nova.objects.base import utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
-from nova.objects.network import VIF, FilterRule
+from nova.objects.network import VIF, FilterRule, FixedIp, RuleSet, slaac_address
+from tests.integration import dhcpv6
 
 TOOLS = ("ip", "nft", "dnsmasq", "busybox")
 needs_root = pytest.mark.skipif(
@@ -48,20 +50,27 @@ def sh(*argv, check=True, text=None, timeout=30):
 
 
 class Net:
-    """A network, and instances on it."""
+    """A network, and instances on it. ``v6`` is its IPv6 prefix (of 64 bits), if it has one."""
 
-    def __init__(self, cidr="10.77.0", **more):
+    def __init__(self, cidr="10.77.0", v6=None, mode="slaac", **more):
         self.id = str(uuid.uuid4())
         self.prefix = cidr
-        self.more = {"cidr": f"{cidr}.0/24", "gateway": f"{cidr}.1", "mtu": 1450, **more}
+        self.v6, self.mode = v6 and ipaddress.ip_network(f"{v6}::/64"), mode
+        self.more = {"mtu": 1450, **more}
         self.bridge = "tbr" + self.id[:8]
         self.namespace = f"nova-{self.id[:12]}"
 
     def vif(self, number, **more):
         port = str(uuid.uuid4())
-        return VIF(id=port, network_id=self.id, label="lab", mac=f"fa:16:3e:{port[:2]}:{port[2:4]}:{number:02x}",
-                   address=f"{self.prefix}.{number}", prefix=24, bridge=self.bridge, devname=f"tap{port[:11]}",
-                   **{**self.more, **more})
+        mac = more.pop("mac", f"fa:16:3e:{port[:2]}:{port[2:4]}:{number:02x}")
+        fixed_ips = [FixedIp(address=f"{self.prefix}.{number}", prefix=24, cidr=f"{self.prefix}.0/24",
+                             gateway=f"{self.prefix}.1", mode="dhcp")]
+        if self.v6:
+            address = slaac_address(self.v6, mac) if self.mode == "slaac" else str(self.v6[number])
+            fixed_ips.append(FixedIp(address=address, version=6, prefix=64, cidr=str(self.v6), gateway=str(self.v6[1]),
+                                     mode=self.mode))
+        return VIF(id=port, network_id=self.id, label="lab", mac=mac, fixed_ips=fixed_ips,
+                   bridge=self.bridge, devname=f"tap{port[:11]}", **{**self.more, **more})
 
     def instance(self, number, hostname=None, **more):
         return instance([self.vif(number, **more)], hostname or f"guest{number}")
@@ -71,6 +80,10 @@ def instance(vifs, hostname="guest"):
     return Instance(uuid=str(uuid.uuid4()), project_id="p", user_id="u", display_name=hostname, hostname=hostname,
                     flavor=Flavor(flavorid="1", name="f", memory_mb=1, vcpus=1), created_at=utcnow(),
                     network_info=vifs)
+
+
+def rules(*found, version=0):
+    return RuleSet(version=version, rules=list(found))
 
 
 class Guest:
@@ -108,11 +121,13 @@ class Guest:
 
     def static(self, gateway=None):
         """The address by hand."""
-        sh("ip", "-n", self.ns, "address", "replace", f"{self.vif.address}/{self.vif.prefix}", "dev", "eth0")
-        sh("ip", "-n", self.ns, "route", "replace", "default", "via", gateway or self.vif.gateway)
+        fixed = self.vif.fixed_ips[0]
+        sh("ip", "-n", self.ns, "address", "replace", f"{fixed.address}/{fixed.prefix}", "dev", "eth0")
+        sh("ip", "-n", self.ns, "route", "replace", "default", "via", gateway or fixed.gateway)
 
     def pings(self, address, count=1):
-        return self.run("busybox", "ping", "-c", str(count), "-W", "1", address).returncode == 0
+        six = ["-6"] if ":" in address else []
+        return self.run("busybox", "ping", *six, "-c", str(count), "-W", "1", address).returncode == 0
 
     def reaches(self, address, seconds=5):
         """Whether pings come back, sooner or later."""
@@ -121,6 +136,24 @@ class Guest:
             if time.monotonic() > deadline:
                 return False
         return True
+
+    def addresses_v6(self, seconds=10):
+        """The global addresses that it has, once it has any, and they are not tentative."""
+        deadline = time.monotonic() + seconds
+        while True:
+            shown = json.loads(self.run("ip", "-6", "-json", "address", "show", "dev", "eth0").stdout)
+            found = [info["local"] for device in shown for info in device.get("addr_info", [])
+                     if info["scope"] == "global" and not info.get("tentative")]
+            if found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.1)
+
+    def dhcp_v6(self, seconds=5, client=b"\0\3\0\1guest1"):
+        """The address that the DHCPv6 server gives, and configures it; None without an answer."""
+        address = netns.call(self.ns, lambda: dhcpv6.ask(client, seconds))
+        if address:
+            sh("ip", "-n", self.ns, "address", "replace", f"{address}/64", "dev", "eth0", "nodad")
+        return address
 
     def connects(self, address, port, timeout=3.0):
         return netns.call(self.ns, lambda: connects(address, port, timeout))
@@ -147,7 +180,7 @@ class Listener:
 
     def __init__(self, namespace, address, port, answer=b"hello"):
         def listen():
-            sock = socket.socket()
+            sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((address, port))
             sock.listen(8)
@@ -213,7 +246,7 @@ class Lab:
 
     def booted(self, instance, rules=()):
         """A plugged guest with its address configured."""
-        self.driver.plug(instance, list(rules))
+        self.driver.plug(instance, RuleSet(rules=list(rules)))
         guest = self.guest(instance)
         guest.static()
         return guest
@@ -229,7 +262,8 @@ class Lab:
             guest.remove()
         for driver in self.networks:
             driver.stop()
-        self.fresh().start([])
+        for uuid_ in self.driver.guests():
+            self.driver.unplug_guest(uuid_)
         sh("ip", "link", "del", self.uplink, check=False)
         sh("ip", "netns", "del", self.outside, check=False)
         CONF.clear_override("state_path")
@@ -251,3 +285,8 @@ def frame(source, target, kind, payload):
     return bytes.fromhex(target.replace(":", "")) + bytes.fromhex(source.replace(":", "")) + kind + payload
 
 
+def ear():
+    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    sock.bind(("eth0", 3))
+    sock.settimeout(2)
+    return sock

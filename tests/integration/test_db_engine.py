@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import migrate, models, quotas
+from nova.db import migrate, models, quotas, readiness
 from nova.db.engine import Database
 from tests.integration.databases import start_mariadb, start_postgresql
 
@@ -43,6 +43,20 @@ def test_a_database_that_stays_away_is_a_clean_error(start: object) -> None:
         with pytest.raises(exception.ServiceUnavailable):
             database.read(lambda connection: connection.scalar(sa.text("SELECT 1")))
         database.close()
+
+
+@pytest.mark.parametrize(("start", "user", "why"), [
+    (start_postgresql, "nobody", 'role "nobody" does not exist'), (start_mariadb, "nobody", "Access denied")])
+def test_a_server_that_does_not_let_us_in_says_why(start: object, user: str, why: str) -> None:
+    with start() as server:  # type: ignore[operator]
+        url = sa.make_url(server.new_database())
+        with pytest.raises(exception.DatabaseUnusable, match=why) as raised:
+            readiness.check(url.set(username=user, password="secret").render_as_string(hide_password=False))
+        assert "secret" not in str(raised.value)
+        with pytest.raises(exception.DatabaseUnusable, match="missing"):
+            readiness.check(url.set(database="missing").render_as_string(hide_password=False))
+        with pytest.raises(exception.DatabaseUnusable, match="it has no tables"):
+            readiness.check(url.render_as_string(hide_password=False))
 
 
 @pytest.mark.parametrize("start", [start_postgresql, start_mariadb])

@@ -168,7 +168,7 @@ def room(shared_room: Room) -> Iterator[Room]:
     assert shared_room.partial_images() == []
     db = shared_room.suite.conductor.core.db
     wait_for(lambda: not db.read(audit.unfinished), 15, "all operations end")
-    assert [str(finding) for finding in db.read(audit.audit)] == []
+    assert [str(finding) for finding in audit.audit(db)] == []
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def refuses(nova: Cluster) -> bool:
 def storm(nova: Cluster, disturb: Callable[[], None], before: int = 24, during: int = 8) -> list[str]:
     """Ask for servers, ``disturb`` when some of them run and some do not, and ask for more meanwhile.
 
-    Answers the servers that were accepted. A request whose answer got lost may have made a server too.
+    Returns the servers that were accepted. A request whose answer got lost may have made a server too.
     """
     accepted = nova.boot_many(before, "before")
     in_the_middle(nova)

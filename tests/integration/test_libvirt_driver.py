@@ -16,7 +16,7 @@ import pytest
 from nova import exception
 from nova.conf import CONF
 from nova.objects import states
-from nova.objects.compute import GuestStatus
+from nova.objects.guest import GuestStatus
 from nova.objects.instance import BlockDevice
 from nova.objects.network import VIF
 from nova.virt.driver import Disks
@@ -171,7 +171,7 @@ def test_uefi_variables_survive_a_reboot_and_go_with_the_server(driver: Any, gue
         pytest.skip("no UEFI firmware is installed")
 
     def variables() -> str:
-        return libvirt_daemon.run("find", "/var/lib/libvirt/qemu/nvram", "-type", "f", "-printf", "%i")
+        return libvirt_daemon.run("find", CONF.instances_path, "-name", "nvram", "-printf", "%i")
 
     instance = server({"hw_firmware_type": "uefi", "hw_machine_type": "q35"}, {"os:secure_boot": secure})
     boot(driver, instance, kernel_disks(guest_image))
@@ -188,8 +188,8 @@ def test_uefi_variables_survive_a_reboot_and_go_with_the_server(driver: Any, gue
 def test_an_interface_is_attached_to_its_bridge(driver: Any, guest_image: pathlib.Path,
                                                 libvirt_daemon: PrivateLibvirt) -> None:
     libvirt_daemon.run("ip", "link", "add", "br-life", "type", "bridge")
-    vif = VIF(id="v", network_id="n", label="l", mac="fa:16:3e:11:22:33", address="10.0.0.5", prefix=24,
-              bridge="br-life", devname="tap0123456789", mtu=1400)
+    vif = VIF(id="v", network_id="n", label="l", mac="fa:16:3e:11:22:33", bridge="br-life",
+              devname="tap0123456789", mtu=1400)
     instance = server(network_info=[vif])
     boot(driver, instance, kernel_disks(guest_image))
     shown = libvirt_daemon.run("ip", "link", "show", "tap0123456789")
@@ -257,9 +257,9 @@ def test_what_is_asked_of_no_guest(driver: Any) -> None:
     with pytest.raises(exception.InvalidDiskInfo):
         driver.power_on(instance)
     driver.destroy(instance)
-    driver.remove_leftovers(instance.uuid)
+    driver.remove_orphan(instance.uuid)
     with pytest.raises(exception.InvalidInput):
-        driver.remove_leftovers("../../etc")
+        driver.remove_orphan("../../etc")
 
 
 def test_pausing_a_guest_that_is_off_is_a_conflict(driver: Any, guest_image: pathlib.Path) -> None:
@@ -515,8 +515,8 @@ def test_a_libvirtd_that_hangs(driver: Any, guest_image: pathlib.Path, libvirt_d
     one.stop()
 
 
-def test_a_machine_that_does_not_exist(driver: Any, guest_image: pathlib.Path) -> None:
+def test_a_machine_that_does_not_exist_is_noticed_before_disks_are_made(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server({"hw_machine_type": "pdp11"})
-    driver.prepare(instance, kernel_disks(guest_image))
     with pytest.raises(exception.InvalidInput, match="pdp11"):
-        driver.spawn(instance, Disks())
+        driver.prepare(instance, kernel_disks(guest_image))
+    assert not os.path.exists(os.path.join(CONF.instances_path, instance.uuid))

@@ -23,7 +23,7 @@ from nova.objects.instance import BlockDevice
 from nova.virt import imagecache, qemuimg
 from nova.virt.driver import Disks
 from nova.virt.imagecache import ImageCache, cached_format
-from nova.virt.libvirt import disks
+from nova.virt.libvirt import directories, disk_making, disks
 from tests.integration.libvirt_fixtures import server
 
 os.environ["PATH"] += ":/usr/sbin:/sbin"
@@ -254,39 +254,40 @@ def test_cleaning_leaves_a_running_download_alone(state: pathlib.Path) -> None:
 
 # --- disks -----------------------------------------------------------------------------------------
 def _files(instance: Any) -> set[str]:
-    return set(os.listdir(disks.directory(instance.uuid)))
+    """What was made for the guest (whose it is left out)."""
+    return set(os.listdir(directories.directory(instance.uuid))) - {"owner"}
 
 
 def test_the_root_disk_has_the_size_of_the_flavor(state: pathlib.Path) -> None:
     base = str(make(state, "qcow2"))
     for root_gb, size in ((0, 8 * MIB), (3, 3 << 30)):
         instance = server(flavor={"root_gb": root_gb})
-        disks.make(instance, Disks(root=base, root_format="qcow2"))
+        disk_making.make(instance, Disks(root=base, root_format="qcow2"), "h")
         found = facts(disks.look(instance).root.path)
         assert (found["virtual-size"], found["backing-filename"]) == (size, base)
         assert found["backing-filename-format"] == "qcow2"
         assert disks.look(instance).root.base == (base, "qcow2")
     assert disks.bases_in_use() == {base}
     assert (3 << 30) + 8 * MIB > disks.promised_bytes() > (3 << 30) + 6 * MIB
-    disks.remove(instance.uuid)
-    disks.remove(instance.uuid)
-    assert not os.path.exists(disks.directory(instance.uuid))
+    directories.remove(instance.uuid, "h")
+    directories.remove(instance.uuid, "h")
+    assert not os.path.exists(directories.directory(instance.uuid))
 
 
 def test_the_name_of_a_cached_image_tells_its_format(state: pathlib.Path) -> None:
     path = ImageCache().fetch("one", copier(make(state, "raw")), "ami")
     instance = server(flavor={"root_gb": 0})
-    disks.make(instance, Disks(root=path))
+    disk_making.make(instance, Disks(root=path), "h")
     assert facts(disks.look(instance).root.path)["backing-filename-format"] == "raw"
 
 
 def test_a_config_drive_may_be_made_in_its_place(state: pathlib.Path) -> None:
     instance = server()
-    place = pathlib.Path(disks.directory(instance.uuid))
+    place = pathlib.Path(directories.directory(instance.uuid))
     place.mkdir(parents=True)
     drive = place / "disk.config"
     drive.write_bytes(bytes(0x8001) + b"CD001" + bytes(2048))
-    disks.make(instance, Disks(root=str(make(state, "qcow2")), config_drive=str(drive)))
+    disk_making.make(instance, Disks(root=str(make(state, "qcow2")), config_drive=str(drive)), "h")
     found = disks.look(instance).config_drive
     assert (found.path, found.format, found.device) == (str(drive), "raw", "cdrom")
     assert drive.stat().st_mode & 0o777 == 0o600, "it may hold a password"
@@ -297,7 +298,7 @@ def test_an_image_larger_than_the_flavor(state: pathlib.Path) -> None:
         instance = server(flavor={"root_gb": 1})
         base = make(state, kind, (1 << 30) + MIB)
         with pytest.raises(exception.FlavorDiskTooSmall):
-            disks.make(instance, Disks(root=str(base), root_format=kind))
+            disk_making.make(instance, Disks(root=str(base), root_format=kind), "h")
         assert _files(instance) == set()
 
 
@@ -306,15 +307,15 @@ def test_what_is_there_is_kept_and_what_is_half_is_made_again(state: pathlib.Pat
     kernel.write_bytes(b"kernel")
     wanted = Disks(root=str(base), root_format="qcow2", kernel=str(kernel))
     instance = server(flavor={"swap": 8, "ephemeral_gb": 1})
-    place = pathlib.Path(disks.directory(instance.uuid))
+    place = pathlib.Path(directories.directory(instance.uuid))
     place.mkdir(parents=True)
     for name in ("disk.part", "disk.swap.part", "disk.eph0.raw.part"):
         (place / name).write_bytes(b"half")
-    disks.make(instance, wanted)
+    disk_making.make(instance, wanted, "h")
     assert _files(instance) == {"disk", "kernel", "disk.swap", "disk.eph0"}
     before = {name: hashlib.sha256((place / name).read_bytes()).digest() for name in _files(instance)}
     identities = {name: (place / name).stat().st_ino for name in before}
-    disks.make(instance, wanted)
+    disk_making.make(instance, wanted, "h")
     assert {name: hashlib.sha256((place / name).read_bytes()).digest() for name in _files(instance)} == before
     assert {name: (place / name).stat().st_ino for name in before} == identities
 
@@ -323,7 +324,7 @@ def test_what_is_there_is_kept_and_what_is_half_is_made_again(state: pathlib.Pat
 def test_ephemeral_disks_have_a_file_system(state: pathlib.Path, filesystem: str | None, kind: str) -> None:
     devices = [BlockDevice(source="blank", size_gb=1, guest_format=filesystem)]
     instance = server(flavor={"ephemeral_gb": 1, "swap": 16}, block_devices=devices)
-    disks.make(instance, Disks(root=str(make(state, "qcow2")), root_format="qcow2"))
+    disk_making.make(instance, Disks(root=str(make(state, "qcow2")), root_format="qcow2"), "h")
     found = disks.look(instance)
     assert len(found.ephemerals) == 1
     for disk, name, label in [*((one, kind, "ephemeral0") for one in found.ephemerals), (found.swap, "swap", "swap")]:
@@ -344,14 +345,14 @@ def test_unusable_disks_are_explained(state: pathlib.Path) -> None:
             (Disks(root=base), server(block_devices=[BlockDevice(source="blank", size_gb=1, guest_format="zfs")]),
              "zfs")):
         with pytest.raises(exception.InvalidDiskInfo, match=word) as refusal:
-            disks.make(instance, wanted)
+            disk_making.make(instance, wanted, "h")
         assert str(state) not in refusal.value.message
         assert not any(name.endswith(".part") for name in _files(instance))
 
 
 def test_an_iso_stays_as_large_as_it_is(state: pathlib.Path) -> None:
     instance = server(disk_format="iso", flavor={"root_gb": 1})
-    disks.make(instance, Disks(root=str(make(state, "raw")), root_format="raw"))
+    disk_making.make(instance, Disks(root=str(make(state, "raw")), root_format="raw"), "h")
     root = disks.look(instance).root
     assert root.device == "cdrom"
     assert facts(root.path)["virtual-size"] == 8 * MIB
@@ -359,11 +360,11 @@ def test_an_iso_stays_as_large_as_it_is(state: pathlib.Path) -> None:
 
 def test_a_removal_that_was_cut_short_is_finished(state: pathlib.Path) -> None:
     instance = server()
-    disks.make(instance, Disks(root=str(make(state, "qcow2")), root_format="qcow2"))
-    place = disks.directory(instance.uuid)
+    disk_making.make(instance, Disks(root=str(make(state, "qcow2")), root_format="qcow2"), "h")
+    place = directories.directory(instance.uuid)
     os.rename(place, place + ".deleted")
     assert disks.bases_in_use() == set()
-    disks.remove(instance.uuid)
+    directories.remove(instance.uuid, "h")
     assert os.listdir(CONF.instances_path) == []
 
 
@@ -393,7 +394,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half(state: pathlib.Path) -> Non
                                  (Disks(kernel=str(source)), server()),
                                  (Disks(), server(flavor={"ephemeral_gb": 1}))):
             with pytest.raises(exception.DiskFull):
-                disks.make(instance, wanted)
+                disk_making.make(instance, wanted, "h")
             with contextlib.suppress(FileNotFoundError):
                 assert _files(instance) == set()
     finally:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova.network import filters, records
+from nova.network import filters, guest_filters, records
 from nova.objects.network import FilterRule
 from tests.unit.network.test_filters import vif
 
@@ -31,24 +31,27 @@ rules = st.lists(st.builds(
     from_port=ports, to_port=ports,
     sources=st.lists(st.one_of(
         st.ip_addresses(v=4).flatmap(lambda a: st.integers(0, 32).map(lambda p: f"{a}/{p}")),
-        st.ip_addresses(v=6).map(str), st.just("nonsense")), max_size=4)), max_size=6)
+        st.ip_addresses(v=6).flatmap(lambda a: st.integers(0, 128).map(lambda p: f"{a}/{p}")),
+        st.just("nonsense")), max_size=4)), max_size=6)
 
 
 @needs_nft
 @settings(max_examples=30, deadline=None)
 @given(rules)
 def test_nft_takes_whatever_rules_there_are(found):
-    assert accepted([*filters.base("nova_unit"), *filters.guest("nova_unit", vif(), "10.0.0.1", found)]) is True
+    for one in (vif(), vif(v6={})):
+        lines = guest_filters.guest("nova_unit", one, records.of_vif(one), found)
+        assert accepted([*filters.base("nova_unit"), *lines]) is True
 
 
 @needs_nft
 def test_nft_takes_all_tables():
-    net = records.of_vif(vif(bridge_interface="eth9"))
+    net = records.of_vif(vif(bridge_interface="eth9", v6={}))
     net.link = 3
     base = filters.base("nova_unit")
     for lines in (
-        [*base, *filters.gone("nova_unit", "tapaaaa-bb"), *filters.port_gone("nova_unit", "tapb")],
-        [*base, *filters.wire("nova_unit", "eth9", "10.0.0.1")], [*base, *filters.wire_gone("nova_unit", "eth9")],
+        [*base, *guest_filters.gone("nova_unit", "tapaaaa-bb"), *filters.port_gone("nova_unit", "tapb")],
+        [*base, *filters.wire("nova_unit", "eth9", net)], [*base, *filters.wire_gone("nova_unit", "eth9")],
         filters.host("nova_unit", [net], "eth0", ["192.0.2.1"]), filters.host("nova_unit", [net], None, []),
         filters.inside(), filters.remove_table("nova_unit"),
     ):

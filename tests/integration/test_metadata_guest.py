@@ -9,16 +9,17 @@ import time
 import pytest
 
 from nova import bus, exception
-from nova.api.metadata.service import MetadataService
+from nova.api.guest_metadata.service import MetadataService
 from nova.conf import CONF
 from nova.network import netns
 from nova.rpcapi import CONDUCTOR
-from nova.rpcapi.engine import Guests
+from nova.rpcapi.guests import Guests
 from nova.rpcapi.servers import Servers
 from tests.integration.linuxnet_lab import (
     Net,
     lab_fixture,  # noqa: F401
     needs_root,
+    rules,
     sh,
 )
 
@@ -34,7 +35,7 @@ class Conductor:
     def by_address(self, ctx, network_id, address):
         for instance in self.instances:
             for vif in instance.network_info:
-                if (vif.network_id, vif.address) == (network_id, address):
+                if vif.network_id == network_id and address in vif.addresses():
                     return instance
         raise exception.InstanceNotFound(instance_id=address)
 
@@ -57,7 +58,7 @@ class Conductor:
 
 @pytest.fixture
 def service(lab, monkeypatch):
-    monkeypatch.setattr("nova.api.metadata.service.INTERVAL", 0.05)
+    monkeypatch.setattr("nova.api.guest_metadata.service.INTERVAL", 0.05)
     conductor = Conductor()
     transport = bus.transport.messaging.get_rpc_transport(CONF, url="fake://")
     server = bus.serve(transport, CONDUCTOR, "host", [(Guests, conductor), (Servers, conductor)])
@@ -97,7 +98,7 @@ def test_guests_of_equal_addresses_read_their_own(lab, service):
     mine, theirs = one.instance(5, hostname="mine"), two.instance(5, hostname="theirs")
     service.instances += [mine, theirs]
     for instance, name in ((mine, "mine"), (theirs, "theirs")):
-        lab.driver.plug(instance, [])
+        lab.driver.plug(instance, rules())
         guest = lab.guest(instance)
         guest.dhcp()
         ready(guest)
@@ -114,7 +115,7 @@ def test_a_forged_address_reads_nothing(lab, service):
     net = Net()
     thief, victim = net.instance(5), net.instance(6, hostname="victim")
     service.instances += [thief, victim]
-    lab.driver.plug(victim, [])
+    lab.driver.plug(victim, rules())
     guest = lab.booted(thief)
     ready(guest)
     sh("ip", "-n", guest.ns, "address", "add", "10.77.0.6/24", "dev", "eth0")
@@ -126,7 +127,7 @@ def test_a_network_that_comes_again_is_served_again(lab, service):
     instance = net.instance(5)
     service.instances.append(instance)
     for _ in range(2):
-        lab.driver.plug(instance, [])
+        lab.driver.plug(instance, rules())
         guest = lab.guest(instance)
         guest.static()
         ready(guest)

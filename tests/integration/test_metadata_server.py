@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from nova.api.metadata import server as server_module
-from nova.api.metadata.server import Server
-from nova.api.metadata.service import listen
+from nova.api.guest_metadata import server as server_module
+from nova.api.guest_metadata.server import Server
+from nova.api.guest_metadata.service import listen
 
 
 class App:

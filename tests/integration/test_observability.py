@@ -201,7 +201,7 @@ def test_a_boot_is_one_tree_over_all_processes(nova: Cluster, collector: Collect
         "nova-scheduler: scheduler select"]
     assert path_to(spans, "host build.start") == [*host, "nova-compute: host build.start"]
     assert path_to(spans, "step_done receive") == [
-        *host, "nova-compute: conductor.step_done", "nova-conductor: step_done receive"]
+        *host, "nova-compute: conductor-reports.step_done", "nova-conductor: step_done receive"]
     assert len([span for span in spans if not span["parent"]]) == 1
 
 

@@ -22,7 +22,7 @@ def imports_of(config):
 def test_the_four_rules_and_the_floors_hold():
     result = imports_of(ROOT / "pyproject.toml")
     assert result.returncode == 0, result.stdout
-    assert "4 kept, 0 broken" in result.stdout
+    assert "6 kept, 0 broken" in result.stdout
 
 
 def test_a_broken_rule_would_be_noticed(tmp_path):
@@ -37,7 +37,7 @@ def test_a_broken_rule_would_be_noticed(tmp_path):
     assert "1 broken" in result.stdout, result.stdout
 
 
-@pytest.mark.parametrize("package", ["api", "scheduler", "compute", "console"])
+@pytest.mark.parametrize("package", ["api", "scheduler", "compute", "telemetry"])
 def test_loading_a_service_loads_no_database(package):
     """What the contracts say of source files also holds for what a process has loaded."""
     modules = [f"nova.{path.relative_to(ROOT / 'nova').with_suffix('').as_posix().replace('/', '.')}"

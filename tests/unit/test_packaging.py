@@ -2,6 +2,7 @@
 
 import configparser
 import importlib
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -10,6 +11,8 @@ import subprocess
 import sys
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from nova import conf, policies
 
@@ -28,6 +31,39 @@ def entry_points(group):
     """{name: target} as setup.cfg declares them."""
     lines = setup_cfg()["options.entry_points"][group].strip().splitlines()
     return {name.strip(): target.strip() for name, target in (line.split("=", 1) for line in lines)}
+
+
+def requirements():
+    """What setup.cfg wants, extras included."""
+    options = setup_cfg()
+    lines = [options["options"]["install_requires"], *options["options.extras_require"].values()]
+    return [Requirement(line) for line in "\n".join(lines).split("\n") if line.strip()]
+
+
+def constraints():
+    """{package: tested version}"""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return {canonicalize_name(name): version for name, version in
+            (line.split("==") for line in lines if not line.startswith("#"))}
+
+
+def needed():
+    """The packages that the requirements pull in, and they in turn; those of them that are not installed here."""
+    found, missing, waiting = set(), set(), requirements()
+    while waiting:
+        wanted = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        if (name, *wanted.extras) in found:
+            continue
+        found.add((name, *wanted.extras))
+        try:
+            further = [Requirement(line) for line in importlib.metadata.requires(name) or []]
+        except importlib.metadata.PackageNotFoundError:
+            missing.add(name)
+            continue
+        waiting += [one for one in further if one.marker is None or any(
+            one.marker.evaluate({"extra": extra}) for extra in wanted.extras or {""})]
+    return {name for name, *_extras in found} - {"setuptools"}, missing
 
 
 def blocks(sample):
@@ -106,6 +142,24 @@ def test_entry_points_lead_somewhere(group):
     for name, target in entry_points(group).items():
         module, _, attribute = target.partition(":")
         assert callable(getattr(importlib.import_module(module), attribute)), f"{group} {name}"
+
+
+# --- versions ------------------------------------------------------------------------------------------
+def test_every_requirement_was_tested_in_a_version_that_it_allows():
+    tested = constraints()
+    untested = [str(one) for one in requirements() if tested.get(canonicalize_name(one.name)) not in one.specifier]
+    assert not untested
+
+
+def test_every_requirement_names_its_oldest_version():
+    assert not [str(one) for one in requirements() if ">=" not in str(one.specifier)]
+
+
+def test_what_requirements_pull_in_is_constrained_and_nothing_else_is():
+    tested, (wanted, missing) = set(constraints()), needed()
+    assert wanted <= tested, "pip freeze them into constraints.txt"
+    if not missing:  # without an extra nobody knows what it would have pulled in
+        assert wanted == tested
 
 
 # --- systemd -------------------------------------------------------------------------------------------

@@ -12,11 +12,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from nova import context, tracing
+from nova import context
 from nova.objects.action import Action
 from nova.objects.base import utcnow
 from nova.operations.base import context_of, journal
-from nova.tracing_export import FromRequests, Told
+from nova.telemetry import exporters, tracing
+from nova.telemetry.tracing_export import FromRequests, Told
 
 ROOT = pathlib.Path(__file__).parents[2]
 SERVICES = ("api", "conductor", "scheduler", "compute", "metadata", "allinone")
@@ -98,7 +99,7 @@ def test_off_every_hook_does_nothing():
     assert tracing.traceparent() == ""
     assert tracing.restored(THEIRS.format("01")) is None
     tracing.failed("of no interest")
-    tracing.stop()
+    exporters.stop_tracing()
     with tracing.span("x", context.RequestContext(overwrite=False), instance="u") as span:
         assert span is None
 
@@ -131,7 +132,7 @@ def test_a_service_that_cannot_trace_says_so_and_ends(service, missing, tmp_path
                     raise ModuleNotFoundError(name)
 
         from nova.cmd import {service} as service
-        from nova import tracing
+        from nova.telemetry import tracing
         from nova import conf
         conf.register()
         sys.meta_path.insert(0, Missing())

@@ -35,8 +35,9 @@ def wire_schema():
     references = iter(references)
     for declared in interfaces():
         for method in declared.methods().values():
-            methods[f"{declared.topic}/{declared.namespace}.{method.name}"] = {
-                "kind": method.kind, "args": next(references)["$ref"], "result": next(references)}
+            shape = {"kind": method.kind, "args": next(references)["$ref"], "result": next(references)}
+            for topic in filter(None, (declared.topic, declared.former_topic)):
+                methods[f"{topic}/{declared.namespace}.{method.name}"] = shape
     structs = {name: {"fields": schema.get("properties", {}), "required": schema.get("required", [])}
                for name, schema in components.items()}
     return json.loads(json.dumps({"methods": methods, "structs": structs}, sort_keys=True))

@@ -63,7 +63,7 @@ def _prepare() -> None:
 
 
 def _measure_safely(options: argparse.Namespace, amounts: Amounts, results: dict[str, Any]) -> str:
-    """Run; answers why it ended early. What was measured until then is in ``results``."""
+    """Run; returns why it ended early. What was measured until then is in ``results``."""
     import pytest
 
     from tools.bench.load import Unexpected

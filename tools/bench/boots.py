@@ -43,7 +43,7 @@ def boot_and_delete(world: World, clients: int, count: int) -> dict[str, Any]:
 
 
 def boot(world: World, clients: int, count: int) -> tuple[dict[str, Any], list[str]]:
-    """Make servers; answers the numbers and their ids. Raises Unexpected when one did not become ACTIVE."""
+    """Make servers; returns the numbers and their ids. Raises Unexpected when one did not become ACTIVE."""
     since = _now()
     meter = Meter(world.roots())
     with Watcher(world.connect(), f"/servers?status=BUILD&changes-since={since}", _interval(clients)) as watcher:

@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova.db import models
+from nova.objects import states
 from nova.virt.fake_guests import GuestStore
 from tests.integration.processes import eventually
 from tools.bench.load import Unexpected
@@ -56,7 +57,7 @@ def _template(world: World) -> str:
 
 
 def _copy(connection: sa.Connection, uuid: str, count: int) -> list[str]:
-    """Write ``count`` copies of the server ``uuid``; answers their ids."""
+    """Write ``count`` copies of the server ``uuid``; returns their ids."""
     instance = dict(connection.execute(
         sa.select(models.instances).where(models.instances.c.uuid == uuid)).one()._mapping)
     nodes = connection.execute(sa.select(
@@ -75,7 +76,8 @@ def _copy(connection: sa.Connection, uuid: str, count: int) -> list[str]:
         ids += [new for new, _node, _number in batch]
         connection.execute(sa.insert(models.instances), [_instance(instance, *item) for item in batch])
         connection.execute(sa.insert(models.allocations), [
-            {**claim, "consumer_uuid": new, "provider_uuid": node.uuid} for new, node, _number in batch])
+            {**claim, "consumer_uuid": new, "provider_uuid": node.uuid, "root_uuid": node.uuid}
+            for new, node, _number in batch])
         if actions:
             connection.execute(sa.insert(models.actions), [
                 _without_id(action) | {"uuid": str(uuidlib.uuid4()), "instance_uuid": new,
@@ -123,13 +125,13 @@ def _account(connection: sa.Connection, instance: dict[str, Any], resources: dic
 
 def _guests(world: World, template: str, copies: list[str]) -> None:
     """The fake driver finds them when it starts."""
-    files = [file for file in (world.nova.directory / "guests").iterdir() if template in file.read_text()]
+    files = [file for file in (world.nova.directory / "guests").glob("*.guests") if template in file.read_text()]
     if len(files) != 1:
         raise Unexpected(f"The fake driver's file with the guest {template} was not found")
     store = GuestStore(str(files[0]))
     store.open()
     for uuid in copies:
-        store.boot(uuid, "")
+        store.add(uuid, states.RUNNING)
 
 
 def _analyze(engine: sa.Engine, kind: str) -> None:

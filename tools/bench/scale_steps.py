@@ -163,7 +163,7 @@ class Steps:
         return time.monotonic() - began
 
     def _batch(self, count: int) -> float:
-        """Create ``count`` servers by one request, until none is under way; answers what the request took."""
+        """Create ``count`` servers by one request, until none is under way; returns what the request took."""
         began = time.monotonic()
         with self.world.connect() as connection:
             connection.expect(202, "POST", "/servers", self._body(count))

@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable
 
 from nova import conf
-from nova.objects.compute import Inventory
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
+from nova.objects.node import Inventory
 from nova.objects.scheduling import HostState, NodeUsage, RequestSpec
 from nova.scheduler.hosts import Fleet
 from nova.scheduler.manager import load_filters, load_weighers
 from nova.scheduler.request import Request
 from nova.scheduler.select import Planner
+from nova.scheduler.settings import Settings
 from tools.bench.amounts import Amounts
 
 # A fleet that a thousand servers fit on.
@@ -60,14 +61,14 @@ def measure(amounts: Amounts) -> dict[str, float]:
     """Medians in ms for fleets of all sizes, with the default filters and weighers."""
     conf.register()
     conf.CONF([], project="nova", default_config_files=[])
-    planner = Planner(load_filters(), load_weighers())
+    planner, settings = Planner(load_filters(), load_weighers()), Settings.from_conf(conf.CONF)
     results: dict[str, float] = {}
     for hosts in amounts.sizes:
-        results |= _fleet(hosts, planner, amounts.selects)
+        results |= _fleet(hosts, planner, settings, amounts.selects)
     return results
 
 
-def _fleet(hosts: int, planner: Planner, repeat: int) -> dict[str, float]:
+def _fleet(hosts: int, planner: Planner, settings: Settings, repeat: int) -> dict[str, float]:
     chance = random.Random(hosts)  # noqa: S311
     fleet = Fleet()
     states = [host(number, chance) for number in range(hosts)]
@@ -79,13 +80,13 @@ def _fleet(hosts: int, planner: Planner, repeat: int) -> dict[str, float]:
 
     def select(count: int) -> None:
         with fleet.view() as view:
-            asked = Request(request(count))
+            asked = Request(request(count), settings)
             choices = planner.plan(view, asked)
             fleet.commit(view.planned, sorted({choice.row for choice in choices}), asked.resources)
 
     def explain() -> None:
         with fleet.view() as view:
-            planner.explain(view, Request(request(1)))
+            planner.explain(view, Request(request(1), settings))
 
     show(f"read_{hosts}_ms", 1, lambda: fleet.upsert_all(states))
     show(f"reread_{hosts}_ms", 3, lambda: fleet.upsert_all(states))

@@ -103,7 +103,7 @@ class World:
         self.nova.wait_ready(_PATIENCE)
 
     def start_one(self, service: str) -> Callable[[], bool]:
-        """Start a service; answers what tells whether all of its workers have said that they are ready."""
+        """Start a service; returns what tells whether all of its workers have said that they are ready."""
         process = self.process(service)
         offset = process.log.stat().st_size if process.log.exists() else 0
         workers = {"api": self.setup.api_workers, "conductor": self.setup.conductor_workers,

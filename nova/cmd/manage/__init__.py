@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from nova import conf, exception
-from nova.cmd.manage import audit, db, images, networks, scheduling, services
+from nova.cmd.manage import audit, db, images, networks, scheduling, services, volumes
 
 LOG = logging.getLogger(__name__)
 
@@ -17,21 +17,25 @@ LOG = logging.getLogger(__name__)
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nova-manage", description="Manage a Nova deployment.")
     parser.add_argument("--config-file", action="append", metavar="FILE",
-                        help="a configuration file (default: /etc/nova/nova.conf); may be given several times")
+                        help="a configuration file; may be given several times (default: those that NOVA_CONFIG names, "
+                             "else /etc/nova/nova.conf)")
     parser.add_argument("--debug", action="store_true", help="log in detail")
     commands = parser.add_subparsers(dest="category", required=True, metavar="COMMAND")
-    for module in (db, services, networks, images, scheduling, audit):
+    for module in (db, services, networks, volumes, images, scheduling, audit):
         module.add_commands(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 1 the command found something wrong, 2 bad usage, 127 bad input, 255 unexpected."""
+    """Exit codes: 0 done, 1 something is wrong, 2 bad usage, 4 no database, 127 bad input, 255 unexpected."""
     arguments = _parser().parse_args(sys.argv[1:] if argv is None else argv)
     options = [f"--config-file={file}" for file in arguments.config_file or []]
     conf.load([*options, *(["--debug"] if arguments.debug else [])], command=True)
     try:
         return int(arguments.run(arguments) or 0)
+    except exception.DatabaseUnusable as error:
+        print(f"nova-manage: {error}", file=sys.stderr)
+        return 4
     except exception.NovaException as error:
         print(f"nova-manage: {error}", file=sys.stderr)
         return 127 if error.code < 500 else 1

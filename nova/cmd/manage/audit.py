@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import time
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from typing import Any
 from nova import context, exception
 from nova.cmd.manage import common
 from nova.conductor.core import Core
-from nova.db import audit, instances, services
+from nova.db import audit, servers, services
 from nova.db.audit import Finding
 from nova.objects import states
 from nova.objects.instance import Instance
@@ -19,37 +20,48 @@ from nova.objects.instance import Instance
 _PAGE = 1000
 
 
+# What schedulers have to hear of when it was repaired.
+_OF_HOSTS = frozenset({"claim", "usage", "node"})
+
+
 def add_commands(commands: Any) -> None:
     command = commands.add_parser("audit", help="find what does not agree; exit code 1 if anything was found")
     command.add_argument("--repair", action="store_true", help="put right what can be put right")
     command.add_argument("--settle", type=float, default=2.0, metavar="SECONDS",
-                         help="what is wrong twice this far apart is a finding (operations may be under way)")
+                         help="guests and rows that do not agree twice this far apart are a finding")
     command.set_defaults(run=_audit)
 
 
 def _audit(arguments: argparse.Namespace) -> int:
     core = common.core()
-    first = {str(finding) for finding in findings(core)}
+    found = False
+    stale = False
+    for finding in audit.audit(core.db, arguments.repair):
+        print(finding)
+        found = True
+        stale = stale or (finding.repaired and finding.kind in _OF_HOSTS)
+    if stale:
+        core.fleet.reload()
+    for finding in _lasting(core, arguments.settle):
+        repair = finding.repair if arguments.repair else None
+        if repair is not None:
+            core.db.write(repair)
+        print(dataclasses.replace(finding, repaired=repair is not None))
+        found = True
+    return 1 if found else 0
+
+
+def _lasting(core: Core, settle: float) -> list[Finding]:
+    """Where guests and rows do not agree: what an operation changes in between is no finding."""
+    first = {str(finding) for finding in _guests(core)}
     if not first:
-        return 0
-    # What an operation changes in between was no finding.
-    time.sleep(arguments.settle)
-    lasting = [finding for finding in findings(core) if str(finding) in first]
-    for finding in lasting:
-        print(finding, end="")
-        if arguments.repair and finding.repair is not None:
-            core.db.write(finding.repair)
-            print(" (repaired)", end="")
-        print()
-    return 1 if lasting else 0
-
-
-def findings(core: Core) -> list[Finding]:
-    """Disagreements among the rows, and between rows and the guests of all hosts that answer."""
-    return [*core.db.read(audit.audit), *_guests(core)]
+        return []
+    time.sleep(settle)
+    return [finding for finding in _guests(core) if str(finding) in first]
 
 
 def _guests(core: Core) -> Iterable[Finding]:
+    """Disagreements between the rows and the guests of all hosts that answer."""
     seen: dict[str, str] = {}
     for service in core.db.read(lambda connection: services.index(connection, binary=services.COMPUTE)):
         if not service.up:
@@ -78,14 +90,14 @@ def _compare(core: Core, host: str, running: dict[str, int]) -> Iterable[Finding
         marker = page[-1].uuid
     for uuid in running.keys() - expected.keys():
         yield Finding("guest", uuid, f"runs on {host}, but no server is there",
-                      functools.partial(_reap, core=core, host=host, uuid=uuid))
+                      repair=functools.partial(_reap, core=core, host=host, uuid=uuid))
     for uuid, instance in expected.items():
         if instance.task_state is None and instance.vm_state != states.ERROR and uuid not in running:
             yield Finding("guest", uuid, f"does not exist on {host}, though its server is {instance.vm_state}")
 
 
 def _page(connection: Any, host: str, marker: str | None) -> list[Instance]:
-    return instances.on_host(connection, host, _PAGE, marker)
+    return servers.on_host(connection, host, _PAGE, marker)
 
 
 def _reap(_connection: Any, core: Core, host: str, uuid: str) -> None:

@@ -8,22 +8,28 @@ from typing import Any
 import prettytable
 
 from nova import bus
+from nova.conductor.announcer import FleetAnnouncer
 from nova.conductor.core import Core
-from nova.conductor.fleet import FleetPublisher
 from nova.conductor.service import open_database
 from nova.conductor.usage import UsageFeed
 from nova.conf import CONF
+from nova.db import clock, readiness
 from nova.objects.base import new_uuid
 from nova.rpcapi import compute, scheduler
 
 
 def core() -> Core:
-    """A conductor's core in this process: the same code as the service's, and the schedulers are told."""
+    """A conductor's core in this process: the same code as the service's, and the schedulers are told.
+
+    Raises DatabaseUnusable.
+    """
+    readiness.check(CONF.database.connection)
     transport = bus.connect(CONF)
     name = f"nova-manage@{CONF.host}:{new_uuid()[:8]}"
     db = open_database()
+    db.read(clock.ask)  # liveness is judged as conductors do
     scheduler_proxy = bus.client(transport, scheduler.Scheduler)
-    publisher = FleetPublisher(scheduler_proxy, name)
+    publisher = FleetAnnouncer(scheduler_proxy, name)
     return Core(name=name, db=db, transport=transport, scheduler=scheduler_proxy,
                 compute=bus.client(transport, compute.Compute), fleet=publisher, usage=UsageFeed(db, publisher))
 

@@ -8,11 +8,12 @@ from typing import Any
 from nova import context
 from nova.cmd.manage import common
 from nova.conductor.create import check_image_fits
+from nova.conf import CONF
 from nova.db import flavors
 from nova.objects.base import new_uuid
 from nova.objects.image import Image
+from nova.objects.requested_resources import asked_of_hosts
 from nova.objects.scheduling import RequestSpec
-from nova.operations.resources import requested_resources
 
 
 def add_commands(commands: Any) -> None:
@@ -32,11 +33,10 @@ def _explain(arguments: argparse.Namespace) -> int:
     properties = dict(item.split("=", 1) for item in arguments.image_property)
     image = Image(id="", properties=properties) if properties else None
     check_image_fits(flavor, image, volume_backed=False)
-    resources, required, forbidden = requested_resources(flavor, image, False)
     verdicts = core.scheduler.explain(context.admin(), RequestSpec(
-        instance_uuids=[new_uuid()], project_id=arguments.project, flavor=flavor, image=image, resources=resources,
-        required_traits=required, forbidden_traits=forbidden, availability_zone=arguments.zone,
-        hints=dict(item.split("=", 1) for item in arguments.hint)))
+        instance_uuids=[new_uuid()], project_id=arguments.project, availability_zone=arguments.zone,
+        hints=dict(item.split("=", 1) for item in arguments.hint),
+        **asked_of_hosts(flavor, image, aliases=CONF.pci.alias)))
     common.show(("Host", "Node", "Verdict", "Reason", "Weight"), (
         (verdict.host, verdict.node, verdict.refused_by or "passes", verdict.reason,
          None if verdict.weight is None else f"{verdict.weight:.3f}") for verdict in verdicts))

@@ -12,7 +12,7 @@ from nova import context
 from nova.cmd.manage import common
 from nova.conductor.endpoints.services import Services
 from nova.db import services
-from nova.objects.compute import Service
+from nova.objects.service import Service
 
 
 def add_commands(commands: Any) -> None:

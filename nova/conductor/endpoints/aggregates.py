@@ -12,7 +12,7 @@ from nova.conductor.core import Core
 from nova.context import RequestContext
 from nova.db import aggregates as db
 from nova.db import compute_nodes
-from nova.objects.compute import Aggregate
+from nova.objects.aggregate import Aggregate
 from nova.objects.scheduling import HostState
 
 LOG = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ _MOST_NODES = 500
 
 
 class Aggregates:
-    """Answers :class:`nova.rpcapi.hosts.Aggregates`."""
+    """Implements :class:`nova.rpcapi.aggregates.Aggregates`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

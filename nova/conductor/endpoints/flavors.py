@@ -9,7 +9,7 @@ from nova.objects.flavor import Flavor, FlavorQuery
 
 
 class Flavors:
-    """Answers :class:`nova.rpcapi.flavors.Flavors`."""
+    """Implements :class:`nova.rpcapi.flavors.Flavors`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

@@ -9,7 +9,7 @@ from nova.objects.scheduling import FleetPage
 
 
 class Fleet:
-    """Answers :class:`nova.rpcapi.engine.Fleet`."""
+    """Implements :class:`nova.rpcapi.fleet.Fleet`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

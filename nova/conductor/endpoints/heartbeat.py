@@ -6,32 +6,34 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from nova.conductor import fleet
+from nova.conductor import announcer
 from nova.conductor.core import Core
 from nova.conductor.run import owner_of
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.db import actions, clock
 from nova.db import services as db
-from nova.objects.compute import Load, Service
+from nova.objects.service import Service, WorkerStats
 
 LOG = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Answers :class:`nova.rpcapi.engine.Heartbeat`."""
+    """Implements :class:`nova.rpcapi.heartbeat.Heartbeat`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
 
-    def register(self, ctx: RequestContext, host: str, binary: str, topic: str, version: int) -> Service:
-        service = self.core.db.write(lambda connection: db.register(connection, host, binary, topic, version))
+    def register(self, ctx: RequestContext, host: str, binary: str, topic: str, version: int,
+                 identity: str | None = None) -> Service:
+        service = self.core.db.write(
+            lambda connection: db.register(connection, host, binary, topic, version, identity))
         LOG.info("%s on %s started", binary, host)
-        fleet.publish_services(self.core, [(service, True)])
+        announcer.publish_services(self.core, [(service, True)])
         return service
 
     def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str],
-             load: Sequence[Load] | None = None) -> list[str]:
+             load: Sequence[WorkerStats] | None = None) -> list[str]:
         owner = owner_of(host, binary)
 
         def transaction(connection: Any) -> tuple[Service | None, list[str]]:
@@ -59,4 +61,4 @@ class Heartbeat:
 
     def _up_again(self, returned: list[Service]) -> None:
         LOG.info("%s on %s is up again", returned[0].binary, ", ".join(service.host for service in returned))
-        fleet.publish_services(self.core, [(service, True) for service in returned])
+        announcer.publish_services(self.core, [(service, True) for service in returned])

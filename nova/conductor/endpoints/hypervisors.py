@@ -5,16 +5,16 @@ from __future__ import annotations
 from nova.conductor.core import Core
 from nova.context import RequestContext
 from nova.db import compute_nodes as db
-from nova.db import instances
-from nova.objects.compute import ComputeNode
+from nova.db import servers
 from nova.objects.instance import Instance
+from nova.objects.node import ComputeNode
 
 # More servers than this on the hosts of one request are not listed.
 _MOST_SERVERS = 10000
 
 
 class Hypervisors:
-    """Answers :class:`nova.rpcapi.hosts.Hypervisors`."""
+    """Implements :class:`nova.rpcapi.hypervisors.Hypervisors`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -29,4 +29,4 @@ class Hypervisors:
     def servers(self, ctx: RequestContext, hosts: list[str]) -> list[Instance]:
         if not hosts:
             return []
-        return self.core.db.read(lambda connection: instances.on_hosts_brief(connection, hosts, _MOST_SERVERS))
+        return self.core.db.read(lambda connection: servers.on_hosts_brief(connection, hosts, _MOST_SERVERS))

@@ -12,7 +12,7 @@ from nova.objects.keypair import Keypair
 
 
 class Keypairs:
-    """Answers :class:`nova.rpcapi.keypairs.Keypairs`."""
+    """Implements :class:`nova.rpcapi.keypairs.Keypairs`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

@@ -13,7 +13,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Networks:
-    """Answers :class:`nova.rpcapi.networks.Networks`."""
+    """Implements :class:`nova.rpcapi.networks.Networks`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

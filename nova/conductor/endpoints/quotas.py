@@ -8,11 +8,11 @@ from nova import exception
 from nova.conductor.core import Core
 from nova.context import RequestContext
 from nova.db import quotas as db
-from nova.objects.compute import Quotas as QuotaSet
+from nova.objects.quota import Quotas as QuotaSet
 
 
 class Quotas:
-    """Answers :class:`nova.rpcapi.quotas.Quotas`."""
+    """Implements :class:`nova.rpcapi.quotas.Quotas`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 from nova import exception
 from nova.conductor.core import Core
+from nova.conductor.security_rules import refresh
 from nova.context import RequestContext
-from nova.db import instances
 from nova.db import security_groups as db
 from nova.objects.network import SecurityGroup, SecurityGroupRule
 
 LOG = logging.getLogger(__name__)
 
-# Servers whose rules are read at once.
-_BATCH = 200
 
 
 class SecurityGroups:
-    """Answers :class:`nova.rpcapi.networks.SecurityGroups`."""
+    """Implements :class:`nova.rpcapi.security_groups.SecurityGroups`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -67,24 +64,6 @@ class SecurityGroups:
     def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None) -> None:
         refresh(self.core, ctx, self.core.db.write(lambda connection: db.instances_affected(
             connection, db.delete_rule(connection, rule_id, project_id))))
-
-
-def refresh(core: Core, ctx: RequestContext, instance_uuids: Sequence[str]) -> None:
-    """Send these servers' rules, as they are now, to their hosts (call after the commit)."""
-    for start in range(0, len(instance_uuids), _BATCH):
-        batch = instance_uuids[start:start + _BATCH]
-
-        def look(connection: Any, batch: Sequence[str] = batch) -> tuple[list[Any], dict[str, Any]]:
-            return instances.get_many(connection, batch), db.rules_of_instances(connection, batch)
-
-        found, rules = core.db.read(look)
-        for instance in found:
-            if not instance.host:
-                continue
-            try:
-                core.compute_at(instance.host).refresh_rules(ctx, instance, rules[instance.uuid])
-            except exception.NovaException as error:
-                LOG.warning("[instance: %s] New rules were not sent to %s: %s", instance.uuid, instance.host, error)
 
 
 def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from nova.conductor.core import Core
 from nova.context import RequestContext
 from nova.db import server_groups as db
-from nova.objects.compute import ServerGroup
+from nova.objects.server_group import ServerGroup
 
 
 class ServerGroups:
-    """Answers :class:`nova.rpcapi.hosts.ServerGroups`."""
+    """Implements :class:`nova.rpcapi.server_groups.ServerGroups`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

@@ -9,19 +9,25 @@ import sqlalchemy as sa
 
 from nova import bus, context, exception
 from nova.conductor import create
+from nova.conductor.acceptance import start
 from nova.conductor.core import Core
-from nova.conductor.endpoints.security_groups import refresh
+from nova.conductor.endpoints.instance_actions import done
 from nova.conductor.engine import Engine
-from nova.conductor.start import start
-from nova.db import actions, instances, quotas, security_groups, server_list
+from nova.conductor.security_rules import refresh
+from nova.db import actions, quotas, security_groups, server_search, servers
 from nova.objects import states
-from nova.objects.action import Action
-from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance, ServerCreate, ServerCreated, ServerQuery
+from nova.objects.action import Accepted
+from nova.objects.instance import Instance
+from nova.objects.server_request import ServerCreate, ServerCreated, ServerQuery
+from nova.operations.reset_state import ResetState
 
 _METADATA_STATES = frozenset({states.ACTIVE, states.PAUSED, states.SUSPENDED, states.STOPPED})
+
+
 _UPDATABLE = frozenset({"display_name", "display_description", "hostname", "access_ip_v4", "access_ip_v6",
                         "disk_config", "system_metadata"})
+
+
 _MAX_TAGS = 50
 
 
@@ -36,14 +42,14 @@ class Servers:
         return create.create(self.engine, ctx, request)
 
     def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None, deleted: bool) -> Instance:
-        return self.core.db.read(lambda connection: instances.get(connection, uuid, project_id, deleted))
+        return self.core.db.read(lambda connection: servers.get(connection, uuid, project_id, deleted))
 
     def index(self, ctx: context.RequestContext, query: ServerQuery) -> list[Instance]:
         return self.core.db.read(lambda connection: [
-            bus.packed(instance) for instance in server_list.search(connection, query)])
+            bus.packed(instance) for instance in server_search.search(connection, query)])
 
     def operate(self, ctx: context.RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None,
-                project_id: str | None) -> Action:
+                project_id: str | None) -> Accepted:
         return start(self.engine, ctx, uuid, operation, payload or {}, project_id)
 
     def update(self, ctx: context.RequestContext, uuid: str, changes: dict[str, Any],
@@ -55,7 +61,7 @@ class Servers:
                 plain["system_metadata"] = {**instance.system_metadata, **plain["system_metadata"]}
             if "pinned_availability_zone" in changes:
                 plain["pinned_availability_zone"] = _pin(instance, changes["pinned_availability_zone"])
-            instances.update(connection, uuid, plain)
+            servers.update(connection, uuid, plain)
 
         return self._change(uuid, project_id, write)
 
@@ -67,7 +73,7 @@ class Servers:
             limit = quotas.limits(connection, instance.project_id, None)["metadata_items"]
             if 0 <= limit < len(merged):
                 raise exception.QuotaLimit(f"Maximum number of metadata items exceeds {limit}")
-            instances.update(connection, uuid, {"metadata": merged})
+            servers.update(connection, uuid, {"metadata": merged})
 
         return self._change(uuid, project_id, write).metadata
 
@@ -77,7 +83,7 @@ class Servers:
                 raise exception.MetadataNotFound()
             _check_metadata_change(ctx, instance, "delete metadata")
             left = {name: value for name, value in instance.metadata.items() if name != key}
-            instances.update(connection, uuid, {"metadata": left})
+            servers.update(connection, uuid, {"metadata": left})
 
         self._change(uuid, project_id, write)
 
@@ -96,7 +102,7 @@ class Servers:
                 after = list(dict.fromkeys([*kept, *tags]))
             if len(after) > _MAX_TAGS:
                 raise exception.Invalid(f"The number of tags exceeded the per-server limit {_MAX_TAGS}")
-            instances.update(connection, uuid, {"tags": sorted(after)})
+            servers.update(connection, uuid, {"tags": sorted(after)})
 
         self._change(uuid, project_id, write)
         return before
@@ -117,21 +123,12 @@ class Servers:
             connection, ctx, instance, "unlock", locked_by=None, locked_reason=None))
 
     def reset_state(self, ctx: context.RequestContext, uuid: str, state: str) -> None:
-        def write(connection: sa.Connection, instance: Instance) -> None:
-            if instance.action_uuid:
-                actions.supersede(connection, instance.action_uuid)
-            self._instant(connection, ctx, instance, "resetState", vm_state=state, task_state=None, action_uuid=None)
-
-        self._change(uuid, None, write)
+        start(self.engine, ctx, uuid, ResetState.name, {"state": state})
 
     def _instant(self, connection: sa.Connection, ctx: context.RequestContext, instance: Instance, name: str,
                  **changes: Any) -> None:
-        """An action that is done as soon as it is written."""
-        now = utcnow()
-        actions.insert(connection, [Action(
-            uuid=new_uuid(), instance_uuid=instance.uuid, action=name, outcome="success", request_id=ctx.request_id,
-            user_id=ctx.user_id, project_id=ctx.project_id, start_time=now, finish_time=now, updated_at=now)])
-        instances.update(connection, instance.uuid, changes)
+        actions.insert(connection, [done(ctx, instance.uuid, name)])
+        servers.update(connection, instance.uuid, changes)
 
     # --- security groups -------------------------------------------------------------------------
     def set_security_group(self, ctx: context.RequestContext, uuid: str, name: str, add: bool,
@@ -149,7 +146,7 @@ class Servers:
             peers.update(security_groups.peers(connection, uuid))
             members = security_groups.resolve(connection, instance.project_id, names) if names else []
             security_groups.add_members(connection, [member.id for member in members], [uuid])
-            instances.update(connection, uuid, {"security_groups": names})
+            servers.update(connection, uuid, {"security_groups": names})
             peers.update(security_groups.peers(connection, uuid))
 
         self._change(uuid, project_id, write)
@@ -160,25 +157,10 @@ class Servers:
                 write: Callable[[sa.Connection, Instance], None]) -> Instance:
         """Lock the instance, change it, and answer it as it is then: one transaction."""
         def transaction(connection: sa.Connection) -> Instance:
-            write(connection, instances.lock(connection, uuid, project_id))
-            return instances.get(connection, uuid)
+            write(connection, servers.lock(connection, uuid, project_id))
+            return servers.get(connection, uuid)
 
         return self.core.db.write(transaction)
-
-
-class Actions:
-    """Implements :class:`nova.rpcapi.servers.Actions`."""
-
-    def __init__(self, core: Core) -> None:
-        self.core = core
-
-    def index(self, ctx: context.RequestContext, instance_uuid: str, limit: int | None, marker: str | None,
-              changes_since: Any, changes_before: Any) -> list[Action]:
-        return self.core.db.read(lambda connection: actions.index(
-            connection, instance_uuid, limit, marker, changes_since, changes_before))
-
-    def get(self, ctx: context.RequestContext, instance_uuid: str, request_id: str) -> Action:
-        return self.core.db.read(lambda connection: actions.by_request(connection, instance_uuid, request_id))
 
 
 def _check_metadata_change(ctx: context.RequestContext, instance: Instance, method: str) -> None:
@@ -202,5 +184,3 @@ def _pin(instance: Instance, zone: str | None) -> str | None:
     if zone != instance.availability_zone:
         raise exception.Conflict(f"Instance {instance.uuid} is not in availability zone {zone}.")
     return zone
-
-

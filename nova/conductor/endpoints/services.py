@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from nova.conductor import fleet
+from nova.conductor import announcer
 from nova.conductor.core import Core
 from nova.context import RequestContext
 from nova.db import aggregates, compute_nodes
 from nova.db import services as db
-from nova.objects.compute import Service
+from nova.objects.service import Service
 
 LOG = logging.getLogger(__name__)
 
 
 class Services:
-    """Answers :class:`nova.rpcapi.hosts.Services`."""
+    """Implements :class:`nova.rpcapi.services.Services`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -29,12 +29,12 @@ class Services:
 
     def update(self, ctx: RequestContext, service_id: str, disabled: bool | None = None, reason: str | None = None,
                forced_down: bool | None = None) -> Service:
-        return self._published(self.core.db.write(
+        return self._announced(self.core.db.write(
             lambda connection: db.update(connection, service_id, disabled, reason, forced_down)))
 
     def update_by_host(self, ctx: RequestContext, host: str, binary: str, disabled: bool | None = None,
                        reason: str | None = None, forced_down: bool | None = None) -> Service:
-        return self._published(self.core.db.write(lambda connection: db.update(
+        return self._announced(self.core.db.write(lambda connection: db.update(
             connection, db.uuid_of(connection, host, binary), disabled, reason, forced_down)))
 
     def delete(self, ctx: RequestContext, service_id: str) -> None:
@@ -54,9 +54,9 @@ class Services:
         if changed:
             self.core.fleet.reload()
 
-    def _published(self, changed: tuple[Service, bool]) -> Service:
+    def _announced(self, changed: tuple[Service, bool]) -> Service:
         service = changed[0]
         LOG.info("%s on %s is now %s%s", service.binary, service.host, "disabled" if service.disabled else "enabled",
                  ", forced down" if service.forced_down else "")
-        fleet.publish_services(self.core, [changed])
+        announcer.publish_services(self.core, [changed])
         return service

@@ -6,10 +6,11 @@ import ipaddress
 
 import numpy as np
 
+from nova.objects.scheduling import AFFINITY, ANTI_AFFINITY
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter, everything
 from nova.scheduler.plugin import Scope
-from nova.scheduler.request import AFFINITY, ANTI_AFFINITY, Request
+from nova.scheduler.request import Request
 from nova.scheduler.view import FleetView
 
 

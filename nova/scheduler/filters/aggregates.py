@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nova.conf import CONF
 from nova.scheduler import operators
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter
@@ -31,6 +30,8 @@ def gathered(aggregates: Metadata) -> dict[str, set[str]]:
 
 class _AggregateFilter(Filter):
     """Decides by the metadata of a host's aggregates alone."""
+
+    by_aggregates = True
 
     def scope(self, request: Request) -> Scope:
         return Scope.REQUEST
@@ -78,8 +79,7 @@ class AggregateImagePropertiesIsolation(_AggregateFilter):
         return bool(request.properties)
 
     def fits(self, aggregates: Metadata, request: Request) -> bool:
-        namespace = CONF.filter_scheduler.aggregate_image_properties_isolation_namespace
-        prefix = namespace + CONF.filter_scheduler.aggregate_image_properties_isolation_separator if namespace else ""
+        prefix = request.settings.isolation_prefix
         for key, allowed in gathered(aggregates).items():
             if key.startswith(prefix):
                 value = request.properties.get(key.removeprefix(prefix))
@@ -126,16 +126,16 @@ class IsolatedHostsFilter(Filter):
         return Scope.REQUEST
 
     def applies(self, request: Request) -> bool:
-        return bool(CONF.filter_scheduler.isolated_images or CONF.filter_scheduler.isolated_hosts)
+        return bool(request.settings.isolated_images or request.settings.isolated_hosts)
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
-        isolated = view.on_hosts(CONF.filter_scheduler.isolated_hosts)
-        if request.image is not None and request.image.id in CONF.filter_scheduler.isolated_images:
+        isolated = view.on_hosts(request.settings.isolated_hosts)
+        if request.image is not None and request.image.id in request.settings.isolated_images:
             return isolated
-        if CONF.filter_scheduler.restrict_isolated_hosts_to_isolated_images:
+        if request.settings.restrict_isolated_hosts_to_isolated_images:
             return ~isolated
         return isolated | True
 
     def reason(self, view: FleetView, request: Request) -> str:
-        isolated = view.text("host", 0) in CONF.filter_scheduler.isolated_hosts
+        isolated = view.text("host", 0) in request.settings.isolated_hosts
         return "the host is for isolated images" if isolated else "the image is for isolated hosts"

@@ -16,6 +16,8 @@ class Filter(Plugin):
 
     # Whether nodes that an earlier filter refused are worth leaving out of the view.
     costly = False
+    # Whether the answers depend on the metadata of aggregates, so that a claim has to look at them again.
+    by_aggregates = False
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         """True for every node that the request may go to; one element per node of the view."""

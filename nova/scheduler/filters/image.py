@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from nova.conf import CONF
 from nova.scheduler import attributes
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter, everything
@@ -41,7 +40,7 @@ class ImagePropertiesFilter(Filter):
         """Position in a supported_instances triple -> what it must be."""
         properties, wanted = request.properties, {}
         architecture = (properties.get("hw_architecture")
-                        or CONF.filter_scheduler.image_properties_default_architecture)
+                        or request.settings.image_properties_default_architecture)
         if architecture:
             wanted[0] = canonical_architecture(architecture)
         if properties.get("img_hv_type"):

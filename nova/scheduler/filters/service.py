@@ -6,12 +6,11 @@ import math
 
 import numpy as np
 
-from nova.conf import CONF
-from nova.scheduler import metrics
-from nova.scheduler.columns import BoolColumn, IntColumn
+from nova.scheduler.columns import BoolColumn, Column, IntColumn
 from nova.scheduler.filters.base import Filter, everything
 from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request
+from nova.scheduler.settings import Settings
 from nova.scheduler.view import FleetView
 
 
@@ -65,20 +64,23 @@ class _LimitFilter(Filter):
     def count(self, view: FleetView) -> IntColumn:
         raise NotImplementedError
 
-    def _limit(self, aggregates: list[dict[str, str]]) -> float:
-        default = float(CONF.filter_scheduler[self.option])
+    def _limit(self, aggregates: list[dict[str, str]], settings: Settings) -> float:
+        default = float(settings.limits[self.option])
         if not self.by_aggregate:
             return default
         given = [metadata[self.option] for metadata in aggregates if self.option in metadata]
         return min((float(value) for value in given if value.strip().isdecimal()), default=default)
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
-        limit = view.lift("aggregates", self._limit, np.float64) if self.by_aggregate else self._limit([])
+        limit: float | Column = self._limit([], request.settings)
+        if self.by_aggregate:
+            limit = view.lift("aggregates", lambda given: self._limit(given, request.settings), np.float64)
         fits: BoolColumn = self.count(view) < limit
         return fits
 
     def reason(self, view: FleetView, request: Request) -> str:
-        return f"{self.count(view)[0]} {self.what}, limit {math.floor(self._limit(view.text('aggregates', 0)))}"
+        limit = self._limit(view.text("aggregates", 0), request.settings)
+        return f"{self.count(view)[0]} {self.what}, limit {math.floor(limit)}"
 
 
 class IoOpsFilter(_LimitFilter):
@@ -117,15 +119,15 @@ class MetricsFilter(Filter):
     """Nodes that report every metric of [metrics]weight_setting."""
 
     def applies(self, request: Request) -> bool:
-        return bool(CONF.metrics.weight_setting)
+        return bool(request.settings.metric_ratios)
 
     def scope(self, request: Request) -> Scope:
         return Scope.REQUEST
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
-        names = metrics.settings(CONF.metrics.weight_setting).keys()
+        names = request.settings.metric_ratios.keys()
         return view.lift("metrics", lambda measured: names <= measured.keys())
 
     def reason(self, view: FleetView, request: Request) -> str:
-        names = metrics.settings(CONF.metrics.weight_setting).keys() - view.text("metrics", 0).keys()
+        names = request.settings.metric_ratios.keys() - view.text("metrics", 0).keys()
         return f"the host does not report {', '.join(sorted(names))}"

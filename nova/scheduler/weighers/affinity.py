@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from nova.objects.scheduling import SOFT_AFFINITY, SOFT_ANTI_AFFINITY
 from nova.scheduler.columns import FloatColumn
 from nova.scheduler.plugin import Scope
-from nova.scheduler.request import SOFT_AFFINITY, SOFT_ANTI_AFFINITY, Request
+from nova.scheduler.request import Request
 from nova.scheduler.view import FleetView
 from nova.scheduler.weighers.base import Weigher
 

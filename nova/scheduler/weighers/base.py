@@ -6,11 +6,11 @@ import logging
 
 import numpy as np
 
-from nova.conf import CONF
 from nova.objects.scheduling import HostState
 from nova.scheduler.columns import FloatColumn
 from nova.scheduler.plugin import Plugin
 from nova.scheduler.request import Request
+from nova.scheduler.settings import Settings
 from nova.scheduler.view import FleetView
 
 LOG = logging.getLogger(__name__)
@@ -34,13 +34,13 @@ class Weigher(Plugin):
         """One finite number per node of the view; higher is better (with a positive multiplier)."""
         raise NotImplementedError
 
-    def multiplier(self) -> float:
+    def multiplier(self, settings: Settings) -> float:
         """The multiplier of hosts whose aggregates say nothing; 1 for a weigher without an option."""
-        return self.direction * float(CONF.filter_scheduler[self.option]) if self.option else self.direction
+        return self.direction * settings.multipliers[self.option] if self.option else self.direction
 
-    def multipliers(self, view: FleetView) -> float | FloatColumn:
+    def multipliers(self, view: FleetView, settings: Settings) -> float | FloatColumn:
         """The multiplier of each node; one number when it is the same for all."""
-        default = self.multiplier()
+        default = self.multiplier(settings)
         if self.option not in view.metadata_keys():
             return default
         column: FloatColumn = view.lift("aggregates", lambda metadata: self._of(metadata, default), np.float64)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from nova import exception
-from nova.conf import CONF
-from nova.scheduler import metrics
 from nova.scheduler.columns import FloatColumn
 from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request
+from nova.scheduler.settings import Settings
 from nova.scheduler.view import FleetView
 from nova.scheduler.weighers.base import Weigher
 
@@ -24,16 +23,16 @@ class MetricsWeigher(Weigher):
     option = "metrics_weight_multiplier"  # the key of aggregates
 
     def applies(self, request: Request) -> bool:
-        return bool(CONF.metrics.weight_setting)
+        return bool(request.settings.metric_ratios)
 
     def scope(self, request: Request) -> Scope:
         return Scope.REQUEST
 
-    def multiplier(self) -> float:
-        return float(CONF.metrics.weight_multiplier)
+    def multiplier(self, settings: Settings) -> float:
+        return settings.metrics_multiplier
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
-        ratios = metrics.settings(CONF.metrics.weight_setting)
+        ratios = request.settings.metric_ratios
 
         def weigh(measured: dict[str, float]) -> float:
             if any(name not in measured for name in ratios):
@@ -43,8 +42,8 @@ class MetricsWeigher(Weigher):
         column: FloatColumn = view.lift("metrics", weigh, np.float64)
         missing = np.isnan(column)
         if missing.any():
-            if CONF.metrics.required:
+            if request.settings.metrics_required:
                 raise exception.NoValidHost(reason="A host does not report the metrics that [metrics]weight_setting "
                                                    "requires.")
-            column[missing] = CONF.metrics.weight_of_unavailable
+            column[missing] = request.settings.weight_of_unavailable
         return column

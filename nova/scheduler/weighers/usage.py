@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nova.objects.compute import DISK_GB, MEMORY_MB, VCPU
+from nova.objects.node import DISK_GB, MEMORY_MB, VCPU
 from nova.scheduler.columns import FloatColumn
 from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request

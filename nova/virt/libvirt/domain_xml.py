@@ -2,61 +2,57 @@
 
 from __future__ import annotations
 
+import os
 import xml.etree.ElementTree as ET
-from typing import Any
+from collections.abc import Sequence
 
-from nova import __version__, exception
+from nova import __version__
 from nova.objects.instance import Instance
-from nova.virt.libvirt import devices
+from nova.virt.libvirt import definition, device_xml
 from nova.virt.libvirt.disks import LocalDisks
+from nova.virt.libvirt.guest_config import GuestConfig
+from nova.virt.libvirt.layout import GuestDisk
 from nova.virt.libvirt.settings import Settings
-from nova.virt.libvirt.topology import Topology, topology
-from nova.virt.libvirt.wishes import Wishes, truth
 from nova.virt.libvirt.xmltree import clean, element
 
 # Marks a domain as Nova's; the element that monitoring agents (ceilometer, exporters) read.
 NAMESPACE = "http://openstack.org/xmlns/libvirt/nova/1.1"
 
-_DEFAULT_MACHINES = {"x86_64": "pc", "i686": "pc", "aarch64": "virt", "riscv64": "virt", "s390x": "s390-ccw-virtio",
-                     "ppc64": "pseries", "ppc64le": "pseries"}
 
-
-def domain_xml(instance: Instance, disks: LocalDisks, settings: Settings) -> str:
-    """The definition. Raises InvalidInput when flavor or image wish what cannot be."""
-    if settings.virt_type not in ("kvm", "qemu"):
-        raise exception.InvalidInput(reason=f"guests of type {settings.virt_type} are not supported")
-    wishes = Wishes(instance)
+def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks: Sequence[GuestDisk],
+               settings: Settings, previous: definition.Definition | None = None) -> str:
+    """The definition. Devices have the addresses of the ``previous`` one if the machine is of the same kind."""
     domain = ET.Element("domain", type=settings.virt_type)
     element(domain, "uuid", instance.uuid)
     element(domain, "name", instance.name)
     _metadata(domain, instance, settings)
-    element(domain, "memory", instance.flavor.memory_mb * 1024, unit="KiB")
-    element(domain, "vcpu", instance.flavor.vcpus)
-    _cpu_tuning(domain, wishes)
+    element(domain, "memory", config.memory_mb * 1024, unit="KiB")
+    element(domain, "vcpu", config.vcpus)
+    if config.cpu_limits:
+        tune = element(domain, "cputune")
+        for tag, value in config.cpu_limits:
+            element(tune, tag, value)
     _system_information(domain, instance, settings)
-    machine = machine_type(wishes, settings)
-    _boot(domain, instance, disks, wishes, settings, machine)
-    _features(domain, wishes, settings)
-    _cpu(domain, settings, topology(wishes))
-    _clock(domain, wishes)
+    machine = _lasting_machine(config, settings, previous)
+    _boot(domain, config, local, disks, settings, machine, previous)
+    _features(domain, config, settings)
+    _cpu(domain, config, settings)
+    _clock(domain, config)
     element(domain, "on_poweroff", "destroy")
     element(domain, "on_reboot", "restart")
     element(domain, "on_crash", "destroy")
-    devices.add(domain, instance, disks, wishes, settings, machine)
+    devices = device_xml.add(domain, config, disks, instance.network_info, local.console_log, settings)
+    if previous is not None and previous.machine == machine:
+        definition.carry_over(devices, previous)
     ET.indent(domain)
     return ET.tostring(domain, encoding="unicode")
 
 
-def machine_type(wishes: Wishes, settings: Settings) -> str:
-    """The image's wish, else the operator's for the architecture, else the usual one."""
-    wished = wishes.image("hw_machine_type")
-    if settings.known_machines:
-        wishes.choice("hw_machine_type", wished, settings.known_machines)
-    return wished or default_machine(settings)
-
-
-def default_machine(settings: Settings) -> str:
-    return settings.machines.get(settings.arch) or _DEFAULT_MACHINES.get(settings.arch, "pc")
+def _lasting_machine(config: GuestConfig, settings: Settings, previous: definition.Definition | None) -> str:
+    """The version of the machine type that the guest has, while the host knows it: a new one is another machine."""
+    had = previous.machine if previous is not None else ""
+    family = {"pc": "pc-i440fx-", "q35": "pc-q35-"}.get(config.machine, f"{config.machine}-")
+    return had if had.startswith(family) and had in settings.known_machines else config.machine
 
 
 def owner_of(metadata: str) -> str | None:
@@ -93,18 +89,6 @@ def _metadata(domain: ET.Element, instance: Instance, settings: Settings) -> Non
         add(nova, "root", type="image", uuid=clean(instance.image_ref))
 
 
-def _cpu_tuning(domain: ET.Element, wishes: Wishes) -> None:
-    values: dict[str, Any] = {
-        "shares": wishes.spec_number("quota:cpu_shares"), "period": wishes.spec_number("quota:cpu_period"),
-        "quota": wishes.number("quota:cpu_quota", wishes.specs.get("quota:cpu_quota"), low=-1),
-    }
-    if any(value is not None for value in values.values()):
-        tune = element(domain, "cputune")
-        for tag, value in values.items():
-            if value is not None:
-                element(tune, tag, value)
-
-
 def _system_information(domain: ET.Element, instance: Instance, settings: Settings) -> None:
     """What the guest reads from its SMBIOS; cloud-init knows OpenStack by it."""
     if settings.arch not in ("x86_64", "i686", "aarch64"):
@@ -120,66 +104,55 @@ def _system_information(domain: ET.Element, instance: Instance, settings: Settin
     element(system, "entry", "Virtual Machine", name="family")
 
 
-def _boot(domain: ET.Element, instance: Instance, disks: LocalDisks, wishes: Wishes, settings: Settings,
-          machine: str) -> None:
-    firmware = wishes.choice("hw_firmware_type", wishes.image("hw_firmware_type"), ("uefi", "bios"))
-    secure = _secure_boot(wishes, firmware)
-    os = element(domain, "os", firmware="efi" if firmware == "uefi" else None)
-    element(os, "type", "hvm", arch=settings.arch, machine=machine)
-    if firmware == "uefi":
-        choice = element(os, "firmware")
+def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Sequence[GuestDisk], settings: Settings,
+          machine: str, previous: definition.Definition | None) -> None:
+    boot = element(domain, "os", firmware="efi" if config.uefi else None)
+    element(boot, "type", "hvm", arch=settings.arch, machine=machine)
+    if config.uefi:
+        choice = element(boot, "firmware")
         for feature in ("secure-boot", "enrolled-keys"):
-            element(choice, "feature", enabled="yes" if secure else "no", name=feature)
-    if disks.kernel:
-        element(os, "kernel", disks.kernel)
-        if disks.ramdisk:
-            element(os, "initrd", disks.ramdisk)
-        element(os, "cmdline", _command_line(wishes, disks))
+            element(choice, "feature", enabled="yes" if config.secure_boot else "no", name=feature)
+        # Beside the disks, so that it goes where they go; where libvirt made one of its own, that one stays.
+        had = previous.nvram if previous is not None else ""
+        element(boot, "nvram", had if had and os.path.exists(had) else local.nvram)
+    first = disks[0] if disks else None
+    if local.kernel:
+        element(boot, "kernel", local.kernel)
+        if local.ramdisk:
+            element(boot, "initrd", local.ramdisk)
+        booted = first is not None and (first.volume is not None or first.local is local.root)
+        root = f"root=/dev/{first.target}" if first is not None and booted else ""
+        parts = [root, "console=tty0 console=ttyS0", config.command_line]
+        element(boot, "cmdline", " ".join(part for part in parts if part))
     else:
-        element(os, "boot", dev="cdrom" if disks.root and disks.root.device == "cdrom" else "hd")
+        element(boot, "boot", dev="cdrom" if first is not None and first.device == "cdrom" else "hd")
     if settings.arch in ("x86_64", "i686", "aarch64"):
-        element(os, "smbios", mode="sysinfo")
-    if wishes.flag("boot_menu"):
-        element(os, "bootmenu", enable="yes")
+        element(boot, "smbios", mode="sysinfo")
+    if config.boot_menu:
+        element(boot, "bootmenu", enable="yes")
 
 
-def _secure_boot(wishes: Wishes, firmware: str | None) -> bool:
-    wanted = wishes.specs.get("os:secure_boot") or wishes.image("os_secure_boot")
-    wishes.choice("os_secure_boot", wanted, ("required", "optional", "disabled"))
-    if wanted == "required" and firmware != "uefi":
-        raise exception.InvalidInput(reason="os_secure_boot=required needs hw_firmware_type=uefi")
-    return wanted in ("required", "optional") and firmware == "uefi"
-
-
-def _command_line(wishes: Wishes, disks: LocalDisks) -> str:
-    root = devices.root_device(disks, wishes)
-    parts = [f"root={root}" if root else "", "console=tty0 console=ttyS0", wishes.image("os_command_line") or ""]
-    return " ".join(part for part in parts if part)
-
-
-def _features(domain: ET.Element, wishes: Wishes, settings: Settings) -> None:
+def _features(domain: ET.Element, config: GuestConfig, settings: Settings) -> None:
     features = element(domain, "features")
     element(features, "acpi")
     if settings.arch in ("x86_64", "i686"):
         element(features, "apic")
     if settings.virt_type == "kvm":
-        if wishes.image("os_type") == "windows":
+        if config.windows:
             hyperv = element(features, "hyperv")
             element(hyperv, "relaxed", state="on")
             element(hyperv, "vapic", state="on")
             element(hyperv, "spinlocks", state="on", retries=8191)
-        hidden = wishes.specs.get("hw:hide_hypervisor_id", wishes.specs.get(
-            "hide_hypervisor_id", wishes.image("img_hide_hypervisor_id")))
-        if truth("hw:hide_hypervisor_id", hidden):
+        if config.hidden:
             element(element(features, "kvm"), "hidden", state="on")
-    if wishes.get("pmu") is not None:
-        element(features, "pmu", state="on" if wishes.flag("pmu") else "off")
-    if _secure_boot(wishes, wishes.image("hw_firmware_type")):
+    if config.pmu is not None:
+        element(features, "pmu", state="on" if config.pmu else "off")
+    if config.secure_boot:
         element(features, "smm", state="on")
 
 
-def _cpu(domain: ET.Element, settings: Settings, arrangement: Topology | None) -> None:
-    mode = settings.cpu_mode
+def _cpu(domain: ET.Element, config: GuestConfig, settings: Settings) -> None:
+    mode, arrangement = settings.cpu_mode, config.topology
     if mode is None and arrangement is None:
         return
     attributes: dict[str, str] = {}
@@ -199,10 +172,8 @@ def _cpu(domain: ET.Element, settings: Settings, arrangement: Topology | None) -
             element(cpu, "feature", policy="disable" if flag.startswith("-") else "require", name=flag.lstrip("+-"))
 
 
-def _clock(domain: ET.Element, wishes: Wishes) -> None:
-    windows = wishes.image("os_type") == "windows"
-    clock = element(domain, "clock", offset="localtime" if windows else "utc")
+def _clock(domain: ET.Element, config: GuestConfig) -> None:
+    clock = element(domain, "clock", offset="localtime" if config.windows else "utc")
     element(clock, "timer", name="pit", tickpolicy="delay")
     element(clock, "timer", name="rtc", tickpolicy="catchup")
-    hpet = truth("hw_time_hpet", wishes.image("hw_time_hpet"))
-    element(clock, "timer", name="hpet", present="yes" if hpet else "no")
+    element(clock, "timer", name="hpet", present="yes" if config.hpet else "no")

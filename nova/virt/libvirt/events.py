@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from nova import exception
-from nova.objects.compute import GuestStatus
+from nova.objects.guest import GuestStatus
 
 LOG = logging.getLogger(__name__)
 

@@ -6,10 +6,11 @@ libvirt needs one thread of the process for its events; it is started with the f
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import libvirt
@@ -66,11 +67,12 @@ class Host:
         self.on_lifecycle: Callable[[str], None] | None = None
         self.on_connected: Callable[[], None] | None = None
         self._connection: libvirt.virConnect | None = None
-        self._registration: int | None = None
+        self._registrations: list[int] = []
         self._lock = threading.Lock()
         self._lost = threading.Event()
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
+        self._waiting: dict[str, set[threading.Event]] = {}
 
     def start(self) -> None:
         """Connect and keep connected until stop(). HypervisorUnavailable if libvirtd does not come in time."""
@@ -127,6 +129,26 @@ class Host:
             if now - lost_at >= patience or self._stopped.wait(RETRY_INTERVAL):
                 raise failure
 
+    @contextlib.contextmanager
+    def changes_of(self, uuid: str) -> Iterator[Callable[[float], bool]]:
+        """A function that waits so many seconds for the next change of a guest since it was last called."""
+        changed = threading.Event()
+        with self._lock:
+            self._waiting.setdefault(uuid, set()).add(changed)
+
+        def wait(seconds: float) -> bool:
+            came = changed.wait(seconds)
+            changed.clear()
+            return came
+
+        try:
+            yield wait
+        finally:
+            with self._lock:
+                self._waiting[uuid].discard(changed)
+                if not self._waiting[uuid]:
+                    del self._waiting[uuid]
+
     # --- inside ------------------------------------------------------------------------------------
     def _connect(self) -> libvirt.virConnect:
         _start_event_loop()
@@ -134,8 +156,9 @@ class Host:
             connection = libvirt.open(self.uri)
             connection.setKeepAlive(KEEPALIVE_INTERVAL, KEEPALIVE_COUNT)
             connection.registerCloseCallback(self._closed, None)
-            self._registration = connection.domainEventRegisterAny(
-                None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle, None)
+            self._registrations = [connection.domainEventRegisterAny(None, event, handler, None) for event, handler in (
+                (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle),
+                (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, self._device_removed))]
         except libvirt.libvirtError as error:
             LOG.debug("Cannot connect to libvirt at %s: %s", self.uri, error)
             raise exception.HypervisorUnavailable(reason=CONF.host) from error
@@ -148,7 +171,7 @@ class Host:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        for step in (lambda: connection.domainEventDeregisterAny(self._registration),
+        for step in (*(functools.partial(connection.domainEventDeregisterAny, one) for one in self._registrations),
                      connection.unregisterCloseCallback, connection.close):
             with contextlib.suppress(libvirt.libvirtError):
                 step()
@@ -161,8 +184,20 @@ class Host:
     def _lifecycle(self, _connection: libvirt.virConnect, domain: libvirt.virDomain, event: int, _detail: int,
                    _opaque: object) -> None:
         # a definition alone changes nothing that a guest does
-        if self.on_lifecycle is not None and event != libvirt.VIR_DOMAIN_EVENT_DEFINED:
-            self.on_lifecycle(domain.UUIDString())
+        if event == libvirt.VIR_DOMAIN_EVENT_DEFINED:
+            return
+        uuid = domain.UUIDString()
+        self._wake(uuid)
+        if self.on_lifecycle is not None:
+            self.on_lifecycle(uuid)
+
+    def _device_removed(self, _connection: libvirt.virConnect, domain: libvirt.virDomain, _device: str,
+                        _opaque: object) -> None:
+        self._wake(domain.UUIDString())
+
+    def _wake(self, uuid: str) -> None:
+        for changed in tuple(self._waiting.get(uuid, ())):
+            changed.set()
 
     def _watch(self) -> None:
         """Reconnect as soon as libvirtd is back, so that events flow even if nobody asks for anything."""

@@ -12,7 +12,7 @@ import uuid
 import libvirt
 
 from nova.conf import CONF
-from nova.objects.compute import DISK_GB, MEMORY_MB, VCPU, ComputeNode, Inventory, Provider
+from nova.objects.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode, Inventory, Provider
 from nova.virt.libvirt import disks, traits
 from nova.virt.libvirt.capabilities import Capabilities
 

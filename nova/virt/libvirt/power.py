@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 import libvirt
 
@@ -16,6 +17,7 @@ LOG = logging.getLogger(__name__)
 # A guest that is still booting misses the first press of its power button.
 PRESS_INTERVAL = 10
 _POLL_INTERVAL = 0.5
+_FIRST_LOOK = 0.05
 _KILL_ATTEMPTS = 3
 
 _POWER_STATES = {
@@ -49,6 +51,19 @@ def state(domain: libvirt.virDomain) -> int:
         if reason == libvirt.VIR_DOMAIN_SHUTOFF_CRASHED:
             return states.CRASHED
     return _POWER_STATES.get(value, states.NOSTATE)
+
+
+def is_arriving(domain: libvirt.virDomain) -> bool:
+    """Whether a migration is just bringing it."""
+    value, reason = domain.state()
+    return bool(value == libvirt.VIR_DOMAIN_PAUSED and not domain.isPersistent()
+                and reason in (libvirt.VIR_DOMAIN_PAUSED_MIGRATION, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP))
+
+
+def is_here(domain: libvirt.virDomain) -> bool:
+    """Whether it is a guest of this host: no migration is just bringing it, and none took it away."""
+    gone = (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED)
+    return tuple(domain.state()) != gone and not is_arriving(domain)
 
 
 def start(domain: libvirt.virDomain) -> None:
@@ -92,27 +107,31 @@ def remove(domain: libvirt.virDomain, keep_nvram: bool) -> None:
     undefine(domain, keep_nvram)
 
 
-def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float) -> bool:
-    """Ask the guest to shut down and wait ``timeout`` seconds.
+def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float, wait: Callable[[float], object],
+              clock: Callable[[], float] = time.monotonic) -> bool:
+    """Ask the guest to shut down and wait ``timeout`` seconds; ``wait(seconds)`` returns earlier if it changed.
 
     Whether it stopped (also when somebody else started it again meanwhile: it has another number then).
     """
-    deadline = time.monotonic() + timeout
+    deadline = clock() + timeout
     number = None
     pressed = float("-inf")
+    pause = _FIRST_LOOK
     while True:
         # looked up every time: a domain object keeps the number that it was made with
         domain = connection.lookupByUUIDString(uuid)
         number = domain.ID() if number is None else number
         if not domain.isActive() or domain.ID() != number:
             return True
-        now = time.monotonic()
+        now = clock()
         if now >= deadline or domain.state()[0] not in _LISTENING:
             return False
         if now - pressed >= PRESS_INTERVAL:
             pressed = now
             _press(domain)
-        time.sleep(max(0.0, min(_POLL_INTERVAL, deadline - now)))
+        # An event tells the end; the looks are for those that get lost with a connection.
+        wait(max(0.0, min(pause, deadline - now)))
+        pause = min(pause * 2, _POLL_INTERVAL)
 
 
 def _press(domain: libvirt.virDomain) -> None:

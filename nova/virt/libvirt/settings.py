@@ -18,6 +18,7 @@ class Settings:
     ``owner`` is the nova-compute host that a domain belongs to. ``machines``: the default machine type by
     architecture, ``known_machines`` all of the host's (empty: not known). ``host_serial`` is the serial number
     guests show (None: the server's id; "": none). ``balloon_period`` in seconds, 0: no statistics.
+    ``pcie_ports`` 0: as many as a guest's devices need, and a few.
     """
 
     owner: str
@@ -33,6 +34,7 @@ class Settings:
     host_serial: str | None = None
     vnc_listen: str | None = None
     balloon_period: int = 10
+    pcie_ports: int = 0
 
 
 def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
@@ -46,7 +48,8 @@ def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
         cpu_mode=conf.cpu_mode, cpu_model=conf.cpu_models[0] if conf.cpu_models else None,
         cpu_flags=tuple(conf.cpu_model_extra_flags), cache=caches.get("file", "none" if direct_io else "writeback"),
         discard=conf.hw_disk_discard, host_serial=_host_serial(conf.sysinfo_serial, host_uuid),
-        vnc_listen=CONF.vnc.server_listen if CONF.vnc.enabled else None, balloon_period=conf.mem_stats_period_seconds)
+        vnc_listen=CONF.vnc.server_listen if CONF.vnc.enabled else None, balloon_period=conf.mem_stats_period_seconds,
+        pcie_ports=conf.num_pcie_ports)
 
 
 def with_cpu(settings: Settings, modes: Collection[str], models: Collection[str]) -> Settings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from nova import exception
-from nova.virt.libvirt.wishes import Wishes
+from nova.virt.libvirt.properties import Properties
 
 _NO_LIMIT = 65536
 _PARTS = ("sockets", "cores", "threads")
@@ -18,7 +18,7 @@ class Topology:
     threads: int
 
 
-def topology(wishes: Wishes) -> Topology | None:
+def topology(wishes: Properties) -> Topology | None:
     """The arrangement that fits the limits and agrees best with the preferences (flavor before image).
 
     None: nothing is wished (the hypervisor makes every CPU a socket). Raises InvalidInput when the image
@@ -51,7 +51,7 @@ def _arrangements(vcpus: int) -> list[Topology]:
     return found
 
 
-def _limit(wishes: Wishes, part: str) -> int:
+def _limit(wishes: Properties, part: str) -> int:
     flavor = wishes.spec_number(f"hw:cpu_max_{part}", 1)
     image = wishes.image_number(f"hw_cpu_max_{part}", 1)
     if flavor and image and image > flavor:
@@ -59,7 +59,7 @@ def _limit(wishes: Wishes, part: str) -> int:
     return image or flavor or _NO_LIMIT
 
 
-def _preferred(wishes: Wishes, part: str) -> int | None:
+def _preferred(wishes: Properties, part: str) -> int | None:
     flavor = wishes.spec_number(f"hw:cpu_{part}", 1)
     image = wishes.image_number(f"hw_cpu_{part}", 1)
     limit = _limit(wishes, part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nova.virt.libvirt import devices
+from nova.virt.libvirt import guest_config
 from nova.virt.libvirt.capabilities import Capabilities
 
 # libvirt's names of CPU features and those of the traits
@@ -32,11 +32,12 @@ def of_node(capabilities: Capabilities, virt_type: str) -> list[str]:
     found = {"COMPUTE_NODE", "OWNER_NOVA", "COMPUTE_FIRMWARE_BIOS", "COMPUTE_NET_VIRTIO_PACKED"}
     found |= {f"COMPUTE_IMAGE_TYPE_{name}" for name in _IMAGE_TYPES}
     found |= {f"COMPUTE_STORAGE_BUS_{bus.upper()}" for bus in capabilities.disk_buses & set(_BUSES)}
-    found |= {f"COMPUTE_NET_VIF_MODEL_{name.upper()}" for name in devices.VIF_MODELS}
+    found |= {f"COMPUTE_NET_VIF_MODEL_{name.upper()}" for name in guest_config.VIF_MODELS}
     found |= {f"COMPUTE_GRAPHICS_MODEL_{name.upper()}"
-              for name in capabilities.video_models & set(devices.VIDEO_MODELS)}
-    found |= {f"COMPUTE_SOUND_MODEL_{name.upper()}" for name in devices.SOUND_MODELS}
-    found |= {f"COMPUTE_USB_MODEL_{name.upper().replace('-', '_')}" for name in devices.USB_MODELS if name != "none"}
+              for name in capabilities.video_models & set(guest_config.VIDEO_MODELS)}
+    found |= {f"COMPUTE_SOUND_MODEL_{name.upper()}" for name in guest_config.SOUND_MODELS}
+    found |= {f"COMPUTE_USB_MODEL_{name.upper().replace('-', '_')}"
+              for name in guest_config.USB_MODELS if name != "none"}
     if capabilities.uefi:
         found.add("COMPUTE_FIRMWARE_UEFI")
     if capabilities.secure_boot:

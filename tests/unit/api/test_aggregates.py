@@ -5,8 +5,10 @@ import datetime
 import pytest
 
 from nova import exception
-from nova.objects.compute import Aggregate, ServerGroup
-from nova.rpcapi.hosts import Aggregates, ServerGroups
+from nova.objects.aggregate import Aggregate
+from nova.objects.server_group import ServerGroup
+from nova.rpcapi.aggregates import Aggregates
+from nova.rpcapi.server_groups import ServerGroups
 from tests.unit.api.canned import stub
 
 UUID = "86a0da0e-9f0c-4f51-a1e0-3c25edab3783"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nova import image
 from nova.api import routes
-from nova.api.compute import removed
+from nova.api.legacy import removed
 from tests.unit.api.conftest import Client
 from tests.unit.api.test_servers import IMAGE, MINE, NET, Conductor, Images
 

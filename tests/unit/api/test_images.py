@@ -5,8 +5,8 @@ import pytest
 from nova import exception, image
 from nova.conf import CONF
 from nova.image.base import ImageStore
-from nova.objects.compute import Quotas as QuotaSet
 from nova.objects.image import Image
+from nova.objects.quota import Quotas as QuotaSet
 from nova.rpcapi.quotas import Quotas
 from tests.unit.api.canned import stub
 

@@ -9,7 +9,8 @@ from nova import exception
 from nova.objects.action import Action, Event
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
-from nova.rpcapi.servers import Actions, Servers
+from nova.rpcapi.instance_actions import Actions
+from nova.rpcapi.servers import Servers
 from tests.unit.api.canned import stub
 
 WHEN = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)

@@ -2,13 +2,15 @@
 
 import datetime
 
+import msgspec
 import pytest
 
 from nova import exception
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.network import Network, SecurityGroup, SecurityGroupRule
-from nova.rpcapi.networks import Networks, SecurityGroups
+from nova.rpcapi.networks import Networks
+from nova.rpcapi.security_groups import SecurityGroups
 from nova.rpcapi.servers import Servers
 from tests.unit.api.canned import stub
 
@@ -29,6 +31,13 @@ def test_members_see_the_addresses_of_a_network(api, networks):
         "broadcast": "10.0.0.255", "dns1": "192.0.2.1", "dns2": None, "cidr_v6": None, "gateway_v6": None,
         "netmask_v6": None}}
     assert networks.last("get") == {"uuid": UUID, "project_id": "p"}
+
+
+def test_the_ipv6_subnet_is_shown(api):
+    api.headers = {"X-Project-Id": "p"}
+    stub(api, "networks", Networks, get=msgspec.structs.replace(NET, cidr_v6="fd00::/64", gateway_v6="fd00::1"))
+    shown = api.get(f"/v2.1/os-networks/{UUID}").json["network"]
+    assert (shown["cidr_v6"], shown["gateway_v6"], shown["netmask_v6"]) == ("fd00::/64", "fd00::1", "64")
 
 
 def test_administrators_see_the_devices_of_all_networks(api, networks):

@@ -3,7 +3,7 @@
 import pytest
 
 from nova import exception
-from nova.objects.compute import Quotas as QuotaSet
+from nova.objects.quota import Quotas as QuotaSet
 from nova.rpcapi.quotas import Quotas
 from tests.unit.api.canned import stub
 

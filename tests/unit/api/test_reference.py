@@ -11,7 +11,7 @@ from collections import defaultdict
 import pytest
 
 from nova.api import fields, microversion, routes
-from nova.api.compute import removed
+from nova.api.legacy import removed
 
 DATA = json.loads((pathlib.Path(__file__).parents[2] / "data" / "api_reference.json").read_text())
 _UNORDERED = frozenset({"enum", "required", "oneOf", "anyOf", "allOf"})

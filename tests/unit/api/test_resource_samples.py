@@ -12,14 +12,34 @@ import pytest
 
 from nova import image
 from nova.objects import states
-from nova.objects.action import Action, Event
-from nova.objects.compute import Aggregate, ComputeNode, Inventory, Provider, Quotas, ServerGroup, Service
+from nova.objects.action import Accepted, Action, Event
+from nova.objects.aggregate import Aggregate
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.keypair import Keypair
+from nova.objects.migration import Migration
 from nova.objects.network import Network, SecurityGroup
-from nova.rpcapi import flavors, hosts, keypairs, networks, quotas, servers
+from nova.objects.node import ComputeNode, Inventory, Provider
+from nova.objects.quota import Quotas
+from nova.objects.server_group import ServerGroup
+from nova.objects.service import Service
+from nova.rpcapi import (
+    aggregates,
+    availability_zones,
+    external_events,
+    flavors,
+    hypervisors,
+    instance_actions,
+    keypairs,
+    migrations,
+    networks,
+    quotas,
+    security_groups,
+    server_groups,
+    servers,
+    services,
+)
 from tests.unit.api.canned import stub
 
 SAMPLES = json.loads((pathlib.Path(__file__).parents[2] / "data" / "resource_samples.json").read_text())
@@ -51,6 +71,11 @@ INSTANCE = Instance(id=1, uuid=SERVER, project_id=PROJECT, user_id="u", display_
                     vm_state=states.ACTIVE, flavor=FLAVOR, security_groups=["default"], created_at=WHEN)
 AGGREGATE = Aggregate(id=1, uuid=GROUP, name="name", hosts=["host1"], created_at=WHEN, updated_at=WHEN,
                       metadata={"availability_zone": "london", "key": "value"})
+MIGRATION = Migration(
+    id=1, uuid=GROUP, instance_uuid=SERVER, migration_type="live-migration", status="running", source_compute="host1",
+    source_node="host1", dest_compute="host2", dest_node="host2", dest_host="192.0.2.2", old_flavor=FLAVOR,
+    new_flavor=FLAVOR, user_id="u", project_id=PROJECT, memory_total=3, memory_processed=1, memory_remaining=2,
+    disk_total=3, disk_processed=1, disk_remaining=2, created_at=WHEN, updated_at=WHEN)
 SECURE = SecurityGroup(id=1, name="default", description="default", project_id=PROJECT)
 NET = Network(uuid=NETWORK, label="private", cidr="10.0.0.0/24", gateway="10.0.0.1", bridge="br1")
 PICTURE = Image(id=IMAGE, name="fake", size=1, created_at="2011-01-01T01:02:03Z", properties={
@@ -77,20 +102,22 @@ def world(api, monkeypatch):
          get=lambda flavorid, **_: PRIVATE if flavorid == "8" else FLAVOR,
          create=lambda flavor: flavor, set_extra_specs=lambda specs, **_: specs)
     stub(api, "keypairs", keypairs.Keypairs, index=[KEY], get=KEY, create=lambda keypair: keypair)
-    stub(api, "services", hosts.Services, index=[COMPUTE], get=COMPUTE, update=COMPUTE,
+    stub(api, "services", services.Services, index=[COMPUTE], get=COMPUTE, update=COMPUTE,
          update_by_host=lambda disabled, **_: Service(
              uuid=SERVICE, host="host1", binary="nova-compute", disabled=bool(disabled), forced_down=True))
-    stub(api, "hypervisors", hosts.Hypervisors, index=[HYPERVISOR], get=HYPERVISOR, servers=[INSTANCE])
-    stub(api, "zones", hosts.Zones, index={"nova": True}, detail={"nova": [COMPUTE]})
-    stub(api, "aggregates", hosts.Aggregates, index=[AGGREGATE], **dict.fromkeys(
+    stub(api, "hypervisors", hypervisors.Hypervisors, index=[HYPERVISOR], get=HYPERVISOR, servers=[INSTANCE])
+    stub(api, "zones", availability_zones.Zones, index={"nova": True}, detail={"nova": [COMPUTE]})
+    stub(api, "aggregates", aggregates.Aggregates, index=[AGGREGATE], **dict.fromkeys(
         ("get", "create", "update", "add_host", "remove_host", "set_metadata"), AGGREGATE))
-    stub(api, "server_groups", hosts.ServerGroups, index=[TOGETHER], get=TOGETHER, create=lambda group: group)
+    stub(api, "server_groups", server_groups.ServerGroups, index=[TOGETHER], get=TOGETHER, create=lambda group: group)
     kept = Quotas(limits=LIMITS, in_use={})
     stub(api, "quotas", quotas.Quotas, **dict.fromkeys(("get", "defaults", "set", "get_class", "set_class"), kept))
-    stub(api, "servers", servers.Servers, get=INSTANCE)
-    stub(api, "actions", servers.Actions, index=[ACTION], get=ACTION)
+    stub(api, "servers", servers.Servers, get=INSTANCE, operate=Accepted(action=ACTION))
+    stub(api, "external_events", external_events.ExternalEvents, create=[200])
+    stub(api, "migrations", migrations.Migrations, index=[MIGRATION], in_progress=[MIGRATION], get=MIGRATION)
+    stub(api, "actions", instance_actions.Actions, index=[ACTION], get=ACTION)
     stub(api, "networks", networks.Networks, index=[NET], get=NET)
-    stub(api, "security_groups", networks.SecurityGroups, index=[SECURE], get=SECURE, create=SECURE,
+    stub(api, "security_groups", security_groups.SecurityGroups, index=[SECURE], get=SECURE, create=SECURE,
          add_rule=lambda rule, **_: rule)
     return api
 

@@ -6,10 +6,12 @@ import pytest
 
 from nova import exception, image
 from nova.conf import CONF
-from nova.objects.compute import Service
+from nova.objects.action import Accepted, Action
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
-from nova.objects.instance import Instance, ServerCreated
+from nova.objects.instance import Instance
+from nova.objects.server_request import ServerCreated
+from nova.objects.service import Service
 
 WHEN = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"
@@ -26,7 +28,7 @@ def server(**changes):
 
 
 class Conductor:
-    """Remembers what it is asked; answers with the server it has."""
+    """Remembers what it is asked; returns with the server it has."""
 
     def __init__(self):
         self.calls = []
@@ -56,6 +58,7 @@ class Conductor:
 
     def operate(self, ctx, uuid, operation, payload=None, project_id=None):
         self._asked("operate", {"uuid": uuid, "operation": operation, "project_id": project_id})
+        return Accepted(action=Action(uuid="a", instance_uuid=uuid, action=operation, request_id="r", start_time=WHEN))
 
     def update(self, ctx, uuid, changes, project_id=None):
         return self._asked("update", changes, self.server)
@@ -201,11 +204,6 @@ def test_the_image_is_asked_for_with_the_token_of_the_caller(api, conductor, ima
      f"Fixed IP '10.0.0.1' cannot be used together with port '{PORT}'."),
     ({"availability_zone": "a:b:c:d"}, "Unable to parse availability_zone: a:b:c:d."),
     ({"personality": [{"path": "/x"}]}, "Bad personality format: missing contents"),
-    ({"block_device_mapping": [{"volume_id": NET}]},
-     "Volumes are not available in this cloud: block_device_mapping with volume_id or snapshot_id."),
-    ({"block_device_mapping_v2": [{"source_type": "volume", "uuid": NET}]},
-     "Volumes are not available in this cloud: block_device_mapping_v2 with source_type volume and "
-     "destination_type volume."),
     ({"block_device_mapping_v2": [{"source_type": "volume", "uuid": NET}], "max_count": 2},
      "Cannot attach one or more volumes to multiple instances"),
     ({"block_device_mapping": [{"volume_id": NET}], "block_device_mapping_v2": [{"source_type": "blank"}]},
@@ -512,7 +510,7 @@ class Console:
 def console(api, conductor, monkeypatch):
     api.behind.compute = Console()
     conductor.server = server(host="host")
-    monkeypatch.setattr("nova.api.compute.console_output.bus.at", lambda proxy, host: proxy)
+    monkeypatch.setattr("nova.api.compute.servers.console_output.bus.at", lambda proxy, host: proxy)
     up = Service(uuid="s", host="host", binary="nova-compute", up=True)
     api.behind.services = type("Services", (), {"index": lambda self, ctx, host=None, binary=None: [up]})()
     return api.behind.compute

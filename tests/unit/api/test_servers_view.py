@@ -10,14 +10,14 @@ import pathlib
 
 import pytest
 
-from nova.api.compute import servers_view
+from nova.api.compute.servers import servers_view
 from nova.api.request import Request
 from nova.context import RequestContext
 from nova.objects import states
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import Fault, Instance, Key
-from nova.objects.network import VIF
+from nova.objects.network import VIF, FixedIp
 
 KEYS = json.loads((pathlib.Path(__file__).parents[2] / "data" / "server_keys.json").read_text())
 VIEWS = {"show": servers_view.SHOW, "detail": servers_view.DETAIL, "update": servers_view.UPDATE}
@@ -52,8 +52,8 @@ def server(**changes):
         "security_groups": ["default"],
         "flavor": Flavor(flavorid="1", name="m1.tiny", memory_mb=512, vcpus=1, root_gb=1, extra_specs={"a": "b"}),
         "image": Image(id="image", properties={"architecture": "x86_64", "owner_specified.secret": "x"}),
-        "network_info": [VIF(id="v", network_id="n", label="private", mac="fa:16:3e:00:00:01", address="10.0.0.2",
-                             prefix=24, devname="tap0")],
+        "network_info": [VIF(id="v", network_id="n", label="private", mac="fa:16:3e:00:00:01", devname="tap0",
+                             fixed_ips=[FixedIp(address="10.0.0.2", prefix=24)])],
     }
     return Instance(**{**values, **changes})
 
@@ -106,6 +106,14 @@ def test_image_properties_that_nova_does_not_know_stay_out():
 
 def test_a_server_without_an_image_has_an_empty_one():
     assert servers_view.SHOW.render(server(image_ref=""), look(104))["image"] == ""
+
+
+def test_addresses_of_both_versions_are_shown():
+    vif = server().network_info[0]
+    vif.fixed_ips.append(FixedIp(address="fd00::5", version=6, prefix=64))
+    shown = servers_view.SHOW.render(server(network_info=[vif]), look(1))["addresses"]
+    assert [(item["version"], item["addr"], item["OS-EXT-IPS-MAC:mac_addr"]) for item in shown["private"]] == [
+        (4, "10.0.0.2", vif.mac), (6, "fd00::5", vif.mac)]
 
 
 def test_addresses_are_hidden_while_building():

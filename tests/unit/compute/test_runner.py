@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,9 +18,12 @@ from nova.network.base import NoNetwork
 from nova.objects import states
 from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.compute import GuestStatus
-from nova.objects.instance import Instance, StepOrder, StepReport
+from nova.objects.guest import GuestStatus, Whereabouts
+from nova.objects.instance import Instance
+from nova.objects.order import StepOrder, StepReport
 from nova.objects.scheduling import RequestSpec
+from nova.operations.base import DEADLINE
+from nova.virt.driver import Disks
 from nova.virt.fake import FakeDriver
 from tests.unit.conductor.books import flavor
 
@@ -25,22 +31,39 @@ HOST = "h1"
 
 
 class Conductor:
-    """Takes the reports of ``current`` actions; ``where`` is the host of the server by its row."""
+    """Takes the reports of ``current`` actions; ``where`` is the host of the server by its row, ``gone`` says that its
+    guest may not stay."""
 
     def __init__(self) -> None:
         self.current: set[str] = set()
         self.where: str | None = HOST
+        self.gone = self.unfit = False
+        self.failures: list[Any] = []
+        self.asked: list[str] = []
+        self.removed: list[str] = []
         self.ended: list[tuple[str, int]] = []
         self.told: list[GuestStatus] = []
 
     def step_done(self, _ctx: Any, report: StepReport) -> None:
         if report.action_uuid not in self.current:
             raise exception.StaleReport(action=report.action_uuid, step=report.step, attempt=report.attempt)
-        assert report.failure is None
+        if self.unfit and report.changes:
+            raise exception.InvalidInput(reason="a value cannot be stored in the database")
+        if report.failure is not None:
+            self.failures.append(report.failure)
+            return
         self.ended.append((report.step, report.attempt))
 
-    def known(self, _ctx: Any, uuids: list[str]) -> dict[str, str | None]:
-        return dict.fromkeys(uuids, self.where)
+    def begin(self, _ctx: Any, action_uuid: str, attempt: int, _host: str) -> None:
+        self.asked.append(action_uuid)
+        if action_uuid not in self.current:
+            raise exception.StaleReport(action=action_uuid, step="", attempt=attempt)
+
+    def whereabouts(self, _ctx: Any, host: str, uuids: list[str]) -> list[Whereabouts]:
+        return [Whereabouts(uuid=uuid, places=[self.where] if self.where else [], gone=self.gone) for uuid in uuids]
+
+    def evicted(self, _ctx: Any, _host: str, uuids: list[str]) -> None:
+        self.removed += uuids
 
     def power_states(self, _ctx: Any, _host: str, guests: list[GuestStatus]) -> None:
         self.told += guests
@@ -128,11 +151,145 @@ def test_the_operations_of_a_server_run_one_after_the_other(
     assert guests(driver) == []
 
 
-@pytest.mark.parametrize(("where", "left"), [(HOST, True), ("h2", False), (None, False)])
-def test_the_guest_of_a_build_that_was_decided_elsewhere_stays_where_its_row_is_only(
-        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, where: str | None,
+@pytest.mark.parametrize(("where", "gone", "left"), [
+    (HOST, False, True), ("h2", True, False), (None, True, False), ("h2", False, True)])
+def test_the_guest_of_a_build_that_was_decided_elsewhere_goes_on_the_word_of_a_row_only(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, where: str | None, gone: bool,
         left: bool) -> None:
-    conductor.where = where
+    conductor.where, conductor.gone = where, gone
     submit(runner, order(instance, "build", "network"))
     assert bool(guests(driver)) == left
-    assert [guest.late for guest in conductor.told] == [True] * left
+    assert [guest.late for guest in conductor.told] == [True] * (where == HOST)
+    assert conductor.removed == [instance.uuid] * gone
+
+
+def late(order: StepOrder, seconds: float) -> StepOrder:
+    """The same order, given so long ago, under a lease of four seconds."""
+    return msgspec.structs.replace(order, issued_at=utcnow() - datetime.timedelta(seconds=seconds), lease=4.0)
+
+
+def registered_a_minute_ago(runner: Runner) -> None:
+    runner.clock.learn(utcnow() - datetime.timedelta(seconds=60), time.monotonic() - 60)
+
+
+def test_an_order_that_ended_while_it_was_on_its_way_has_no_effect(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
+    registered_a_minute_ago(runner)
+    submit(runner, late(order(instance, "build", "network"), seconds=30))
+    assert len(conductor.asked) == 1
+    assert guests(driver) == []
+
+
+def test_an_order_for_the_process_before_this_one_is_confirmed_however_young(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
+    young = late(order(instance, "build", "network"), seconds=0.1)
+    runner.clock.learn(utcnow())
+    submit(runner, young)
+    assert len(conductor.asked) == 1
+    assert guests(driver) == []
+
+
+def test_an_order_that_comes_at_once_is_not_asked_about(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
+    registered_a_minute_ago(runner)
+    build = late(order(instance, "build", "network"), seconds=0)
+    conductor.current = {build.action.uuid}
+    submit(runner, build)
+    assert conductor.asked == []
+    assert guests(driver) == [instance.uuid]
+
+
+class Hanging:
+    """A verb that hangs until it is released, and how often it was called."""
+
+    def __init__(self, driver: FakeDriver, verb: str) -> None:
+        self.entered, self.release, self.calls = threading.Event(), threading.Event(), 0
+        self._real = getattr(driver, verb)
+        setattr(driver, verb, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        self.entered.set()
+        assert self.release.wait(30)
+        return self._real(*args, **kwargs)
+
+
+def test_an_order_that_was_superseded_does_not_begin_its_next_step(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
+    prepare, spawn = Hanging(driver, "prepare"), Hanging(driver, "spawn")
+    build, delete = order(instance, "build", "network"), order(instance, "delete", "destroy", ident=7)
+    conductor.current = {delete.action.uuid}
+    runner.submit(context.admin(), build)
+    assert prepare.entered.wait(10)
+    runner.submit(context.admin(), delete)
+    prepare.release.set()
+    wait(lambda: not runner.busy(instance.uuid))
+    assert conductor.ended == [("destroy", 2)]
+    assert spawn.calls == 0
+
+
+def test_of_many_orders_that_were_superseded_none_is_begun(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
+    """Ten hard reboots, nine of them superseded: one or two power cycles."""
+    driver.spawn(instance, Disks())
+    reboot = Hanging(driver, "reboot")
+    orders = [order(instance, "reboot_hard", "reboot", ident=ident) for ident in range(1, 11)]
+    conductor.current = {orders[-1].action.uuid}
+    for each in orders:
+        runner.submit(context.admin(), each)
+    assert reboot.entered.wait(10)
+    reboot.release.set()
+    wait(lambda: not runner.busy(instance.uuid))
+    assert reboot.calls <= 2
+    assert conductor.ended == [("reboot", 2)]
+
+
+def test_a_verb_that_hangs_past_its_deadline_fails_its_step_and_lets_the_next_operation_begin(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.spawn(instance, Disks())
+    pause = Hanging(driver, "pause")
+    hung, delete = order(instance, "pause", "pause", ident=1), order(instance, "delete", "destroy", ident=2)
+    conductor.current = {hung.action.uuid, delete.action.uuid}
+    runner.submit(context.admin(), hung)
+    assert pause.entered.wait(10)
+    runner.look_at_deadlines()
+    assert runner.busy(instance.uuid)
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + DEADLINE)
+    runner.look_at_deadlines()
+    wait(lambda: [failure.kind for failure in conductor.failures] == ["StepTimeout"])
+    submit(runner, delete)
+    assert guests(driver) == []
+    pause.release.set()
+
+
+def test_a_newer_attempt_at_what_runs_is_adopted_rather_than_run_again(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
+    prepare = Hanging(driver, "prepare")
+    build = order(instance, "build", "network")
+    conductor.current = {build.action.uuid}
+    runner.submit(context.admin(), build)
+    assert prepare.entered.wait(10)
+    runner.submit(context.admin(), again(build, 5))
+    prepare.release.set()
+    wait(lambda: not runner.busy(instance.uuid))
+    assert (prepare.calls, conductor.ended) == (1, [("start", 5)])
+
+
+def test_a_report_that_cannot_be_written_becomes_a_failure(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.spawn(instance, Disks())
+    conductor.unfit = True
+    stop = order(instance, "stop", "power_off", ident=1)
+    conductor.current = {stop.action.uuid}
+    monkeypatch.setattr(runner._stopping, "wait", lambda _seconds: False)
+    submit(runner, stop)
+    assert [failure.kind for failure in conductor.failures] == ["InvalidInput"]
+
+
+def wait(until: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not until():
+        assert time.monotonic() < end
+        time.sleep(0.002)

@@ -6,16 +6,18 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova import context
+from nova import context, exception
+from nova.conductor.announcer import FleetAnnouncer
 from nova.conductor.core import Core
-from nova.conductor.fleet import FleetPublisher
-from nova.db import instances, models
+from nova.db import models, servers
 from nova.db.engine import Database, StatementCounter
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.compute import ComputeNode, Inventory, Provider
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
-from nova.objects.scheduling import FleetDelta
+from nova.objects.network import FilterRule, Peers, RuleSet
+from nova.objects.node import ComputeNode, Inventory, Provider
+from nova.objects.scheduling import FleetDelta, Selection
+from nova.objects.volume import VolumeRemoval
 
 
 class Sent:
@@ -23,7 +25,11 @@ class Sent:
 
     def __init__(self) -> None:
         self.deltas: list[FleetDelta] = []
-        self.rules: list[tuple[str, str, list[Any]]] = []
+        self.rules: list[tuple[str, str, list[FilterRule]]] = []
+        self.rule_sets: list[RuleSet] = []
+        self.interrupts: list[tuple[str, str, str]] = []
+        self.peers: list[tuple[str, Peers]] = []
+        self.volumes: list[tuple[str, list[VolumeRemoval]]] = []
         self.broken = False
 
     def delta(self, ctx: context.RequestContext, delta: FleetDelta) -> None:
@@ -40,8 +46,20 @@ class _Host:
     def __init__(self, sent: Sent, host: str) -> None:
         self.sent, self.host = sent, host
 
-    def refresh_rules(self, ctx: context.RequestContext, instance: Instance, rules: list[Any]) -> None:
-        self.sent.rules.append((self.host, instance.uuid, rules))
+    def refresh_peers(self, ctx: context.RequestContext, peers: Peers) -> None:
+        self.sent.peers.append((self.host, peers))
+
+    def refresh_rules(self, ctx: context.RequestContext, uuid: str, rules: RuleSet) -> None:
+        self.sent.rules.append((self.host, uuid, rules.rules))
+        self.sent.rule_sets.append(rules)
+
+    def interrupt(self, ctx: context.RequestContext, action_uuid: str, what: str) -> None:
+        if self.sent.broken:
+            raise exception.ServiceUnavailable()
+        self.sent.interrupts.append((self.host, action_uuid, what))
+
+    def remove_volumes(self, ctx: context.RequestContext, removals: list[VolumeRemoval]) -> None:
+        self.sent.volumes.append((self.host, removals))
 
 
 class Books(Core):
@@ -51,7 +69,7 @@ class Books(Core):
         self.sent = Sent()
         db = Database(url)
         super().__init__(name="conductor@test", db=db, transport=None, scheduler=self.sent,  # type: ignore[arg-type]
-                         compute=None, fleet=FleetPublisher(self.sent, "conductor@test"),  # type: ignore[arg-type]
+                         compute=None, fleet=FleetAnnouncer(self.sent, "conductor@test"),  # type: ignore[arg-type]
                          usage=None)  # type: ignore[arg-type]
         self.counter = StatementCounter(db)
 
@@ -70,7 +88,7 @@ class Books(Core):
 
         self.db.write(transaction)
         self.sent = self.scheduler = Sent()  # type: ignore[assignment]
-        self.fleet = FleetPublisher(self.sent, self.name)  # type: ignore[arg-type]
+        self.fleet = FleetAnnouncer(self.sent, self.name)  # type: ignore[arg-type]
         self.counter.take()
 
 
@@ -91,6 +109,11 @@ def node(host: str, name: str | None = None, vcpus: int = 8, memory_mb: int = 16
             "DISK_GB": Inventory(total=100, max_unit=100)}))
 
 
+def at(node_uuid: str, **changes: Any) -> Selection:
+    """A choice of a scheduler: that node."""
+    return Selection(node_uuid=node_uuid, host="h", node="n", **changes)
+
+
 def flavor(name: str = "m1.tiny", **changes: Any) -> Flavor:
     return Flavor(**{"flavorid": name, "name": name, "memory_mb": 512, "vcpus": 1, "root_gb": 1, **changes})
 
@@ -99,7 +122,7 @@ def server(core: Core, host: str | None = None, project: str = "p1", **changes: 
     """A server's row, as if it had been built on ``host``."""
     instance = Instance(uuid=new_uuid(), project_id=project, user_id="u1", display_name="vm", hostname="vm", host=host,
                         flavor=flavor(), created_at=utcnow(), **changes)
-    core.db.write(lambda connection: instances.insert(connection, [instance]))
+    core.db.write(lambda connection: servers.insert(connection, [instance]))
     return instance
 
 

@@ -8,13 +8,21 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nova import conf
-from nova.db import migrate
+from nova.db import clock, migrate
 from tests.unit.conductor.books import Books
 
 
 @pytest.fixture
 def database_url(tmp_path: pathlib.Path) -> str:
     return f"sqlite:///{tmp_path}/nova.sqlite"
+
+
+@pytest.fixture(autouse=True)
+def own_clock() -> Iterator[None]:
+    """What one test's process knows of the database's clock is no business of the next."""
+    clock.forget()
+    yield
+    clock.forget()
 
 
 @pytest.fixture

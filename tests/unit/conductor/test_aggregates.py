@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from nova import exception
+from nova.conductor.announcer import report_nodes
 from nova.conductor.endpoints.aggregates import Aggregates
+from nova.conductor.endpoints.availability_zones import Zones
 from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.conductor.endpoints.services import Services
-from nova.conductor.endpoints.zones import Zones
-from nova.conductor.fleet import report_nodes
 from nova.db import aggregates as db
 from tests.unit.conductor.books import Books, ctx, node, server
 
@@ -137,10 +137,10 @@ def test_servers_do_not_change_zones(aggregates: Aggregates, core: Books, move: 
     with pytest.raises(error, match="has servers"):
         move(aggregates, full.id, empty.id)
     assert aggregates.index(ctx()) == before
-    from nova.db import instances
+    from nova.db import servers as rows
 
     for one in servers:
-        core.db.write(lambda connection, one=one: instances.update(connection, one.uuid, {"deleted": True}))
+        core.db.write(lambda connection, one=one: rows.update(connection, one.uuid, {"deleted": True}))
     move(aggregates, full.id, empty.id)
 
 

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from nova.conductor import fleet
-from nova.db import allocations, audit, models, services
+from nova.conductor import announcer
+from nova.db import actions, allocations, audit, models, quotas, server_migrations, services
 from nova.objects import states
 from nova.objects.action import Action, Event
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
-from tests.unit.conductor.books import Books, flavor, node, server
+from nova.objects.migration import Migration
+from tests.unit.conductor.books import Books, at, flavor, node, server
 
 RESOURCES = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
 
@@ -23,11 +24,11 @@ def one(core: Books) -> Instance:
     """A server on host a, with everything that belongs to it; host b is empty."""
     for host in ("a", "b"):
         core.db.write(lambda connection, host=host: services.register(connection, host, "nova-compute", "compute", 1))
-    nodes = [fleet.report_nodes(core, host, [node(host)])[0] for host in ("a", "b")]
+    nodes = [announcer.report_nodes(core, host, [node(host)])[0] for host in ("a", "b")]
     made = server(core, "a", node="a", vm_state=states.ACTIVE, launched_at=utcnow(), power_state=states.RUNNING)
 
     def claim(connection: sa.Connection) -> None:
-        allocations.claim(connection, made.uuid, nodes[0].uuid, RESOURCES, "p1", "u1")
+        allocations.claim(connection, made.uuid, at(nodes[0].uuid), RESOURCES, "p1", "u1")
         allocations.finish_io(connection, nodes[0].uuid, False)
         connection.execute(sa.insert(models.quota_usages), [
             {"project_id": "p1", "user_id": user, "instances": 1, "cores": 1, "ram": 512} for user in ("", "u1")])
@@ -37,7 +38,7 @@ def one(core: Books) -> Instance:
 
 
 def found(core: Books) -> list[str]:
-    return [str(finding) for finding in core.db.read(audit.audit)]
+    return [str(finding) for finding in audit.audit(core.db)]
 
 
 def change(core: Books, statement: Any) -> None:
@@ -71,13 +72,72 @@ def test_what_does_not_agree_is_found(core: Books, one: Instance, table: str, va
 def test_a_server_has_one_claim(core: Books, one: Instance) -> None:
     other = core.db.read(lambda connection: connection.scalar(
         sa.select(models.compute_nodes.c.uuid).where(models.compute_nodes.c.host == "b")))
-    core.db.write(lambda connection: allocations.claim(connection, one.uuid, other, RESOURCES, "p1", "u1"))
+    core.db.write(lambda connection: allocations.claim(connection, one.uuid, at(other), RESOURCES, "p1", "u1"))
     assert any("has 2 claims" in line for line in found(core))
 
 
 def test_a_server_without_a_claim_is_found(core: Books, one: Instance) -> None:
     core.db.write(lambda connection: allocations.release(connection, one.uuid))
     assert any("without a claim" in line for line in found(core))
+
+
+def moving(core: Books, one: Instance, **changes: Any) -> Migration:
+    """The server is on its way from a to b, and becomes larger there."""
+    larger = flavor("m1.small", memory_mb=1024, vcpus=2)
+    move = Migration(**{
+        "uuid": new_uuid(), "instance_uuid": one.uuid, "migration_type": "resize", "status": "migrating",
+        "source_compute": "a", "source_node": "a", "dest_compute": "b", "dest_node": "b", "old_flavor": one.flavor,
+        "new_flavor": larger, "created_at": utcnow(), **changes})
+
+    def write(connection: sa.Connection) -> None:
+        node_b = connection.scalar(sa.select(models.compute_nodes.c.uuid).where(models.compute_nodes.c.host == "b"))
+        server_migrations.insert(connection, move)
+        allocations.claim(connection, move.uuid, at(node_b or ""),
+                          {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 1}, "p1", "u1")
+        quotas.lock(connection, "p1", ("", "u1"))
+        quotas.spend(connection, "p1", "u1", 0, 1, 512)
+
+    core.db.write(write)
+    return move
+
+
+def test_a_server_that_moves_has_a_claim_on_either_side(core: Books, one: Instance) -> None:
+    moving(core, one)
+    assert found(core) == []
+
+
+def test_a_server_that_has_moved_waits_for_a_word(core: Books, one: Instance) -> None:
+    move = moving(core, one, status="finished")
+    change(core, sa.update(models.instances).values(host="b", node="b", flavor=move.new_flavor, vm_state="resized"))
+    change(core, sa.update(models.compute_nodes).values(num_io_ops=0))
+    assert found(core) == []
+    assert not any(finding.repaired for finding in audit.audit(core.db, repair=True))
+
+
+@pytest.mark.parametrize(("table", "values", "says"), [
+    ("migrations", {"open": False}, "no such server"),
+    ("migrations", {"dest_compute": "c"}, "the server is on c/b"),
+    ("migrations", {"status": "finished"}, "num_io_ops is 1, counted 0"),
+    ("migrations", {"new_flavor": flavor()}, "the server's flavor asks for"),
+    ("quota_usages", {"ram": 512}, "ram is 512, counted 1024"),
+    ("instances", {"deleted": True}, "no such server"),
+])
+def test_what_does_not_agree_of_a_move_is_found(core: Books, one: Instance, table: str, values: dict[str, Any],
+                                                says: str) -> None:
+    moving(core, one)
+    change(core, sa.update(models.metadata.tables[table]).values(values))
+    assert any(says in line for line in found(core)), found(core)
+
+
+def test_what_waits_for_its_turn_waits_behind_somebody(core: Books, one: Instance) -> None:
+    holder, behind = (Action(uuid=new_uuid(), instance_uuid=one.uuid, action=name, operation=name, queued=queued,
+                             request_id="req-1", start_time=utcnow())
+                      for name, queued in (("stop", False), ("attach_volume", True)))
+    core.db.write(lambda connection: actions.insert(connection, [holder, behind]))
+    change(core, sa.update(models.instances).values(action_uuid=holder.uuid))
+    assert found(core) == []
+    change(core, sa.update(models.instances).values(action_uuid=None))
+    assert len(found(core)) == 2
 
 
 @pytest.mark.parametrize("outcome", [None, "superseded"])

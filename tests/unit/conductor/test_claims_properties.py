@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import tempfile
@@ -17,7 +18,8 @@ from nova import conf, exception
 from nova.db import allocations, compute_nodes, migrate, models, quotas, services
 from nova.db.engine import Database
 from nova.objects.base import new_uuid
-from nova.objects.compute import ComputeNode, Inventory, Provider
+from nova.objects.node import ComputeNode, Inventory, Provider
+from nova.objects.scheduling import Selection
 
 NODES = ("n1", "n2", "n3")
 PROJECTS = ("p1", "p2")
@@ -25,16 +27,30 @@ CLASSES = ("VCPU", "MEMORY_MB", "CUSTOM_GPU")
 _AMOUNTS = st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 4), max_size=3)
 _INVENTORIES = st.fixed_dictionaries({
     name: st.builds(Inventory, total=st.integers(1, 8), reserved=st.integers(0, 1),
-                    ratio=st.sampled_from((1.0, 1.5, 4.0)))
+                    ratio=st.sampled_from((1.0, 1.5, 4.0)), min_unit=st.sampled_from((1, 1, 2)),
+                    max_unit=st.sampled_from((2, 3, 100)), step_size=st.sampled_from((1, 1, 2)))
     for name in CLASSES})
 
 
-class Holder:
-    """One server in the model: what it holds, and where."""
+@dataclasses.dataclass
+class Claim:
+    node: str
+    resources: dict[str, int]
 
-    def __init__(self, consumer: str, node: str, resources: dict[str, int], project: str) -> None:
-        self.consumer, self.node, self.resources, self.project = consumer, node, resources, project
-        self.io = 1
+
+_CLAIMS = st.builds(Claim, st.sampled_from(NODES), _AMOUNTS)
+
+
+class Holder:
+    """One server in the model: its claim, and while it moves a second one under its migration."""
+
+    def __init__(self, claim: Claim, project: str) -> None:
+        self.claim, self.project = claim, project
+        self.migration = ""
+        self.second: Claim | None = None
+
+    def claims(self) -> list[Claim]:
+        return [claim for claim in (self.claim, self.second) if claim is not None]
 
 
 class Claims(RuleBasedStateMachine):
@@ -48,6 +64,7 @@ class Claims(RuleBasedStateMachine):
         migrate.sync(url)
         self.db = Database(url)
         self.uuids = {name: new_uuid() for name in NODES}
+        self.gpus = {name: new_uuid() for name in NODES}
         self.inventories: dict[str, dict[str, Inventory]] = {}
         self.holders: dict[str, Holder] = {}
         self.limits = dict.fromkeys(PROJECTS, -1)
@@ -66,65 +83,128 @@ class Claims(RuleBasedStateMachine):
             self.limit(project, -1)
 
     def _report(self) -> None:
+        """Every node is a tree: the GPUs are a provider of their own below it."""
+        def provider(uuid: str, name: str, classes: tuple[str, ...], parent: str | None = None) -> Provider:
+            return Provider(uuid=uuid, name=uuid, parent_uuid=parent, inventories={
+                each: self.inventories[name][each] for each in classes})
+
         nodes = [ComputeNode(uuid=self.uuids[name], host="h", hypervisor_hostname=name, hypervisor_type="fake",
-                             hypervisor_version=1, provider=Provider(
-                                 uuid=self.uuids[name], name=name, inventories=self.inventories[name]))
+                             hypervisor_version=1, provider=provider(self.uuids[name], name, CLASSES[:2]),
+                             children=[provider(self.gpus[name], name, CLASSES[2:], self.uuids[name])])
                  for name in NODES]
         self.db.write(lambda connection: compute_nodes.report(connection, "h", nodes))
 
     # --- what the model says -------------------------------------------------------------------------
-    def _used(self, node: str, name: str) -> int:
-        return sum(holder.resources.get(name, 0) for holder in self.holders.values() if holder.node == node)
+    def _claims(self, node: str) -> list[Claim]:
+        return [claim for holder in self.holders.values() for claim in holder.claims() if claim.node == node]
 
-    def _fits(self, node: str, resources: dict[str, int]) -> bool:
-        return all(self._used(node, name) + amount <= int((inventory.total - inventory.reserved) * inventory.ratio)
-                   for name, amount in resources.items() for inventory in [self.inventories[node][name]])
+    def _used(self, node: str, name: str) -> int:
+        return sum(claim.resources.get(name, 0) for claim in self._claims(node))
+
+    def _fits(self, claim: Claim) -> bool:
+        return all(self._used(claim.node, name) + amount <= (inventory.total - inventory.reserved) * inventory.ratio
+                   and inventory.min_unit <= amount <= inventory.max_unit and amount % inventory.step_size == 0
+                   for name, amount in claim.resources.items()
+                   for inventory in [self.inventories[claim.node][name]])
+
+    def _selection(self, claim: Claim) -> Selection:
+        root, gpu = self.uuids[claim.node], self.gpus[claim.node]
+        allocated: dict[str, dict[str, int]] = {root: {}}
+        for name, amount in claim.resources.items():
+            allocated.setdefault(gpu if name == CLASSES[2] else root, {})[name] = amount
+        return Selection(node_uuid=root, host="h", node=claim.node, allocations=allocated)
+
+    def _take(self, connection: sa.Connection, consumer: str, claim: Claim, project: str) -> None:
+        allocations.claim(connection, consumer, self._selection(claim), claim.resources, project, "u")
 
     def _instances(self, project: str) -> int:
         return sum(holder.project == project for holder in self.holders.values())
 
     # --- what happens ----------------------------------------------------------------------------------
-    @rule(target=held, node=st.sampled_from(NODES), resources=_AMOUNTS, project=st.sampled_from(PROJECTS))
-    def boot(self, node: str, resources: dict[str, int], project: str) -> str:
+    @rule(target=held, claim=_CLAIMS, project=st.sampled_from(PROJECTS))
+    def boot(self, claim: Claim, project: str) -> str:
         """Quota and claim in one transaction: both, or neither."""
         consumer = new_uuid()
 
         def transaction(connection: sa.Connection) -> None:
             quotas.reserve(connection, project, "u", 1, 1, 1, 1)
-            allocations.claim(connection, consumer, self.uuids[node], resources, project, "u")
+            self._take(connection, consumer, claim, project)
 
         expected: Any = None
         if 0 <= self.limits[project] <= self._instances(project):
             expected = exception.OverQuota
-        elif not self._fits(node, resources):
+        elif not self._fits(claim):
             expected = exception.ClaimLost
         if expected is not None:
             with pytest.raises(expected):
                 self.db.write(transaction)
             return ""
         self.db.write(transaction)
-        self.holders[consumer] = Holder(consumer, node, resources, project)
-        self.io[node] += 1
+        self.holders[consumer] = Holder(claim, project)
+        self.io[claim.node] += 1
         return consumer
+
+    @rule(consumer=held, claim=_CLAIMS)
+    def move(self, consumer: str, claim: Claim) -> None:
+        """A second claim under the migration, on another node or on the same one."""
+        holder = self.holders.get(consumer)
+        if holder is None or holder.second is not None:
+            return
+        migration = new_uuid()
+
+        def transaction(connection: sa.Connection) -> None:
+            self._take(connection, migration, claim, holder.project)
+
+        if not self._fits(claim):
+            with pytest.raises(exception.ClaimLost):
+                self.db.write(transaction)
+            return
+        self.db.write(transaction)
+        holder.migration, holder.second = migration, claim
+        self.io[claim.node] += 1
+
+    @rule(consumer=held, confirmed=st.booleans())
+    def end_move(self, consumer: str, confirmed: bool) -> None:
+        """Confirming drops the first claim and makes the second one the server's; reverting drops the second."""
+        holder = self.holders.get(consumer)
+        if holder is None or holder.second is None:
+            return
+
+        def transaction(connection: sa.Connection) -> list[str]:
+            if not confirmed:
+                return allocations.release(connection, holder.migration)
+            released = allocations.release(connection, consumer)
+            allocations.rekey(connection, holder.migration, consumer)
+            return released
+
+        dropped = holder.claim if confirmed else holder.second
+        assert self.db.write(transaction) == [self.uuids[dropped.node]]
+        if confirmed:
+            holder.claim = holder.second
+        holder.second = None
 
     @rule(consumer=held, failed=st.sampled_from((True, False, None)))
     def finish(self, consumer: str, failed: bool | None) -> None:
         holder = self.holders.get(consumer)
         if holder is None:
             return
-        self.db.write(lambda connection: allocations.finish_io(connection, self.uuids[holder.node], failed))
-        self.io[holder.node] = max(0, self.io[holder.node] - 1)
+        node = holder.claim.node
+        assert self.db.read(lambda connection: allocations.root_of(connection, consumer)) == self.uuids[node]
+        self.db.write(lambda connection: allocations.finish_io(connection, self.uuids[node], failed))
+        self.io[node] = max(0, self.io[node] - 1)
 
     @rule(consumer=consumes(held), twice=st.booleans())
     def delete(self, consumer: str, twice: bool) -> None:
         holder = self.holders.pop(consumer, None)
 
         def transaction(connection: sa.Connection) -> list[str]:
-            if holder is not None:
-                quotas.release(connection, holder.project, "u", 1, 1, 1)
-            return allocations.release(connection, consumer)
+            if holder is None:
+                return allocations.release(connection, consumer)
+            quotas.release(connection, holder.project, "u", 1, 1, 1)
+            return allocations.release(connection, consumer) + allocations.release(connection, holder.migration)
 
-        assert self.db.write(transaction) == ([self.uuids[holder.node]] if holder else [])
+        assert self.db.write(transaction) == (
+            [self.uuids[claim.node] for claim in holder.claims()] if holder else [])
         if twice:
             assert self.db.write(lambda connection: allocations.release(connection, consumer)) == []
 
@@ -155,12 +235,12 @@ class Claims(RuleBasedStateMachine):
                     connection.execute(sa.select(usages)).all())
 
         inventories, found, used = self.db.read(read)
-        names = {uuid: name for name, uuid in self.uuids.items()}
+        names = {uuid: name for uuids in (self.uuids, self.gpus) for name, uuid in uuids.items()}
         for row in inventories:
             assert row.used == self._used(names[row.provider_uuid], row.resource_class)
         for row in found:
             name = names[row.uuid]
-            assert row.num_instances == sum(holder.node == name for holder in self.holders.values())
+            assert row.num_instances == len(self._claims(name))
             assert row.num_io_ops == self.io[name]
         for row in used:
             if row.project_id in PROJECTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -9,11 +10,12 @@ import pytest
 from nova.compute.host import Machine
 from nova.compute.reconcile import Reconciler
 from nova.conductor.endpoints.guests import Guests
-from nova.db import instances
+from nova.conf import CONF
+from nova.db import evictions, servers
 from nova.network.base import NoNetwork
 from nova.objects import states
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.compute import GuestStatus
+from nova.objects.guest import GuestStatus, Whereabouts
 from nova.objects.instance import Instance
 from nova.virt.fake import FakeDriver
 from tests.unit.conductor.books import Books, ctx, flavor
@@ -33,9 +35,9 @@ class _Conductor(Guests):
     def power_states(self, _ctx: Any, _host: str, guests: list[GuestStatus]) -> None:
         self.reported += guests
 
-    def known(self, context: Any, uuids: list[str]) -> dict[str, str | None]:
+    def whereabouts(self, context: Any, host: str, uuids: list[str]) -> list[Whereabouts]:
         self.asked_for += uuids
-        return super().known(context, uuids)
+        return super().whereabouts(context, host, uuids)
 
 
 class _Runner:
@@ -63,9 +65,27 @@ def driver() -> FakeDriver:
     return FakeDriver("h1")
 
 
+class _Network(NoNetwork):
+    """Remembers for which guests there is something."""
+
+    def __init__(self) -> None:
+        self.plugged: set[str] = set()
+
+    def guests(self) -> set[str]:
+        return set(self.plugged)
+
+    def unplug_guest(self, uuid: str) -> None:
+        self.plugged.discard(uuid)
+
+
 @pytest.fixture
-def reconciler(conductor: _Conductor, driver: FakeDriver, runner: _Runner) -> Reconciler:
-    machine = Machine(name="h1", driver=driver, network=NoNetwork(), images=None, cache=None)  # type: ignore[arg-type]
+def network() -> _Network:
+    return _Network()
+
+
+@pytest.fixture
+def reconciler(conductor: _Conductor, driver: FakeDriver, runner: _Runner, network: _Network) -> Reconciler:
+    machine = Machine(name="h1", driver=driver, network=network, images=None, cache=None)  # type: ignore[arg-type]
     return Reconciler(machine, conductor, runner)  # type: ignore[arg-type]
 
 
@@ -73,7 +93,7 @@ def _rows(core: Books, count: int, host: str = "h1", **changes: Any) -> list[str
     made = [Instance(**{"uuid": new_uuid(), "project_id": "p1", "user_id": "u1", "display_name": "vm", "hostname": "vm",
                         "host": host, "flavor": flavor(), "created_at": utcnow(), "launched_at": utcnow(),
                         "vm_state": states.ACTIVE, "power_state": states.RUNNING, **changes}) for _ in range(count)]
-    core.db.write(lambda connection: instances.insert(connection, made))
+    core.db.write(lambda connection: servers.insert(connection, made))
     return sorted(one.uuid for one in made)
 
 
@@ -87,7 +107,7 @@ def test_a_host_whose_guests_are_as_the_rows_say_asks_for_its_pages_only(
         driver.adopt(uuid, states.RUNNING)
     core.statements()
     reconciler.compare()
-    assert len(core.statements()) == 3
+    assert len(core.statements()) == 1 + 3
     assert (conductor.reported, conductor.asked_for) == ([], [])
     assert len(_here(driver)) == MANY
 
@@ -104,18 +124,85 @@ def test_only_differences_are_reported_wherever_they_are(
         **dict.fromkeys(stopped, states.CRASHED), **dict.fromkeys(gone, states.SHUTDOWN)}
 
 
-def test_strangers_are_removed_wherever_they_are(
+def test_guests_that_may_not_stay_are_removed_wherever_they_are(
         core: Books, conductor: _Conductor, driver: FakeDriver, reconciler: Reconciler, runner: _Runner) -> None:
     uuids = _rows(core, MANY)
-    [elsewhere] = _rows(core, 1, host="h2")
-    strangers = ["00000000-first", uuids[499] + "-after", uuids[-1] + "-last", "zzz", elsewhere]
-    runner.held = {uuids[600] + "-busy"}
-    for uuid in [*uuids, *strangers, *runner.held]:
+    [evicted], [gone] = _rows(core, 1, host="h2"), _rows(core, 1, deleted=True)
+    [busy] = _rows(core, 1, deleted=True)
+    runner.held = {busy}
+    core.db.write(lambda connection: evictions.add(connection, evicted, "h1", keep_disks=False))
+    for uuid in [*uuids, evicted, gone, busy]:
         driver.adopt(uuid, states.RUNNING)
     reconciler.compare()
-    assert _here(driver) == sorted([*uuids, *runner.held])
-    assert set(conductor.asked_for) == {*strangers, *runner.held}
+    assert _here(driver) == sorted([*uuids, busy])
+    assert core.db.read(lambda connection: evictions.of_host(connection, "h1")) == []
     assert conductor.reported == []
+
+
+def test_the_network_of_a_guest_goes_with_it_and_also_without_it(
+        core: Books, driver: FakeDriver, reconciler: Reconciler, network: _Network) -> None:
+    [stays], [gone], [alone] = _rows(core, 1), _rows(core, 1, deleted=True), _rows(core, 1, deleted=True)
+    network.plugged = {stays, gone, alone, "unknown"}
+    for uuid in (stays, gone):
+        driver.adopt(uuid, states.RUNNING)
+    reconciler.compare()
+    assert network.plugged == {stays, "unknown"}
+
+
+def test_guests_that_no_row_tells_what_to_do_with_are_kept_wherever_they_are(
+        core: Books, conductor: _Conductor, driver: FakeDriver, reconciler: Reconciler) -> None:
+    uuids = _rows(core, MANY)
+    [elsewhere] = _rows(core, 1, host="h2")
+    unknown = ["00000000-first", uuids[499] + "-after", uuids[-1] + "-last", "zzz", elsewhere]
+    for uuid in [*uuids, *unknown]:
+        driver.adopt(uuid, states.RUNNING)
+    reconciler.compare()
+    assert _here(driver) == sorted([*uuids, *unknown])
+    assert set(conductor.asked_for) == set(unknown)
+    assert conductor.reported == []
+
+
+def test_an_eviction_waits_while_the_guest_may_be_on_the_host_again(
+        core: Books, driver: FakeDriver, reconciler: Reconciler) -> None:
+    [back] = _rows(core, 1)
+    core.db.write(lambda connection: evictions.add(connection, back, "h1", keep_disks=False))
+    driver.adopt(back, states.RUNNING)
+    reconciler.compare()
+    assert _here(driver) == [back]
+
+
+@pytest.fixture
+def choose() -> Iterator[Callable[..., None]]:
+    """Set options of [compute]."""
+    def choose(**options: Any) -> None:
+        for name, value in options.items():
+            CONF.set_override(name, value, group="compute")
+
+    yield choose
+    for name in ("unknown_guests", "unknown_guests_age", "unknown_guests_max"):
+        CONF.clear_override(name, group="compute")
+
+
+@pytest.mark.parametrize(("choice", "left"), [("keep", [1, 1]), ("stop", [4, 4]), ("destroy", [])])
+def test_operators_choose_what_becomes_of_unknown_guests(
+        core: Books, driver: FakeDriver, reconciler: Reconciler, choose: Callable[..., None], choice: str,
+        left: list[int]) -> None:
+    choose(unknown_guests=choice, unknown_guests_age=0)
+    for uuid in ("one", "two"):
+        driver.adopt(uuid, states.RUNNING)
+    reconciler.compare()
+    assert [guest.power_state for guest in driver.guests()] == left
+
+
+@pytest.mark.parametrize(("age", "most"), [(3600, 5), (0, 1)])
+def test_unknown_guests_that_are_new_or_too_many_are_kept_whatever_was_chosen(
+        core: Books, driver: FakeDriver, reconciler: Reconciler, choose: Callable[..., None], age: int,
+        most: int) -> None:
+    choose(unknown_guests="destroy", unknown_guests_age=age, unknown_guests_max=most)
+    for uuid in ("one", "two"):
+        driver.adopt(uuid, states.RUNNING)
+    reconciler.compare()
+    assert len(driver.guests()) == 2
 
 
 def test_what_is_under_way_or_was_never_started_is_left_alone(
@@ -127,7 +214,8 @@ def test_what_is_under_way_or_was_never_started_is_left_alone(
     assert conductor.reported == []
 
 
-def test_a_host_without_rows_keeps_nothing(core: Books, driver: FakeDriver, reconciler: Reconciler) -> None:
+def test_a_host_that_starts_with_an_empty_database_keeps_its_guests(
+        core: Books, driver: FakeDriver, reconciler: Reconciler) -> None:
     driver.adopt("some", states.RUNNING)
     reconciler.start(ctx())
-    assert _here(driver) == []
+    assert _here(driver) == ["some"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import datetime
 import threading
 import time
@@ -10,18 +9,14 @@ import time
 import pytest
 
 from nova.conductor.engine import Engine
-from nova.conductor.held import Held
+from nova.conductor.leases import InFlightLeases
 from nova.conductor.run import Run
 from nova.db import actions, clock
 from nova.objects.action import Action
 from nova.objects.base import utcnow
 from nova.operations import REGISTRY
+from nova.service.turns import Turns
 from tests.unit.conductor.books import Books, ctx, server
-
-
-@pytest.fixture
-def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "_heard", None)
 
 
 def _stopping(core: Books, engine: Engine) -> Run:
@@ -49,9 +44,9 @@ def test_what_is_ours_by_its_row_alone_is_not_renewed(core: Books) -> None:
 
 
 def test_what_waits_its_turn_is_renewed(core: Books) -> None:
-    pool = concurrent.futures.ThreadPoolExecutor(1)
+    pool = Turns({"steps": 1, "place": 1})
     busy = threading.Event()
-    pool.submit(busy.wait, 30)
+    pool.submit("steps", None, busy.wait, 30)
     engine = Engine(core, pool)
     run = _stopping(core, engine)
     engine.submit(ctx(), run)
@@ -59,7 +54,7 @@ def test_what_waits_its_turn_is_renewed(core: Books) -> None:
     lease = _stored(core, run.action).lease_until
     assert lease is not None
     assert lease > utcnow()
-    core.db.write(lambda connection: actions.supersede(connection, run.action.uuid))
+    core.db.write(lambda connection: actions.supersede(connection, run.action, []))
     busy.set()
     pool.shutdown()
     core.statements()
@@ -68,7 +63,7 @@ def test_what_waits_its_turn_is_renewed(core: Books) -> None:
 
 
 def test_a_hand_that_took_twice_drops_twice() -> None:
-    held = Held()
+    held = InFlightLeases()
     held.take(["a", "b"])
     held.take(["a"])
     held.drop(["a", "b"])
@@ -77,7 +72,6 @@ def test_a_hand_that_took_twice_drops_twice() -> None:
     assert list(held.pages()) == []
 
 
-@pytest.mark.usefixtures("no_clock")
 def test_the_time_is_the_databases_whatever_our_clock_says(core: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     real = utcnow()
     monkeypatch.setattr(clock, "utcnow", lambda: real + datetime.timedelta(hours=1))

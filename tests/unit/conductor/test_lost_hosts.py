@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import datetime
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from nova.conductor.acceptance import start
 from nova.conductor.engine import Engine
-from nova.db import actions, instances, models, services
-from nova.objects.base import utcnow
+from nova.db import actions, evictions, models, servers, services, volumes
+from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
+from nova.objects.volume import Volume
 from nova.operations import REGISTRY
 from tests.unit.conductor.books import Books, ctx, server, set_columns
 
 LONG_AGO = datetime.timedelta(hours=1)
 
 
-class Later(concurrent.futures.Executor):
+class Later:
     """Runs what it was given when it is told to."""
 
     def __init__(self) -> None:
         self.work: list[Callable[[], None]] = []
 
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        self.work.append(lambda: function(*args, **kwargs))
+    def submit(self, kind: str, project_id: str, function: Callable[..., Any], *args: Any) -> None:
+        self.work.append(lambda: function(*args))
 
     def run(self) -> None:
         while self.work:
@@ -37,7 +38,7 @@ class Later(concurrent.futures.Executor):
 def engine(core: Books) -> Engine:
     core.db.write(lambda connection: services.register(connection, "h1", "nova-compute", "compute", 1))
     set_columns(core, models.services, models.services.c.host == "h1", last_seen=utcnow() - LONG_AGO)
-    return Engine(core, Later())
+    return Engine(core, Later())  # type: ignore[arg-type]
 
 
 def _being_deleted(core: Books, engine: Engine) -> Instance:
@@ -46,12 +47,12 @@ def _being_deleted(core: Books, engine: Engine) -> Instance:
     action = engine.new_action(ctx(), REGISTRY["delete"], instance, {"host": "h1"})
     action.lease_until = utcnow() - LONG_AGO
     core.db.write(lambda connection: actions.insert(connection, [action]))
-    core.db.write(lambda connection: instances.update(connection, instance.uuid, {"action_uuid": action.uuid}))
+    core.db.write(lambda connection: servers.update(connection, instance.uuid, {"action_uuid": action.uuid}))
     return instance
 
 
 def _deleted(core: Books, instance: Instance) -> bool:
-    return core.db.read(lambda connection: instances.get(connection, instance.uuid, deleted=True)).deleted
+    return core.db.read(lambda connection: servers.get(connection, instance.uuid, deleted=True)).deleted
 
 
 def test_a_host_that_stays_away_is_not_waited_for(core: Books, engine: Engine) -> None:
@@ -59,6 +60,42 @@ def test_a_host_that_stays_away_is_not_waited_for(core: Books, engine: Engine) -
     engine.recover(ctx())
     engine._pool.run()  # type: ignore[attr-defined]
     assert _deleted(core, instance)
+    [word] = core.db.read(lambda connection: evictions.of_host(connection, "h1"))
+    assert word.uuid == instance.uuid, "the host is not told to remove the guest when it returns"
+
+
+def test_a_volume_waits_for_a_host_that_is_away(core: Books, engine: Engine) -> None:
+    instance = server(core, "h1", vm_state="active", launched_at=utcnow())
+    volume = core.db.write(lambda connection: volumes.create(connection, Volume(
+        uuid=new_uuid(), project_id="p1", size_gb=1)))
+    start(engine, ctx(), instance.uuid, "attach_volume", {"volume_id": volume.uuid})
+    for _look in range(3):
+        set_columns(core, models.actions, models.actions.c.instance_uuid == instance.uuid,
+                    lease_until=utcnow() - LONG_AGO)
+        engine.recover(ctx())
+        engine._pool.run()  # type: ignore[attr-defined]
+    found = core.db.read(lambda connection: volumes.get(connection, volume.uuid))
+    assert (found.status, found.instance_uuid, found.host) == ("attaching", instance.uuid, "h1")
+    [order] = engine.resume(ctx(), "h1")
+    assert (order.step, order.undo, [device.volume_id for device in order.instance.volumes]) == (
+        "attach", False, [volume.uuid])
+
+
+def test_a_delete_does_not_wait_for_the_volumes_of_a_host_that_is_away(core: Books, engine: Engine) -> None:
+    instance = server(core, "h1", vm_state="active", launched_at=utcnow())
+    volume = core.db.write(lambda connection: volumes.create(connection, Volume(
+        uuid=new_uuid(), project_id="p1", size_gb=1)))
+    start(engine, ctx(), instance.uuid, "attach_volume", {"volume_id": volume.uuid})
+    engine._pool.run()  # type: ignore[attr-defined]
+    start(engine, ctx(), instance.uuid, "delete", {})
+    for _look in range(5):
+        engine._pool.run()  # type: ignore[attr-defined]
+        set_columns(core, models.actions, models.actions.c.outcome.is_(None), lease_until=utcnow() - LONG_AGO)
+        engine.recover(ctx())
+    engine._pool.run()  # type: ignore[attr-defined]
+    assert _deleted(core, instance)
+    found = core.db.read(lambda connection: volumes.get(connection, volume.uuid))
+    assert (found.status, found.instance_uuid, found.host) == ("available", None, None)
 
 
 def test_a_host_that_is_back_before_the_commit_is_not_skipped(core: Books, engine: Engine) -> None:

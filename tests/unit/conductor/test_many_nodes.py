@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from nova.compute.inventory import NodeReports
-from nova.conductor import fleet
+from nova.conductor import announcer
 from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.conf import CONF
-from nova.db import actions, allocations, compute_nodes, instances, models, services
+from nova.db import actions, allocations, compute_nodes, models, servers, services
 from nova.objects import states
 from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.compute import ComputeNode
-from tests.unit.conductor.books import Books, ctx, node, server, set_columns
+from nova.objects.node import ComputeNode
+from tests.unit.conductor.books import Books, at, ctx, node, server, set_columns
 
 
 @pytest.fixture
@@ -41,18 +41,18 @@ def _known(core: Books) -> set[int]:
 
 # --- reports -----------------------------------------------------------------------------------------------
 def test_new_nodes_take_as_many_statements_as_one(host: Books) -> None:
-    fleet.report_nodes(host, "h1", _nodes(1))
+    announcer.report_nodes(host, "h1", _nodes(1))
     one = len(host.statements())
-    fleet.report_nodes(host, "h1", _nodes(*range(1, 60)))
+    announcer.report_nodes(host, "h1", _nodes(*range(1, 60)))
     assert len(host.statements()) <= one + 2  # what is there already is looked at
     assert _known(host) == set(range(1, 60))
 
 
 def test_many_nodes_that_did_not_change_are_read_and_no_more(host: Books) -> None:
-    fleet.report_nodes(host, "h1", _nodes(*range(1, 40)))
+    announcer.report_nodes(host, "h1", _nodes(*range(1, 40)))
     host.statements()
     host.sent.take()
-    fleet.report_nodes(host, "h1", _nodes(*range(1, 40)))
+    announcer.report_nodes(host, "h1", _nodes(*range(1, 40)))
     statements = host.statements()
     assert {statement.split()[0] for statement in statements} == {"SELECT"}
     assert len(statements) <= 5
@@ -60,7 +60,7 @@ def test_many_nodes_that_did_not_change_are_read_and_no_more(host: Books) -> Non
 
 
 def test_new_nodes_are_numbered_and_told_to_the_schedulers(host: Books) -> None:
-    made = fleet.report_nodes(host, "h1", _nodes(3, 1, 2))
+    made = announcer.report_nodes(host, "h1", _nodes(3, 1, 2))
     ids = {one.uuid: one.id for one in host.db.read(lambda connection: compute_nodes.index(connection))}
     assert {one.uuid: one.id for one in made} == ids
     [delta] = host.sent.take()
@@ -68,19 +68,19 @@ def test_new_nodes_are_numbered_and_told_to_the_schedulers(host: Books) -> None:
 
 
 def test_a_page_speaks_for_the_nodes_in_its_range_only(host: Books) -> None:
-    fleet.report_nodes(host, "h1", _nodes(*range(1, 10)))
-    fleet.report_nodes(host, "h1", _nodes(4, 6), after=_uuid(3), upto=_uuid(6))
+    announcer.report_nodes(host, "h1", _nodes(*range(1, 10)))
+    announcer.report_nodes(host, "h1", _nodes(4, 6), after=_uuid(3), upto=_uuid(6))
     assert _known(host) == {1, 2, 3, 4, 6, 7, 8, 9}
-    fleet.report_nodes(host, "h1", _nodes(7), after=_uuid(6))
+    announcer.report_nodes(host, "h1", _nodes(7), after=_uuid(6))
     assert _known(host) == {1, 2, 3, 4, 6, 7}
-    fleet.report_nodes(host, "h1", _nodes(2), upto=_uuid(3))
+    announcer.report_nodes(host, "h1", _nodes(2), upto=_uuid(3))
     assert _known(host) == {2, 4, 6, 7}
 
 
 def test_a_node_in_use_stays_whatever_a_page_says(host: Books) -> None:
-    fleet.report_nodes(host, "h1", _nodes(1, 2, 3))
-    host.db.write(lambda connection: allocations.claim(connection, new_uuid(), _uuid(2), {"VCPU": 1}, "p1", "u1"))
-    fleet.report_nodes(host, "h1", _nodes(3), after=_uuid(1), upto=_uuid(3))
+    announcer.report_nodes(host, "h1", _nodes(1, 2, 3))
+    host.db.write(lambda connection: allocations.claim(connection, new_uuid(), at(_uuid(2)), {"VCPU": 1}, "p1", "u1"))
+    announcer.report_nodes(host, "h1", _nodes(3), after=_uuid(1), upto=_uuid(3))
     assert _known(host) == {1, 2, 3}
 
 
@@ -104,7 +104,7 @@ class _Told:
         if self.broken:
             raise OSError("nobody answers")
         self.pages.append(len(nodes))
-        fleet.report_nodes(self.core, host_name, nodes, after, upto)
+        announcer.report_nodes(self.core, host_name, nodes, after, upto)
 
     def take(self) -> list[int]:
         taken, self.pages = self.pages, []
@@ -198,7 +198,7 @@ def test_what_is_compared_comes_by_pages_and_says_what_is_settled(core: Books) -
     server(core, "h2")
     found, marker = [], None
     while True:
-        page = core.db.read(lambda connection, after=marker: instances.expected(connection, "h1", 3, after))
+        page = core.db.read(lambda connection, after=marker: servers.expected(connection, "h1", 3, after))
         found += page
         if len(page) < 3:
             break

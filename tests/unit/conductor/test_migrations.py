@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import threading
 
 import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import migrate, models
+from nova.db import migrate, models, servers
 from nova.db.engine import Database
+from nova.objects.base import utcnow
+from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
+from nova.objects.network import FixedIp
 
 
 def _differences(url: str) -> list[object]:
@@ -84,3 +90,28 @@ def test_two_upgrades_at_the_same_time_are_one(database_url: str) -> None:
         thread.join(60)
     assert errors == []
     assert _differences(database_url) == []
+
+
+def test_interfaces_of_the_old_shape_get_a_list_of_addresses(database_url: str) -> None:
+    migrate.sync(database_url)
+    old = {"id": "v", "network_id": "n", "label": "l", "mac": "fa:16:3e:00:00:01", "address": "10.0.0.5", "prefix": 24,
+           "gateway": "10.0.0.1", "dns": ["9.9.9.9"], "cidr": "10.0.0.0/24", "bridge": "br", "devname": "tap"}
+    database = Database(database_url)
+    made = [Instance(uuid=str(number), project_id="p", user_id="u", display_name="n", hostname="n", created_at=utcnow(),
+                     flavor=Flavor(flavorid="1", name="f", memory_mb=1, vcpus=1)) for number in range(3)]
+    table = sa.table("instances", sa.column("uuid"), sa.column("network_info", sa.Text))
+    with database.engine.connect() as connection, connection.begin():
+        servers.insert(connection, made)
+        for number, info in enumerate([[old], [old, old], []]):
+            connection.execute(sa.update(table).where(table.c.uuid == str(number))
+                               .values(network_info=json.dumps(info)))
+        migration = importlib.import_module("nova.db.migrations.versions.v0004_networks")
+        for _time in range(2):
+            migration.convert_interfaces(connection)
+    found = database.read(lambda connection: servers.get_many(connection, ["0", "1", "2"]))
+    database.close()
+    assert [len(instance.network_info) for instance in sorted(found, key=lambda each: each.uuid)] == [1, 2, 0]
+    [vif] = next(instance for instance in found if instance.uuid == "0").network_info
+    assert vif.fixed_ips == [FixedIp(address="10.0.0.5", prefix=24, gateway="10.0.0.1", dns=["9.9.9.9"],
+                                     cidr="10.0.0.0/24", mode="dhcp")]
+    assert vif.bridge == "br"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import threading
 
 import pytest
@@ -49,7 +48,14 @@ def test_what_is_given_is_kept(core: Books) -> None:
     ({"gateway": "x"}, "gateway"), ({"dhcp_start": "10.0.0.0"}, "dhcp_start"), ({"vlan": 4095}, "vlan"),
     ({"vlan": 0}, "vlan"), ({"vlan": 5}, "bridge_interface"), ({"mtu": 100}, "mtu"), ({"dns": ["x"]}, "dns"),
     ({"label": ""}, "label"), ({"bridge_interface": "x" * 16}, "bridge_interface"),
-    ({"bridge_interface": "a b"}, "bridge_interface")])
+    ({"bridge_interface": "a b"}, "bridge_interface"), ({"vni": -1}, "vni"), ({"vni": 2**24}, "vni"),
+    ({"vni": 5, "bridge_interface": "eth1"}, "vni"), ({"gateway_v6": "fd00::1"}, "gateway_v6"),
+    ({"cidr_v6": "10.0.0.0/24"}, "cidr_v6"), ({"cidr_v6": "fd00::1/64"}, "cidr_v6"), ({"cidr_v6": "x"}, "cidr_v6"),
+    ({"cidr_v6": "fd00::/48"}, "cidr_v6"), ({"cidr_v6": "fd00::/80"}, "cidr_v6"), ({"cidr_v6": "fe80::/64"}, "cidr_v6"),
+    ({"cidr_v6": "ff02::/64"}, "cidr_v6"), ({"cidr_v6": "::/64"}, "cidr_v6"),
+    ({"cidr_v6": "fd00::/64", "ipv6_mode": "none"}, "ipv6_mode"), ({"cidr_v6": "fd00::/64", "mtu": 1000}, "mtu"),
+    ({"cidr_v6": "fd00::/64", "gateway_v6": "fd01::1"}, "gateway_v6"),
+    ({"cidr_v6": "fd00::/64", "gateway_v6": "fd00::"}, "gateway_v6")])
 def test_bad_values_name_their_field(core: Books, changes: dict[str, object], field: str) -> None:
     with pytest.raises(exception.InvalidInput, match=field):
         Networks(core).create(ctx(), _network(**{"label": "lan", **changes}))
@@ -85,6 +91,26 @@ def test_a_vlan_is_used_once_per_interface(core: Books) -> None:
     networks.create(ctx(), _network("10.2.0.0/16", vlan=5, bridge_interface="eth2"))
 
 
+def test_a_vni_is_used_once_and_can_be_chosen(core: Books) -> None:
+    networks = Networks(core)
+    networks.create(ctx(), _network("10.1.0.0/16", vni=1))
+    with pytest.raises(exception.InvalidInput, match="vni 1 is in use"):
+        networks.create(ctx(), _network("10.2.0.0/16", vni=1))
+    assert networks.create(ctx(), _network("10.2.0.0/16", vni=0)).vni == 2
+    assert networks.create(ctx(), _network("10.3.0.0/16")).vni is None
+
+
+def test_ipv6_subnets_get_a_gateway_and_do_not_overlap(core: Books) -> None:
+    networks = Networks(core)
+    made = networks.create(ctx(), _network("10.1.0.0/16", cidr_v6="fd00:1::/64"))
+    assert (made.cidr_v6, made.gateway_v6, made.ipv6_mode) == ("fd00:1::/64", "fd00:1::1", "slaac")
+    with pytest.raises(exception.NetworkDuplicate):
+        networks.create(ctx(), _network("10.2.0.0/16", cidr_v6="fd00:1::/64"))
+    made = networks.create(ctx(), _network("10.2.0.0/16", cidr_v6="fd00:2:0:0::/80", gateway_v6="FD00:2::99",
+                                           ipv6_mode="dhcpv6-stateful"))
+    assert (made.cidr_v6, made.gateway_v6) == ("fd00:2::/80", "fd00:2::99")
+
+
 def test_the_same_network_at_once_is_made_once(core: Books) -> None:
     errors: list[Exception] = []
 
@@ -118,24 +144,6 @@ def test_shared_and_own_networks(core: Books) -> None:
             networks.get(ctx(), uuid, "p1")
 
 
-@pytest.mark.parametrize(("changes", "first"), [
-    ({}, "10.0.0.2"), ({"gateway": "10.0.0.2"}, "10.0.0.1"), ({"dhcp_start": "10.0.0.50"}, "10.0.0.50")])
-def test_the_first_address(core: Books, changes: dict[str, object], first: str) -> None:
-    made = Networks(core).create(ctx(), _network(**changes))
-    assert core.db.write(lambda connection: fixed_ips.take(connection, made, new_uuid(), new_uuid())) == first
-
-
-def test_every_address_is_given_out_once_and_then_no_more(core: Books) -> None:
-    made = Networks(core).create(ctx(), _network("10.0.0.0/29"))
-
-    def take() -> str:
-        return core.db.write(lambda connection: fixed_ips.take(connection, made, new_uuid(), new_uuid()))
-
-    assert [take() for _ in range(5)] == [str(host) for host in ipaddress.ip_network("10.0.0.0/29").hosts()][1:]
-    with pytest.raises(exception.NoMoreFixedIps):
-        take()
-
-
 def test_a_network_in_use_stays(core: Books) -> None:
     networks = Networks(core)
     made = networks.create(ctx(), _network())
@@ -148,4 +156,5 @@ def test_a_network_in_use_stays(core: Books) -> None:
     with pytest.raises(exception.NetworkNotFound):
         networks.delete(ctx(), made.uuid)
     again = networks.create(ctx(), _network())
-    assert core.db.write(lambda connection: fixed_ips.take(connection, again, owner, new_uuid())) == "10.0.0.2"
+    taken = core.db.write(lambda connection: fixed_ips.take(connection, again, owner, new_uuid()))
+    assert taken.addresses == ["10.0.0.2"]

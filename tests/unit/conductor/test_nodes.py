@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nova import exception
-from nova.conductor import fleet
+from nova.conductor import announcer
 from nova.conductor.endpoints.aggregates import Aggregates
 from nova.conductor.endpoints.fleet import Fleet
 from nova.conductor.endpoints.heartbeat import Heartbeat
@@ -17,9 +17,9 @@ from nova.conductor.endpoints.hypervisors import Hypervisors
 from nova.conductor.endpoints.services import Services
 from nova.db import allocations, compute_nodes
 from nova.objects.base import new_uuid
-from nova.objects.compute import ComputeNode, Inventory, Provider
+from nova.objects.node import ComputeNode, Inventory, Provider
 from nova.objects.scheduling import HostState
-from tests.unit.conductor.books import Books, ctx, node, server
+from tests.unit.conductor.books import Books, at, ctx, node, server
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def hosts(core: Books) -> Books:
 
 
 def _report(core: Books, *nodes: ComputeNode, host: str = "h1") -> list[ComputeNode]:
-    return fleet.report_nodes(core, host, nodes)
+    return announcer.report_nodes(core, host, nodes)
 
 
 def _state(core: Books, uuid: str) -> HostState:
@@ -42,7 +42,7 @@ def _state(core: Books, uuid: str) -> HostState:
 
 def _claim(core: Books, node_uuid: str, **resources: int) -> str:
     consumer = new_uuid()
-    core.db.write(lambda connection: allocations.claim(connection, consumer, node_uuid, resources, "p1", "u1"))
+    core.db.write(lambda connection: allocations.claim(connection, consumer, at(node_uuid), resources, "p1", "u1"))
     return consumer
 
 
@@ -183,6 +183,20 @@ def test_a_node_moves_between_hosts_but_is_not_stolen(hosts: Books) -> None:
         _report(hosts, node("h2", "h2", uuid=chosen), host="h2")
     [moved] = _report(hosts, node("h2", "metal", uuid=chosen), host="h2")
     assert _state(hosts, moved.uuid).host == "h2"
+
+
+def test_a_node_with_claims_keeps_its_host(hosts: Books) -> None:
+    """Else the servers on it would lose their claims to whoever has the same node id or name."""
+    [made] = _report(hosts, node("h1", "metal", uuid=new_uuid()))
+    consumer = _claim(hosts, made.uuid, VCPU=1)
+    with pytest.raises(exception.NodeOfAnotherHost, match="known as metal of host h1") as refused:
+        _report(hosts, node("h2", "metal", uuid=made.uuid), host="h2")
+    assert refused.value.kwargs["host"] == "h2"
+    assert _state(hosts, made.uuid).host == "h1"
+    _report(hosts, node("h1", "metal", uuid=made.uuid))
+    _release(hosts, consumer)
+    _report(hosts, node("h2", "metal", uuid=made.uuid), host="h2")
+    assert _state(hosts, made.uuid).host == "h2"
 
 
 def test_a_host_that_never_registered_reports_nothing(hosts: Books) -> None:

@@ -150,7 +150,7 @@ def test_a_reservation_costs_three_statements(core: Books) -> None:
 
 def test_usage_counts_what_is_not_servers(core: Books) -> None:
     from nova.conductor.endpoints.server_groups import ServerGroups
-    from nova.objects.compute import ServerGroup
+    from nova.objects.server_group import ServerGroup
 
     ServerGroups(core).create(ctx(), ServerGroup(uuid="", name="g", project_id="p1", user_id="u1", policy="affinity"))
     assert Quotas(core).get(ctx(), "p1", usage=True).in_use["server_groups"] == 1

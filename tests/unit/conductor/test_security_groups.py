@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 
 import pytest
+import sqlalchemy as sa
 
 from nova import exception
+from nova.conductor.endpoints.network_hosts import NetworkHosts
 from nova.conductor.endpoints.networks import Networks
 from nova.conductor.endpoints.quotas import Quotas
 from nova.conductor.endpoints.security_groups import SecurityGroups
-from nova.db import fixed_ips, instances
+from nova.db import fixed_ips, server_migrations, servers, versions
 from nova.db import security_groups as db
-from nova.objects.base import new_uuid
+from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
-from nova.objects.network import FilterRule, Network, SecurityGroup, SecurityGroupRule
+from nova.objects.migration import Migration
+from nova.objects.network import FilterRule, Network, RuleSet, SecurityGroup, SecurityGroupRule
 from tests.unit.conductor.books import Books, ctx, server
 
 
@@ -36,10 +39,15 @@ def _member(core: Books, network: Network, *groups: SecurityGroup, host: str | N
     """A server in these groups, and its address."""
     one = server(core, host, security_groups=[group.name for group in groups])
     core.db.write(lambda connection: db.add_members(connection, [group.id for group in groups], [one.uuid]))
-    return one, core.db.write(lambda connection: fixed_ips.take(connection, network, one.uuid, new_uuid()))
+    return one, core.db.write(
+        lambda connection: fixed_ips.take(connection, network, one.uuid, new_uuid())).addresses[0]
 
 
 def _rules(core: Books, instance: Instance) -> list[FilterRule]:
+    return _rule_set(core, instance).rules
+
+
+def _rule_set(core: Books, instance: Instance) -> RuleSet:
     return core.db.read(lambda connection: db.rules_of_instance(connection, instance.uuid))
 
 
@@ -116,7 +124,7 @@ def test_a_group_with_servers_stays_and_its_new_name_shows_on_them(
     with pytest.raises(exception.SecurityGroupInUse):
         groups.delete(ctx(), made.id)
     groups.update(ctx(), made.id, "www", "")
-    assert core.db.read(lambda connection: instances.get(connection, member.uuid)).security_groups == ["db", "www"]
+    assert core.db.read(lambda connection: servers.get(connection, member.uuid)).security_groups == ["db", "www"]
     core.db.write(lambda connection: db.remove_members(connection, member.uuid))
     groups.delete(ctx(), made.id)
 
@@ -184,9 +192,8 @@ def test_rules_of_a_server(groups: SecurityGroups, core: Books, network: Network
         FilterRule(protocol="tcp", from_port=80, to_port=80, sources=["0.0.0.0/0"]),
         FilterRule(protocol="icmp", from_port=-1, to_port=-1, sources=["192.0.2.0/24"])]
     assert _rules(core, back) == [FilterRule(sources=[f"{address}/32"])], "an empty group lets nobody in"
-    assert core.db.read(lambda connection: db.rules_for(connection, [app.id])) == _rules(core, back)
-    assert core.db.read(lambda connection: db.peers(connection, front.uuid)) == [back.uuid]
-    assert core.db.read(lambda connection: db.peers(connection, back.uuid)) == []
+    assert core.db.write(lambda connection: db.peers(connection, front.uuid)) == [back.uuid]
+    assert core.db.write(lambda connection: db.peers(connection, back.uuid)) == []
 
 
 def test_rules_cost_three_statements_however_many_servers(
@@ -197,8 +204,8 @@ def test_rules_cost_three_statements_however_many_servers(
     core.statements()
     found = core.db.read(lambda connection: db.rules_of_instances(connection, [*members, "gone"]))
     assert len(core.statements()) == 3
-    assert {len(found[uuid][0].sources) for uuid in members} == {5}
-    assert found["gone"] == []
+    assert {len(found[uuid].rules[0].sources) for uuid in members} == {5}
+    assert found["gone"] == RuleSet()
 
 
 def test_a_changed_rule_reaches_the_members_and_those_that_let_them_in(
@@ -227,3 +234,89 @@ def test_deleting_a_group_closes_the_doors_it_opened(groups: SecurityGroups, cor
     groups.delete(ctx(), web.id)
     assert groups.get(ctx(), app.id).rules == []
     assert core.sent.rules == [("h2", back.uuid, [])]
+
+
+# --- versions --------------------------------------------------------------------------------
+def test_every_change_of_what_servers_let_in_has_a_greater_version(
+        groups: SecurityGroups, core: Books, network: Network) -> None:
+    web, app = groups.create(ctx(), "web", ""), groups.create(ctx(), "app", "")
+    back, _address = _member(core, network, app, host="h2")
+    seen = [_rule_set(core, back).version]
+
+    def newer() -> bool:
+        seen.append(_rule_set(core, back).version)
+        return seen[-1] > seen[-2]
+
+    rule = groups.add_rule(ctx(), _rule(app, protocol="icmp"))
+    assert newer()
+    groups.add_rule(ctx(), _rule(app, group_id=web.id))
+    assert newer()
+    groups.delete_rule(ctx(), rule.id)
+    assert newer()
+    front, _other = _member(core, network, web)
+    core.db.write(lambda connection: db.peers(connection, front.uuid))  # its address is new
+    assert newer()
+    core.db.write(lambda connection: db.peers(connection, back.uuid))  # nobody lets this one in
+    assert not newer()
+    core.db.write(lambda connection: db.remove_members(connection, front.uuid))
+    groups.delete(ctx(), web.id)
+    assert newer()
+
+
+def test_rules_that_are_sent_have_the_version_of_their_change(
+        groups: SecurityGroups, core: Books, network: Network) -> None:
+    web = groups.create(ctx(), "web", "")
+    _member(core, network, web)
+    rule = groups.add_rule(ctx(), _rule(web, protocol="icmp"))
+    groups.delete_rule(ctx(), rule.id)
+    added, deleted = core.sent.rule_sets
+    assert (len(added.rules), len(deleted.rules)) == (1, 0)
+    assert 0 < added.version < deleted.version
+
+
+def test_a_server_that_left_its_last_group_still_has_the_version_of_its_project(
+        groups: SecurityGroups, core: Books, network: Network) -> None:
+    web = groups.create(ctx(), "web", "")
+    one, _address = _member(core, network, web)
+    groups.add_rule(ctx(), _rule(web, protocol="icmp"))
+    before = _rule_set(core, one)
+    core.db.write(lambda connection: db.remove_members(connection, one.uuid))
+    assert _rule_set(core, one) == RuleSet(version=before.version)
+
+
+def test_versions_go_on_growing_where_a_database_was_set_back(core: Books) -> None:
+    core.db.write(lambda connection: versions.bump(connection, "rules:p1"))
+    lost = core.db.read(lambda connection: versions.get(connection, "rules:p1"))
+    core.db.write(lambda connection: connection.execute(sa.update(versions.TABLE).values(version=lost - 1_000_000)))
+    core.db.write(lambda connection: versions.bump(connection, "rules:p1"))
+    assert core.db.read(lambda connection: versions.get(connection, "rules:p1")) >= lost
+
+
+def test_a_server_that_moves_is_told_of_at_all_its_places(
+        groups: SecurityGroups, core: Books, network: Network) -> None:
+    web = groups.create(ctx(), "web", "")
+    one, _address = _member(core, network, web, host="h1")
+    core.db.write(lambda connection: server_migrations.insert(connection, Migration(
+        uuid=new_uuid(), instance_uuid=one.uuid, migration_type="live-migration", status="running",
+        source_compute="h1", dest_compute="h2", created_at=utcnow())))
+    groups.add_rule(ctx(), _rule(web, protocol="icmp"))
+    assert [(host, uuid) for host, uuid, _rules in core.sent.rules] == [("h1", one.uuid), ("h2", one.uuid)]
+
+
+def test_a_host_that_missed_a_change_gets_it_when_it_asks(
+        groups: SecurityGroups, core: Books, network: Network) -> None:
+    desk = NetworkHosts(core)
+    web = groups.create(ctx(), "web", "")
+    one, _address = _member(core, network, web)
+    other, _address = _member(core, network)
+    known = {uuid: _rule_set(core, each).version for uuid, each in ((one.uuid, one), (other.uuid, other))}
+    core.statements()
+    assert desk.rules(ctx(), known) == {}
+    assert len(core.statements()) == 1
+    rule = groups.add_rule(ctx(), _rule(web, protocol="icmp"))
+    told = desk.rules(ctx(), known)
+    assert told == {one.uuid: _rule_set(core, one), other.uuid: _rule_set(core, other)}
+    assert len(told[one.uuid].rules) == 1
+    groups.delete_rule(ctx(), rule.id)
+    assert desk.rules(ctx(), {one.uuid: told[one.uuid].version})[one.uuid].rules == []
+    assert desk.rules(ctx(), {"gone": 0}) == {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 
 from nova.conductor.endpoints.servers import Servers
-from nova.objects.instance import Instance, ServerQuery
+from nova.objects.instance import Instance
+from nova.objects.server_request import ServerQuery
 from nova.rpcapi.servers import Servers as Interface
 from tests.unit.conductor.books import Books, ctx, server
 

@@ -18,8 +18,8 @@ from nova.db import actions, allocations, models
 from nova.db import services as db
 from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.compute import Load
-from tests.unit.conductor.books import Books, ctx, node, server, set_columns
+from nova.objects.service import WorkerStats
+from tests.unit.conductor.books import Books, at, ctx, node, server, set_columns
 
 
 def _register(core: Books, host: str = "h1", binary: str = "nova-compute") -> Any:
@@ -33,8 +33,7 @@ def _silent(core: Books, seconds: int, host: str = "h1") -> None:
 
 
 def _mark_down(core: Books) -> list[str]:
-    before = utcnow() - datetime.timedelta(seconds=CONF.service_down_time)
-    return core.db.write(lambda connection: db.mark_down(connection, before))
+    return core.db.write(db.mark_down)
 
 
 # --- liveness --------------------------------------------------------------------------------
@@ -43,6 +42,62 @@ def test_a_new_service_is_up_and_the_schedulers_hear_of_it(core: Books) -> None:
     assert (service.up, service.disabled, service.availability_zone) == (True, False, "nova")
     assert [delta.services for delta in core.sent.take()] == [{"h1": (True, False)}]
     assert _register(core).uuid == service.uuid
+
+
+def test_what_the_schedulers_hear_has_an_order_whoever_tells_it(core: Books) -> None:
+    told = []
+
+    def hear() -> None:
+        told.extend(delta.service_generations["h1"] for delta in core.sent.take() if delta.services)
+
+    service = _register(core)
+    hear()
+    _silent(core, 120)
+    _mark_down(core)
+    core.fleet.services(core.db.read(lambda connection: db.flags(connection, ["h1"])))
+    hear()
+    Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
+    hear()
+    Services(core).update(ctx(), service.uuid, disabled=True)
+    hear()
+    _silent(core, 120)
+    _mark_down(core)
+    assert Heartbeat(core).beat_all(ctx(), "nova-compute", {"h1": []}) == []
+    hear()
+    assert _register(core).generation == told[-1] + 1
+    hear()
+    Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
+    hear()  # nothing changed: nothing is told
+    assert told == sorted(set(told))
+    assert len(told) == 6
+    Services(core).delete(ctx(), service.uuid)
+    assert _register(core).generation >= told[0]
+
+
+def test_a_host_registers_with_the_identity_of_its_machine(core: Books) -> None:
+    def register(host: str, identity: str | None) -> str | None:
+        return Heartbeat(core).register(ctx(), host, "nova-compute", "compute", 1, identity).identity
+
+    one, other = new_uuid(), new_uuid()
+    assert register("h1", None) is None
+    assert register("h1", one) == one
+    assert register("h1", one) == one
+    assert register("h1", None) == one  # a compute of the last release
+    core.sent.take()
+    with pytest.raises(exception.HostIdentityMismatch, match="another machine is registered by this name"):
+        register("h1", other)
+    with pytest.raises(exception.HostIdentityMismatch, match="its machine is registered as nova-compute of host h1"):
+        register("h2", one)
+    assert core.sent.take() == []
+    assert [service.host for service in Services(core).index(ctx())] == ["h1"]
+    assert register("h2", other) == other
+
+
+def test_a_machine_may_be_renamed_when_its_old_service_was_deleted(core: Books) -> None:
+    one = new_uuid()
+    service = Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1, one)
+    Services(core).delete(ctx(), service.uuid)
+    assert Heartbeat(core).register(ctx(), "h2", "nova-compute", "compute", 1, one).identity == one
 
 
 def test_other_services_are_internal_and_no_business_of_schedulers(core: Books) -> None:
@@ -76,7 +131,8 @@ def test_going_down_is_noted_once_and_coming_back_is_told(core: Books) -> None:
     _silent(core, CONF.service_down_time + 1)
     assert _mark_down(core) == ["h1"]
     assert _mark_down(core) == []
-    assert core.db.read(lambda connection: db.flags(connection, ["h1", "h2", "h3"])) == {
+    flags = core.db.read(lambda connection: db.flags(connection, ["h1", "h2", "h3"]))
+    assert {host: (found.up, found.disabled) for host, found in flags.items()} == {
         "h1": (False, False), "h2": (True, False)}
     Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
     assert [delta.services for delta in core.sent.take()] == [{"h1": (True, False)}]
@@ -177,7 +233,7 @@ def test_a_deleted_compute_takes_its_nodes_and_its_place_in_aggregates_along(cor
     aggregate = Aggregates(core).create(ctx(), "rack", "z1")
     for host in ("h1", "h2"):
         Aggregates(core).add_host(ctx(), aggregate.id, host)
-    core.db.write(lambda connection: allocations.claim(connection, new_uuid(), gone.uuid, {"VCPU": 1}, "p1", "u1"))
+    core.db.write(lambda connection: allocations.claim(connection, new_uuid(), at(gone.uuid), {"VCPU": 1}, "p1", "u1"))
     core.sent.take()
 
     Services(core).delete(ctx(), str(service.id))
@@ -198,7 +254,7 @@ def test_a_deleted_compute_takes_its_nodes_and_its_place_in_aggregates_along(cor
 def test_a_heartbeat_tells_what_the_workers_do(core: Books) -> None:
     uuid = _register(core).uuid
     assert Services(core).get(ctx(), uuid).load is None
-    loads = [Load(worker=0, per_second=4.5, rss_mb=60), Load(worker=1, busy=3)]
+    loads = [WorkerStats(worker=0, per_second=4.5, rss_mb=60), WorkerStats(worker=1, busy=3)]
     Heartbeat(core).beat(ctx(), "h1", "nova-compute", [], loads)
     assert Services(core).get(ctx(), uuid).load == loads
 

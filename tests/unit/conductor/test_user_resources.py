@@ -10,10 +10,10 @@ from nova import exception
 from nova.conductor.endpoints.keypairs import Keypairs
 from nova.conductor.endpoints.quotas import Quotas
 from nova.conductor.endpoints.server_groups import ServerGroups
-from nova.db import instances
+from nova.db import servers
 from nova.objects.base import new_uuid
-from nova.objects.compute import ServerGroup
 from nova.objects.keypair import Keypair
+from nova.objects.server_group import ServerGroup
 from tests.unit.conductor.books import Books, ctx, server
 
 
@@ -85,7 +85,7 @@ def test_a_server_group_knows_its_living_members(core: Books) -> None:
     made = groups.create(ctx(), _group())
     assert (made.policy, made.rules, made.members) == ("anti-affinity", {"max_server_per_host": 2}, [])
     one, two = server(core, server_group=made.uuid), server(core, server_group=made.uuid)
-    core.db.write(lambda connection: instances.update(connection, two.uuid, {"deleted": True}))
+    core.db.write(lambda connection: servers.update(connection, two.uuid, {"deleted": True}))
     assert groups.get(ctx(), made.uuid).members == [one.uuid]
     groups.delete(ctx(), made.uuid)
     with pytest.raises(exception.ServerGroupNotFound):

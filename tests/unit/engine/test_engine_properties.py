@@ -6,7 +6,6 @@ happens, once the world is calm every server is in a final state, the books bala
 are exactly where the rows say.
 """
 
-import concurrent.futures
 import contextlib
 import os
 import random
@@ -20,20 +19,24 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from nova import conf, context, exception
 from nova.conductor import create
+from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.endpoints.guests import Guests as Reports
 from nova.conductor.engine import Engine
-from nova.conductor.start import start
 from nova.conf import CONF
-from nova.db import audit, compute_nodes, flavors, instances, migrate, networks, services
+from nova.db import audit, compute_nodes, flavors, migrate, networks, servers, services, volumes
 from nova.db.engine import Database
 from nova.objects import states
 from nova.objects.base import new_uuid
-from nova.objects.compute import ComputeNode, GuestStatus, Inventory, Provider
 from nova.objects.flavor import Flavor
-from nova.objects.instance import ServerCreate, StepReport
+from nova.objects.guest import GuestStatus
+from nova.objects.instance import BlockDevice
 from nova.objects.network import Network
+from nova.objects.node import ComputeNode, Inventory, Provider
+from nova.objects.order import StepReport
 from nova.objects.scheduling import Selection
+from nova.objects.server_request import ServerCreate
+from nova.objects.volume import Volume
 from nova.operations import REGISTRY
 from nova.operations.base import journal
 from nova.operations.failures import failure_of
@@ -44,12 +47,11 @@ POWER_STATES = {states.ACTIVE: states.RUNNING, states.STOPPED: states.SHUTDOWN, 
 FINAL = {states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED, states.ERROR, states.DELETED}
 
 
-class Inline(concurrent.futures.Executor):
+class Inline:
     """Runs what is submitted at once: the machine decides what happens when."""
 
-    def submit(self, function, /, *args, **kwargs):
-        function(*args, **kwargs)
-        return concurrent.futures.Future()
+    def submit(self, kind, project_id, function, *args):
+        function(*args)
 
 
 class World(Core):
@@ -92,10 +94,10 @@ class Scheduler:
 
 
 class Guests:
-    """The driver and the network of one host, as a set of guests and a set of plugged ones."""
+    """The driver and the network of one host: guests, those that are plugged, and the volumes that each has."""
 
     def __init__(self):
-        self.power, self.plugged = {}, set()
+        self.power, self.plugged, self.volumes = {}, set(), {}
 
     def plug(self, instance, rules):
         self.plugged.add(instance.uuid)
@@ -103,8 +105,22 @@ class Guests:
     def unplug(self, instance):
         self.plugged.discard(instance.uuid)
 
+    def define(self, instance):
+        self.volumes[instance.uuid] = {device.volume_id for device in instance.volumes}
+
     def destroy(self, instance, keep_disks=False):
-        self.power.pop(instance.uuid, None)
+        self.remove_orphan(instance.uuid)
+
+    def remove_orphan(self, uuid, keep_disks=False):
+        self.power.pop(uuid, None)
+        self.volumes.pop(uuid, None)
+
+    def attach_volume(self, instance, device):
+        self.power_state(instance.uuid)
+        self.volumes[instance.uuid].add(device.volume_id)
+
+    def detach_volume(self, instance, device):
+        self.volumes.get(instance.uuid, set()).discard(device.volume_id)
 
     def power_state(self, uuid):
         if uuid not in self.power:
@@ -117,12 +133,13 @@ class Guests:
 
     def power_on(self, instance):
         self._set(instance, states.RUNNING)
+        self.define(instance)
 
     def power_off(self, instance, timeout=0):
         self._set(instance, states.SHUTDOWN)
 
     def reboot(self, instance, hard, timeout=0):
-        self._set(instance, states.RUNNING)
+        self.power_on(instance)
 
     def pause(self, instance):
         self._set(instance, states.POWER_PAUSED)
@@ -137,6 +154,7 @@ class StepContext:
 
     def __init__(self, guests, instance):
         self.driver = self.network = guests
+        self.volumes = Quiet()
         self.instance = instance
         self.changes = {}
 
@@ -146,8 +164,20 @@ class StepContext:
     def prepare_disks(self):
         pass
 
+    def connected(self, device):
+        assert device.connection_info["volume_id"] == device.volume_id
+        return device
+
+    def connect_volumes(self):
+        for device in self.instance.volumes:
+            self.connected(device)
+
+    def disconnect_volumes(self):
+        pass
+
     def spawn(self):
         self.driver.power[self.instance.uuid] = states.RUNNING
+        self.driver.define(self.instance)
 
 
 class Machine(RuleBasedStateMachine):
@@ -168,6 +198,7 @@ class Machine(RuleBasedStateMachine):
         self.seen = {host: {} for host in HOSTS}
         self.reports = []
         self.uuids = []
+        self.volumes = []
         self.down = set()
 
     @initialize(seed=st.integers(0, 2**32))
@@ -221,6 +252,30 @@ class Machine(RuleBasedStateMachine):
             with contextlib.suppress(exception.Conflict, exception.NotFound):
                 start(self.engine, CTX, self.uuids[pick % len(self.uuids)], name, {})
 
+    @rule(pick=st.integers(0, 100), volume=st.integers(0, 3), name=st.sampled_from(["attach", "attach", "detach"]))
+    def volumes_come_and_go(self, pick, volume, name):
+        if self.uuids:
+            while len(self.volumes) <= volume:
+                self.volumes.append(self.make_volume())
+            with contextlib.suppress(exception.Conflict, exception.NotFound, exception.InvalidVolume,
+                                     exception.ServiceUnavailable):
+                start(self.engine, CTX, self.uuids[pick % len(self.uuids)], f"{name}_volume",
+                      {"volume_id": self.volumes[volume]})
+
+    def make_volume(self):
+        made = Volume(uuid=new_uuid(), project_id="p", size_gb=1)
+        return self.world.db.write(lambda connection: volumes.create(connection, made)).uuid
+
+    @rule(kept=st.booleans(), gone=st.booleans())
+    def boot_with_volumes(self, kept, gone):
+        devices = [BlockDevice(source="blank", destination="volume", size_gb=1, delete_on_termination=gone)]
+        if self.volumes and kept:
+            devices.append(BlockDevice(source="volume", destination="volume", volume_id=self.volumes[0],
+                                       delete_on_termination=False))
+        with contextlib.suppress(exception.OverQuota, exception.QuotaLimit, exception.InvalidVolume):
+            self.uuids += create.create(self.engine, CTX, ServerCreate(
+                name="v", flavor_id="1", first_uuid=new_uuid(), block_devices=devices)).uuids
+
     # --- the world -------------------------------------------------------------------------------
     @rule(pick=st.integers(0, 100), twice=st.booleans(), fails=st.sampled_from([0.0, 0.0, 0.5]))
     def deliver_order(self, pick, twice, fails):
@@ -252,7 +307,7 @@ class Machine(RuleBasedStateMachine):
     @rule(host=st.sampled_from(HOSTS))
     def restart_host(self, host):
         self.seen[host].clear()
-        self.clear_strangers(host)
+        self.evict(host)
         self.compare(host)
         for order in self.engine.resume(CTX, host):
             self.world.orders.append((host, order))
@@ -283,6 +338,12 @@ class Machine(RuleBasedStateMachine):
         if self.seen[host].get(order.instance.uuid, (0, 0)) >= order.rank:
             return
         self.seen[host][order.instance.uuid] = order.rank
+        try:
+            # Whatever is delivered here is late: leases end at once.
+            self.engine.begin(CTX, order.action.uuid, order.attempt, host)
+        except exception.StaleReport:
+            self.refused(host, order)
+            return
         operation = REGISTRY[order.action.operation](order.instance, journal(order.action).data)
         where = StepContext(self.hosts[host], order.instance)
         report = StepReport(action_uuid=order.action.uuid, step=order.step, attempt=order.attempt, undo=order.undo,
@@ -304,14 +365,17 @@ class Machine(RuleBasedStateMachine):
         try:
             self.engine.step_done(CTX, report)
         except exception.StaleReport:
-            if self.seen[host].get(order.instance.uuid, (0, 0)) > order.rank:
-                return
-            known = self.world.db.read(lambda connection: instances.known(connection, [order.instance.uuid]))
-            if known.get(order.instance.uuid) != host:
-                self.hosts[host].destroy(order.instance)
-                self.hosts[host].unplug(order.instance)
-            elif order.instance.uuid in self.hosts[host].power:
-                self.tell(host, order.instance.uuid, late=True)
+            self.refused(host, order)
+
+    def refused(self, host, order):
+        uuid = order.instance.uuid
+        if self.seen[host].get(uuid, (0, 0)) > order.rank:
+            return
+        for where in Reports(self.world, self.engine).whereabouts(CTX, host, [uuid]):
+            if where.gone:
+                self.remove(host, uuid)
+            elif host in where.places and uuid in self.hosts[host].power:
+                self.tell(host, uuid, late=True)
 
     def tell(self, host, uuid, late=False):
         Reports(self.world, self.engine).power_states(CTX, host, [
@@ -319,21 +383,24 @@ class Machine(RuleBasedStateMachine):
 
     def compare(self, host):
         """Tell of guests that are not as their rows say."""
-        for guest in self.world.db.read(lambda connection: instances.expected(connection, host, 100, None)):
+        for guest in self.world.db.read(lambda connection: servers.expected(connection, host, 100, None)):
             if guest.settled and guest.power_state != self.hosts[host].power.get(guest.uuid, states.SHUTDOWN):
                 self.tell(host, guest.uuid)
 
-    def clear_strangers(self, host):
-        """What a host does when it starts, and now and then: compare itself with the rows."""
-        known = self.world.db.read(lambda connection: instances.known(
-            connection, list(self.hosts[host].power) or ["none"]))
-        for uuid in [uuid for uuid in self.hosts[host].power if known.get(uuid) != host]:
-            del self.hosts[host].power[uuid]
+    def evict(self, host):
+        """What a host does when it starts, and now and then: guests go that may not stay."""
+        for guest in Reports(self.world, self.engine).evictions(CTX, host, 100, None):
+            self.remove(host, guest.uuid)
+
+    def remove(self, host, uuid):
+        self.hosts[host].remove_orphan(uuid)
+        self.hosts[host].plugged.discard(uuid)
+        Reports(self.world, self.engine).evicted(CTX, host, [uuid])
 
     # --- what must hold ----------------------------------------------------------------------------
     @invariant()
     def books_balance_at_every_moment(self):
-        findings = self.world.db.read(audit.audit)
+        findings = list(audit.audit(self.world.db))
         assert not findings, [str(finding) for finding in findings]
 
     @rule()
@@ -352,21 +419,34 @@ class Machine(RuleBasedStateMachine):
         assert not self.world.db.read(audit.open_events)
         where = {}
         for host, guests in self.hosts.items():
-            known = self.world.db.read(lambda connection, guests=guests: instances.known(
+            places = self.world.db.read(lambda connection, guests=guests: servers.places(
                 connection, list(guests.power) or ["none"]))
             for uuid in guests.power:
-                assert known.get(uuid) == host, f"{uuid} runs on {host} and belongs to {known.get(uuid)}"
+                assert host in places.get(uuid, ()), f"{uuid} runs on {host} and belongs to {places.get(uuid)}"
                 assert uuid not in where, f"{uuid} runs on {where[uuid]} and {host}"
                 where[uuid] = host
         for uuid in self.uuids:
-            server = self.world.db.read(lambda connection, uuid=uuid: instances.get(connection, uuid, deleted=True))
+            server = self.world.db.read(lambda connection, uuid=uuid: servers.get(connection, uuid, deleted=True))
             assert server.vm_state in FINAL
             assert server.task_state is None
             if server.vm_state not in (states.ERROR, states.DELETED):
                 assert where.get(uuid) == server.host
                 assert self.hosts[server.host].power[uuid] == server.power_state == POWER_STATES[server.vm_state]
+                assert self.hosts[server.host].volumes[uuid] == {device.volume_id for device in server.volumes}
             if server.vm_state == states.ERROR:
                 assert server.fault is not None
+        self.volumes_are_where_they_belong()
+
+    def volumes_are_where_they_belong(self):
+        """Nobody is attaching or detaching any more, and every guest has exactly its own."""
+        owners = {volume.uuid: volume for volume in self.world.db.read(volumes.index)}
+        for volume in owners.values():
+            assert volume.status in ("available", "in-use", "deleting"), volume
+            assert (volume.status == "in-use") == (volume.instance_uuid is not None), volume
+        for guests in self.hosts.values():
+            for uuid, has in guests.volumes.items():
+                for volume in has:
+                    assert owners[volume].instance_uuid == uuid, f"{uuid} has {owners[volume]}"
 
 
 Machine.TestCase.settings = settings(
@@ -385,7 +465,7 @@ def test_a_server_is_as_a_failed_action_left_its_guest(name, vm_state):
         machine.operate(0, name)
         machine.deliver_order(0, twice=False, fails=1.0)
         machine.calm_down()
-        server = machine.world.db.read(lambda connection: instances.get(connection, machine.uuids[0]))
+        server = machine.world.db.read(lambda connection: servers.get(connection, machine.uuids[0]))
         assert (server.vm_state, server.fault.code) == (vm_state, 500)
     finally:
         machine.teardown()
@@ -398,7 +478,8 @@ def test_a_build_that_comes_after_the_delete_that_came_in_between_leaves_no_gues
         machine.furnish(0)
         machine.boot(1, twice=False)
         machine.operate(0, "delete")
-        assert [order.action.operation for _host, order in machine.world.orders] == ["build", "delete"]
+        assert [(order.action.operation, order.undo) for _host, order in machine.world.orders] == [
+            ("build", False), ("build", True)]  # the delete compensates for the build first
         machine.deliver_order(1, twice=False, fails=0.0)
         machine.deliver_order(0, twice=False, fails=0.0)
         if len(machine.reports) > 1:

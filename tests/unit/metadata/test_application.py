@@ -9,8 +9,8 @@ import io
 import pytest
 
 from nova import exception
-from nova.api.metadata.app import NETWORK, Application
-from nova.api.metadata.instances import Instances
+from nova.api.guest_metadata.app import NETWORK, Application
+from nova.api.guest_metadata.instances import Instances
 from nova.metadata.settings import Settings
 from tests.unit.metadata.test_trees import make
 

@@ -6,6 +6,7 @@ import base64
 import datetime
 import json
 
+import msgspec
 import pytest
 
 from nova.metadata import openstack
@@ -13,14 +14,15 @@ from nova.metadata.settings import Settings
 from nova.metadata.tree import Tree, is_password
 from nova.objects.flavor import Flavor
 from nova.objects.instance import BlockDevice, Instance, Key, Personality
-from nova.objects.network import VIF
+from nova.objects.network import VIF, FixedIp
 
 SETTINGS = Settings(dhcp_domain="novalocal", skip_versions=frozenset({"1.0", "2007-01-19"}))
 
 
 def make(**values):
-    vif = VIF(id="v1", network_id="n1", label="private", mac="fa:16:3e:00:00:01", address="10.0.0.5", prefix=24,
-              gateway="10.0.0.1", dns=["9.9.9.9"], cidr="10.0.0.0/24", bridge="br1", devname="tapv1")
+    vif = VIF(id="v1", network_id="n1", label="private", mac="fa:16:3e:00:00:01", bridge="br1", devname="tapv1",
+              fixed_ips=[FixedIp(address="10.0.0.5", prefix=24, gateway="10.0.0.1", dns=["9.9.9.9"], cidr="10.0.0.0/24",
+                                 mode="dhcp")])
     defaults = {
         "id": 26, "uuid": "2f7f4b1d-9c3c-4f0e-8c3b-6a2d0a7c9d11", "project_id": "p1", "user_id": "u1",
         "display_name": "Web One", "hostname": "web-one", "reservation_id": "r-abcd1234", "image_ref": "image-1",
@@ -171,11 +173,36 @@ def test_network_data():
 
 
 def test_network_data_without_dhcp():
-    network = openstack.network_data(make().network_info, dhcp=False)["networks"][0]
+    vif = make().network_info[0]
+    vif.fixed_ips[0].mode = None
+    network = openstack.network_data([vif])["networks"][0]
     assert network == {
         "id": "network0", "type": "ipv4", "link": "tapv1", "network_id": "n1", "ip_address": "10.0.0.5",
         "netmask": "255.255.255.0", "routes": [{"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.0.1"}],
         "services": [{"type": "dns", "address": "9.9.9.9"}]}
+
+
+def test_network_data_of_both_versions():
+    vif = make().network_info[0]
+    vif.fixed_ips.append(FixedIp(address="fd00::5", version=6, prefix=64, cidr="fd00::/64", gateway="fd00::1",
+                                 dns=["fd00::53"], mode="slaac"))
+    found = openstack.network_data([vif])
+    assert [network["type"] for network in found["networks"]] == ["ipv4_dhcp", "ipv6_slaac"]
+    assert [service["address"] for service in found["services"]] == ["9.9.9.9", "fd00::53"]
+    vif.fixed_ips[1].mode = "dhcpv6-stateful"
+    assert openstack.network_data([vif])["networks"][1] == {
+        "id": "network1", "type": "ipv6_dhcpv6-stateful", "link": "tapv1", "network_id": "n1"}
+    vif.fixed_ips = [msgspec.structs.replace(vif.fixed_ips[1], mode=None)]
+    assert openstack.network_data([vif])["networks"] == [{
+        "id": "network0", "type": "ipv6", "link": "tapv1", "network_id": "n1", "ip_address": "fd00::5",
+        "netmask": "ffff:ffff:ffff:ffff::", "routes": [{"network": "::", "netmask": "::", "gateway": "fd00::1"}],
+        "services": [{"type": "dns", "address": "fd00::53"}]}]
+
+
+def test_the_local_ipv4_is_none_of_the_ipv6_addresses():
+    vif = make().network_info[0]
+    vif.fixed_ips.insert(0, FixedIp(address="fd00::5", version=6, prefix=64))
+    assert get("/latest/meta-data/local-ipv4", network_info=[vif]) == "10.0.0.5"
 
 
 def test_vendor_data():

@@ -7,7 +7,7 @@ import pytest
 import nova.conf
 from nova.network import dhcp, records
 from nova.network.records import Guest, HostNet, Records
-from nova.objects.network import FilterRule, Reservation
+from nova.objects.network import FilterRule, RuleSet
 from tests.unit.network.test_filters import vif
 
 
@@ -18,7 +18,7 @@ from tests.unit.network.test_filters import vif
     ("web\n", "fa:16:3e:00:00:01,10.0.0.5\n"),
 ])
 def test_reservations_take_names_that_are_names(hostname, line):
-    assert dhcp.host_line(Reservation(mac="FA:16:3E:00:00:01", address="10.0.0.5", hostname=hostname)) == line
+    assert dhcp.host_line(vif(), hostname) == line
 
 
 def test_questions_go_to_the_networks_servers_or_the_hosts(tmp_path):
@@ -42,7 +42,7 @@ def test_configuration():
 def test_records_survive(tmp_path):
     kept = Records(str(tmp_path))
     net = records.of_vif(vif())
-    guest = Guest(uuid="u1", hostname="h", vifs=[vif()], rules=[FilterRule(protocol="tcp")])
+    guest = Guest(uuid="u1", hostname="h", vifs=[vif()], rules=RuleSet(version=3, rules=[FilterRule(protocol="tcp")]))
     kept.save_network(net)
     kept.save_guest(net.id, guest)
     again = Records(str(tmp_path))

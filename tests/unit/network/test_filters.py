@@ -7,14 +7,21 @@ import ipaddress
 import pytest
 
 import nova.conf
-from nova.network import filters, plumbing, records
-from nova.objects.network import VIF, FilterRule
+from nova.network import ingress, plumbing, records
+from nova.objects.network import VIF, FilterRule, FixedIp
 
 
 def vif(**more):
+    """An interface; ``v6`` are the values of its IPv6 address, if it has one."""
+    v6 = more.pop("v6", None)
+    subnet = {name: more.pop(name) for name in ("address", "gateway", "cidr", "dns") if name in more}
+    fixed = {"address": "10.0.0.5", "prefix": 24, "gateway": "10.0.0.1", "cidr": "10.0.0.0/24", **subnet}
+    fixed_ips = [FixedIp(**fixed)]
+    if v6 is not None:
+        fixed_ips.append(FixedIp(**{"address": "fd00::5", "version": 6, "prefix": 64, "gateway": "fd00::1",
+                                    "cidr": "fd00::/64", "mode": "slaac", **v6}))
     values = {"id": "v", "network_id": "aaaaaaaa-bbbb", "label": "l", "mac": "FA:16:3e:00:00:01",
-              "address": "10.0.0.5", "prefix": 24, "gateway": "10.0.0.1", "cidr": "10.0.0.0/24", "bridge": "br1",
-              "devname": "tapaaaa-bb"}
+              "fixed_ips": fixed_ips, "bridge": "br1", "devname": "tapaaaa-bb"}
     return VIF(**{**values, **more})
 
 
@@ -33,26 +40,47 @@ def vif(**more):
     (FilterRule(sources=["10.0.0.5/24", "::/0"]), "ip saddr { 10.0.0.0/24 } accept"),
 ])
 def test_rules(rule, text):
-    assert filters.ingress([rule]) == [text]
+    assert ingress.accepted([rule], 4) == [text]
 
 
+@pytest.mark.parametrize(("rule", "text"), [
+    (FilterRule(), "accept"),
+    (FilterRule(protocol="tcp", from_port=22, to_port=22), "tcp dport 22 accept"),
+    (FilterRule(protocol="tcp"), "meta l4proto tcp accept"),
+    (FilterRule(protocol="icmp"), "meta l4proto ipv6-icmp accept"),
+    (FilterRule(protocol="icmp", from_port=128, to_port=0), "icmpv6 type 128 icmpv6 code 0 accept"),
+    (FilterRule(protocol="132"), "meta l4proto 132 accept"),
+    (FilterRule(sources=["::/0"]), "accept"),
+    (FilterRule(sources=["fd00::/64", "fd00::5", "10.0.0.0/8"]), "ip6 saddr { fd00::/64 } accept"),
+])
+def test_rules_for_ipv6(rule, text):
+    assert ingress.accepted([rule], 6) == [text]
+
+
+def test_a_rule_for_one_version_opens_nothing_for_the_other():
+    assert ingress.accepted([FilterRule(sources=["0.0.0.0/0"])], 6) == []
+    assert ingress.accepted([FilterRule(sources=["::/0"])], 4) == []
+
+
+@pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("rule", [
-    FilterRule(sources=["::/0"]), FilterRule(sources=["nonsense"]), FilterRule(protocol="tcp; flush ruleset"),
+    FilterRule(sources=["nonsense"]), FilterRule(protocol="tcp; flush ruleset"),
     FilterRule(protocol="tcp", from_port=10, to_port=5), FilterRule(protocol="tcp", from_port=1, to_port=70000),
     FilterRule(protocol="300"), FilterRule(protocol="icmp", from_port=300),
 ])
-def test_what_cannot_be_expressed_stays_closed(rule):
-    assert filters.ingress([rule]) == []
+def test_what_cannot_be_expressed_stays_closed(rule, version):
+    assert ingress.accepted([rule], version) == []
 
 
 def test_equal_rules_are_made_once():
-    assert filters.ingress([FilterRule(), FilterRule(sources=["0.0.0.0/0"])]) == ["accept"]
+    assert ingress.accepted([FilterRule(), FilterRule(sources=["0.0.0.0/0"])], 4) == ["accept"]
 
 
 @pytest.mark.parametrize("more", [
     {"devname": 'x"; flush'}, {"devname": "much-too-long-a-name"}, {"mac": "fa:16:3e:00:00"}, {"mac": "accept"},
     {"address": "10.0.0.300"}, {"bridge": "br 1"}, {"cidr": "10.0.0.1/24"}, {"gateway": None}, {"gateway": ""},
     {"network_id": "../etc"}, {"dns": ["nobody"]}, {"bridge_interface": "eth0 up"},
+    {"v6": {"address": "fd00::x"}}, {"v6": {"cidr": "fd00::1/64"}}, {"v6": {"gateway": None}}, {"v6": {"cidr": ""}},
 ])
 def test_bad_values_never_get_into_configurations(more):
     with pytest.raises(ValueError):

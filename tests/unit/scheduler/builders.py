@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from nova.objects.compute import Inventory
+from nova.conf import CONF
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
+from nova.objects.node import Inventory
 from nova.objects.scheduling import GroupSpec, HostState, RequestSpec
 from nova.scheduler.filters import Filter
 from nova.scheduler.filters.affinity import ServerGroupAffinityFilter, ServerGroupAntiAffinityFilter
@@ -19,6 +20,7 @@ from nova.scheduler.filters.service import ComputeFilter
 from nova.scheduler.hosts import Fleet
 from nova.scheduler.request import Request
 from nova.scheduler.select import Planner
+from nova.scheduler.settings import Settings
 from nova.scheduler.weighers import Weigher
 from nova.scheduler.weighers.affinity import ServerGroupSoftAffinityWeigher, ServerGroupSoftAntiAffinityWeigher
 from nova.scheduler.weighers.metrics import MetricsWeigher
@@ -54,6 +56,11 @@ def spec(count: int = 1, *, resources: dict[str, int] | None = None, extra_specs
         **values)
 
 
+def request(asked: RequestSpec) -> Request:
+    """The request with the options as they are now."""
+    return Request(asked, Settings.from_conf(CONF))
+
+
 def filters() -> list[Filter]:
     """The default ones."""
     return [ComputeFilter(), ComputeCapabilitiesFilter(), ImagePropertiesFilter(), ServerGroupAntiAffinityFilter(),
@@ -75,28 +82,28 @@ def fleet(*states: HostState) -> Fleet:
 
 def choose(made: Fleet, asked: RequestSpec, planner: Planner | None = None) -> list[list[str]]:
     """The nodes for each server (the chosen one, then the alternates); what was chosen counts."""
-    request = Request(asked)
+    this = request(asked)
     with made.view() as view:
-        choices = (planner or Planner(filters(), weighers())).plan(view, request)
-        made.commit(view.planned, sorted({choice.row for choice in choices}), request.resources)
+        choices = (planner or Planner(filters(), weighers())).plan(view, this)
+        made.commit(view.planned, sorted({choice.row for choice in choices}), this.resources)
         return [[made.selection(row).node for row in (choice.row, *choice.alternates)] for choice in choices]
 
 
 def passing(each: Filter, states: Sequence[HostState], asked: RequestSpec) -> list[str]:
     """The nodes that a filter lets pass."""
-    made, request = fleet(*states), Request(asked)
+    made, this = fleet(*states), request(asked)
     with made.view() as view:
-        if not each.applies(request):
+        if not each.applies(this):
             return [state.node for state in states]
-        mask = each.mask(view, request)
+        mask = each.mask(view, this)
         assert len(mask) == len(states)
         return [view.text("node", position) for position in range(len(view)) if mask[position]]
 
 
 def scores(each: Weigher, states: Sequence[HostState], asked: RequestSpec | None = None) -> dict[str, float]:
-    made, request = fleet(*states), Request(asked or spec())
+    made, this = fleet(*states), request(asked or spec())
     with made.view() as view:
-        column = each.scores(view, request)
+        column = each.scores(view, this)
         return {view.text("node", position): float(column[position]) for position in range(len(view))}
 
 

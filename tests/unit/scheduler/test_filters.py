@@ -36,8 +36,7 @@ from nova.scheduler.filters.service import (
     MetricsFilter,
     NumInstancesFilter,
 )
-from nova.scheduler.request import Request
-from tests.unit.scheduler.builders import fleet, node, passing, spec
+from tests.unit.scheduler.builders import fleet, node, passing, request, spec
 
 
 def test_all_hosts():
@@ -299,11 +298,11 @@ def test_every_filter_explains_a_refusal():
         properties={"os_type": "linux", "hw_architecture": "x86_64"}, availability_zone="near",
         hint_hosts={"one": "here"}, hints={"same_host": "none", "different_host": "one", "query": '["=", 1, 2]',
                                            "build_near_host_ip": "10.0.0.1"})
-    made, request = fleet(*states), Request(asked)
+    made, this = fleet(*states), request(asked)
     seen = 0
     for each in plugin.load("nova.scheduler.filters", Filter, None, ""):
         with made.view() as view:
-            if each.applies(request) and not each.mask(view, request)[0]:
-                assert each.reason(view, request) not in ("", "refused"), each.name
+            if each.applies(this) and not each.mask(view, this)[0]:
+                assert each.reason(view, this) not in ("", "refused"), each.name
                 seen += 1
     assert seen >= 14

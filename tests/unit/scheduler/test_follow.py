@@ -170,6 +170,20 @@ def test_a_service_report_that_comes_late_does_not_undo_a_newer_one():
     assert not fleet.state("a").up
 
 
+def test_a_conductor_that_is_slow_to_tell_of_a_service_does_not_undo_what_another_told():
+    fleet = Fleet()
+    follower = follow.Follower(fleet, Books(node("a")).page)
+    follower.read_all()
+
+    def tell(source, up, generation):
+        follower.delta(FleetDelta(source=source, seq=1, services={"a": (up, False)},
+                                  service_generations={"a": generation}))
+
+    tell("quick", False, 12)
+    tell("slow", True, 11)
+    assert not fleet.state("a").up
+
+
 def test_a_reading_that_breaks_off_leaves_the_fleet_usable():
     books = Books(*(node(name) for name in "abcd"))
     fleet = Fleet()

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from nova.objects.compute import Inventory
-from nova.objects.scheduling import NodeUsage
+from nova.objects.node import Inventory
+from nova.objects.scheduling import NodeUsage, ServiceFlags
 from tests.unit.scheduler.builders import changed, choose, fleet, node, spec
 
 
@@ -37,9 +37,9 @@ def test_a_newer_state_replaces_all_of_the_old_one():
     made.upsert(node("a", host="moved", inventories={"VCPU": Inventory(total=4, used=2)}, generation=2))
     state = made.state("a")
     assert state.inventories == {"VCPU": Inventory(total=4, used=2)}
-    made.set_service("a", up=False, disabled=False)
+    made.set_service("a", ServiceFlags(up=False, disabled=False))
     assert made.state("a").up
-    made.set_service("moved", up=False, disabled=False)
+    made.set_service("moved", ServiceFlags(up=False, disabled=False))
     assert not made.state("a").up
 
 
@@ -72,10 +72,30 @@ def test_the_order_in_which_usage_arrives_does_not_matter(order):
 
 def test_services_of_a_host_with_many_nodes():
     made = fleet(node("a1", host="a"), node("a2", host="a"), node("b"))
-    made.set_service("a", up=False, disabled=True)
-    made.set_service("unknown", up=False, disabled=True)
+    made.set_service("a", ServiceFlags(up=False, disabled=True))
+    made.set_service("unknown", ServiceFlags(up=False, disabled=True))
     assert [(made.state(uuid).up, made.state(uuid).disabled) for uuid in ("a1", "a2", "b")] == [
         (False, True), (False, True), (True, False)]
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(st.permutations([ServiceFlags(up=number % 2 == 0, disabled=number % 3 == 0, generation=number)
+                        for number in range(1, 7)]), st.integers(0, 6))
+def test_what_is_said_of_a_service_counts_in_the_order_in_which_it_became_so(said, reading):
+    """Whichever conductor says it, and whenever the fleet is read between."""
+    made = fleet(node("a", service_generation=1))
+    for number, flags in enumerate(said):
+        if number == reading:
+            made.upsert(node("a", up=False, disabled=False, service_generation=3))
+        made.set_service("a", flags)
+    assert (made.state("a").up, made.state("a").disabled) == (True, True)
+
+
+def test_a_service_that_was_deleted_and_made_anew_counts_again():
+    made = fleet(node("a", service_generation=900))
+    made.remove("a")
+    made.upsert(node("a", up=False, service_generation=5))
+    assert not made.state("a").up
 
 
 def test_removed_nodes_are_never_chosen_and_their_rows_are_used_again():

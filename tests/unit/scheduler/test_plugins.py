@@ -10,6 +10,7 @@ import types
 import pytest
 from stevedore import extension
 
+from nova import scheduler
 from nova.scheduler import manager, plugin
 from nova.scheduler.filters import Filter
 from nova.scheduler.weighers import Weigher
@@ -89,3 +90,10 @@ def test_all_weighers_or_some(entry_points, settings):
     settings("filter_scheduler", weight_classes=["Broken"])
     with pytest.raises(plugin.PluginError, match="weight_classes"):
         manager.load_weighers()
+
+
+def test_planning_reads_no_options():
+    """What it depends on is handed to it: only what starts and follows looks at nova.conf."""
+    folder = pathlib.Path(scheduler.__file__).parent
+    readers = {path.name for path in folder.rglob("*.py") if "nova.conf import" in path.read_text()}
+    assert readers == {"manager.py", "service.py", "follow.py"}

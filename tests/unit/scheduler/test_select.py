@@ -11,16 +11,15 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from nova import conf, exception
-from nova.objects.compute import Inventory
+from nova.objects.node import Inventory
 from nova.objects.scheduling import GroupSpec, HostState
 from nova.scheduler import stages
 from nova.scheduler.feasible import feasible
 from nova.scheduler.filters.service import IoOpsFilter
 from nova.scheduler.rank import Ranking
-from nova.scheduler.request import Request
 from nova.scheduler.select import Planner
 from tests.unit.scheduler import reference
-from tests.unit.scheduler.builders import choose, filters, fleet, node, spec, weighers
+from tests.unit.scheduler.builders import choose, filters, fleet, node, request, spec, weighers
 
 amounts = st.integers(0, 6)
 
@@ -93,19 +92,19 @@ def test_a_plan_equals_choosing_one_by_one_from_scratch(hosts, asked):
 @given(fleets(), specs(), st.data())
 def test_weights_kept_up_to_date_equal_weights_made_anew(hosts, asked, data):
     """Bit by bit, and for the same nodes, whichever node is taken."""
-    made, request = fleet(*hosts), Request(asked)
-    chain = stages.chain(request, [*filters(), IoOpsFilter()])
+    made, this = fleet(*hosts), request(asked)
+    chain = stages.chain(this, [*filters(), IoOpsFilter()])
     with made.view() as view:
-        ranking = Ranking(view, np.flatnonzero(feasible(view, request, chain)[0]), request, weighers(), chain)
+        ranking = Ranking(view, np.flatnonzero(feasible(view, this, chain)[0]), this, weighers(), chain)
         for _ in range(len(asked.instance_uuids)):
             if not len(ranking):
                 break
             position = data.draw(st.integers(0, len(ranking) - 1))
             row = int(ranking.rows[position])
-            view.planned.consume(row, request.resources)
-            request.place(view.at(row).text("host", 0))
+            view.planned.consume(row, this.resources)
+            this.place(view.at(row).text("host", 0))
             ranking.consumed(position)
-            anew = Ranking(view, np.flatnonzero(feasible(view, request, chain)[0]), request, weighers(), chain)
+            anew = Ranking(view, np.flatnonzero(feasible(view, this, chain)[0]), this, weighers(), chain)
             assert ranking.rows.tolist() == anew.rows.tolist()
             assert ranking.weights.tolist() == anew.weights.tolist()
 
@@ -261,7 +260,7 @@ class TestExplain:
         made = fleet(node("a", up=False), node("b", ram=8192), node("c", ram=16384), node("d", traits=["X"]),
                      node("e", used=(8, 0, 0)))
         with made.view() as view:
-            verdicts = Planner(filters(), weighers()).explain(view, Request(spec(forbidden_traits=["X"])))
+            verdicts = Planner(filters(), weighers()).explain(view, request(spec(forbidden_traits=["X"])))
         assert [(verdict.node, verdict.refused_by, verdict.reason) for verdict in verdicts] == [
             ("c", None, ""), ("b", None, ""), ("a", "ComputeFilter", "the compute service is down"),
             ("d", "Traits", "the host has X"), ("e", "VCPU", "asked 1, free 0")]
@@ -271,5 +270,5 @@ class TestExplain:
     def test_explaining_takes_nothing(self):
         made = fleet(node("a", ram=1024))
         with made.view() as view:
-            Planner(filters(), weighers()).explain(view, Request(spec()))
+            Planner(filters(), weighers()).explain(view, request(spec()))
         assert choose(made, spec()) == [["a"]]

@@ -9,9 +9,9 @@ import pytest
 
 from nova import bus, context, exception
 from nova.conf import CONF
-from nova.objects.compute import Service
 from nova.objects.scheduling import FleetDelta, FleetPage, NodeUsage
-from nova.rpcapi import CONDUCTOR, SCHEDULER, engine
+from nova.objects.service import Service
+from nova.rpcapi import CONDUCTOR, HEARTBEATS, SCHEDULER, fleet, heartbeat
 from nova.rpcapi.scheduler import Scheduler
 from nova.scheduler import manager
 from nova.scheduler import service as services
@@ -21,7 +21,7 @@ import oslo_messaging as messaging  # isort: skip (nova.bus comes first)
 
 
 class Conductor:
-    """Answers engine.Fleet and engine.Heartbeat."""
+    """Answers fleet.Fleet and heartbeat.Heartbeat."""
 
     def __init__(self) -> None:
         self.states = [node(f"n{number}") for number in range(4)]
@@ -36,7 +36,7 @@ class Conductor:
             raise exception.ServiceUnavailable()
         return FleetPage(states=self.states)
 
-    def register(self, ctx, host, binary, topic, version) -> Service:
+    def register(self, ctx, host, binary, topic, version, identity) -> Service:
         self.registered.append((host, binary, topic))
         return Service(uuid="s", host=host, binary=binary)
 
@@ -66,10 +66,12 @@ def transport():
 @pytest.fixture
 def conductor(transport):
     made = Conductor()
-    server = bus.serve(transport, CONDUCTOR, "conductor", [(engine.Fleet, made), (engine.Heartbeat, made)])
+    servers = [bus.serve(transport, CONDUCTOR, "conductor", [(fleet.Fleet, made)]),
+               bus.serve(transport, HEARTBEATS, "conductor", [(heartbeat.Heartbeat, made)])]
     yield made
-    server.stop()
-    server.wait()
+    bus.stop_taking(*servers)
+    for server in servers:
+        server.wait()
 
 
 @pytest.fixture

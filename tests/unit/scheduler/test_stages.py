@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nova import exception
-from nova.objects.compute import Inventory
 from nova.objects.image import Image
-from nova.scheduler.request import Request
-from tests.unit.scheduler.builders import choose, fleet, node, spec
+from nova.objects.node import Inventory
+from tests.unit.scheduler.builders import choose, fleet, node, request, spec
 
 
 def fits(*states, **values) -> list[str]:
@@ -77,9 +76,9 @@ def test_traits_of_images(settings):
         "hw_disk_bus": "virtio", "architecture": "amd64", "hw_vif_model": "spapr-vlan"})
     asked = spec()
     asked.image = image
-    assert Request(asked).required_traits == frozenset()
+    assert request(asked).required_traits == frozenset()
     settings("scheduler", query_placement_for_image_type_support=True)
-    assert Request(asked).required_traits == {"COMPUTE_IMAGE_TYPE_QCOW2"}
+    assert request(asked).required_traits == {"COMPUTE_IMAGE_TYPE_QCOW2"}
     settings("scheduler", query_placement_for_image_type_support=False, image_metadata_prefilter=True)
-    assert Request(asked).required_traits == {
+    assert request(asked).required_traits == {
         "COMPUTE_STORAGE_BUS_VIRTIO", "HW_ARCH_X86_64", "COMPUTE_NET_VIF_MODEL_SPAPR_VLAN"}

@@ -6,7 +6,6 @@ import pytest
 
 from nova import exception
 from nova.objects.scheduling import GroupSpec, HostState
-from nova.scheduler.request import Request
 from nova.scheduler.select import Planner
 from nova.scheduler.weighers import HostWeigher, Weigher
 from nova.scheduler.weighers.affinity import ServerGroupSoftAffinityWeigher, ServerGroupSoftAntiAffinityWeigher
@@ -20,13 +19,13 @@ from nova.scheduler.weighers.usage import (
     NumInstancesWeigher,
     RAMWeigher,
 )
-from tests.unit.scheduler.builders import choose, fleet, node, scores, spec
+from tests.unit.scheduler.builders import choose, fleet, node, request, scores, spec
 
 
 def weights(each: Weigher, *states: HostState, **values: object) -> dict[str, float | None]:
     made = fleet(*states)
     with made.view() as view:
-        return {verdict.node: verdict.weight for verdict in Planner([], [each]).explain(view, Request(spec(**values)))}
+        return {verdict.node: verdict.weight for verdict in Planner([], [each]).explain(view, request(spec(**values)))}
 
 
 def test_memory_without_over_commit():
@@ -75,7 +74,7 @@ def test_soft_policies():
     assert weights(ServerGroupSoftAntiAffinityWeigher(), *states, group=group) == {"a": 0.0, "b": 0.5, "c": 1.0}
     group = GroupSpec(uuid="g", policy="affinity", hosts=hosts)
     for each in (ServerGroupSoftAffinityWeigher(), ServerGroupSoftAntiAffinityWeigher()):
-        assert not each.applies(Request(spec(group=group)))
+        assert not each.applies(request(spec(group=group)))
 
 
 def test_metrics(settings):

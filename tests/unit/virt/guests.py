@@ -9,7 +9,7 @@ from typing import Any
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import Instance
-from nova.objects.network import VIF
+from nova.objects.network import VIF, FixedIp
 
 CREATED = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 
@@ -31,7 +31,7 @@ def server(specs: dict[str, str] | None = None, properties: dict[str, str] | Non
 def interface(number: int = 0, **fields: Any) -> VIF:
     values: dict[str, Any] = {
         "id": str(uuid.UUID(int=number + 1)), "network_id": str(uuid.UUID(int=77)), "label": "private",
-        "mac": f"fa:16:3e:00:00:{number:02x}", "address": f"10.0.0.{number + 10}", "prefix": 24,
+        "mac": f"fa:16:3e:00:00:{number:02x}", "fixed_ips": [FixedIp(address=f"10.0.0.{number + 10}", prefix=24)],
         "bridge": "br-test", "devname": f"tap-test{number}", "mtu": 1450, **fields,
     }
     return VIF(**values)

@@ -4,7 +4,13 @@ import pytest
 
 from nova import exception
 from nova.objects import states
-from nova.virt.fake_guests import GuestStore
+from nova.objects.instance import BlockDevice
+from nova.virt.fake_guests import GuestStore, Size
+from tests.unit.virt.guests import interface, server
+
+
+def instance(uuid, number=1, **fields):
+    return server(uuid=uuid, id=number, **fields)
 
 
 @pytest.fixture
@@ -20,30 +26,30 @@ def opened(path):
 
 def test_what_a_process_left_is_there_when_it_starts_again(path):
     first = opened(path)
-    first.boot("a", "instance-1")
-    first.boot("b", "instance-2")
-    first.boot("c", "instance-3")
-    first.set("b", states.SHUTDOWN)
+    first.boot(instance("a", 1))
+    first.boot(instance("b", 2))
+    first.boot(instance("c", 3))
+    first.change("b", power_state=states.SHUTDOWN)
     first.remove("c")
     assert dict(opened(path).power_states()) == {"a": states.RUNNING, "b": states.SHUTDOWN}
 
 
 def test_the_half_written_line_of_a_killed_process_counts_for_nothing(path):
     first = opened(path)
-    first.boot("a", "instance-1")
+    first.boot(instance("a", 1))
     with path.open("a") as file:
-        file.write("b 1")
+        file.write('b {"power_state":1')
     again = opened(path)
-    again.boot("c", "instance-3")
+    again.boot(instance("c", 3))
     assert sorted(dict(opened(path).power_states())) == ["a", "c"]
 
 
 def test_the_file_does_not_grow_with_what_happened_but_with_what_is_there(path):
     store = opened(path)
-    store.boot("a", "instance-1")
+    store.boot(instance("a", 1))
     for _number in range(3000):
-        store.set("a", states.SHUTDOWN)
-        store.set("a", states.RUNNING)
+        store.change("a", power_state=states.SHUTDOWN)
+        store.change("a", power_state=states.RUNNING)
     assert len(path.read_text().splitlines()) <= 1001
     assert dict(opened(path).power_states()) == {"a": states.RUNNING}
 
@@ -51,15 +57,32 @@ def test_the_file_does_not_grow_with_what_happened_but_with_what_is_there(path):
 def test_a_guest_is_booted_again_with_its_boots_remembered_up_to_a_bound(path):
     store = opened(path)
     for _number in range(50):
-        store.boot("a", "instance-1")
+        store.boot(instance("a", 1))
     assert 1 < len(store.get("a").booted) <= 10
-    assert store.get("a").name == "instance-1"
+    assert store.get("a").name == instance("a").name
 
 
 def test_unknown_guests():
     store = GuestStore(None)
     store.open()
     store.remove("a")
-    for ask in (lambda: store.get("a"), lambda: store.set("a", states.RUNNING)):
+    for ask in (lambda: store.get("a"), lambda: store.change("a", power_state=states.RUNNING)):
         with pytest.raises(exception.GuestNotFound):
             ask()
+
+
+def test_what_a_guest_is_made_of_survives_too(path):
+    volume = BlockDevice(source="volume", destination="volume", volume_id="v", device_name="/dev/vdb")
+    opened(path).boot(instance("a", block_devices=[volume], network_info=[interface()], flavor={"root_gb": 3}))
+    guest = opened(path).get("a")
+    assert guest.size == Size("m1.nano", 1, 128, 3)
+    assert guest.volumes == (("/dev/vdb", "v"),)
+    assert guest.interfaces == (interface().mac,)
+
+
+def test_a_guest_that_is_on_its_way_here_is_not_listed(path):
+    store = opened(path)
+    store.define(instance("a"), states.RUNNING, incoming=True)
+    assert store.power_states() == []
+    store.change("a", incoming=False)
+    assert opened(path).power_states() == [("a", states.RUNNING)]

@@ -5,7 +5,7 @@ import yaml
 
 from nova import conf, exception
 from nova.conf import CONF
-from nova.objects.compute import DISK_GB, MEMORY_MB, VCPU
+from nova.objects.node import DISK_GB, MEMORY_MB, VCPU
 from nova.virt import fake_scenario
 from nova.virt.fake import FakeDriver
 

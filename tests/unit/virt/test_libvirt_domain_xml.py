@@ -14,21 +14,31 @@ from lxml import etree
 
 from nova import exception
 from nova.objects.instance import Instance
-from nova.virt.libvirt import devices, wishes
+from nova.virt.libvirt import domain_xml as writer
+from nova.virt.libvirt import guest_config as values
+from nova.virt.libvirt.definition import Definition
 from nova.virt.libvirt.disks import LocalDisk, LocalDisks
-from nova.virt.libvirt.domain_xml import NAMESPACE, domain_xml, owner_of
+from nova.virt.libvirt.domain_xml import NAMESPACE, owner_of
+from nova.virt.libvirt.guest_config import guest_config
+from nova.virt.libvirt.layout import layout
 from nova.virt.libvirt.settings import Settings
 from tests.unit.virt.guests import interface, server
 
 SCHEMA = "/usr/share/libvirt/schemas/domain.rng"
 PLACE = "/var/lib/nova/instances/5b4f9b8a-2f0c-4f39-9f2e-0a1b2c3d4e5f"
 ROOT = LocalDisk(f"{PLACE}/disk")
-DISKS = LocalDisks(console_log=f"{PLACE}/console.log", root=ROOT)
+DISKS = LocalDisks(console_log=f"{PLACE}/console.log", nvram=f"{PLACE}/nvram", root=ROOT)
 ALL_DISKS = dataclasses.replace(
     DISKS, ephemerals=(LocalDisk(f"{PLACE}/disk.eph0"), LocalDisk(f"{PLACE}/disk.eph1")),
     swap=LocalDisk(f"{PLACE}/disk.swap"), config_drive=LocalDisk(f"{PLACE}/disk.config", "raw", "cdrom"))
 TRIO = dataclasses.replace(DISKS, kernel=f"{PLACE}/kernel", ramdisk=f"{PLACE}/ramdisk")
 HOST = Settings(owner="host1", virt_type="qemu", cpu_mode="host-model")
+
+
+def domain_xml(instance: Instance, disks: LocalDisks, host: Settings, previous: str = "") -> str:
+    config, before = guest_config(instance, host), Definition(previous)
+    return writer.domain_xml(instance, config, disks, layout(config, disks, instance.block_devices, before), host,
+                             before)
 
 
 def define(instance: Instance, disks: LocalDisks = DISKS, host: Settings = HOST, **changes: Any) -> ET.Element:
@@ -79,7 +89,7 @@ def test_definitions_are_valid(case: str, disks: LocalDisks, schema: etree.Relax
     assert schema.validate(etree.fromstring(text)), schema.error_log
 
 
-@pytest.mark.parametrize("model", devices.VIF_MODELS)
+@pytest.mark.parametrize("model", values.VIF_MODELS)
 def test_every_interface_model_is_valid(model: str, schema: etree.RelaxNG) -> None:
     text = domain_xml(server({}, {"hw_vif_model": model}, network_info=[interface()]), DISKS, HOST)
     assert schema.validate(etree.fromstring(text)), schema.error_log
@@ -87,10 +97,10 @@ def test_every_interface_model_is_valid(model: str, schema: etree.RelaxNG) -> No
 
 
 @pytest.mark.parametrize(("name", "values", "where"), [
-    ("hw_video_model", devices.VIDEO_MODELS, "devices/video/model"),
-    ("hw_sound_model", devices.SOUND_MODELS, "devices/sound"),
-    ("hw_usb_model", devices.USB_MODELS, "devices/controller[@type='usb']"),
-    ("hw_watchdog_action", devices.WATCHDOG_ACTIONS[:-1], "devices/watchdog"),
+    ("hw_video_model", values.VIDEO_MODELS, "devices/video/model"),
+    ("hw_sound_model", values.SOUND_MODELS, "devices/sound"),
+    ("hw_usb_model", values.USB_MODELS, "devices/controller[@type='usb']"),
+    ("hw_watchdog_action", values.WATCHDOG_ACTIONS[:-1], "devices/watchdog"),
 ])
 def test_every_supported_value_is_valid(name: str, values: tuple[str, ...], where: str, schema: etree.RelaxNG) -> None:
     for value in values:
@@ -205,6 +215,15 @@ def test_interfaces() -> None:
     assert card.find("driver") is None
 
 
+def test_an_interface_on_open_vswitch_names_its_port(schema: etree.RelaxNG) -> None:
+    vif = interface(0, bridge="", vif_type="ovs", details={"bridge_name": "br-int"})
+    text = domain_xml(server(network_info=[vif]), DISKS, HOST)
+    assert schema.validate(etree.fromstring(text)), schema.error_log
+    card = ET.fromstring(text).find("devices/interface")
+    assert card.find("source").get("bridge") == "br-int"
+    assert card.find("virtualport/parameters").get("interfaceid") == vif.id
+
+
 def test_multiqueue_follows_the_cpus() -> None:
     wish = {"hw:vif_multiqueue_enabled": "yes"}
     many = define(server(wish, flavor={"vcpus": 4}, network_info=[interface()]))
@@ -240,6 +259,7 @@ def test_the_image_decides_the_watchdog() -> None:
 def test_firmware() -> None:
     root = define(server({}, {"hw_firmware_type": "uefi"}))
     assert root.find("os").get("firmware") == "efi"
+    assert root.findtext("os/nvram") == f"{PLACE}/nvram"
     features = {item.get("name"): item.get("enabled") for item in root.findall("os/firmware/feature")}
     assert features["secure-boot"] == "no"
     secure = define(server({}, {"hw_firmware_type": "uefi", "os_secure_boot": "required", "hw_machine_type": "q35"}))
@@ -284,9 +304,9 @@ def test_impossible_wishes_are_named(specs: dict[str, str], properties: dict[str
 def test_wishes_that_would_be_ignored_are_refused(specs: dict[str, str], properties: dict[str, str]) -> None:
     key = next(iter({**specs, **properties})).partition(":")[2] or next(iter(properties))
     with pytest.raises(exception.InvalidInput, match=key.removeprefix("hw_")):
-        wishes.check(server(specs, properties))
+        guest_config(server(specs, properties), HOST)
 
 
 def test_harmless_wishes_pass() -> None:
-    wishes.check(server({"hw:cpu_policy": "shared", "hw:mem_page_size": "any", "trait:CUSTOM_X": "required"},
-                        {"hw_mem_encryption": "false", "something": "else"}))
+    guest_config(server({"hw:cpu_policy": "shared", "hw:mem_page_size": "any", "trait:CUSTOM_X": "required"},
+                        {"hw_mem_encryption": "false", "something": "else"}), HOST)

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova import exception
+from nova.virt.libvirt.properties import Properties
 from nova.virt.libvirt.topology import Topology, topology
-from nova.virt.libvirt.wishes import Wishes
 from tests.unit.virt.guests import server
 
 
 def arranged(vcpus: int, specs: dict[str, str] | None = None,
              properties: dict[str, str] | None = None) -> Topology | None:
-    return topology(Wishes(server(specs, properties, flavor={"vcpus": vcpus})))
+    return topology(Properties(server(specs, properties, flavor={"vcpus": vcpus})))
 
 
 def test_nothing_wished_nothing_said() -> None:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
-from alembic import op
 
+from nova.db.migrations.schema import index, table
 from nova.db.types import Json, Utc, big_id, long_text, text
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
-
-
-def _table(name: str, *columns: Any) -> None:
-    # A database without transactions for DDL may have been left in the middle.
-    if name not in sa.inspect(op.get_bind()).get_table_names():
-        op.create_table(name, *columns, mysql_engine="InnoDB", mysql_charset="utf8mb4", mysql_collate="utf8mb4_bin")
-
-
-def _index(name: str, table: str, *columns: str) -> None:
-    if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
-        op.create_index(name, table, list(columns))
 
 
 def upgrade() -> None:
@@ -34,7 +21,7 @@ def upgrade() -> None:
 
 
 def _hosts() -> None:
-    _table(
+    table(
         "services",
         sa.Column("id", big_id(), primary_key=True),
         sa.Column("uuid", text(36), nullable=False, unique=True),
@@ -51,8 +38,8 @@ def _hosts() -> None:
         sa.Column("updated_at", Utc()),
         sa.UniqueConstraint("host", "binary", name="uq_services_host_binary"),
     )
-    _index("ix_services_last_seen", "services", "last_seen")
-    _table(
+    index("ix_services_last_seen", "services", "last_seen")
+    table(
         "compute_nodes",
         sa.Column("id", big_id(), primary_key=True),
         sa.Column("uuid", text(36), nullable=False, unique=True),
@@ -74,7 +61,7 @@ def _hosts() -> None:
         sa.Column("updated_at", Utc()),
         sa.UniqueConstraint("host", "hypervisor_hostname", name="uq_compute_nodes_host_node"),
     )
-    _table(
+    table(
         "providers",
         sa.Column("uuid", text(36), primary_key=True),
         sa.Column("name", text(), nullable=False),
@@ -82,8 +69,8 @@ def _hosts() -> None:
         sa.Column("root_uuid", text(36), nullable=False),
         sa.Column("traits", Json(object), nullable=False),
     )
-    _index("ix_providers_root_uuid", "providers", "root_uuid")
-    _table(
+    index("ix_providers_root_uuid", "providers", "root_uuid")
+    table(
         "inventories",
         sa.Column("provider_uuid", text(36), primary_key=True),
         sa.Column("resource_class", text(), primary_key=True),
@@ -95,7 +82,7 @@ def _hosts() -> None:
         sa.Column("step_size", sa.BigInteger(), nullable=False),
         sa.Column("used", sa.BigInteger(), nullable=False),
     )
-    _table(
+    table(
         "allocations",
         sa.Column("consumer_uuid", text(36), primary_key=True),
         sa.Column("provider_uuid", text(36), primary_key=True),
@@ -104,8 +91,8 @@ def _hosts() -> None:
         sa.Column("user_id", text(), nullable=False),
         sa.Column("created_at", Utc(), nullable=False),
     )
-    _index("ix_allocations_provider_uuid", "allocations", "provider_uuid")
-    _table(
+    index("ix_allocations_provider_uuid", "allocations", "provider_uuid")
+    table(
         "aggregates",
         sa.Column("id", big_id(), primary_key=True),
         sa.Column("uuid", text(36), nullable=False, unique=True),
@@ -115,7 +102,7 @@ def _hosts() -> None:
         sa.Column("created_at", Utc(), nullable=False),
         sa.Column("updated_at", Utc()),
     )
-    _table(
+    table(
         "server_groups",
         sa.Column("id", big_id(), primary_key=True),
         sa.Column("uuid", text(36), nullable=False, unique=True),
@@ -126,11 +113,11 @@ def _hosts() -> None:
         sa.Column("rules", Json(object), nullable=False),
         sa.Column("created_at", Utc(), nullable=False),
     )
-    _index("ix_server_groups_project_id", "server_groups", "project_id")
+    index("ix_server_groups_project_id", "server_groups", "project_id")
 
 
 def _choices() -> None:
-    _table(
+    table(
         "flavors",
         sa.Column("id", big_id(), primary_key=True),
         sa.Column("flavorid", text(), nullable=False, unique=True),
@@ -148,12 +135,12 @@ def _choices() -> None:
         sa.Column("created_at", Utc(), nullable=False),
         sa.Column("updated_at", Utc()),
     )
-    _table(
+    table(
         "flavor_access",
         sa.Column("flavor_id", sa.BigInteger(), primary_key=True),
         sa.Column("project_id", text(), primary_key=True),
     )
-    _table(
+    table(
         "keypairs",
         sa.Column("id", big_id(), primary_key=True),
         sa.Column("user_id", text(), nullable=False),
@@ -164,13 +151,13 @@ def _choices() -> None:
         sa.Column("created_at", Utc(), nullable=False),
         sa.UniqueConstraint("user_id", "name", name="uq_keypairs_user_id_name"),
     )
-    _table(
+    table(
         "quotas",
         sa.Column("project_id", text(), primary_key=True),
         sa.Column("user_id", text(), primary_key=True),
         sa.Column("limits", Json(object), nullable=False),
     )
-    _table(
+    table(
         "quota_usages",
         sa.Column("project_id", text(), primary_key=True),
         sa.Column("user_id", text(), primary_key=True),
@@ -181,7 +168,7 @@ def _choices() -> None:
 
 
 def _servers() -> None:
-    _table(
+    table(
         "instances",
         sa.Column("id", big_id(), primary_key=True),
         sa.Column("uuid", text(36), nullable=False, unique=True),
@@ -237,13 +224,13 @@ def _servers() -> None:
         sa.Column("terminated_at", Utc()),
         sa.Column("deleted", sa.Boolean(), nullable=False),
     )
-    _index("ix_instances_created", "instances", "deleted", "created_at", "uuid")
-    _index("ix_instances_host", "instances", "host", "deleted", "uuid")
-    _index("ix_instances_project", "instances", "project_id", "deleted", "created_at", "uuid")
-    _index("ix_instances_reservation", "instances", "reservation_id")
-    _index("ix_instances_server_group", "instances", "server_group")
-    _index("ix_instances_updated", "instances", "updated_at")
-    _table(
+    index("ix_instances_created", "instances", "deleted", "created_at", "uuid")
+    index("ix_instances_host", "instances", "host", "deleted", "uuid")
+    index("ix_instances_project", "instances", "project_id", "deleted", "created_at", "uuid")
+    index("ix_instances_reservation", "instances", "reservation_id")
+    index("ix_instances_server_group", "instances", "server_group")
+    index("ix_instances_updated", "instances", "updated_at")
+    table(
         "actions",
         sa.Column("id", big_id(), primary_key=True),
         sa.Column("uuid", text(36), nullable=False, unique=True),
@@ -266,13 +253,13 @@ def _servers() -> None:
         sa.Column("message", text()),
         sa.Column("events", Json(object), nullable=False),
     )
-    _index("ix_actions_instance", "actions", "instance_uuid", "id")
-    _index("ix_actions_lease", "actions", "outcome", "lease_until")
-    _index("ix_actions_owner", "actions", "outcome", "owner")
+    index("ix_actions_instance", "actions", "instance_uuid", "id")
+    index("ix_actions_lease", "actions", "outcome", "lease_until")
+    index("ix_actions_owner", "actions", "outcome", "owner")
 
 
 def _networks() -> None:
-    _table(
+    table(
         "networks",
         sa.Column("id", big_id(), primary_key=True),
         sa.Column("uuid", text(36), nullable=False, unique=True),
@@ -289,7 +276,7 @@ def _networks() -> None:
         sa.Column("next_offset", sa.BigInteger(), nullable=False),
         sa.Column("created_at", Utc(), nullable=False),
     )
-    _table(
+    table(
         "fixed_ips",
         sa.Column("id", big_id(), primary_key=True),
         sa.Column("network_uuid", text(36), nullable=False),
@@ -299,9 +286,9 @@ def _networks() -> None:
         sa.Column("updated_at", Utc()),
         sa.UniqueConstraint("network_uuid", "address", name="uq_fixed_ips_network_address"),
     )
-    _index("ix_fixed_ips_free", "fixed_ips", "network_uuid", "instance_uuid", "updated_at")
-    _index("ix_fixed_ips_instance", "fixed_ips", "instance_uuid")
-    _table(
+    index("ix_fixed_ips_free", "fixed_ips", "network_uuid", "instance_uuid", "updated_at")
+    index("ix_fixed_ips_instance", "fixed_ips", "instance_uuid")
+    table(
         "security_groups",
         sa.Column("id", big_id(), primary_key=True),
         sa.Column("project_id", text(), nullable=False),
@@ -310,7 +297,7 @@ def _networks() -> None:
         sa.Column("created_at", Utc(), nullable=False),
         sa.UniqueConstraint("project_id", "name", name="uq_security_groups_project_name"),
     )
-    _table(
+    table(
         "security_group_rules",
         sa.Column("id", big_id(), primary_key=True),
         sa.Column("parent_group_id", sa.BigInteger(), nullable=False),
@@ -320,11 +307,11 @@ def _networks() -> None:
         sa.Column("cidr", text(64)),
         sa.Column("group_id", sa.BigInteger()),
     )
-    _index("ix_security_group_rules_group", "security_group_rules", "group_id")
-    _index("ix_security_group_rules_parent", "security_group_rules", "parent_group_id")
-    _table(
+    index("ix_security_group_rules_group", "security_group_rules", "group_id")
+    index("ix_security_group_rules_parent", "security_group_rules", "parent_group_id")
+    table(
         "security_group_members",
         sa.Column("group_id", sa.BigInteger(), primary_key=True),
         sa.Column("instance_uuid", text(36), primary_key=True),
     )
-    _index("ix_security_group_members_instance", "security_group_members", "instance_uuid")
+    index("ix_security_group_members_instance", "security_group_members", "instance_uuid")

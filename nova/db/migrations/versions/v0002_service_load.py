@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from alembic import op
 
+from nova.db.migrations.schema import column
 from nova.db.types import Json
 
 revision = "0002"
@@ -14,6 +14,4 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # A database without transactions for DDL may have been left in the middle.
-    if "load" not in {column["name"] for column in sa.inspect(op.get_bind()).get_columns("services")}:
-        op.add_column("services", sa.Column("load", Json(object)))
+    column("services", sa.Column("load", Json(object)))

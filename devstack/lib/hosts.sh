@@ -1,0 +1,96 @@
+# shellcheck shell=bash
+# NOVA_HOSTS=2 and more: further compute hosts, made of namespaces by tools/hosts. This machine is the first one. Each has
+# a libvirtd, a nova-compute and a nova-metadata of its own; their programs are called host2, host2-libvirtd and so on.
+
+hosts_tool() { (cd "$REPO" && "$PYTHON" -m tools.hosts "$DATA_DIR/hosts" "$@"); }
+
+other_hosts() { seq 2 "$NOVA_HOSTS"; }
+
+host_name() { echo "${HOST_NAME}-host$1"; } # NUMBER
+
+host_conf_file() { echo "$DATA_DIR/etc/nova/host$1.conf"; } # NUMBER
+
+prepare_hosts_network() { # before anything listens on this machine's address there
+    [ "$NOVA_HOSTS" -gt 1 ] || return 0
+    hosts_tool create "$HOSTS_NETWORK" "$HOSTS_OUTSIDE" || die "the network between the hosts could not be made"
+    note "$NOVA_HOSTS hosts: this machine is $HOST_ADDRESS"
+}
+
+prepare_hosts() {
+    local number options=()
+    remove_surplus_hosts
+    [ "$VIRT_TYPE" != kvm ] || options=(--kvm)
+    for number in $(other_hosts); do
+        # what is one path on all hosts is a directory of its own on each
+        hosts_tool add "$number" "$(host_name "$number")" --state "$DATA_DIR/nova" "${options[@]}" ||
+            die "host $number could not be made"
+        prepare_host "$number"
+    done
+}
+
+prepare_host() { # NUMBER
+    local number=$1 service name command enter=''
+    while read -r name command; do
+        case $name in
+            power) define_service "host$number" "$command" priority=6 ;;
+            enter) enter=$command ;;
+            *) define_service "host$number-$name" "$command" priority=7 ;;
+        esac
+    done < <(hosts_tool commands "$number")
+    write_file "$(host_conf_file "$number")" 600 <<- CONF
+	[DEFAULT]
+	host = $(host_name "$number")
+	my_ip = $HOSTS_NETWORK.$number
+	transport_url = ${RABBIT_URL/@127.0.0.1:/@$HOST_ADDRESS:}
+	[glance]
+	auth_url = http://$HOST_ADDRESS:$KEYSTONE_PORT/v3
+	endpoint_override = http://$HOST_ADDRESS:$GLANCE_PORT
+	[metadata]
+	listen = $HOSTS_NETWORK.$number
+	CONF
+    for service in nova-compute nova-metadata; do
+        define_nova_service "host$number-$service" \
+            "$enter $VENV/bin/$service --config-file $(nova_conf_file) --config-file $(host_conf_file "$number")" \
+            "$(digest "$(host_conf_file "$number")")"
+    done
+}
+
+host_programs() { # NUMBER KIND…
+    local number=$1 kind
+    shift
+    for kind in "$@"; do echo "host$number${kind:+-$kind}"; done
+}
+
+start_hosts() {
+    local number
+    for number in $(other_hosts); do
+        # shellcheck disable=SC2046  # a list of names
+        start_services $(host_programs "$number" '' virtlogd libvirtd nova-compute nova-metadata)
+    done
+}
+
+wait_for_hosts() {
+    local number
+    for number in $(other_hosts); do
+        as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/cloud.py" wait-compute "$(host_name "$number")" 60 ||
+            die "nova-compute on host $number did not come up" "$DATA_DIR/logs/host$number-nova-compute.log"
+        note "nova-compute on $(host_name "$number") is up"
+    done
+}
+
+remove_surplus_hosts() { # NOVA_HOSTS was larger before
+    local number _rest
+    [ -d "$DATA_DIR/hosts" ] || return 0
+    while read -r number _rest; do
+        [ "$number" -gt "$NOVA_HOSTS" ] || continue
+        forget_services $(host_programs "$number" nova-compute nova-metadata libvirtd virtlogd '')
+        hosts_tool remove "$number" || die "host $number could not be removed"
+        rm -f "$(host_conf_file "$number")"
+        note "host $number is no more"
+    done < <(hosts_tool list)
+}
+
+remove_hosts() { # with their guests and networks
+    [ -d "$DATA_DIR/hosts" ] || return 0
+    hosts_tool remove || warn "not all of the hosts could be removed"
+}

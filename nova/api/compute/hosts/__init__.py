@@ -1,0 +1,1 @@
+"""Hosts as operators see them."""

@@ -1,0 +1,138 @@
+"""os-aggregates: groups of hosts with metadata; those with a zone make the availability zones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import exception
+from nova.api.fields import (
+    HOSTNAME,
+    INTEGER,
+    NAME,
+    STRING,
+    STRING_OR_NULL,
+    TRUTH,
+    UUID,
+    Array,
+    Changing,
+    Combined,
+    Field,
+    Name,
+    Object,
+    Out,
+    Plain,
+    View,
+    only,
+)
+from nova.api.request import Request, iso_precise
+from nova.api.router import accepts
+from nova.objects.aggregate import Aggregate
+
+ZONE = "availability_zone"
+
+_NULL = Plain(type="null")
+_ZONE = Changing({
+    0: Combined("oneOf", Plain(type="string", format="az_name_with_leading_trailing_spaces", minLength=1,
+                               maxLength=255), _NULL),
+    1: Combined("oneOf", Plain(type="string", format="az_name", minLength=1, maxLength=255), _NULL),
+})
+_SPACES = Name(type="string", format="name_with_leading_trailing_spaces", minLength=1, maxLength=255)
+CREATE = Object({"aggregate": Field(Object({"name": Field(NAME, required=True), ZONE: _ZONE}), required=True)})
+UPDATE = Object({"aggregate": Field(Object({"name": _SPACES, ZONE: _ZONE}, anyOf=[
+    {"required": ["name"]}, {"required": [ZONE]}]), required=True)})
+_HOST = Object({"host": Field(HOSTNAME, required=True)})
+ADD_HOST = only("add_host", _HOST)
+REMOVE_HOST = only("remove_host", _HOST)
+SET_METADATA = only("set_metadata", Object({"metadata": Field(Object(patterns={
+    "^[a-zA-Z0-9-_:. ]{1,255}$": Plain(type=["string", "null"], maxLength=255)}), required=True)}))
+
+_CREATED = [
+    Out("id", INTEGER),
+    Out("uuid", UUID, since=41),
+    Out("name", STRING),
+    Out(ZONE, STRING_OR_NULL, lambda aggregate, _req: aggregate.metadata.get(ZONE)),
+    Out("created_at", STRING_OR_NULL, lambda aggregate, _req: iso_precise(aggregate.created_at)),
+    Out("updated_at", STRING_OR_NULL, lambda aggregate, _req: iso_precise(aggregate.updated_at)),
+    Out("deleted_at", STRING_OR_NULL, lambda _aggregate, _req: None),
+    Out("deleted", TRUTH, lambda _aggregate, _req: False),
+]
+CREATED = View(_CREATED)
+AGGREGATE = View([*_CREATED, Out("hosts", Array(STRING)), Out("metadata", Object(additional=True))])
+_ONE = Object({"aggregate": AGGREGATE})
+
+
+def _id(req: Request) -> int:
+    ident = req.params["id"]
+    # A negative number is an id that no aggregate has.
+    if not ident.removeprefix("-").isdecimal():
+        raise exception.Invalid(f"Aggregate id must be an integer, not '{ident}'.")
+    if len(ident) > 18 or ident.startswith("-"):
+        raise exception.AggregateNotFound(aggregate_id=ident)
+    return int(ident)
+
+
+def _shown(aggregate: Aggregate, req: Request) -> dict[str, Any]:
+    return {"aggregate": AGGREGATE.render(aggregate, req)}
+
+
+@accepts(answer=Object({"aggregates": Array(AGGREGATE)}))
+def index(req: Request) -> dict[str, Any]:
+    """List host aggregates."""
+    return {"aggregates": [AGGREGATE.render(found, req) for found in req.clients.aggregates.index(req.ctx)]}
+
+
+@accepts(answer=_ONE)
+def show(req: Request) -> dict[str, Any]:
+    """Show a host aggregate."""
+    return _shown(req.clients.aggregates.get(req.ctx, _id(req)), req)
+
+
+@accepts(body=CREATE, answer=Object({"aggregate": CREATED}), errors=(409,))
+def create(req: Request) -> dict[str, Any]:
+    """Create a host aggregate."""
+    wanted = req.body["aggregate"]
+    made = req.clients.aggregates.create(req.ctx, wanted["name"], _stripped(wanted.get(ZONE)))
+    return {"aggregate": CREATED.render(made, req)}
+
+
+def _stripped(zone: str | None) -> str | None:
+    return None if zone is None else zone.strip()
+
+
+@accepts(body=UPDATE, answer=_ONE, errors=(409,))
+def update(req: Request) -> dict[str, Any]:
+    """Rename a host aggregate or change its zone (null takes it out of its zone)."""
+    wanted, ident = req.body["aggregate"], _id(req)
+    name, zone = wanted.get("name"), _stripped(wanted.get(ZONE))
+    changed = req.clients.aggregates.update(req.ctx, ident, None if name is None else name.strip(), zone)
+    if ZONE in wanted and zone is None:
+        changed = req.clients.aggregates.set_metadata(req.ctx, ident, {ZONE: None})
+    return _shown(changed, req)
+
+
+@accepts()
+def delete(req: Request) -> None:
+    """Delete a host aggregate that is empty."""
+    req.clients.aggregates.delete(req.ctx, _id(req))
+
+
+@accepts(body=ADD_HOST, answer=_ONE, errors=(409,))
+def add_host(req: Request) -> dict[str, Any]:
+    """Add a host to an aggregate."""
+    return _shown(req.clients.aggregates.add_host(req.ctx, _id(req), req.body["add_host"]["host"]), req)
+
+
+@accepts(body=REMOVE_HOST, answer=_ONE, errors=(409,))
+def remove_host(req: Request) -> dict[str, Any]:
+    """Remove a host from an aggregate."""
+    return _shown(req.clients.aggregates.remove_host(req.ctx, _id(req), req.body["remove_host"]["host"]), req)
+
+
+@accepts(body=SET_METADATA, answer=_ONE)
+def set_metadata(req: Request) -> dict[str, Any]:
+    """Change the metadata of an aggregate; null deletes a key."""
+    metadata = req.body["set_metadata"]["metadata"]
+    zone = metadata.get(ZONE)
+    if zone is not None and (not zone.strip() or ":" in zone):
+        raise exception.Invalid(f"'{zone}' is no name of an availability zone: it must not be empty or contain ':'.")
+    return _shown(req.clients.aggregates.set_metadata(req.ctx, _id(req), metadata), req)

@@ -1,0 +1,262 @@
+"""os-hypervisors: the compute nodes."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from nova import exception
+from nova.api import formats
+from nova.api.compute.hosts.services import state_of, status_of
+from nova.api.fields import (
+    ABSENT,
+    BOOLEAN,
+    HOSTNAME,
+    INTEGER,
+    LIMIT,
+    LINKS,
+    STRING,
+    STRING_OR_NULL,
+    UUID,
+    Array,
+    Changing,
+    Field,
+    Getter,
+    Object,
+    Out,
+    Plain,
+    Query,
+    View,
+    enum,
+)
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.objects.instance import Instance
+from nova.objects.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode
+
+# The servers of each host, where they were asked for.
+Servers = dict[str, list[Instance]] | None
+
+_WITH_SERVERS = Field(BOOLEAN, since=53, single=53)
+INDEX_QUERY = Query({
+    "limit": Field(LIMIT, since=33, single=53),
+    "marker": Field(STRING, since=33, single=53),
+    "hypervisor_hostname_pattern": Field(HOSTNAME, since=53, single=53),
+    "with_servers": _WITH_SERVERS,
+}, strict=53)
+SHOW_QUERY = Query({"with_servers": _WITH_SERVERS}, strict=53)
+FREE_QUERY = Query(strict=None)
+
+
+class Shown:
+    """A node and what is shown with it."""
+
+    __slots__ = ("node", "servers")
+
+    def __init__(self, node: ComputeNode, servers: Servers = None) -> None:
+        self.node = node
+        self.servers = servers
+
+
+def ident_of(node: ComputeNode, req: Request) -> int | str:
+    return node.uuid if req.version >= 53 else node.id
+
+
+def _state(shown: Shown, _req: Request) -> str:
+    service = shown.node.service
+    return "down" if service is None else state_of(service)
+
+
+def _status(shown: Shown, _req: Request) -> str:
+    service = shown.node.service
+    return "enabled" if service is None else status_of(service)
+
+
+def _servers(shown: Shown, req: Request) -> Any:
+    if shown.servers is None:
+        return ABSENT
+    found = [{"name": server.name, "uuid": server.uuid} for server in shown.servers.get(shown.node.host, [])]
+    # An empty list was left out before 2.75.
+    return found if found or req.version >= 75 else ABSENT
+
+
+def _service(shown: Shown, req: Request) -> dict[str, Any]:
+    node, service = shown.node, shown.node.service
+    if service is None:
+        return {"host": node.host, "id": node.service_id, "disabled_reason": None}
+    return {"host": service.host, "id": service.uuid if req.version >= 53 else service.id,
+            "disabled_reason": service.disabled_reason}
+
+
+def _cpu_info(shown: Shown, req: Request) -> dict[str, Any] | str:
+    return shown.node.cpu_info if req.version >= 28 else json.dumps(shown.node.cpu_info)
+
+
+def _total(node: ComputeNode, resource_class: str) -> int:
+    return node.inventory(resource_class).total
+
+
+def _used(node: ComputeNode, resource_class: str) -> int:
+    """What nobody else can have: claimed by servers or kept for the host."""
+    inventory = node.inventory(resource_class)
+    return inventory.used + inventory.reserved
+
+
+# What was shown of a node's resources before 2.88, and is summed up in the statistics.
+RESOURCES: dict[str, Any] = {
+    "vcpus": lambda node: _total(node, VCPU),
+    "memory_mb": lambda node: _total(node, MEMORY_MB),
+    "local_gb": lambda node: _total(node, DISK_GB),
+    "vcpus_used": lambda node: _used(node, VCPU),
+    "memory_mb_used": lambda node: _used(node, MEMORY_MB),
+    "local_gb_used": lambda node: _used(node, DISK_GB),
+    "free_ram_mb": lambda node: _total(node, MEMORY_MB) - _used(node, MEMORY_MB),
+    "free_disk_gb": lambda node: _total(node, DISK_GB) - _used(node, DISK_GB),
+    "current_workload": lambda node: node.num_io_ops,
+    "running_vms": lambda node: node.num_instances,
+}
+
+
+def _resource(name: str) -> Getter:
+    return lambda shown, _req: RESOURCES[name](shown.node)
+
+
+_ID = Out("id", Changing({0: INTEGER, 53: UUID}), lambda shown, req: ident_of(shown.node, req))
+_SERVERS = Out("servers", Array(View([Out("name", STRING), Out("uuid", STRING)])), _servers)
+_BRIEF = [
+    _ID,
+    Out("hypervisor_hostname", STRING, "node.hypervisor_hostname"),
+    Out("state", enum("up", "down"), _state),
+    Out("status", enum("enabled", "disabled"), _status),
+]
+LISTED = View([*_BRIEF, _SERVERS])
+UPTIME = View([*_BRIEF, Out("uptime", STRING, "node.uptime")])
+HYPERVISOR = View([
+    *_BRIEF,
+    Out("hypervisor_type", STRING, "node.hypervisor_type"),
+    Out("hypervisor_version", INTEGER, "node.hypervisor_version"),
+    Out("host_ip", STRING, "node.host_ip"),
+    Out("service", Object(additional=True), _service),
+    *(Out(name, INTEGER, _resource(name), until=87) for name in RESOURCES),
+    Out("disk_available_least", Plain(type=["integer", "null"]), "node.disk_available_least", until=87),
+    Out("cpu_info", Changing({0: STRING, 28: Object(additional=True)}), _cpu_info, until=87),
+    Out("uptime", STRING_OR_NULL, "node.uptime", since=88),
+    _SERVERS,
+])
+_LIST = {"hypervisors_links": Field(LINKS, since=33)}
+
+
+@accepts(query=INDEX_QUERY, answer=Object({"hypervisors": Array(LISTED), **_LIST}))
+def index(req: Request) -> dict[str, Any]:
+    """List hypervisors."""
+    return _list(req, LISTED, "os-hypervisors")
+
+
+@accepts(query=INDEX_QUERY, answer=Object({"hypervisors": Array(HYPERVISOR), **_LIST}))
+def detail(req: Request) -> dict[str, Any]:
+    """List hypervisors with details."""
+    return _list(req, HYPERVISOR, "os-hypervisors/detail")
+
+
+def _list(req: Request, view: View, path: str) -> dict[str, Any]:
+    pattern = req.arg("hypervisor_hostname_pattern")
+    if pattern is not None:
+        if "limit" in req.query or "marker" in req.query:
+            raise exception.Invalid("Paging over hypervisors with the hypervisor_hostname_pattern query parameter "
+                                    "is not supported.")
+        return {"hypervisors": _render(req, view, _matching(req, pattern))}
+    limit, marker = req.page()
+    paged = req.version >= 33
+    _check_marker(req, marker)
+    found = req.clients.hypervisors.index(req.ctx, limit=limit if paged else None, marker=marker)
+    answer: dict[str, Any] = {"hypervisors": _render(req, view, found)}
+    links = req.next_links(path, found, limit, str(ident_of(found[-1], req)) if found else None) if paged else []
+    if links:
+        answer["hypervisors_links"] = links
+    return answer
+
+
+def _check_marker(req: Request, marker: str | None) -> None:
+    if marker is not None and not (formats.is_uuid(marker) if req.version >= 53 else marker.isdecimal()):
+        raise exception.MarkerNotFound(marker=marker)
+
+
+def _matching(req: Request, pattern: str) -> list[ComputeNode]:
+    found = req.clients.hypervisors.index(req.ctx, pattern=pattern)
+    if not found:
+        raise exception.NotFound(f"No hypervisor matching '{pattern}' could be found.")
+    return found
+
+
+def _render(req: Request, view: View, nodes: Sequence[ComputeNode], servers: bool | None = None) -> list[Any]:
+    wanted = req.flag("with_servers") if servers is None else servers
+    by_host = _servers_of(req, nodes) if wanted else None
+    return [view.render(Shown(node, by_host), req) for node in nodes]
+
+
+def _servers_of(req: Request, nodes: Sequence[ComputeNode]) -> dict[str, list[Instance]]:
+    found: dict[str, list[Instance]] = defaultdict(list)
+    for server in req.clients.hypervisors.servers(req.ctx, sorted({node.host for node in nodes})):
+        found[server.host or ""].append(server)
+    return found
+
+
+def _get(req: Request) -> ComputeNode:
+    """Raises HypervisorNotFound, or 400 for what is no uuid (from 2.53)."""
+    ident = req.params["id"]
+    if req.version >= 53:
+        if not formats.is_uuid(ident):
+            raise exception.Invalid(f"Invalid uuid {ident}")
+    elif not ident.isdecimal():
+        raise _not_found(ident)
+    try:
+        return req.clients.hypervisors.get(req.ctx, ident)
+    except exception.ComputeHostNotFound:
+        raise _not_found(ident) from None
+
+
+def _not_found(ident: str) -> exception.NotFound:
+    return exception.NotFound(f"Hypervisor with ID '{ident}' could not be found.")
+
+
+@accepts(query=SHOW_QUERY, answer=Object({"hypervisor": HYPERVISOR}))
+def show(req: Request) -> dict[str, Any]:
+    """Show a hypervisor."""
+    return {"hypervisor": _render(req, HYPERVISOR, [_get(req)])[0]}
+
+
+@accepts(query=FREE_QUERY, answer=Object({"hypervisor": UPTIME}), errors=(501,))
+def uptime(req: Request) -> dict[str, Any]:
+    """Show how long the host of a hypervisor has been up."""
+    node = _get(req)
+    if node.service is None or not node.service.up:
+        raise exception.Invalid(f"Compute service of {node.host} is unavailable at this time.")
+    if node.uptime is None:
+        raise exception.NotImplementedHere(what="show the uptime")
+    return {"hypervisor": UPTIME.render(Shown(node), req)}
+
+
+@accepts(query=FREE_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
+def search(req: Request) -> dict[str, Any]:
+    """List the hypervisors with a text in their hostname."""
+    return {"hypervisors": _render(req, LISTED, _matching(req, req.params["id"]))}
+
+
+@accepts(query=FREE_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
+def servers(req: Request) -> dict[str, Any]:
+    """List the servers on the hypervisors with a text in their hostname."""
+    return {"hypervisors": _render(req, LISTED, _matching(req, req.params["id"]), servers=True)}
+
+
+@accepts(query=FREE_QUERY, answer=Object({"hypervisor_statistics": Object(additional=True)}))
+def statistics(req: Request) -> dict[str, Any]:
+    """Sum up the resources of all enabled hypervisors."""
+    nodes = [node for node in req.clients.hypervisors.index(req.ctx)
+             if node.service is not None and not node.service.disabled]
+    return {"hypervisor_statistics": {
+        "count": len(nodes),
+        "disk_available_least": sum(node.disk_available_least or 0 for node in nodes),
+        **{name: sum(value(node) for node in nodes) for name, value in RESOURCES.items()},
+    }}

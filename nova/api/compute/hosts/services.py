@@ -1,0 +1,170 @@
+"""os-services: the processes of Nova on all hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nova import exception
+from nova.api import formats
+from nova.api.fields import (
+    BOOLEAN,
+    HOSTNAME,
+    INTEGER,
+    STRING,
+    STRING_OR_NULL,
+    TRUTH,
+    UUID,
+    Array,
+    Changing,
+    Field,
+    Object,
+    Out,
+    Query,
+    View,
+    enum,
+    is_true,
+    string,
+)
+from nova.api.request import Request, iso_precise
+from nova.api.router import accepts
+from nova.objects.service import Service
+
+COMPUTE = "nova-compute"
+
+INDEX_QUERY = Query({"host": STRING, "binary": STRING}, strict=75)
+
+_REASON = string(minLength=1, maxLength=255)
+UPDATE = Object({
+    "host": Field(HOSTNAME, until=52, required=True),
+    "binary": Field(string(minLength=1, maxLength=255), until=52, required=True),
+    "status": Field(enum("enabled", "disabled"), since=53),
+    "disabled_reason": _REASON,
+    "forced_down": Field(BOOLEAN, since=11),
+})
+
+_STATUS = enum("enabled", "disabled")
+
+
+def status_of(service: Service) -> str:
+    return "disabled" if service.disabled else "enabled"
+
+
+def state_of(service: Service) -> str:
+    return "up" if service.up else "down"
+
+
+def seen(service: Service) -> str | None:
+    """When the service was last heard of."""
+    return iso_precise(service.last_seen_up or service.updated_at or service.created_at)
+
+
+SERVICE = View([
+    Out("id", Changing({0: INTEGER, 53: UUID}),
+        lambda service, req: service.uuid if req.version >= 53 else service.id),
+    Out("binary", STRING),
+    Out("host", STRING),
+    Out("zone", STRING_OR_NULL, "availability_zone"),
+    Out("status", _STATUS, lambda service, _req: status_of(service)),
+    Out("state", enum("up", "down"), lambda service, _req: state_of(service)),
+    Out("updated_at", STRING_OR_NULL, lambda service, _req: seen(service)),
+    Out("disabled_reason", STRING_OR_NULL),
+    Out("forced_down", TRUTH, since=11),
+])
+
+
+@accepts(query=INDEX_QUERY, answer=Object({"services": Array(SERVICE)}))
+def index(req: Request) -> dict[str, Any]:
+    """List services."""
+    found = req.clients.services.index(req.ctx, req.arg("host"), req.arg("binary"))
+    return {"services": [SERVICE.render(service, req) for service in found]}
+
+
+@accepts(body=UPDATE, answer=Object({"service": SERVICE}))
+def update(req: Request) -> dict[str, Any]:
+    """Enable, disable or force down a compute service."""
+    return _update(req) if req.version >= 53 else _act(req)
+
+
+# --- from 2.53: a service by its uuid -------------------------------------------------------------
+def _update(req: Request) -> dict[str, Any]:
+    uuid = _uuid(req.params["id"])
+    status, reason = req.body.get("status"), req.body.get("disabled_reason")
+    if status is None and "forced_down" not in req.body:
+        raise exception.Invalid("No updates were requested. Fields 'status' or 'forced_down' should be specified.")
+    if reason is not None and status != "disabled":
+        raise exception.Invalid("'disabled_reason' can be given only with the status 'disabled'.")
+    _check_binary(req.clients.services.get(req.ctx, uuid).binary)
+    changed = req.clients.services.update(
+        req.ctx, uuid, disabled=None if status is None else status == "disabled", reason=reason,
+        forced_down=_flag(req))
+    return {"service": SERVICE.render(changed, req)}
+
+
+def _uuid(ident: str) -> str:
+    if not formats.is_uuid(ident):
+        raise exception.Invalid(f"Invalid uuid {ident}")
+    return ident
+
+
+def _check_binary(binary: str) -> None:
+    if binary != COMPUTE:
+        raise exception.Invalid(f"Updating a {binary} service is not supported. "
+                                f"Only {COMPUTE} services can be updated.")
+
+
+def _flag(req: Request) -> bool | None:
+    return is_true(req.body["forced_down"]) if "forced_down" in req.body else None
+
+
+# --- before 2.53: an action in the URL, host and binary in the body --------------------------------
+def _act(req: Request) -> dict[str, Any]:
+    act = _ACTS.get(req.params["id"])
+    if act is None or (act is _force_down and req.version < 11):
+        raise exception.NotFound("Unknown action")
+    return {"service": {"host": req.body["host"], "binary": req.body["binary"], **act(req)}}
+
+
+def _change(req: Request, **changes: Any) -> Service:
+    host, binary = req.body["host"], req.body["binary"]
+    if binary != COMPUTE and req.clients.services.index(req.ctx, host, binary):
+        _check_binary(binary)
+    return req.clients.services.update_by_host(req.ctx, host, binary, **changes)
+
+
+def _enable(req: Request) -> dict[str, Any]:
+    return {"status": status_of(_change(req, disabled=False))}
+
+
+def _disable(req: Request) -> dict[str, Any]:
+    return {"status": status_of(_change(req, disabled=True))}
+
+
+def _disable_with_reason(req: Request) -> dict[str, Any]:
+    reason = req.body.get("disabled_reason")
+    if reason is None:
+        raise exception.Invalid("Missing disabled reason field")
+    return {"status": status_of(_change(req, disabled=True, reason=reason)), "disabled_reason": reason}
+
+
+def _force_down(req: Request) -> dict[str, Any]:
+    wanted = _flag(req)
+    if wanted is None:
+        raise exception.Invalid("Missing forced_down field")
+    return {"forced_down": _change(req, forced_down=wanted).forced_down}
+
+
+_ACTS: dict[str, Callable[[Request], dict[str, Any]]] = {
+    "enable": _enable, "disable": _disable, "disable-log-reason": _disable_with_reason, "force-down": _force_down,
+}
+
+
+@accepts(errors=(409,))
+def delete(req: Request) -> None:
+    """Delete a service that runs no more."""
+    ident = req.params["id"]
+    if req.version >= 53:
+        _uuid(ident)
+    elif not ident.isdecimal():
+        raise exception.Invalid(f"Invalid service id {ident}")
+    req.clients.services.delete(req.ctx, ident)

@@ -1,0 +1,88 @@
+"""images/{id}/metadata: the extra properties of an image (2.1 to 2.38)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nova import exception, image
+from nova.api.compute.images import images
+from nova.api.errors import RequestMismatch
+from nova.api.fields import METADATA, Field, Object, Query, string
+from nova.api.request import Request
+from nova.api.router import accepts
+
+QUERY = Query(strict=None)
+METADATA_BODY = Object({"metadata": Field(METADATA, required=True)})
+META_BODY = Object({"meta": Field(Object(
+    patterns={"^[a-zA-Z0-9-_:. ]{1,255}$": string(maxLength=255)}, minProperties=1, maxProperties=1), required=True)})
+
+_ALL = Object({"metadata": Object(additional=True)})
+_ONE = Object({"meta": Object(additional=True)})
+
+
+def _properties(req: Request) -> dict[str, str]:
+    return dict(images.get(req, req.params["image_id"]).properties)
+
+
+def _set(req: Request, properties: Mapping[str, str], replace: bool) -> dict[str, str]:
+    changed = image.store().set_properties(req.ctx, req.params["image_id"], properties, replace,
+                                           token=req.ctx.auth_token)
+    return changed.properties
+
+
+def _check_quota(req: Request, count: int) -> None:
+    limit = req.clients.quotas.get(req.ctx, req.ctx.project_id or "").limits.get("metadata_items", -1)
+    if 0 <= limit < count:
+        raise exception.QuotaLimit("Image metadata limit exceeded")
+
+
+@accepts(query=QUERY, answer=_ALL)
+def index(req: Request) -> dict[str, Any]:
+    """List the metadata of an image."""
+    return {"metadata": _properties(req)}
+
+
+@accepts(query=QUERY, answer=_ONE)
+def show(req: Request) -> dict[str, Any]:
+    """Show a metadata item of an image."""
+    key, found = req.params["id"], _properties(req)
+    if key not in found:
+        raise exception.MetadataNotFound()
+    return {"meta": {key: found[key]}}
+
+
+@accepts(body=METADATA_BODY, answer=_ALL)
+def create(req: Request) -> dict[str, Any]:
+    """Set metadata items of an image, besides those that it has."""
+    added = req.body["metadata"]
+    _check_quota(req, len({**_properties(req), **added}))
+    return {"metadata": _set(req, added, replace=False)}
+
+
+@accepts(body=METADATA_BODY, answer=_ALL)
+def update_all(req: Request) -> dict[str, Any]:
+    """Replace the metadata of an image."""
+    wanted = req.body["metadata"]
+    _check_quota(req, len(wanted))
+    return {"metadata": _set(req, wanted, replace=True)}
+
+
+@accepts(body=META_BODY, answer=_ONE)
+def update(req: Request) -> dict[str, Any]:
+    """Set a metadata item of an image."""
+    meta = req.body["meta"]
+    if req.params["id"] not in meta:
+        raise RequestMismatch()
+    _check_quota(req, len({**_properties(req), **meta}))
+    _set(req, meta, replace=False)
+    return {"meta": meta}
+
+
+@accepts()
+def delete(req: Request) -> None:
+    """Delete a metadata item of an image."""
+    found = _properties(req)
+    if found.pop(req.params["id"], None) is None:
+        raise exception.MetadataNotFound()
+    _set(req, found, replace=True)

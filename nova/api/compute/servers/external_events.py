@@ -1,0 +1,65 @@
+"""os-server-external-events: what the network and volume services tell of servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import exception
+from nova.api.fields import (
+    INTEGER,
+    STRING,
+    UUID,
+    Array,
+    Changing,
+    Field,
+    Object,
+    Out,
+    View,
+    enum,
+    string,
+)
+from nova.api.request import Request, Response
+from nova.api.router import accepts
+from nova.objects.external_event import COMPLETED, FAILED, IN_PROGRESS, ExternalEvent
+
+_NETWORK = ("network-changed", "network-vif-plugged", "network-vif-unplugged", "network-vif-deleted")
+_POWER = "power-update"
+# The version from which an event is known, for those that must have a tag.
+_TAGGED = {"volume-extended": 51, _POWER: 76, "accelerator-request-bound": 82, "volume-reimaged": 93}
+_POWERS = frozenset({"POWER_ON", "POWER_OFF"})
+
+_NAMES = {since: enum(*_NETWORK, *(name for name, known in _TAGGED.items() if known <= since))
+          for since in (0, *_TAGGED.values())}
+CREATE = Object({"events": Field(Array(Object({
+    "name": Field(Changing(_NAMES), required=True),
+    "server_uuid": Field(UUID, required=True),
+    "status": enum(FAILED, COMPLETED, IN_PROGRESS),
+    "tag": string(maxLength=255),
+}), minItems=1), required=True)})
+EVENT = View([Out(name, STRING) for name in ("name", "server_uuid", "status", "tag")] + [Out("code", INTEGER)])
+
+
+@accepts(body=CREATE, answer=Object({"events": Array(EVENT)}))
+def create(req: Request) -> Response:
+    """Tell of servers: what came true, or failed."""
+    events = [{"status": COMPLETED, **event} for event in req.body["events"]]
+    sound = [event for event in events if _is_sound(event)]
+    codes = iter(req.clients.external_events.create(req.ctx, [ExternalEvent(
+        name=event["name"], instance_uuid=event["server_uuid"], status=event["status"], tag=event.get("tag"))
+        for event in sound]) if sound else ())
+    for event in events:
+        event["code"] = next(codes) if _is_sound(event) else 400
+        if event["code"] != 200:
+            event["status"] = FAILED
+    found = {event["code"] for event in events}
+    if found == {404}:
+        raise exception.NotFound("None of the servers of these events could be found.")
+    return Response({"events": events}, status=200 if found == {200} else 207)
+
+
+def _is_sound(event: dict[str, Any]) -> bool:
+    """Whether it says of what it is, where it has to."""
+    tag: str | None = event.get("tag")
+    if event["name"] not in _TAGGED:
+        return True
+    return bool(tag) and (event["name"] != _POWER or str(tag).upper() in _POWERS)

@@ -1,0 +1,178 @@
+"""os-migrations, and servers/{server_id}/migrations: servers on their way from host to host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import exception
+from nova.api.compute.servers.servers import authorize, server_id
+from nova.api.fields import (
+    ABSENT,
+    INTEGER,
+    LIMIT,
+    LINKS,
+    STRING,
+    STRING_OR_NULL,
+    TIME,
+    Array,
+    Field,
+    Getter,
+    Object,
+    Out,
+    Plain,
+    Query,
+    View,
+    is_true,
+    only,
+)
+from nova.api.request import Request, iso_precise
+from nova.api.router import accepts
+from nova.objects import migration as moves
+from nova.objects.migration import Migration, MigrationQuery
+
+POLICY = "os_compute_api:os-migrations:"
+OF_SERVER = "os_compute_api:servers:migrations:"
+
+INDEX_QUERY = Query({
+    **dict.fromkeys(("hidden", "host", "instance_uuid", "source_compute", "status", "migration_type"), STRING),
+    "limit": Field(LIMIT, since=59, single=59),
+    "marker": Field(STRING, since=59, single=59),
+    "changes-since": Field(TIME, since=59, single=59),
+    "changes-before": Field(TIME, since=66, single=66),
+    "user_id": Field(STRING, since=80, single=80),
+    "project_id": Field(STRING, since=80, single=80),
+}, strict=59)
+
+_INTEGER_OR_NULL = Plain(type=["integer", "null"])
+
+
+class Shown:
+    """A migration, and whether the caller may know of hosts."""
+
+    __slots__ = ("hosts", "item")
+
+    def __init__(self, item: Migration, hosts: bool) -> None:
+        self.item = item
+        self.hosts = hosts
+
+
+def _host(name: str) -> Out:
+    """A place: null while there is none, and for those who may not know."""
+    return Out(name, STRING_OR_NULL, lambda shown, _req: (getattr(shown.item, name) or None) if shown.hosts else None)
+
+
+def _time(name: str) -> Out:
+    return Out(name, STRING_OR_NULL, lambda shown, _req: iso_precise(getattr(shown.item, name)))
+
+
+def _flavor(name: str) -> Getter:
+    """The number of a flavor."""
+    return lambda shown, _req: getattr(shown.item, name).id if getattr(shown.item, name) else None
+
+
+def _links(shown: Shown, req: Request) -> Any:
+    """In-progress live migrations have a page of their own."""
+    item = shown.item
+    if item.migration_type != moves.LIVE_MIGRATION or item.status not in moves.IN_PROGRESS:
+        return ABSENT
+    return req.links(f"servers/{item.instance_uuid}/migrations", str(item.id))
+
+
+_COMMON = [
+    _time("created_at"), _host("dest_compute"), _host("dest_host"), _host("dest_node"), Out("id", INTEGER, "item.id"),
+    _host("source_compute"), _host("source_node"), Out("status", STRING, "item.status"), _time("updated_at"),
+    Out("uuid", STRING, "item.uuid", since=59),
+    *(Out(name, STRING_OR_NULL, f"item.{name}", since=80) for name in ("user_id", "project_id")),
+]
+MIGRATION = View([
+    *_COMMON,
+    Out("instance_uuid", STRING, "item.instance_uuid"),
+    Out("links", LINKS, _links, since=23),
+    Out("migration_type", STRING, "item.migration_type", since=23),
+    Out("new_instance_type_id", _INTEGER_OR_NULL, _flavor("new_flavor")),
+    Out("old_instance_type_id", _INTEGER_OR_NULL, _flavor("old_flavor")),
+])
+SERVER_MIGRATION = View([
+    *_COMMON,
+    Out("server_uuid", STRING, "item.instance_uuid"),
+    *(Out(f"{what}_{part}_bytes", _INTEGER_OR_NULL, f"item.{what}_{part}") for what in ("memory", "disk")
+      for part in ("total", "processed", "remaining")),
+])
+
+
+# -- all migrations -----------------------------------------------------------------------------------
+@accepts(query=INDEX_QUERY, answer=Object({"migrations": Array(MIGRATION), "migrations_links": Field(LINKS, since=59)}))
+def index(req: Request) -> dict[str, Any]:
+    """List migrations."""
+    since, before = req.time("changes-since"), req.time("changes-before")
+    if since is not None and before is not None and since > before:
+        raise exception.Invalid("The value of changes-since must be less than or equal to changes-before.")
+    limit, marker = req.page()
+    query = MigrationQuery(
+        project_id=_project(req), user_id=req.arg("user_id"), instance_uuid=req.arg("instance_uuid"),
+        host=req.arg("host"), source_compute=req.arg("source_compute"), status=req.arg("status"),
+        migration_type=req.arg("migration_type"), changes_since=since, changes_before=before, limit=limit,
+        marker=marker)
+    # None is hidden here.
+    found = [] if is_true(req.arg("hidden")) else req.clients.migrations.index(req.ctx, query)
+    hosts = req.allowed(POLICY + "index:host")
+    answer: dict[str, Any] = {"migrations": [MIGRATION.render(Shown(item, hosts), req) for item in found]}
+    links = req.next_links("os-migrations", found, limit, found[-1].uuid if found else None) \
+        if req.version >= 59 else []
+    if links:
+        answer["migrations_links"] = links
+    return answer
+
+
+def _project(req: Request) -> str | None:
+    """The project whose migrations are listed. Raises PolicyNotAuthorized for those of others."""
+    asked = req.arg("project_id")
+    if asked == req.ctx.project_id or (asked is None and not req.allowed(POLICY + "index:all_projects")):
+        return req.ctx.project_id
+    req.authorize(POLICY + "index:all_projects")
+    return asked
+
+
+# -- those of a server --------------------------------------------------------------------------------
+@accepts(answer=Object({"migrations": Array(SERVER_MIGRATION)}))
+def of_server(req: Request) -> dict[str, Any]:
+    """List the live migrations of a server that are in progress."""
+    authorize(req, OF_SERVER + "index")
+    found = req.clients.migrations.in_progress(req.ctx, server_id(req), project_id=req.scope)
+    hosts = req.allowed(OF_SERVER + "index:host")
+    return {"migrations": [SERVER_MIGRATION.render(Shown(item, hosts), req) for item in found]}
+
+
+@accepts(answer=Object({"migration": SERVER_MIGRATION}))
+def show(req: Request) -> dict[str, Any]:
+    """Show a live migration that is in progress."""
+    authorize(req, OF_SERVER + "show")
+    found = req.clients.migrations.get(req.ctx, server_id(req), _number(req), project_id=req.scope)
+    return {"migration": SERVER_MIGRATION.render(Shown(found, hosts=True), req)}
+
+
+@accepts(errors=(409,))
+def abort(req: Request) -> None:
+    """Have a live migration end; the server stays where it was."""
+    authorize(req, OF_SERVER + "delete")
+    early = [moves.QUEUED, moves.PREPARING] if req.version >= 65 else []
+    _interrupt(req, moves.CANCEL, [moves.RUNNING, *early])
+
+
+@accepts(body=only("force_complete", Plain(type="null")), errors=(409,))
+def force_complete(req: Request) -> None:
+    """Have a live migration come to its end, at the price of a pause of the guest."""
+    authorize(req, OF_SERVER + "force_complete")
+    _interrupt(req, moves.FORCE_COMPLETE, [moves.RUNNING])
+
+
+def _interrupt(req: Request, what: str, statuses: list[str]) -> None:
+    req.clients.migrations.interrupt(req.ctx, server_id(req), _number(req), what, statuses, project_id=req.scope)
+
+
+def _number(req: Request) -> int:
+    """Raises MigrationNotFoundForInstance for what is no number."""
+    ident = req.params["id"]
+    if not ident.isdecimal() or len(ident) > 18:
+        raise exception.MigrationNotFoundForInstance(migration_id=ident, instance_id=server_id(req))
+    return int(ident)

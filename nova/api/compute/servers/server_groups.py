@@ -1,0 +1,106 @@
+"""os-server-groups: servers that are to be together or apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import exception
+from nova.api import formats
+from nova.api.fields import (
+    LIMIT,
+    STRING,
+    UUID,
+    Array,
+    Changing,
+    Field,
+    Object,
+    Out,
+    Plain,
+    Query,
+    View,
+    enum,
+)
+from nova.api.request import Request, whole
+from nova.api.router import accepts
+from nova.conf import CONF
+from nova.objects.base import new_uuid
+from nova.objects.server_group import ServerGroup
+
+POLICY = "os_compute_api:os-server-groups:"
+
+INDEX_QUERY = Query({"all_projects": STRING, "limit": LIMIT, "offset": LIMIT}, strict=75)
+
+_HARD = ["anti-affinity", "affinity"]
+_ALL = [*_HARD, "soft-anti-affinity", "soft-affinity"]
+_LIMITED = "anti-affinity"
+
+
+def _policies(names: list[str]) -> Plain:
+    """A list of exactly one policy."""
+    return Plain(type="array", prefixItems=[{"type": "string", "enum": names}], uniqueItems=True, minItems=1,
+                 maxItems=1, additionalItems=False)
+
+
+CREATE = Object({"server_group": Field(Object({
+    "name": Field(Plain(type="string", format="name", minLength=1, maxLength=255), required=True),
+    "policies": Field(Changing({0: _policies(_HARD), 15: _policies(_ALL)}), until=63, required=True),
+    "policy": Field(enum(*_ALL), since=64, required=True),
+    "rules": Field(Object({"max_server_per_host": Plain(
+        type=["integer", "string"], pattern="^[0-9]*$", minimum=1, minLength=1)}), since=64),
+}), required=True)})
+
+GROUP = View([
+    Out("id", UUID, "uuid"),
+    Out("name", STRING),
+    Out("policies", Array(STRING), lambda group, _req: [group.policy], until=63),
+    Out("policy", STRING, since=64),
+    Out("rules", Object(additional=True), since=64),
+    Out("members", Array(UUID)),
+    Out("metadata", Object(additional=True), lambda _group, _req: {}, until=63),
+    Out("project_id", STRING, since=13),
+    Out("user_id", STRING, since=13),
+])
+_ONE = Object({"server_group": GROUP})
+
+
+@accepts(query=INDEX_QUERY, answer=Object({"server_groups": Array(GROUP)}))
+def index(req: Request) -> dict[str, Any]:
+    """List server groups."""
+    everywhere = "all_projects" in req.query and req.allowed(POLICY + "index:all_projects")
+    # A limit of 0 is no limit here.
+    limit = req.page()[0] or CONF.api.max_limit
+    found = req.clients.server_groups.index(
+        req.ctx, None if everywhere else req.ctx.project_id, limit=limit, offset=whole(req.arg("offset") or 0))
+    return {"server_groups": [GROUP.render(group, req) for group in found]}
+
+
+@accepts(answer=_ONE)
+def show(req: Request) -> dict[str, Any]:
+    """Show a server group."""
+    return {"server_group": GROUP.render(req.clients.server_groups.get(req.ctx, _uuid(req), req.scope), req)}
+
+
+def _uuid(req: Request) -> str:
+    ident = req.params["id"]
+    if not formats.is_uuid(ident):
+        raise exception.ServerGroupNotFound(group_uuid=ident)
+    return ident
+
+
+@accepts(body=CREATE, answer=_ONE, errors=(409,))
+def create(req: Request) -> dict[str, Any]:
+    """Create a server group."""
+    wanted = req.body["server_group"]
+    policy = wanted["policy"] if req.version >= 64 else wanted["policies"][0]
+    rules = {name: whole(value) for name, value in wanted.get("rules", {}).items()}
+    if rules and policy != _LIMITED:
+        raise exception.Invalid(f"Only the policy {_LIMITED} supports rules.")
+    group = ServerGroup(uuid=new_uuid(), name=wanted["name"], project_id=req.ctx.project_id or "",
+                        user_id=req.ctx.user_id or "", policy=policy, rules=rules)
+    return {"server_group": GROUP.render(req.clients.server_groups.create(req.ctx, group), req)}
+
+
+@accepts()
+def delete(req: Request) -> None:
+    """Delete a server group; its servers stay where they are."""
+    req.clients.server_groups.delete(req.ctx, _uuid(req), req.scope)

@@ -1,0 +1,73 @@
+"""servers/{server_id}/metadata: key-value pairs of users."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import exception
+from nova.api.compute.servers import servers
+from nova.api.fields import METADATA, Field, Object, string
+from nova.api.request import Request
+from nova.api.router import accepts
+
+_POLICY = "os_compute_api:server-metadata:"
+
+ALL = Object({"metadata": Field(METADATA, required=True)})
+ONE = Object({"meta": Field(Object(
+    patterns={"^[a-zA-Z0-9-_:. ]{1,255}$": string(maxLength=255)}, minProperties=1, maxProperties=1), required=True)})
+_OPEN = Object(additional=True)
+ALL_ANSWER = Object({"metadata": _OPEN})
+ONE_ANSWER = Object({"meta": _OPEN})
+
+
+@accepts(answer=ALL_ANSWER)
+def index(req: Request) -> dict[str, Any]:
+    """List the metadata of a server."""
+    return {"metadata": servers.authorized_get(req, _POLICY + "index").metadata}
+
+
+@accepts(answer=ONE_ANSWER)
+def show(req: Request) -> dict[str, Any]:
+    """Show one item."""
+    found = servers.authorized_get(req, _POLICY + "show").metadata
+    key = req.params["key"]
+    if key not in found:
+        raise exception.MetadataNotFound()
+    return {"meta": {key: found[key]}}
+
+
+def _set(req: Request, metadata: dict[str, str], replace: bool) -> dict[str, str]:
+    return req.clients.servers.set_metadata(
+        req.ctx, servers.server_id(req), metadata, replace=replace, project_id=req.scope)
+
+
+@accepts(body=ALL, answer=ALL_ANSWER, errors=(409,))
+def create(req: Request) -> dict[str, Any]:
+    """Add or change items."""
+    servers.authorize(req, _POLICY + "create")
+    return {"metadata": _set(req, req.body["metadata"], replace=False)}
+
+
+@accepts(body=ALL, answer=ALL_ANSWER, errors=(409,))
+def update_all(req: Request) -> dict[str, Any]:
+    """Replace all items."""
+    servers.authorize(req, _POLICY + "update_all")
+    return {"metadata": _set(req, req.body["metadata"], replace=True)}
+
+
+@accepts(body=ONE, answer=ONE_ANSWER, errors=(409,))
+def update(req: Request) -> dict[str, Any]:
+    """Set one item."""
+    servers.authorize(req, _POLICY + "update")
+    item = req.body["meta"]
+    if req.params["key"] not in item:
+        raise exception.InvalidInput("Request body and URI mismatch")
+    _set(req, item, replace=False)
+    return {"meta": item}
+
+
+@accepts(errors=(409,))
+def delete(req: Request) -> None:
+    """Delete one item."""
+    servers.authorize(req, _POLICY + "delete")
+    req.clients.servers.delete_metadata(req.ctx, servers.server_id(req), req.params["key"], project_id=req.scope)

@@ -1,0 +1,92 @@
+"""Servers: show, change, delete. Lists, creation and actions have modules of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import policies
+from nova.api.compute.servers import servers_schemas, servers_view
+from nova.api.fields import Object, Query
+from nova.api.formats import canonical_ipv6
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.objects.instance import Instance
+
+SHOW_QUERY = Query(strict=102)
+
+_COLUMNS = {
+    "name": "display_name", "accessIPv4": "access_ip_v4", "accessIPv6": "access_ip_v6",
+    "OS-DCF:diskConfig": "disk_config", "description": "display_description", "hostname": "hostname",
+    "pinned_availability_zone": "pinned_availability_zone",
+}
+
+
+def get(req: Request, uuid: str | None = None) -> Instance:
+    """The server of the URL, if the caller's project may see it. Raises InstanceNotFound."""
+    return req.clients.servers.get(req.ctx, uuid or server_id(req), project_id=req.scope)
+
+
+def server_id(req: Request) -> str:
+    return req.params["server_id"]
+
+
+def authorize(req: Request, rule: str) -> Instance | None:
+    """Check ``rule`` for the server of the URL.
+
+    A rule that lets the caller do it to every server of the project needs no look at the server,
+    which spares a call; otherwise (a policy by user, say) it is fetched, checked and returned.
+    """
+    known = {} if req.ctx.is_admin else {"project_id": req.ctx.project_id}
+    if policies.plain(rule) and req.allowed(rule, known):
+        return None
+    server = get(req)
+    req.authorize(rule, target_of(server))
+    return server
+
+
+def target_of(server: Instance) -> dict[str, Any]:
+    return {"project_id": server.project_id, "user_id": server.user_id}
+
+
+def authorized_get(req: Request, rule: str) -> Instance:
+    """The server of the URL, after ``rule`` was checked against it."""
+    server = get(req)
+    req.authorize(rule, target_of(server))
+    return server
+
+
+@accepts(query=SHOW_QUERY, answer=Object({"server": servers_view.SHOW}))
+def show(req: Request) -> dict[str, Any]:
+    """Show a server."""
+    server = authorized_get(req, "os_compute_api:servers:show")
+    return {"server": servers_view.SHOW.render(server, servers_view.Look(req))}
+
+
+@accepts(body=servers_schemas.UPDATE, answer=Object({"server": servers_view.UPDATE}), errors=(409,))
+def update(req: Request) -> dict[str, Any]:
+    """Change a server's name, description, hostname or addresses."""
+    authorize(req, "os_compute_api:servers:update")
+    changes = {_COLUMNS[name]: value for name, value in req.body["server"].items()}
+    if "access_ip_v6" in changes:
+        changes["access_ip_v6"] = canonical_ipv6(changes["access_ip_v6"])
+    server = get(req) if not changes else req.clients.servers.update(
+        req.ctx, server_id(req), changes, project_id=req.scope)
+    look = servers_view.Look(req, precise_addresses=req.version >= 75)
+    return {"server": servers_view.UPDATE.render(server, look)}
+
+
+@accepts(errors=(409,))
+def delete(req: Request) -> None:
+    """Delete a server."""
+    authorize(req, "os_compute_api:servers:delete")
+    operate(req, "delete")
+
+
+def operate(req: Request, operation: str, payload: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Start an operation on the server of the URL; the conductor checks lock, host and states.
+
+    Returns what its acceptance has to say (the operation's ``answer_type``).
+    """
+    accepted = req.clients.servers.operate(req.ctx, server_id(req), operation, payload=payload, project_id=req.scope)
+    return accepted.answer
+

@@ -1,0 +1,222 @@
+"""POST /servers: from a request to one call of the conductor."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nova import exception, image
+from nova.api.compute.servers import servers_schemas
+from nova.api.compute.servers.servers_devices import devices_of, root_of
+from nova.api.fields import LINKS, STRING, Array, Field, Object, is_true
+from nova.api.formats import canonical_ipv6, is_uuid
+from nova.api.request import Request, Response, whole
+from nova.api.router import accepts
+from nova.conf import CONF
+from nova.objects.base import new_uuid
+from nova.objects.image import Image
+from nova.objects.instance import Personality
+from nova.objects.network import NetworkRequest
+from nova.objects.server_request import ServerCreate
+
+POLICY = "os_compute_api:servers:create"
+REQUESTED_DESTINATION = "compute:servers:create:requested_destination"
+_LETTERS = string.ascii_letters + string.digits
+# Servers of one request are one transaction and one plan: without a quota this is the bound.
+_MOST = 10_000
+
+ANSWER = Object({
+    "server": Object({
+        "id": STRING, "links": LINKS, "OS-DCF:diskConfig": STRING, "security_groups": Array(Object({"name": STRING})),
+        "adminPass": STRING}),
+    "reservation_id": Field(STRING),
+})
+
+
+@accepts(body=servers_schemas.CREATE, answer=ANSWER, errors=(409,))
+def create(req: Request) -> Response:
+    """Create one server or several."""
+    wanted = req.body["server"]
+    request = _request(req, wanted, _hints(req.body))
+    _check_policy(req, request, wanted)
+    _find_images(req, request, wanted.get("imageRef"))
+    try:
+        created = req.clients.servers.create(req.ctx, request)
+    except exception.NotFound as error:
+        # What the request names and is not there makes it a bad request: /servers itself exists.
+        raise exception.InvalidInput(error.message) from error
+    if is_true(wanted.get("return_reservation_id")):
+        return Response({"reservation_id": created.reservation_id})
+    uuid = created.uuids[0]
+    shown: dict[str, Any] = {
+        "id": uuid,
+        "links": req.links("servers", uuid),
+        "OS-DCF:diskConfig": request.disk_config,
+        "security_groups": [{"name": name} for name in request.security_groups or ["default"]],
+    }
+    if CONF.api.enable_instance_password:
+        shown["adminPass"] = request.admin_pass
+    return Response({"server": shown}, headers={"Location": req.self_link("servers", uuid)})
+
+
+def _request(req: Request, wanted: Mapping[str, Any], hints: dict[str, Any]) -> ServerCreate:
+    least, most = _counts(wanted)
+    zone, host, node = _zone(wanted)
+    networks = _networks(req, wanted.get("networks"), most)
+    if wanted.get("hostname") and most > 1:
+        raise exception.InvalidInput("A hostname can be given to a single server only, not with max_count > 1.")
+    # Before 2.19 there was no description to give; it was the name.
+    description = wanted.get("description") if req.version >= 19 else wanted["name"]
+    return ServerCreate(
+        name=wanted["name"],
+        # Old clients send the URL of the flavor.
+        flavor_id=str(wanted["flavorRef"]).rstrip("/").rsplit("/", 1)[-1],
+        description=description,
+        hostname=wanted.get("hostname"),
+        metadata=wanted.get("metadata") or {},
+        tags=list(dict.fromkeys(wanted.get("tags") or ())),
+        networks=networks,
+        security_groups=list(dict.fromkeys(
+            group["name"] for group in wanted.get("security_groups") or () if "name" in group)),
+        key_name=wanted.get("key_name"),
+        user_data=wanted.get("user_data"),
+        config_drive=is_true(wanted.get("config_drive")),
+        disk_config=wanted.get("OS-DCF:diskConfig", "AUTO"),
+        access_ip_v4=wanted.get("accessIPv4"),
+        access_ip_v6=canonical_ipv6(wanted["accessIPv6"]) if "accessIPv6" in wanted else None,
+        availability_zone=zone,
+        forced_host=host,
+        forced_node=node,
+        requested_host=wanted.get("host"),
+        requested_node=wanted.get("hypervisor_hostname"),
+        block_devices=devices_of(wanted, most),
+        personality=_personality(wanted.get("personality") or ()),
+        scheduler_hints=hints,
+        trusted_certs=wanted.get("trusted_image_certificates"),
+        admin_pass=wanted.get("adminPass") or new_password(),
+        min_count=least,
+        max_count=most,
+        first_uuid=new_uuid(),
+    )
+
+
+def _check_policy(req: Request, request: ServerCreate, wanted: Mapping[str, Any]) -> None:
+    """The right to create, and to each special wish."""
+    needed = [POLICY]
+    if request.forced_host or request.forced_node:
+        needed.append(f"{POLICY}:forced_host")
+    if request.requested_host or request.requested_node:
+        needed.append(REQUESTED_DESTINATION)
+    if wanted.get("block_device_mapping") or wanted.get("block_device_mapping_v2"):
+        needed.append(f"{POLICY}:attach_volume")
+    if request.networks:
+        needed.append(f"{POLICY}:attach_network")
+    if request.trusted_certs:
+        needed.append(f"{POLICY}:trusted_certs")
+    for rule in needed:
+        req.authorize(rule)
+    # Whether the flavor has a disk is known to the conductor only.
+    request.zero_disk_allowed = req.allowed(f"{POLICY}:zero_disk_flavor")
+
+
+def new_password() -> str:
+    return "".join(secrets.choice(_LETTERS) for _ in range(CONF.api.password_length))
+
+
+def _hints(body: Mapping[str, Any]) -> dict[str, Any]:
+    hints: dict[str, Any] = {}
+    for key in ("OS-SCH-HNT:scheduler_hints", "os:scheduler_hints"):
+        hints.update(body.get(key) or {})
+    return hints
+
+
+def _counts(wanted: Mapping[str, Any]) -> tuple[int, int]:
+    least = whole(wanted.get("min_count") or 1)
+    most = whole(wanted.get("max_count") or least)
+    if least > most:
+        raise exception.InvalidInput("min_count must be <= max_count")
+    if most > _MOST:
+        raise exception.InvalidInput(f"max_count must be at most {_MOST}.")
+    return least, most
+
+
+def _zone(wanted: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
+    """zone, zone:host, zone:host:node or zone::node, as (zone, host, node)."""
+    text = wanted.get("availability_zone")
+    if text is None:
+        return None, None, None
+    parts = text.split(":")
+    if len(parts) > 3:
+        raise exception.InvalidInput(f"Unable to parse availability_zone: {text}.")
+    zone, host, node = (*(part.strip() or None for part in parts), None, None)[:3]
+    if (host or node) and (wanted.get("host") or wanted.get("hypervisor_hostname")):
+        raise exception.InvalidInput(
+            "Destination host or hypervisor_hostname cannot be given together with an availability_zone that "
+            "names a host or node.")
+    return zone, host, node
+
+
+def _networks(req: Request, wanted: Any, most: int) -> list[NetworkRequest] | None:
+    """None: as the project has it; []: none."""
+    if wanted is None or wanted == "auto" or wanted == []:
+        return None
+    if wanted == "none":
+        return []
+    return [_network(item, most) for item in wanted]
+
+
+def _network(item: Mapping[str, Any], most: int) -> NetworkRequest:
+    uuid, port, address = item.get("uuid"), item.get("port"), item.get("fixed_ip")
+    if port:
+        if address:
+            raise exception.InvalidInput(
+                f"Fixed IP '{address}' cannot be used together with port '{port}'.")
+        if most > 1:
+            raise exception.InvalidInput("Unable to launch multiple instances with a single configured port ID. "
+                                         "Please launch your instance one by one with different ports.")
+        return NetworkRequest(port_id=port, tag=item.get("tag"))
+    if not uuid:
+        raise exception.InvalidInput("Bad networks format: missing 'uuid' or 'port'.")
+    if not is_uuid(uuid):
+        raise exception.InvalidInput(f"Bad networks format: network uuid is not in proper format ({uuid})")
+    if address and most > 1:
+        raise exception.InvalidInput("Invalid fixed IP address: it can be given to a single server only, not with "
+                                     "max_count > 1.")
+    return NetworkRequest(network_id=uuid, fixed_ip=address, tag=item.get("tag"))
+
+
+def _personality(wanted: Sequence[Mapping[str, str]]) -> list[Personality]:
+    for item in wanted:
+        for key in ("path", "contents"):
+            if key not in item:
+                raise exception.InvalidInput(f"Bad personality format: missing {key}")
+    return [Personality(path=item["path"], contents=item["contents"]) for item in wanted]
+
+
+def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> None:
+    """Fill in the images that the server and its volumes are made from."""
+    root = root_of(request.block_devices)
+    if root is not None and request.trusted_certs:
+        raise exception.InvalidInput("trusted_image_certificates are not for servers that boot from volumes.")
+    ident = image_ref if root is None else root.image_id
+    if root is None and not ident:
+        raise exception.InvalidInput("Missing imageRef attribute")
+    request.image = _image(req, ident) if ident else None
+    for device in request.block_devices:
+        if device.destination == "volume" and device.image_id and device is not root:
+            request.device_images[device.image_id] = _image(req, device.image_id)
+
+
+def _image(req: Request, ident: str) -> Image:
+    """What the image store says of the image, asked with the rights of the caller."""
+    try:
+        found = image.store().show(req.ctx, ident, token=req.ctx.auth_token)
+    except (exception.ImageNotFound, exception.ImageNotAuthorized) as error:
+        raise exception.InvalidInput("Can not find requested image") from error
+    if found.status != "active":
+        raise exception.ImageNotActive(image_id=ident)
+    if found.properties.get("block_device_mapping") or found.properties.get("cinder_encryption_key_id"):
+        raise exception.ImageUnacceptable(image_id=ident, reason="it describes volumes")
+    return found

@@ -1,0 +1,151 @@
+"""The block devices of a create request: local disks of the flavor, and volumes that are there or are to be made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nova import exception
+from nova.api.fields import is_true
+from nova.api.formats import is_uuid
+from nova.api.request import whole
+from nova.objects.instance import BlockDevice
+
+_INVALID = "Block Device Mapping is Invalid: "
+_BAD_BOOT = ("Boot sequence for the instance and image/block device mapping combination is not valid.")
+_ROOT_NAMES = ("vda", "/dev/vda")
+
+
+def devices_of(wanted: Mapping[str, Any], most: int) -> list[BlockDevice]:
+    """The disks that a request names. Raises InvalidInput for what cannot be."""
+    old, new = wanted.get("block_device_mapping"), wanted.get("block_device_mapping_v2")
+    if old and new:
+        raise exception.InvalidInput(
+            "Using different block_device_mapping syntaxes is not allowed in the same request.")
+    if new:
+        found = [_device(item, wanted) for item in new if not is_true(item.get("no_device"))]
+    else:
+        found = [_old_device(item) for item in old or () if not is_true(item.get("no_device"))]
+        _choose_root(found, wanted)
+    if most > 1 and any(device.volume_id for device in found):
+        raise exception.InvalidInput("Cannot attach one or more volumes to multiple instances")
+    _check(found, wanted)
+    return found
+
+
+def root_of(devices: Sequence[BlockDevice]) -> BlockDevice | None:
+    """The volume that the server boots from."""
+    return next((device for device in devices if device.boot_index == 0 and device.destination == "volume"), None)
+
+
+def _device(item: Mapping[str, Any], wanted: Mapping[str, Any]) -> BlockDevice:
+    source = item.get("source_type")
+    if source is None:
+        raise exception.InvalidInput(_INVALID + "source_type is missing.")
+    destination = item.get("destination_type") or ("local" if source in ("blank", "image") else "volume")
+    if item.get("volume_type") and (destination == "local" or source == "volume"):
+        raise exception.InvalidInput(_INVALID + "volume_type is not supported for a local disk or an existing volume.")
+    device = BlockDevice(
+        source=source, destination=destination, boot_index=_boot_index(item.get("boot_index")),
+        device_name=_name(item.get("device_name")),
+        image_id=_id_of(item, "image_id") if source == "image" else None,
+        volume_id=_id_of(item, "volume_id") if source == "volume" else None,
+        size_gb=whole(item["volume_size"]) if "volume_size" in item else None,
+        guest_format=item.get("guest_format"), disk_bus=item.get("disk_bus"), device_type=item.get("device_type"),
+        volume_type=item.get("volume_type") or None, tag=item.get("tag"),
+        # A local disk never outlives its server.
+        delete_on_termination=destination == "local" or is_true(item.get("delete_on_termination", False)))
+    if destination == "volume":
+        _check_volume(device)
+    else:
+        _check_local(device, wanted)
+    return device
+
+
+def _id_of(item: Mapping[str, Any], name: str) -> str | None:
+    return item.get("uuid") or item.get(name)
+
+
+def _name(given: str | None) -> str | None:
+    """The name of a device as users see it, whichever way it was asked for."""
+    return f"/dev/{given.removeprefix('/dev/')}" if given else None
+
+
+def _check_volume(device: BlockDevice) -> None:
+    if device.source == "snapshot":
+        raise exception.InvalidInput(_INVALID + "snapshots of volumes are not available in this cloud.")
+    if device.source == "volume":
+        if device.volume_id is None or not is_uuid(device.volume_id):
+            raise exception.InvalidInput(_INVALID + "the uuid of the volume is missing or not a uuid.")
+        return
+    if not device.size_gb:
+        raise exception.InvalidInput(_INVALID + (
+            "Blank volumes need a non-zero volume_size." if device.source == "blank" else
+            "Images with destination_type 'volume' need to have a non-zero size specified"))
+    if device.source == "image" and not device.image_id:
+        raise exception.InvalidInput(_INVALID + "the uuid of the image is missing.")
+    if device.volume_type:
+        raise exception.InvalidInput(_INVALID + f"volume type {device.volume_type} could not be found.")
+
+
+def _check_local(device: BlockDevice, wanted: Mapping[str, Any]) -> None:
+    if device.source in ("volume", "snapshot"):
+        raise exception.InvalidInput(_INVALID + f"Mapping {device.source} to local is not supported.")
+    if device.source == "blank":
+        if device.boot_index == 0:
+            raise exception.InvalidInput(_BAD_BOOT)
+    elif device.boot_index != 0:
+        raise exception.InvalidInput(_INVALID + "Mapping image to local is not supported.")
+    elif device.image_id != wanted.get("imageRef"):
+        raise exception.InvalidInput(_INVALID + "a local disk from an image can only be the root disk, of the image "
+                                     "that imageRef names.")
+
+
+def _boot_index(value: Any) -> int | None:
+    """None and negative numbers mean: not to boot from."""
+    if value is None:
+        return None
+    text = str(value)
+    return None if text.startswith("-") else whole(text)
+
+
+def _old_device(item: Mapping[str, Any]) -> BlockDevice:
+    """The first syntax: volumes, or the flavor's own "swap" and "ephemeralN" disks by name."""
+    if item.get("snapshot_id"):
+        raise exception.InvalidInput(_INVALID + "snapshots of volumes are not available in this cloud.")
+    name = item.get("virtual_name") or ""
+    if item.get("volume_id"):
+        return BlockDevice(source="volume", destination="volume", volume_id=item["volume_id"],
+                           device_name=_name(item.get("device_name")),
+                           delete_on_termination=is_true(item.get("delete_on_termination", False)))
+    if name == "swap":
+        return BlockDevice(source="blank", guest_format="swap", device_name=_name(item.get("device_name")))
+    if name.startswith("ephemeral"):
+        return BlockDevice(source="blank", device_name=_name(item.get("device_name")))
+    raise exception.InvalidInput(_INVALID + "neither volume_id nor snapshot_id is given.")
+
+
+def _choose_root(devices: Sequence[BlockDevice], wanted: Mapping[str, Any]) -> None:
+    """The first syntax has no boot_index: without an image the volume called vda is booted from, or the first."""
+    volumes = [device for device in devices if device.destination == "volume"]
+    if volumes and not wanted.get("imageRef"):
+        root = next((device for device in volumes if device.device_name in _ROOT_NAMES), volumes[0])
+        root.boot_index = 0
+
+
+def _check(devices: Sequence[BlockDevice], wanted: Mapping[str, Any]) -> None:
+    indexes = sorted(device.boot_index for device in devices if device.boot_index is not None)
+    if wanted.get("imageRef") and root_of(devices) is None and 0 not in indexes:
+        indexes = [0, *indexes]
+    # There must be one disk to boot from, and the order must have no gaps.
+    if (devices or wanted.get("imageRef")) and indexes != list(range(len(indexes) or 1)):
+        raise exception.InvalidInput(_BAD_BOOT)
+    if root_of(devices) is not None and wanted.get("imageRef"):
+        raise exception.InvalidInput(_BAD_BOOT)
+    if sum(device.guest_format == "swap" for device in devices) > 1:
+        raise exception.InvalidInput(_INVALID + "More than one swap drive requested.")
+    for what, given in (("device_name", [device.device_name for device in devices if device.device_name]),
+                        ("tag", [device.tag for device in devices if device.tag]),
+                        ("volume", [device.volume_id for device in devices if device.volume_id])):
+        if len(set(given)) != len(given):
+            raise exception.InvalidInput(_INVALID + f"the same {what} is given twice.")

@@ -1,0 +1,228 @@
+"""GET /servers and /servers/detail: filters, order and pages (facts: errors.md section 6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from nova import exception
+from nova.api.compute.servers import servers_view
+from nova.api.fields import LIMIT, LINKS, REGEX, STRING, TIME, Array, Changing, Field, Object, Query, View, enum
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.objects import states
+from nova.objects.instance import Instance
+from nova.objects.server_request import ServerQuery
+
+_encode = msgspec.json.Encoder().encode
+
+ALL_FILTERS = "os_compute_api:servers:allow_all_filters"
+
+_SORT_KEYS = (
+    "access_ip_v4", "access_ip_v6", "auto_disk_config", "availability_zone", "config_drive", "created_at",
+    "display_description", "display_name", "host", "hostname", "image_ref", "instance_type_id", "kernel_id", "key_name",
+    "launch_index", "launched_at", "locked", "locked_by", "node", "power_state", "progress", "project_id", "ramdisk_id",
+    "root_device_name", "task_state", "terminated_at", "updated_at", "user_id", "uuid", "vm_state")
+# Accepted and without effect before 2.75.
+_SORT_IGNORED = (
+    "architecture", "cell_name", "cleaned", "default_ephemeral_device", "default_swap_device", "deleted", "deleted_at",
+    "disable_terminate", "ephemeral_gb", "ephemeral_key_uuid", "id", "key_data", "launched_on", "memory_mb",
+    "os_type", "reservation_id", "root_gb", "shutdown_terminate", "user_data", "vcpus", "vm_mode")
+_SORT_ADMIN = frozenset({"host", "node"})
+
+_TEXTS = ("user_id", "project_id", "tenant_id", "launch_index", "image_ref", "image", "vm_state", "task_state", "host",
+          "uuid", "sort_dir", "all_tenants", "soft_deleted", "deleted", "status", "marker")
+_EXPRESSIONS = (
+    "kernel_id", "ramdisk_id", "hostname", "key_name", "power_state", "node", "flavor", "reservation_id", "launched_at",
+    "terminated_at", "availability_zone", "name", "display_name", "description", "display_description", "locked_by",
+    "root_device_name", "config_drive", "access_ip_v4", "access_ip_v6", "auto_disk_config", "progress", "ip", "ip6",
+    "created_at")
+# Names of other tables: known, so that they can be refused.
+_JOINED = ("block_device_mapping", "services", "metadata", "system_metadata", "info_cache", "security_groups",
+           "pci_devices")
+_TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
+
+QUERY = Query({
+    **dict.fromkeys((*_TEXTS, *_JOINED), STRING),
+    **dict.fromkeys(_EXPRESSIONS, REGEX),
+    "sort_key": Changing({0: enum(*_SORT_KEYS, *_SORT_IGNORED), 75: enum(*_SORT_KEYS)}),
+    "changes-since": TIME,
+    "changes-before": Field(TIME, since=66),
+    "limit": LIMIT,
+    "locked": Field(STRING, since=73),
+    **dict.fromkeys(_TAG_FILTERS, Field(REGEX, since=26)),
+}, strict=75, patterns={"^_": STRING})
+
+# Filters that everybody may use, with the version from which.
+_FOR_ALL = {
+    **dict.fromkeys(("reservation_id", "name", "status", "image", "flavor", "ip", "changes-since", "all_tenants"), 0),
+    "ip6": 5,
+    **dict.fromkeys(_TAG_FILTERS, 26),
+    "changes-before": 66,
+    "locked": 73,
+    **dict.fromkeys(("availability_zone", "config_drive", "key_name", "created_at", "launched_at", "terminated_at",
+                     "power_state", "task_state", "vm_state", "progress", "user_id"), 83),
+    "hostname": 90,
+}
+_PAGING = frozenset({"limit", "marker", "sort_key", "sort_dir"})
+_OTHERWISE_HANDLED = frozenset({"status", "all_tenants", "changes-since", "changes-before", "deleted", "project_id",
+                                "tenant_id", *_PAGING})
+# Columns with numbers: anything else cannot match.
+_NUMBERS = frozenset({"launch_index", "power_state", "progress"})
+_TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
+_FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
+
+
+@accepts(query=QUERY, answer=Object({"servers": Array(servers_view.BRIEF), "servers_links": LINKS}))
+def index(req: Request) -> dict[str, Any]:
+    """List servers."""
+    req.authorize("os_compute_api:servers:index")
+    found, limit = _search(req, "os_compute_api:servers:index", brief=True)
+    return _answer(req, "servers", servers_view.BRIEF, found, limit)
+
+
+@accepts(query=QUERY, answer=Object({"servers": Array(servers_view.DETAIL), "servers_links": LINKS}))
+def detail(req: Request) -> dict[str, Any]:
+    """List servers with details."""
+    req.authorize("os_compute_api:servers:detail")
+    found, limit = _search(req, "os_compute_api:servers:detail", brief=False)
+    return _answer(req, "servers/detail", servers_view.DETAIL, found, limit)
+
+
+def _answer(req: Request, path: str, view: View, found: list[Instance], limit: int) -> dict[str, Any]:
+    look = servers_view.Look(req)
+    # Each is encoded at once: a thousand rendered servers would take five times the memory of the answer.
+    answer: dict[str, Any] = {"servers": [msgspec.Raw(_encode(view.render(server, look))) for server in found]}
+    links = req.next_links(path, found, limit, found[-1].uuid if found else None)
+    if links:
+        answer["servers_links"] = links
+    return answer
+
+
+def _search(req: Request, policy: str, brief: bool) -> tuple[list[Instance], int]:
+    limit, marker = req.page()
+    query = server_query(req, policy)
+    if query is None or limit == 0:
+        return [], limit
+    query.limit, query.marker, query.brief = limit, marker, brief
+    return req.clients.servers.index(req.ctx, query), limit
+
+
+def server_query(req: Request, policy: str) -> ServerQuery | None:
+    """What the request asks for; None: nothing can match."""
+    given = _allowed_filters(req)
+    query = ServerQuery(project_id=_project(req, given, policy), sort=_sort(req))
+    query.changes_since, query.changes_before = _changes(req, given)
+    if query.changes_since or query.changes_before:
+        query.deleted = None
+    if "deleted" in given:
+        query.deleted = _loose_truth(given["deleted"][-1])
+    for name, values in given.items():
+        if name in _NUMBERS and not _is_small(values[-1]):
+            return None
+        if name not in _OTHERWISE_HANDLED:
+            query.filters[name] = _value(name, values)
+    return query if "status" not in given or _by_status(req, query, given["status"]) else None
+
+
+def _allowed_filters(req: Request) -> dict[str, list[str]]:
+    """The filters that count for this caller; those of administrators are dropped silently."""
+    given = {name: values for name, values in req.query.items() if name not in _PAGING}
+    if not req.allowed(ALL_FILTERS):
+        given = {name: values for name, values in given.items() if _FOR_ALL.get(name, 1000) <= req.version}
+    for name in given:
+        if name in _JOINED or name.startswith("_"):
+            raise exception.InvalidInput(f"Invalid filter field: {name}.")
+    return given
+
+
+def _project(req: Request, given: dict[str, list[str]], policy: str) -> str | None:
+    """The project whose servers are listed; None: all."""
+    if "all_tenants" not in given or not _truth("all_tenants", given["all_tenants"][-1] or "1"):
+        return req.ctx.project_id
+    req.authorize(f"{policy}:get_all_tenants")
+    wanted = given.get("project_id") or given.get("tenant_id")
+    return wanted[-1] if wanted else None
+
+
+def _changes(req: Request, given: dict[str, list[str]]) -> tuple[Any, Any]:
+    since = req.time("changes-since") if "changes-since" in given else None
+    before = req.time("changes-before") if "changes-before" in given else None
+    if since and before and since > before:
+        raise exception.InvalidInput("The value of changes-since must be less than or equal to changes-before.")
+    return since, before
+
+
+def _by_status(req: Request, query: ServerQuery, statuses: list[str]) -> bool:
+    """Turn statuses into states; False: no state shows like that."""
+    vm_states: list[str] = []
+    task_states: list[str] = []
+    by_default = False
+    for status in statuses:
+        found_vm, found_tasks = states.states_of(status)
+        if found_vm:
+            vm_states += [state for state in found_vm if state not in vm_states]
+            task_states += found_tasks
+            by_default = by_default or not found_tasks
+    if not vm_states:
+        if req.version >= 38:
+            raise exception.InvalidInput("Invalid status value")
+        return False
+    if states.DELETED in vm_states:
+        if not req.ctx.is_admin:
+            raise exception.Forbidden("Only administrators may list deleted instances")
+        query.deleted = True
+    query.filters["vm_state"] = vm_states
+    if not by_default:
+        query.filters["task_state"] = task_states
+    return True
+
+
+def _value(name: str, values: list[str]) -> Any:
+    if name in _TAG_FILTERS:
+        return [tag for value in values for tag in value.split(",")]
+    if name == "locked":
+        return _truth(name, values[-1])
+    if name == "soft_deleted":
+        return _loose_truth(values[-1])
+    return values[-1]
+
+
+def _is_small(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) < 10
+
+
+def _truth(name: str, value: str) -> bool:
+    """Raises InvalidInput for what is neither true nor false."""
+    lowered = value.strip().lower()
+    if lowered in _TRUE:
+        return True
+    if lowered in _FALSE:
+        return False
+    raise exception.InvalidInput(f"Invalid input for query parameters {name}. Value: {value}. It must be a boolean.")
+
+
+def _loose_truth(value: str) -> bool:
+    return value.strip().lower() in _TRUE
+
+
+def _sort(req: Request) -> list[tuple[str, str]]:
+    """(column, direction) pairs; [] is the default order."""
+    keys, directions = req.query.get("sort_key", []), req.query.get("sort_dir", [])
+    if len(directions) > max(len(keys), 1):
+        raise exception.InvalidInput("Sort direction size exceeds sort key size")
+    for direction in directions:
+        if direction not in ("asc", "desc"):
+            raise exception.InvalidInput("Unknown sort direction, must be 'desc' or 'asc'")
+    first = directions[0] if directions else "desc"
+    directions = directions + [first] * (len(keys) - len(directions))
+    ignored = {*_SORT_IGNORED, *(("locked",) if req.version < 73 else ())}
+    sort = [(key, direction) for key, direction in zip(keys, directions, strict=False) if key not in ignored]
+    admin = req.allowed(ALL_FILTERS)
+    for key, _direction in sort:
+        if key in _SORT_ADMIN and not admin:
+            raise exception.Forbidden(f"Only administrators can sort servers by {key}")
+    if (sort or directions) and all(key != "created_at" for key, _direction in sort):
+        sort.append(("created_at", first))
+    return sort

@@ -1,0 +1,228 @@
+"""How a server is shown, by microversion, as one table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova.api.fields import (
+    ABSENT,
+    ANY,
+    INTEGER,
+    LINKS,
+    STRING,
+    STRING_OR_NULL,
+    TRUTH,
+    Array,
+    Object,
+    Out,
+    Plain,
+    View,
+)
+from nova.api.request import Request, iso, iso_precise
+from nova.conf import CONF
+from nova.objects import states
+from nova.objects.instance import Instance
+
+EXTENDED = "os_compute_api:os-extended-server-attributes"
+FLAVOR_SPECS = "os_compute_api:servers:show:flavor-extra-specs"
+HOST_STATUS = "os_compute_api:servers:show:host_status"
+HOST_STATUS_UNKNOWN = "os_compute_api:servers:show:host_status:unknown-only"
+
+# Seconds that the status of all hosts is kept by an API process.
+_HOSTS_KEPT = 3.0
+_OPEN = Object(additional=True)
+
+# Image properties that Nova acts upon; the rest are the business of others.
+_IMAGE_PREFIXES = ("hw_", "img_", "os_", "trait:")
+_IMAGE_NAMES = frozenset({
+    "architecture", "auto_disk_config", "bdm_v2", "block_device_mapping", "bittorrent", "cache_in_nova",
+    "hypervisor_type", "hypervisor_version_requires", "ipxe_boot", "kernel_id", "mappings", "owner_id", "ramdisk_id",
+    "root_device_name", "vm_mode", "vmware_disktype", "vmware_image_version", "vmware_linked_clone", "vmware_ostype",
+})
+
+
+class Look:
+    """What decides how servers are shown, asked once per request."""
+
+    __slots__ = ("_hosts", "extended", "flavor_specs", "glance", "host_status", "precise_addresses", "req", "version")
+
+    def __init__(self, req: Request, precise_addresses: bool = True) -> None:
+        self.req = req
+        self.version = req.version
+        self.precise_addresses = precise_addresses
+        self.extended = req.allowed(EXTENDED)
+        self.flavor_specs = req.version >= 47 and req.allowed(FLAVOR_SPECS)
+        self.glance = CONF.api.glance_link_prefix.rstrip("/") if CONF.api.glance_link_prefix else None
+        self.host_status = None
+        if req.version >= 16:
+            if req.allowed(HOST_STATUS):
+                self.host_status = "all"
+            elif req.allowed(HOST_STATUS_UNKNOWN):
+                self.host_status = "unknown"
+        self._hosts: dict[str, str] | None = None
+
+    def status_of(self, host: str) -> str:
+        if self._hosts is None:
+            self._hosts = self.req.clients.cached("host status", _HOSTS_KEPT, self._all_hosts)
+        return self._hosts.get(host, "UNKNOWN")
+
+    def _all_hosts(self) -> dict[str, str]:
+        found = self.req.clients.services.index(self.req.ctx, binary="nova-compute")
+        return {service.host: "DOWN" if service.forced_down else "MAINTENANCE" if service.disabled
+                else "UP" if service.up else "UNKNOWN" for service in found}
+
+
+def addresses(server: Instance, precise: bool) -> dict[str, list[dict[str, Any]]]:
+    """The addresses by network; ``precise`` adds the type and the MAC."""
+    shown: dict[str, list[dict[str, Any]]] = {}
+    if server.vm_state == states.BUILDING:
+        return shown
+    for vif in server.network_info:
+        for fixed in vif.fixed_ips:
+            item: dict[str, Any] = {"version": fixed.version, "addr": fixed.address}
+            if precise:
+                item["OS-EXT-IPS:type"] = "fixed"
+                item["OS-EXT-IPS-MAC:mac_addr"] = vif.mac
+            shown.setdefault(vif.label, []).append(item)
+    return shown
+
+
+def _image(server: Instance, look: Look) -> Any:
+    if not server.image_ref:
+        return ""
+    link = look.req.bookmark("images", server.image_ref)
+    if look.glance:
+        link["href"] = f"{look.glance}/images/{server.image_ref}"
+    shown: dict[str, Any] = {"id": server.image_ref, "links": [link]}
+    if look.version >= 98:
+        known = server.image.properties if server.image else {}
+        shown["properties"] = {name: value for name, value in known.items()
+                               if name in _IMAGE_NAMES or name.startswith(_IMAGE_PREFIXES)}
+    return shown
+
+
+def _flavor(server: Instance, look: Look) -> dict[str, Any]:
+    flavor = server.flavor
+    if look.version < 47:
+        return {"id": flavor.flavorid, "links": [look.req.bookmark("flavors", flavor.flavorid)]}
+    shown: dict[str, Any] = {
+        "vcpus": flavor.vcpus, "ram": flavor.memory_mb, "disk": flavor.root_gb, "ephemeral": flavor.ephemeral_gb,
+        "swap": flavor.swap, "original_name": flavor.name}
+    if look.flavor_specs:
+        shown["extra_specs"] = flavor.extra_specs
+    return shown
+
+
+def _fault(server: Instance, look: Look) -> Any:
+    fault = server.fault
+    if fault is None or server.status not in ("ERROR", "DELETED"):
+        return ABSENT
+    shown: dict[str, Any] = {"code": fault.code, "created": iso(fault.created), "message": fault.message}
+    # The details are the inside of Nova: of a 500 they are for administrators.
+    if fault.details and (look.req.ctx.is_admin or fault.code != 500):
+        shown["details"] = fault.details
+    return shown
+
+
+def _progress(server: Instance, _look: Look) -> Any:
+    return server.progress if server.status in states.PROGRESS_STATUSES else ABSENT
+
+
+def _security_groups(server: Instance, _look: Look) -> Any:
+    return [{"name": name} for name in server.security_groups] or ABSENT
+
+
+def _host_status(server: Instance, look: Look) -> Any:
+    if look.host_status is None:
+        return ABSENT
+    status = look.status_of(server.host) if server.host else ""
+    return status if look.host_status == "all" or status == "UNKNOWN" else ABSENT
+
+
+def _volumes(server: Instance, look: Look) -> list[dict[str, Any]]:
+    shown: list[dict[str, Any]] = []
+    for disk in server.block_devices:
+        if disk.volume_id:
+            item: dict[str, Any] = {"id": disk.volume_id}
+            if look.version >= 3:
+                item["delete_on_termination"] = disk.delete_on_termination
+            shown.append(item)
+    return shown
+
+
+def _hostname(server: Instance, look: Look) -> Any:
+    return server.hostname if look.version >= 90 or look.extended else ABSENT
+
+
+def _extended(attribute: str) -> Any:
+    """A field that needs the policy os-extended-server-attributes."""
+    def get(server: Instance, look: Look) -> Any:
+        return getattr(server, attribute) if look.extended else ABSENT
+
+    return get
+
+
+# Name, type, getter, and the version from which show, detail and the answer of PUT have it (None: never).
+_TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
+    ("id", STRING, "uuid", 1, 1, 1),
+    ("name", STRING, "display_name", 1, 1, 1),
+    ("status", STRING, "status", 1, 1, 1),
+    ("tenant_id", STRING, "project_id", 1, 1, 1),
+    ("user_id", STRING, "user_id", 1, 1, 1),
+    ("metadata", _OPEN, "metadata", 1, 1, 1),
+    ("hostId", STRING, "host_id", 1, 1, 1),
+    ("image", ANY, _image, 1, 1, 1),
+    ("flavor", _OPEN, _flavor, 1, 1, 1),
+    ("created", STRING, lambda server, _look: iso(server.created_at), 1, 1, 1),
+    ("updated", STRING, lambda server, _look: iso(server.updated_at or server.created_at), 1, 1, 1),
+    ("addresses", _OPEN, lambda server, look: addresses(server, look.precise_addresses), 1, 1, 1),
+    ("accessIPv4", STRING, lambda server, _look: server.access_ip_v4 or "", 1, 1, 1),
+    ("accessIPv6", STRING, lambda server, _look: server.access_ip_v6 or "", 1, 1, 1),
+    ("links", LINKS, lambda server, look: look.req.links("servers", server.uuid), 1, 1, 1),
+    ("OS-DCF:diskConfig", STRING, "disk_config", 1, 1, 1),
+    ("progress", INTEGER, _progress, 1, 1, 1),
+    ("fault", _OPEN, _fault, 1, 1, 1),
+    ("OS-EXT-AZ:availability_zone", STRING, lambda server, _look: server.availability_zone or "", 1, 1, 75),
+    ("config_drive", STRING, lambda server, _look: "True" if server.config_drive else "", 1, 1, 75),
+    ("key_name", STRING_OR_NULL, lambda server, _look: server.key.name if server.key else None, 1, 1, 75),
+    ("OS-SRV-USG:launched_at", STRING_OR_NULL, lambda server, _look: iso_precise(server.launched_at), 1, 1, 75),
+    ("OS-SRV-USG:terminated_at", STRING_OR_NULL, lambda server, _look: iso_precise(server.terminated_at), 1, 1, 75),
+    ("security_groups", Array(Object({"name": STRING})), _security_groups, 1, 1, 75),
+    ("OS-EXT-STS:task_state", STRING_OR_NULL, "task_state", 1, 1, 75),
+    ("OS-EXT-STS:vm_state", STRING, "vm_state", 1, 1, 75),
+    ("OS-EXT-STS:power_state", INTEGER, "power_state", 1, 1, 75),
+    ("os-extended-volumes:volumes_attached", Array(_OPEN), _volumes, 1, 1, 75),
+    ("OS-EXT-SRV-ATTR:host", STRING_OR_NULL, _extended("host"), 1, 1, 75),
+    ("OS-EXT-SRV-ATTR:hypervisor_hostname", STRING_OR_NULL, _extended("node"), 1, 1, 75),
+    ("OS-EXT-SRV-ATTR:instance_name", STRING, _extended("name"), 1, 1, 75),
+    ("OS-EXT-SRV-ATTR:reservation_id", STRING, _extended("reservation_id"), 3, 3, 75),
+    ("OS-EXT-SRV-ATTR:launch_index", INTEGER, _extended("launch_index"), 3, 3, 75),
+    ("OS-EXT-SRV-ATTR:hostname", STRING, _hostname, 3, 3, 75),
+    ("OS-EXT-SRV-ATTR:kernel_id", STRING, _extended("kernel_id"), 3, 3, 75),
+    ("OS-EXT-SRV-ATTR:ramdisk_id", STRING, _extended("ramdisk_id"), 3, 3, 75),
+    ("OS-EXT-SRV-ATTR:root_device_name", STRING_OR_NULL, _extended("root_device_name"), 3, 3, 75),
+    ("OS-EXT-SRV-ATTR:user_data", STRING_OR_NULL, _extended("user_data"), 3, 3, 75),
+    ("locked", TRUTH, "locked", 9, 9, 9),
+    ("host_status", STRING, _host_status, 16, 16, 75),
+    ("description", STRING_OR_NULL, "display_description", 19, 19, 19),
+    ("tags", Array(STRING), "tags", 26, 26, 26),
+    ("trusted_image_certificates", Plain(type=["array", "null"]), "trusted_certs", 63, 63, 63),
+    ("server_groups", Array(STRING),
+     lambda server, _look: [server.server_group] if server.server_group else [], 71, None, 71),
+    ("locked_reason", STRING_OR_NULL, "locked_reason", 73, 73, 73),
+    ("pinned_availability_zone", STRING_OR_NULL, "pinned_availability_zone", 96, 96, 96),
+    ("scheduler_hints", _OPEN, "scheduler_hints", 100, 100, 100),
+)
+
+
+def _view(column: int) -> View:
+    """``column`` 0: show, 1: detail, 2: the answer of PUT."""
+    rows = [(row[:3], row[3:][column]) for row in _TABLE]
+    return View([Out(*key, since=since) for key, since in rows if since is not None])
+
+
+SHOW = _view(0)
+DETAIL = _view(1)
+UPDATE = _view(2)
+BRIEF = View([Out("id", STRING, "uuid"), Out("name", STRING, "display_name"),
+              Out("links", LINKS, lambda server, look: look.req.links("servers", server.uuid))])

@@ -1,0 +1,123 @@
+"""os-volumes: the project's volumes of the embedded back end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import exception
+from nova.api.fields import (
+    INTEGER,
+    LIMIT,
+    STRING,
+    STRING_OR_NULL,
+    Array,
+    Field,
+    Object,
+    Out,
+    Plain,
+    Query,
+    View,
+)
+from nova.api.request import Request, iso_precise, whole
+from nova.api.router import accepts
+from nova.conf import CONF
+from nova.objects import volume as states
+from nova.objects.base import new_uuid
+from nova.objects.volume import Volume
+
+# Characters of a name, a description, and a key or value of metadata.
+_LONGEST = 255
+
+INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)
+SHOW_QUERY = Query(strict=None)
+CREATE = Object({"volume": Field(Object({
+    "volume_type": STRING,
+    "metadata": Object(additional=True),
+    "snapshot_id": STRING,
+    "size": Field(Plain(type=["integer", "string"], pattern="^[0-9]+$", minimum=1), required=True),
+    "availability_zone": STRING,
+    "display_name": STRING,
+    "display_description": STRING,
+}), required=True)})
+
+
+def _attachments(volume: Volume, _req: Request) -> list[dict[str, Any]]:
+    """Who has it; a volume that nobody has shows an empty attachment, as clients expect it."""
+    if volume.instance_uuid is None or volume.status not in (states.IN_USE, states.DETACHING):
+        return [{}]
+    return [{"id": volume.uuid, "volumeId": volume.uuid, "serverId": volume.instance_uuid,
+             "device": volume.device_name}]
+
+
+VOLUME = View([
+    Out("id", STRING, "uuid"),
+    Out("status", STRING),
+    Out("size", INTEGER, "size_gb"),
+    Out("availabilityZone", STRING, lambda volume, _req: volume.availability_zone or CONF.default_availability_zone),
+    Out("createdAt", STRING_OR_NULL, lambda volume, _req: iso_precise(volume.created_at)),
+    Out("displayName", STRING, "name"),
+    Out("displayDescription", STRING, "description"),
+    Out("volumeType", STRING_OR_NULL, "volume_type"),
+    Out("snapshotId", STRING_OR_NULL, lambda _volume, _req: None),
+    Out("metadata", Object(additional=True)),
+    Out("attachments", Array(Object(additional=True)), _attachments),
+])
+_LIST = Object({"volumes": Array(VOLUME)})
+_ONE = Object({"volume": VOLUME})
+
+
+def _list(req: Request) -> dict[str, Any]:
+    # A limit of 0 is no limit here.
+    limit = req.page()[0] or CONF.api.max_limit
+    found = req.clients.volumes.index(req.ctx, req.ctx.project_id, limit=limit,
+                                      offset=whole(req.arg("offset") or 0))
+    return {"volumes": [VOLUME.render(volume, req) for volume in found]}
+
+
+@accepts(query=INDEX_QUERY, answer=_LIST)
+def index(req: Request) -> dict[str, Any]:
+    """List the volumes of the project."""
+    return _list(req)
+
+
+@accepts(query=INDEX_QUERY, answer=_LIST)
+def detail(req: Request) -> dict[str, Any]:
+    """List the volumes of the project with details."""
+    return _list(req)
+
+
+@accepts(query=SHOW_QUERY, answer=_ONE)
+def show(req: Request) -> dict[str, Any]:
+    """Show a volume."""
+    return {"volume": VOLUME.render(req.clients.volumes.get(req.ctx, req.params["id"], req.scope), req)}
+
+
+@accepts(body=CREATE, answer=_ONE)
+def create(req: Request) -> dict[str, Any]:
+    """Create an empty volume; its data are made where a server first needs them."""
+    wanted = req.body["volume"]
+    if wanted.get("snapshot_id"):
+        raise exception.SnapshotNotFound(snapshot_id=wanted["snapshot_id"])
+    if wanted.get("volume_type"):
+        raise exception.VolumeTypeNotFound(volume_type=wanted["volume_type"])
+    volume = Volume(
+        uuid=new_uuid(), project_id=req.ctx.project_id or "", user_id=req.ctx.user_id or "",
+        name=_text("display_name", wanted.get("display_name")),
+        description=_text("display_description", wanted.get("display_description")),
+        size_gb=whole(wanted["size"]), availability_zone=_text("availability_zone", wanted.get("availability_zone")),
+        metadata={_text("metadata", key): _text("metadata", value)
+                  for key, value in wanted.get("metadata", {}).items()})
+    return {"volume": VOLUME.render(req.clients.volumes.create(req.ctx, volume), req)}
+
+
+def _text(name: str, value: Any) -> str:
+    text = "" if value is None else value
+    if not isinstance(text, str) or len(text) > _LONGEST:
+        raise exception.InvalidInput(reason=f"{name} must be text of at most {_LONGEST} characters.")
+    return text
+
+
+@accepts()
+def delete(req: Request) -> None:
+    """Delete a volume that no server has."""
+    req.clients.volumes.delete(req.ctx, req.params["id"], req.scope)

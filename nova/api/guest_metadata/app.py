@@ -1,0 +1,117 @@
+"""The metadata service as a WSGI application.
+
+A request comes either from inside a network's namespace (the server sets ``nova.network_id``; the
+packet filters vouch for the source address) or from a proxy that signs whom it speaks for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from nova import exception
+from nova.api.guest_metadata.instances import Instances
+from nova.metadata import openstack, tree
+from nova.metadata.settings import Settings
+from nova.objects.instance import Instance
+
+LOG = logging.getLogger(__name__)
+
+NETWORK = "nova.network_id"
+
+
+class HTTPError(Exception):
+    def __init__(self, status: int, message: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message or http.HTTPStatus(status).phrase
+
+
+class Application:
+    def __init__(self, instances: Instances, settings: Settings, shared_secret: str = "") -> None:
+        self._instances = instances
+        self._settings = settings
+        self._secret = shared_secret
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            status, document = 200, self._answer(environ)
+        except HTTPError as error:
+            status, document = error.status, tree.Document(error.message.encode())
+        except exception.NotFound:
+            status, document = 404, tree.Document(b"Not Found")
+        except exception.ServiceUnavailable as error:
+            LOG.warning("Metadata is not available: %s", error)
+            status, document = 503, tree.Document(b"Service Unavailable")
+        except Exception:
+            LOG.exception("Unexpected error for %s", environ.get("PATH_INFO"))
+            status, document = 500, tree.Document(b"Internal Server Error")
+        body = document.body
+        start_response(f"{status} {http.HTTPStatus(status).phrase}",
+                       [("Content-Type", document.content_type), ("Content-Length", str(len(body)))])
+        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
+
+    def _answer(self, environ: dict[str, Any]) -> tree.Document:
+        method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO", "/")
+        if method not in ("GET", "HEAD", "POST"):
+            raise HTTPError(405)
+        if not tree.segments(path):
+            return tree.Document(tree.ROOT.encode())
+        instance = self._instance(environ)
+        if method == "POST":
+            return self._post(environ, path, instance)
+        found = tree.Tree(instance, self._settings).lookup(path)
+        if found is None:
+            raise HTTPError(404)
+        return found
+
+    def _post(self, environ: dict[str, Any], path: str, instance: Instance) -> tree.Document:
+        if not tree.is_password(path):
+            raise HTTPError(404 if tree.Tree(instance, self._settings).lookup(path) is None else 405)
+        try:
+            length = int(environ.get("CONTENT_LENGTH") or 0)
+        except ValueError:
+            raise HTTPError(400, "Content-Length is no number.") from None
+        if length > openstack.PASSWORD_MAX:
+            raise HTTPError(400, f"The password is longer than {openstack.PASSWORD_MAX} bytes.")
+        try:
+            password = environ["wsgi.input"].read(length).decode()
+        except UnicodeDecodeError:
+            raise HTTPError(400, "The password is not UTF-8 text.") from None
+        if openstack.password(instance):
+            raise HTTPError(409, "The password is set already.")
+        try:
+            self._instances.set_password(instance, openstack.password_items(password))
+        except exception.Conflict as error:
+            raise HTTPError(409, str(error)) from error
+        return tree.Document(b"")
+
+    def _instance(self, environ: dict[str, Any]) -> Instance:
+        network_id = environ.get(NETWORK)
+        if network_id:
+            return self._instances.by_address(network_id, environ["REMOTE_ADDR"])
+        if not self._secret:
+            raise HTTPError(403, "Proxies are not set up: [metadata]metadata_proxy_shared_secret.")
+        uuid = self._header(environ, "X-Instance-ID")
+        project = self._header(environ, "X-Tenant-ID")
+        signature = self._header(environ, "X-Instance-ID-Signature")
+        self._header(environ, "X-Forwarded-For")
+        expected = hmac.new(self._secret.encode(), uuid.encode(), hashlib.sha256).hexdigest()
+        if not hmac.compare_digest(expected.encode(), signature.encode()):
+            LOG.warning("A proxy's signature for instance %r is wrong", uuid)
+            raise HTTPError(403, "Invalid proxy request signature.")
+        instance = self._instances.by_uuid(uuid)
+        if instance.project_id != project:
+            LOG.warning("A proxy asked for instance %s of another project than %r", uuid, project)
+            raise HTTPError(404)
+        return instance
+
+    def _header(self, environ: dict[str, Any], name: str) -> str:
+        value = environ.get("HTTP_" + name.upper().replace("-", "_"))
+        if not value or "," in value:
+            raise HTTPError(400, f"{name} request header is missing or not a single value.")
+        return str(value)

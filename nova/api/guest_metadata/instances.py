@@ -1,0 +1,73 @@
+"""Finding the instance that asks, with a short memory: a booting guest asks dozens of times."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from nova import context, exception
+from nova.objects.instance import Instance
+from nova.rpcapi.guests import Guests
+from nova.rpcapi.servers import Servers
+
+# More instances than this are not kept in memory.
+SIZE = 2000
+# Seconds that "no such instance" is remembered, so that nobody can flood the bus.
+MISSING = 1.0
+
+
+class Instances:
+    """Raises InstanceNotFound and ServiceUnavailable as the conductor does."""
+
+    def __init__(self, guests: Guests, servers: Servers, expiration: float,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self._guests = guests
+        self._servers = servers
+        self._expiration = expiration
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, ...], tuple[float, Instance | None]] = {}
+
+    def by_address(self, network_id: str, address: str) -> Instance:
+        """The owner of a fixed address."""
+        return self._cached(("address", network_id, address),
+                            lambda: self._guests.by_address(context.admin(), network_id, address))
+
+    def by_uuid(self, uuid: str) -> Instance:
+        return self._cached(("uuid", uuid), lambda: self._servers.get(context.admin(), uuid))
+
+    def set_password(self, instance: Instance, items: dict[str, str]) -> None:
+        """Keep what a guest posted. Raises Conflict when it has posted before."""
+        fresh = self._servers.get(context.admin(), instance.uuid)
+        if any(fresh.system_metadata.get(key) for key in items):
+            raise exception.Conflict("The password is set already.")
+        self._servers.update(context.admin(), instance.uuid,
+                             {"system_metadata": {**fresh.system_metadata, **items}})
+        with self._lock:
+            self._known = {key: kept for key, kept in self._known.items()
+                           if kept[1] is None or kept[1].uuid != instance.uuid}
+
+    def _cached(self, key: tuple[str, ...], ask: Callable[[], Instance]) -> Instance:
+        now = self._clock()
+        with self._lock:
+            until, kept = self._known.get(key, (0.0, None))
+        if until > now:
+            if kept is None:
+                raise exception.InstanceNotFound(instance_id=key[-1])
+            return kept
+        try:
+            found = ask()
+        except exception.InstanceNotFound:
+            self._keep(key, now + min(MISSING, self._expiration), None)
+            raise
+        self._keep(key, now + self._expiration, found)
+        return found
+
+    def _keep(self, key: tuple[str, ...], until: float, instance: Instance | None) -> None:
+        with self._lock:
+            if len(self._known) >= SIZE:
+                now = self._clock()
+                self._known = {old: kept for old, kept in self._known.items() if kept[0] > now}
+            if len(self._known) < SIZE:
+                self._known[key] = (until, instance)

@@ -1,0 +1,1 @@
+"""What upstream has removed from the API."""

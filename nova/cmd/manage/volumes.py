@@ -1,0 +1,74 @@
+"""nova-manage volume: the embedded volumes."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from nova import context, exception, image
+from nova.cmd.manage import common
+from nova.conductor.endpoints.volumes import Volumes
+from nova.objects.base import new_uuid
+from nova.objects.image import Image
+from nova.objects.volume import Volume
+
+_GIB = 1 << 30
+
+
+def add_commands(commands: Any) -> None:
+    group = commands.add_parser("volume", help="embedded volumes").add_subparsers(required=True, metavar="ACTION")
+    create = group.add_parser("create", help="make a volume")
+    create.add_argument("--project", required=True, help="the id of the project that owns it")
+    create.add_argument("--size", type=int, help="GiB; default: as large as --image needs")
+    create.add_argument("--name", default="")
+    create.add_argument("--description", default="")
+    create.add_argument("--image", help="the id of the image that it is made from: servers can boot from it then")
+    create.add_argument("--availability-zone")
+    create.set_defaults(run=_create)
+    listing = group.add_parser("list", help="list the volumes")
+    listing.add_argument("--project", help="only those of this project")
+    listing.set_defaults(run=_list)
+    show = group.add_parser("show", help="all that is known of a volume")
+    show.add_argument("volume", help="its uuid")
+    show.set_defaults(run=_show)
+    delete = group.add_parser("delete", help="delete a volume that no server has")
+    delete.add_argument("volume", help="its uuid")
+    delete.set_defaults(run=_delete)
+
+
+def _create(arguments: argparse.Namespace) -> None:
+    source = image.store().show(context.admin(), arguments.image) if arguments.image else None
+    if source is not None and source.status != "active":
+        raise exception.ImageNotActive(image_id=source.id)
+    needed = _needed_gb(source) if source else 0
+    size = arguments.size or needed
+    if not size:
+        raise exception.InvalidInput(reason="--size or --image is needed")
+    if size < needed:
+        raise exception.InvalidInput(reason=f"image {arguments.image} needs {needed} GiB")
+    created = Volumes(common.core()).create(context.admin(), Volume(
+        uuid=new_uuid(), project_id=arguments.project, name=arguments.name, description=arguments.description,
+        size_gb=size, availability_zone=arguments.availability_zone, image=source, bootable=source is not None))
+    print(created.uuid)
+
+
+def _needed_gb(source: Image) -> int:
+    size = max(source.virtual_size or 0, source.size or 0)
+    return max(source.min_disk, -(-size // _GIB), 1)
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    common.show(("UUID", "Name", "GiB", "Status", "Host", "Server", "Project"), (
+        (volume.uuid, volume.name, volume.size_gb, volume.status, volume.host, volume.instance_uuid, volume.project_id)
+        for volume in Volumes(common.core()).index(context.admin(), arguments.project)))
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    volume = Volumes(common.core()).get(context.admin(), arguments.volume)
+    shown = {name: getattr(volume, name) for name in volume.__struct_fields__ if name not in ("id", "image")}
+    shown["image"] = volume.image.id if volume.image else None
+    common.show(("Field", "Value"), sorted(shown.items()))
+
+
+def _delete(arguments: argparse.Namespace) -> None:
+    Volumes(common.core()).delete(context.admin(), arguments.volume)

@@ -1,0 +1,48 @@
+"""The identity of this machine: made once, kept in ``state_path``, told when nova-compute registers.
+
+By it a conductor notices a database, a host name or a copied disk that belongs to another machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import uuid
+
+from nova import exception
+from nova.conf import CONF
+
+FILE = "host_identity"
+
+
+def of_this_machine() -> str:
+    """Raises InvalidInput when the file in state_path has something else, or cannot be read or made."""
+    path = os.path.join(CONF.state_path, FILE)
+    try:
+        if not os.path.exists(path):
+            _make(path)
+        with open(path, encoding="utf-8") as file:
+            return str(uuid.UUID(file.read().strip()))
+    except (OSError, ValueError) as error:
+        raise exception.InvalidInput(reason=f"{path} does not tell the identity of this machine: {error}") from error
+
+
+def of_virtual_host(host: str) -> str:
+    """Of one of many hosts that this machine plays."""
+    return str(uuid.uuid5(uuid.UUID(of_this_machine()), host))
+
+
+def _make(path: str) -> None:
+    """Complete or not at all, and never over one that somebody else has just made."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(prefix=f".{FILE}-", dir=os.path.dirname(path))
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(f"{uuid.uuid4()}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        os.unlink(draft)

@@ -1,0 +1,54 @@
+"""Guests that no row knows: a wrong, restored or empty database looks just like this, so they are kept by default."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from nova import exception
+from nova.compute.host import Machine
+from nova.conf import CONF
+from nova.telemetry import metrics
+
+LOG = logging.getLogger(__name__)
+
+
+class UnknownGuests:
+    """What is done with them, as [compute]unknown_guests says."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        # uuid -> since when it has been unknown
+        self._since: dict[str, float] = {}
+        self._told: set[str] = set()
+
+    def seen(self, uuids: Sequence[str]) -> None:
+        """A comparison found these, and no others."""
+        now = time.monotonic()
+        self._since = {uuid: self._since.get(uuid, now) for uuid in uuids}
+        self._told &= self._since.keys()
+        metrics.UNKNOWN_GUESTS.set(len(uuids))
+        for uuid in self._since.keys() - self._told:
+            LOG.warning("[instance: %s] Guest on host %s is unknown to the database; [compute]unknown_guests says: %s",
+                        uuid, self._machine.name, CONF.compute.unknown_guests)
+            self._told.add(uuid)
+        if CONF.compute.unknown_guests == "keep":
+            return
+        old = [uuid for uuid, since in self._since.items() if now - since >= CONF.compute.unknown_guests_age]
+        if len(old) > CONF.compute.unknown_guests_max:
+            LOG.error("%d guests on host %s are unknown to the database, more than [compute]unknown_guests_max: "
+                      "nothing is done to any of them", len(old), self._machine.name)
+            return
+        for uuid in old:
+            self._apply(uuid)
+
+    def _apply(self, uuid: str) -> None:
+        try:
+            if CONF.compute.unknown_guests == "stop":
+                self._machine.driver.stop_guest(uuid)
+            else:
+                self._machine.driver.remove_orphan(uuid)
+                self._machine.network.unplug_guest(uuid)
+        except exception.NovaException as error:
+            LOG.warning("[instance: %s] Unknown guest: %s failed: %s", uuid, CONF.compute.unknown_guests, error)

@@ -1,0 +1,208 @@
+"""Accepting an operation on a server that exists: checked and written in one transaction, or refused."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor import server_volumes
+from nova.conductor.control import ConductorControl
+from nova.conductor.engine import Engine
+from nova.conductor.run import Run, ended, inherited
+from nova.conf import CONF
+from nova.db import actions, flavors, quotas, server_groups, server_migrations, servers, services
+from nova.objects.action import Accepted, Action, Failure
+from nova.objects.flavor import Flavor
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.migration import Migration
+from nova.objects.requested_resources import request_spec
+from nova.objects.scheduling import GroupSpec, RequestSpec
+from nova.operations import REGISTRY
+from nova.operations.base import Inherited, Operation, check, journal
+
+LOG = logging.getLogger(__name__)
+
+_TAKEN_OVER = Failure(message="Another operation took the server over.")
+
+
+@dataclasses.dataclass
+class ConductorDesk:
+    """A :class:`nova.operations.contexts.Desk`: the request before its transaction."""
+
+    ctx: context.RequestContext
+    instance: Instance
+
+
+class ConductorAcceptance(ConductorControl):
+    """A :class:`nova.operations.contexts.Acceptance`: a control in its transaction, so that it may ask and refuse."""
+
+    def __init__(self, engine: Engine, ctx: context.RequestContext, instance: Instance, connection: sa.Connection,
+                 action_uuid: str) -> None:
+        super().__init__(engine.core, ctx, instance)
+        self.connection = connection
+        self.action_uuid = action_uuid
+        self.same_host_allowed: bool = CONF.allow_resize_to_same_host
+
+    def request_spec(self, flavor: Flavor, host: str | None = None, forced: bool = False) -> RequestSpec:
+        group = None
+        if self.instance.server_group:
+            with contextlib.suppress(exception.ServerGroupNotFound):
+                found = server_groups.get(self.connection, self.instance.server_group)
+                group = GroupSpec(uuid=found.uuid, policy=found.policy,
+                                  max_server_per_host=int(found.rules.get("max_server_per_host", 1)))
+        bound = self.bound_host()
+        if bound and host not in (None, bound):
+            raise exception.InvalidVolume(reason=f"the volumes of the server cannot be reached from host {host}")
+        return request_spec(self.instance, flavor, group, CONF.pci.alias,
+                            force_host=host if forced else None, requested_host=None if forced else host or bound,
+                            alternates=CONF.conductor.max_attempts - 1)
+
+    def flavor(self, flavor_id: str) -> Flavor:
+        return flavors.get(self.connection, flavor_id, self.instance.project_id)
+
+    def reserve(self, cores: int = 0, ram: int = 0) -> None:
+        quotas.grow(self.connection, self.instance.project_id, self.instance.user_id, cores, ram)
+
+    def open_migrations(self) -> list[Migration]:
+        return server_migrations.open_of(self.connection, [self.instance.uuid])
+
+    def open_migration(self, migration: Migration) -> None:
+        server_migrations.insert(self.connection, migration)
+
+    def the_migration(self, *statuses: str) -> Migration:
+        found = server_migrations.newest(self.connection, self.instance.uuid, statuses)
+        if found is None:
+            raise exception.MigrationNotFoundByStatus(instance_id=self.instance.uuid, status=" or ".join(statuses))
+        return found
+
+    def add_volume(self, device: BlockDevice) -> BlockDevice:
+        return self.volumes.add(device, self.connection)
+
+    def bound_host(self) -> str | None:
+        return server_volumes.host_of(self.core, self.connection, self.instance.volumes)
+
+    def begin_detaching(self, device: BlockDevice) -> None:
+        self.volumes.begin_detaching(device, self.connection)
+
+    def compute_exists(self, host: str) -> bool:
+        return services.compute_exists(self.connection, host)
+
+    def host_up(self, host: str) -> bool:
+        return services.host_up(self.connection, host)
+
+
+def start(engine: Engine, ctx: context.RequestContext, uuid: str, name: str, request: dict[str, Any],
+          project_id: str | None = None) -> Accepted:
+    """Promise the operation ``name`` (a row), then run its steps in the background.
+
+    Raises UnknownOperation, InvalidInput (a request that is not the operation's), InstanceNotFound, and what
+    :func:`nova.operations.base.check` and the operation's own acceptance raise.
+    """
+    operation = REGISTRY.get(name)
+    if operation is None:
+        raise exception.UnknownOperation(name=name)
+    try:
+        asked = msgspec.convert(request, operation.request_type)
+    except msgspec.ValidationError as error:
+        raise exception.InvalidInput(reason=f"{name}: {error}") from error
+    return _Request(engine, ctx, uuid, operation, asked, project_id).accept()
+
+
+class _Request:
+    """One request for an operation."""
+
+    def __init__(self, engine: Engine, ctx: context.RequestContext, uuid: str, operation: type[Operation],
+                 asked: Any, project_id: str | None) -> None:
+        self.engine, self.ctx, self.uuid, self.operation = engine, ctx, uuid, operation
+        self.asked, self.project_id = asked, project_id
+        self.preemption = actions.Preemption()
+        # What prepare() has found out, which every try of the transaction begins with.
+        self.prepared: dict[str, Any] | None = None
+        self.tried: list[tuple[Run | None, Accepted, ConductorAcceptance]] = []
+
+    def accept(self) -> Accepted:
+        if self.operation.prepare is not Operation.prepare:
+            self._prepare()
+        run, accepted, ctl = self.engine.core.db.write(self._transaction, self._made)
+        LOG.info("[instance: %s] Operation %s accepted%s", self.uuid, accepted.action.action,
+                 "" if run else ": it waits for the one that came before")
+        ctl.after_commit()
+        if run is not None:
+            self.engine.submit(self.ctx, run)
+        return accepted
+
+    def _prepare(self) -> None:
+        instance = self.engine.core.db.read(lambda connection: servers.get(connection, self.uuid, self.project_id))
+        run = self.operation(instance, self.operation.begin(instance, self.asked))
+        run.prepare(ConductorDesk(self.ctx, instance), self.asked)
+        self.prepared = msgspec.to_builtins(run.data)
+
+    def _transaction(self, connection: sa.Connection) -> tuple[Run | None, Accepted, ConductorAcceptance]:
+        self.preemption.begin(connection)
+        instance = servers.lock(connection, self.uuid, self.project_id)
+        rules = self.operation.rules
+        check(rules, instance, bool(self.ctx.is_admin), lambda: services.host_up(connection, instance.host or ""))
+        data = {**self.operation.begin(instance, self.asked), **(self.prepared or {})}
+        action = self.engine.new_action(self.ctx, self.operation, instance, data)
+        ctl = ConductorAcceptance(self.engine, self.ctx, instance, connection, action.uuid)
+        operation = self.operation(instance, data)
+        answer = operation.accept(ctl, self.asked)
+        waits = self._take_the_instance(connection, instance, action, operation, ctl)
+        if not rules.beside:
+            ctl.set(task_state=self.operation.task_state)
+        actions.follow(connection, action)
+        ctl.apply(connection, **({} if waits else {"action_uuid": action.uuid}))
+        if not waits:
+            instance.action_uuid = action.uuid
+        accepted = Accepted(action=action, answer=msgspec.to_builtins(answer) if answer is not None else {})
+        self.tried.append((None if waits else Run(action, instance), accepted, ctl))
+        return self.tried[-1]
+
+    def _take_the_instance(self, connection: sa.Connection, instance: Instance, action: Action, operation: Operation,
+                           ctl: ConductorAcceptance) -> bool:
+        """Supersede what holds the instance, or wait behind it; returns whether the action waits.
+
+        Also writes what was found out since the action was made: its first step and its data.
+        """
+        own = journal(action)
+        own.data = msgspec.to_builtins(operation.data)
+        first = operation.first()
+        action.step = first.name if first else None
+        waits = False
+        if instance.action_uuid and operation.rules.preempts:
+            own.inherited = self._supersede(connection, instance)
+            if own.inherited:
+                action.undoing, action.step = True, own.inherited[-1].step or None
+        elif instance.action_uuid:
+            waits = True
+            action.queued, action.owner, action.lease_until = True, None, None
+        action.payload = msgspec.to_builtins(own)
+        return waits
+
+    def _supersede(self, connection: sa.Connection, instance: Instance) -> list[Inherited]:
+        """End the action that has the instance, and those that wait behind it; returns what is to be compensated."""
+        holder = self.preemption.lock(connection, instance.action_uuid or "")
+        found: list[Inherited] = []
+        for action in [*([holder] if holder else []), *actions.queued(connection, instance.uuid)]:
+            try:
+                found = [*inherited(action, instance), *found]
+            except (exception.UnknownOperation, msgspec.ValidationError) as error:
+                LOG.error("[instance: %s] Operation %s is superseded, and cannot be compensated for here: %s",
+                          instance.uuid, action.operation, error)
+            actions.supersede(connection, action, ended(action.events, _TAKEN_OVER))
+        return found
+
+    def _made(self, connection: sa.Connection) -> tuple[Run | None, Accepted, ConductorAcceptance] | None:
+        """Whether the transaction was done, when the answer to its commit got lost."""
+        run, accepted, ctl = self.tried[-1]
+        found = actions.get(connection, accepted.action.uuid)
+        if found is None:
+            return None
+        accepted.action = found
+        return (Run(found, servers.get(connection, self.uuid, deleted=True)) if run else None), accepted, ctl

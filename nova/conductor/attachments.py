@@ -1,0 +1,73 @@
+"""To whom the embedded volumes belong (:class:`nova.volume.attachments.Attachments`): all of it is in our rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import sqlalchemy as sa
+
+from nova.conductor.core import Core
+from nova.context import RequestContext
+from nova.db import volumes
+from nova.objects import volume as states
+from nova.objects.base import new_uuid
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.volume import Volume, VolumeRemoval
+
+
+class EmbeddedAttachments:
+    """Volumes of this database; everything happens in the caller's transaction."""
+
+    external = False
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def validate(self, ctx: RequestContext, project_id: str, volume_id: str) -> Volume:
+        return self.core.db.read(lambda connection: volumes.get(connection, volume_id, project_id))
+
+    def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str,
+                connection: sa.Connection) -> Volume:
+        return volumes.reserve(connection, device.volume_id or "", instance.project_id, instance.uuid,
+                               device.attachment_id or "", device.device_name, status)
+
+    def create(self, ctx: RequestContext, instance: Instance, device: BlockDevice, image: Image | None,
+               connection: sa.Connection) -> Volume:
+        return volumes.create(connection, Volume(
+            uuid=new_uuid(), project_id=instance.project_id, user_id=instance.user_id,
+            name="" if image else f"{instance.uuid}-blank-vol", size_gb=device.size_gb or 0, image=image,
+            bootable=image is not None, status=states.RESERVED, instance_uuid=instance.uuid,
+            attachment_id=device.attachment_id, device_name=device.device_name))
+
+    def connect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
+                connection: sa.Connection) -> BlockDevice:
+        volume = volumes.bind(connection, volumes.lock(connection, device.volume_id or ""), host)
+        return msgspec.structs.replace(device, connection_info=volume.connection_info())
+
+    def disconnect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
+                   connection: sa.Connection) -> list[VolumeRemoval]:
+        volume = volumes.lock(connection, device.volume_id or "")
+        removal = volumes.unbind(connection, volume) if volume.attachment_id == device.attachment_id else None
+        return [removal] if removal else []
+
+    def complete(self, ctx: RequestContext, device: BlockDevice, connection: sa.Connection) -> BlockDevice:
+        volumes.complete(connection, device.volume_id or "", device.attachment_id or "")
+        volume = volumes.get(connection, device.volume_id or "")
+        return msgspec.structs.replace(device, connection_info=volume.connection_info())
+
+    def begin_detaching(self, ctx: RequestContext, device: BlockDevice, connection: sa.Connection) -> None:
+        volumes.begin_detaching(connection, device.volume_id or "", device.attachment_id or "")
+
+    def roll_detaching(self, ctx: RequestContext, device: BlockDevice, connection: sa.Connection) -> None:
+        volumes.roll_detaching(connection, device.volume_id or "", device.attachment_id or "")
+
+    def release(self, ctx: RequestContext, device: BlockDevice, delete: bool,
+                connection: sa.Connection) -> list[VolumeRemoval]:
+        removal = volumes.release(connection, device.volume_id or "", device.attachment_id or "", delete)
+        return [removal] if removal else []
+
+    def hosts(self, devices: Sequence[BlockDevice], connection: sa.Connection) -> set[str]:
+        found = (volumes.get(connection, device.volume_id) for device in devices if device.volume_id)
+        return {volume.host for volume in found if volume.host}

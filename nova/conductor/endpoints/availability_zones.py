@@ -1,0 +1,28 @@
+"""Availability zones, seen from the services in them."""
+
+from __future__ import annotations
+
+from nova.conductor.core import Core
+from nova.context import RequestContext
+from nova.db import services as db
+from nova.objects.service import Service
+
+
+class Zones:
+    """Implements :class:`nova.rpcapi.availability_zones.Zones`."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def index(self, ctx: RequestContext) -> dict[str, bool]:
+        available: dict[str, bool] = {}
+        for service in self.core.db.read(lambda connection: db.index(connection, binary=db.COMPUTE)):
+            zone = service.availability_zone or ""
+            available[zone] = available.get(zone, False) or not service.disabled
+        return available
+
+    def detail(self, ctx: RequestContext) -> dict[str, list[Service]]:
+        found: dict[str, list[Service]] = {}
+        for service in self.core.db.read(db.index):
+            found.setdefault(service.availability_zone or "", []).append(service)
+        return found

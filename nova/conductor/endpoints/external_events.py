@@ -1,0 +1,33 @@
+"""What other services tell of servers."""
+
+from __future__ import annotations
+
+from nova import context
+from nova.conductor.engine import Engine
+from nova.db import external_events, servers
+from nova.objects.external_event import IN_PROGRESS, ExternalEvent
+from nova.operations.base import event_key
+
+OK, NOT_FOUND, UNPROCESSABLE = 200, 404, 422
+
+
+class ExternalEvents:
+    """Implements :class:`nova.rpcapi.external_events.ExternalEvents`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def create(self, ctx: context.RequestContext, events: list[ExternalEvent]) -> list[int]:
+        named = sorted({event.instance_uuid for event in events})
+        hosts = self.engine.core.db.read(lambda connection: servers.placed(connection, named))
+        codes: list[int] = []
+        told: dict[str, dict[str, str]] = {}
+        for event in events:
+            uuid, key = event.instance_uuid, event_key(event.name, event.tag)
+            codes.append(OK if hosts.get(uuid) else UNPROCESSABLE if uuid in hosts else NOT_FOUND)
+            # What is only in progress ends nobody's wait, and neither does what nobody can wait for.
+            if hosts.get(uuid) and event.status != IN_PROGRESS and len(key) <= external_events.LONGEST:
+                told.setdefault(uuid, {})[key] = event.status
+        for uuid, statuses in told.items():
+            self.engine.wake(ctx, uuid, statuses)
+        return codes

@@ -1,0 +1,36 @@
+"""What was done to servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import context
+from nova.conductor.core import Core
+from nova.db import actions
+from nova.objects.action import Action, Event
+from nova.objects.base import new_uuid, utcnow
+
+
+class Actions:
+    """Implements :class:`nova.rpcapi.instance_actions.Actions`."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def index(self, ctx: context.RequestContext, instance_uuid: str, limit: int | None, marker: str | None,
+              changes_since: Any, changes_before: Any) -> list[Action]:
+        return self.core.db.read(lambda connection: actions.index(
+            connection, instance_uuid, limit, marker, changes_since, changes_before))
+
+    def get(self, ctx: context.RequestContext, instance_uuid: str, request_id: str) -> Action:
+        return self.core.db.read(lambda connection: actions.by_request(connection, instance_uuid, request_id))
+
+
+def done(ctx: context.RequestContext, instance_uuid: str, name: str, event: str = "",
+         host: str | None = None) -> Action:
+    """An action that is done as soon as it is written, and its ``event`` (on ``host``), if it has one."""
+    now = utcnow()
+    events = [Event(event=event, start_time=now, finish_time=now, result="Success", host=host)] if event else []
+    return Action(
+        uuid=new_uuid(), instance_uuid=instance_uuid, action=name, outcome="success", request_id=ctx.request_id,
+        user_id=ctx.user_id, project_id=ctx.project_id, start_time=now, finish_time=now, updated_at=now, events=events)

@@ -1,0 +1,70 @@
+"""The embedded volumes."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor.core import Core
+from nova.conductor.volume_removals import tell
+from nova.db import servers, services
+from nova.db import volumes as db
+from nova.objects.volume import AttachmentChanges, Volume, VolumeRemoval
+
+LOG = logging.getLogger(__name__)
+
+
+class Volumes:
+    """Answers :class:`nova.rpcapi.volumes.Volumes`."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def index(self, ctx: context.RequestContext, project_id: str | None = None, limit: int | None = None,
+              offset: int = 0) -> list[Volume]:
+        return self.core.db.read(lambda connection: db.index(connection, project_id, limit, offset))
+
+    def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None) -> Volume:
+        return self.core.db.read(lambda connection: db.get(connection, uuid, project_id))
+
+    def create(self, ctx: context.RequestContext, volume: Volume) -> Volume:
+        def transaction(connection: sa.Connection) -> Volume:
+            zone = volume.availability_zone
+            if zone and not services.zone_is_available(connection, zone):
+                raise exception.InvalidInput(reason=f"availability zone '{zone}' is not available.")
+            return db.create(connection, volume)
+
+        created = self.core.db.write(transaction)
+        LOG.info("Volume %s of %d GiB was created for project %s", created.uuid, created.size_gb, created.project_id)
+        return created
+
+    def delete(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None) -> None:
+        removal = self.core.db.write(lambda connection: db.delete(connection, uuid, project_id))
+        LOG.info("Volume %s is deleted%s", uuid, ", its host removes the data" if removal else "")
+        if removal is not None:
+            tell(self.core, ctx, [removal])
+
+    def update_attachment(self, ctx: context.RequestContext, instance_uuid: str, volume_id: str,
+                          changes: AttachmentChanges, project_id: str | None = None) -> None:
+        def transaction(connection: sa.Connection) -> None:
+            instance = servers.lock(connection, instance_uuid, project_id)
+            if volume_id not in [device.volume_id for device in instance.volumes]:
+                raise exception.VolumeNotAttached(instance_uuid=instance_uuid, volume_id=volume_id)
+            if changes.delete_on_termination is None:
+                return
+            servers.update(connection, instance_uuid, {"block_devices": [
+                msgspec.structs.replace(device, delete_on_termination=changes.delete_on_termination)
+                if device.volume_id == volume_id else device for device in instance.block_devices]})
+
+        self.core.db.write(transaction)
+
+    def removed(self, ctx: context.RequestContext, removals: list[VolumeRemoval]) -> None:
+        def transaction(connection: sa.Connection) -> None:
+            for removal in removals:
+                db.removed(connection, removal)
+
+        self.core.db.write(transaction)
+

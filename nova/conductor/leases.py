@@ -1,0 +1,36 @@
+"""The leases in flight: of the actions that a conductor has in its hands, waiting or at work."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Iterable, Iterator
+
+# Leases renewed by one statement.
+_PAGE = 500
+
+
+class InFlightLeases:
+    """Uuids, each as often as it was taken; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: collections.Counter[str] = collections.Counter()
+
+    def take(self, uuids: Iterable[str]) -> None:
+        with self._lock:
+            self._counts.update(uuids)
+
+    def drop(self, uuids: Iterable[str]) -> None:
+        with self._lock:
+            for uuid in uuids:
+                self._counts[uuid] -= 1
+                if not self._counts[uuid]:
+                    del self._counts[uuid]
+
+    def pages(self) -> Iterator[list[str]]:
+        """All of them, some at a time."""
+        with self._lock:
+            uuids = list(self._counts)
+        for start in range(0, len(uuids), _PAGE):
+            yield uuids[start:start + _PAGE]

@@ -1,0 +1,153 @@
+"""Finding what got lost: leases that ended, hosts that come back, waits that are over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor.core import Core
+from nova.conductor.run import Run, owner_of
+from nova.conductor.walk import Walk, lease
+from nova.db import actions, clock, external_events, servers, services
+from nova.objects.action import Action
+from nova.objects.order import StepOrder
+from nova.operations.base import context_of
+from nova.telemetry import metrics
+
+LOG = logging.getLogger(__name__)
+
+Submit = Callable[[context.RequestContext, Run, bool], None]
+
+# Expired actions that are read at once.
+_PAGE = 100
+# Seconds after which an action that this release does not know is looked at again: a newer neighbour may run it.
+_UNKNOWN = 60.0
+# Seconds after which an external event that nobody waits for is forgotten.
+_KEPT = 3600.0
+
+
+class Recovery:
+    """Takes over actions; the walk goes on with them."""
+
+    def __init__(self, core: Core, walk: Walk, submit: Submit) -> None:
+        self.core = core
+        self._walk = walk
+        self._submit = submit
+
+    # --- hosts ---------------------------------------------------------------------------------------
+    def begin(self, action_uuid: str, attempt: int, host: str) -> None:
+        """A host confirms an order before it goes on with it; its lease is renewed. Raises StaleReport."""
+        renewed = self.core.db.write(lambda connection: actions.confirm(
+            connection, action_uuid, attempt, owner_of(host), lease()))
+        if not renewed:
+            raise exception.StaleReport(action=action_uuid, step="", attempt=attempt)
+
+    def resume(self, host: str) -> list[StepOrder]:
+        """New attempts of everything that a restarted host was doing."""
+        def take(connection: sa.Connection) -> list[StepOrder]:
+            orders = []
+            for action in actions.owned(connection, owner_of(host)):
+                run = self._known(connection, action)
+                if run is None or run.step is None:
+                    continue
+                try:
+                    actions.update(connection, action, attempt=action.attempt + 1, lease_until=lease())
+                except exception.StaleReport:
+                    continue  # it goes on without the host
+                action.attempt += 1
+                orders.append(self._walk.order(connection, run, run.step, action.attempt))
+            return orders
+
+        orders = self.core.db.write(take)
+        for order in orders:
+            metrics.TAKEOVERS.inc(order.action.operation or "", "restart")
+        if orders:
+            LOG.info("Host %s resumes %d operations", host, len(orders))
+        return orders
+
+    # --- leases --------------------------------------------------------------------------------------
+    def recover(self, reach_hosts: bool = True, judge_hosts: bool = True) -> int:
+        """Take over actions whose lease ended; returns how many were found.
+
+        Without ``reach_hosts`` those in the hands of hosts are left alone; without ``judge_hosts`` a silent
+        host is asked once more rather than given up.
+        """
+        found = 0
+        while True:
+            page = self.core.db.read(lambda connection: actions.expired(connection, clock.now(), _PAGE, reach_hosts))
+            found += len(page)
+            taken = sum([self._try_to_take_over(action, judge_hosts) for action in page])
+            # A page of which nothing could be taken would come again.
+            if len(page) < _PAGE or not taken:
+                break
+        self.core.db.write(lambda connection: external_events.forget_old(connection, clock.after(-_KEPT)))
+        return found
+
+    def _try_to_take_over(self, action: Action, judge_hosts: bool) -> bool:
+        try:
+            self._take_over(action, judge_hosts)
+        except exception.StaleReport:
+            return True  # somebody else was faster
+        except Exception:
+            LOG.exception("[instance: %s] Operation %s could not be taken over", action.instance_uuid, action.action)
+            return False
+        return True
+
+    def _take_over(self, action: Action, judge_hosts: bool) -> None:
+        def take(connection: sa.Connection) -> tuple[Run, bool] | None:
+            run = self._known(connection, action)
+            if run is None:
+                actions.update(connection, action, lease_until=clock.after(_UNKNOWN))
+                return None
+            actions.update(connection, action, attempt=action.attempt + 1, owner=self.core.name, lease_until=lease(),
+                           waits_for=None)
+            run.action.attempt = action.attempt + 1
+            run.action.owner = self.core.name
+            step = run.step
+            host = run.operation.host_of(step) if step else ""
+            up = services.host_up(connection, host) if judge_hosts else not services.forced_down(connection, host)
+            return run, not host or up
+
+        taken = self.core.db.write(take)
+        if taken is None:
+            return
+        run, host_up = taken
+        metrics.TAKEOVERS.inc(run.operation.name, "lease")
+        LOG.info("[instance: %s] Took over %s at step %s (attempt %d)", run.instance.uuid, run.action.action,
+                 run.action.step, run.action.attempt)
+        self._submit(context_of(run.action), run, not host_up)
+
+    def _known(self, connection: sa.Connection, action: Action) -> Run | None:
+        """The run of an action; None if this release does not know its operation or its data."""
+        try:
+            return Run(action, servers.get(connection, action.instance_uuid, deleted=True))
+        except (exception.NovaException, msgspec.ValidationError) as error:
+            LOG.warning("[instance: %s] Operation %s cannot be read here and is left to a newer release: %s",
+                        action.instance_uuid, action.operation, error)
+            return None
+
+    # --- what outside services tell ------------------------------------------------------------------
+    def wake(self, instance_uuid: str, events: Mapping[str, str]) -> bool:
+        """Note external events and let the action go on that waits for any of them; returns whether one did."""
+        def note(connection: sa.Connection) -> Run | None:
+            for key, status in sorted(events.items()):
+                external_events.add(connection, instance_uuid, key, status)
+            action = actions.waiting(connection, instance_uuid, events)
+            run = self._known(connection, action) if action else None
+            if run is None:
+                return None
+            actions.update(connection, run.action, attempt=run.action.attempt + 1, owner=self.core.name,
+                           lease_until=lease(), waits_for=None)
+            run.action.attempt += 1
+            run.action.owner = self.core.name
+            return run
+
+        run = self.core.db.write(note)
+        if run is None:
+            return False
+        self._submit(context_of(run.action), run, False)
+        return True

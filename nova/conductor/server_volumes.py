@@ -1,0 +1,170 @@
+"""The volumes of one server, for the steps of its operations: what they want is written in their transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor.attachments import EmbeddedAttachments
+from nova.conductor.core import Core
+from nova.conf import CONF
+from nova.db import servers
+from nova.objects import device_names
+from nova.objects import volume as states
+from nova.objects.base import new_uuid
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.volume import VolumeRemoval
+
+# What becomes of a device; None: the server has it no longer.
+Change = Callable[[sa.Connection, BlockDevice], BlockDevice | None]
+
+
+class Wishes(Protocol):
+    """What is known of a step: its instance, and what its transaction is to do."""
+
+    core: Core
+    ctx: context.RequestContext
+    instance: Instance
+    effects: list[Callable[[sa.Connection], None]]
+    # Told to their hosts after the commit.
+    removals: list[VolumeRemoval]
+
+    def set(self, **changes: Any) -> None: ...
+
+
+class ServerVolumes:
+    """A :class:`nova.operations.contexts.ServerVolumes`. ``devices`` () stands for all volumes of the server."""
+
+    def __init__(self, wishes: Wishes) -> None:
+        self._wishes = wishes
+        self._attachments = EmbeddedAttachments(wishes.core)
+
+    # --- in the accepting transaction ------------------------------------------------------------------
+    def add(self, device: BlockDevice, connection: sa.Connection) -> BlockDevice:
+        """Raises VolumeNotFound, InvalidVolume, DevicePathInUse, TooManyDiskDevices."""
+        instance = self._wishes.instance
+        if device.volume_id in [other.volume_id for other in instance.volumes]:
+            raise exception.InvalidVolume(
+                reason=f"volume {device.volume_id} is already attached to instances: {instance.uuid}")
+        device = msgspec.structs.replace(device, uuid=new_uuid(), attachment_id=new_uuid())
+        check_count(instance, 1)
+        device_names.assign(instance, [device])
+        self._attachments.reserve(self._wishes.ctx, instance, device, states.ATTACHING, connection)
+        if instance.host:
+            device = self._attachments.connect(self._wishes.ctx, instance, device, instance.host, connection)
+        self._wishes.set(block_devices=[*instance.block_devices, device])
+        return device
+
+    def begin_detaching(self, device: BlockDevice, connection: sa.Connection) -> None:
+        """Raises InvalidVolume when somebody else is at it."""
+        self._attachments.begin_detaching(self._wishes.ctx, device, connection)
+
+    # --- written with the step -------------------------------------------------------------------------
+    def connect(self, host: str) -> None:
+        ctx, instance = self._wishes.ctx, self._wishes.instance
+        self._change((), lambda connection, device: self._attachments.connect(ctx, instance, device, host, connection))
+
+    def disconnect(self, host: str) -> None:
+        def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
+            self._wishes.removals += self._attachments.disconnect(
+                self._wishes.ctx, self._wishes.instance, device, host, connection)
+            return msgspec.structs.replace(device, connection_info={})
+
+        self._change((), change)
+
+    def complete(self, *devices: BlockDevice) -> None:
+        self._change(devices, lambda connection, device: self._attachments.complete(
+            self._wishes.ctx, device, connection))
+
+    def roll_detaching(self, device: BlockDevice) -> None:
+        def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
+            self._attachments.roll_detaching(self._wishes.ctx, device, connection)
+            return device
+
+        self._change((device,), change)
+
+    def release(self, *devices: BlockDevice, keep: bool = False) -> None:
+        def change(connection: sa.Connection, device: BlockDevice) -> None:
+            self._wishes.removals += self._attachments.release(
+                self._wishes.ctx, device, device.delete_on_termination and not keep, connection)
+
+        self._change(devices, change)
+
+    def _change(self, devices: Collection[BlockDevice], change: Change) -> None:
+        """``change`` these volumes of the server, as its row has them when the step is written."""
+        wishes = self._wishes
+        if not wishes.instance.volumes:
+            return
+        only = {device.uuid for device in devices}
+
+        def effect(connection: sa.Connection) -> None:
+            try:
+                now = servers.lock(connection, wishes.instance.uuid)
+            except exception.InstanceNotFound:
+                return
+            volumes = {device.uuid for device in now.volumes}
+            changed = [change(connection, device) if device.uuid in volumes and (not only or device.uuid in only)
+                       else device for device in now.block_devices]
+            wishes.instance.block_devices = [device for device in changed if device is not None]
+            servers.update(connection, now.uuid, {"block_devices": wishes.instance.block_devices})
+
+        wishes.effects.append(effect)
+
+
+def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, instance: Instance,
+         images: dict[str, Image]) -> None:
+    """In the transaction that accepts a new server: its volumes, those that are there and those that are to be made.
+
+    The devices of ``instance`` become its own. Raises VolumeNotFound, InvalidVolume, InvalidInput, QuotaLimit,
+    DevicePathInUse, TooManyDiskDevices.
+    """
+    attachments = EmbeddedAttachments(core)
+    instance.block_devices = [msgspec.structs.replace(device, uuid=new_uuid()) for device in instance.block_devices]
+    wanted = [device for device in instance.block_devices if device.destination == "volume"]
+    check_count(instance, 0)
+    device_names.assign(instance, wanted)
+    for device in wanted:
+        device.attachment_id = new_uuid()
+        if device.source == "volume":
+            volume = attachments.reserve(ctx, instance, device, states.RESERVED, connection)
+            if device.boot_index == 0:
+                if not volume.bootable:
+                    raise exception.InvalidVolume(reason=f"volume {volume.uuid} is not bootable")
+                instance.image = volume.image
+        else:
+            image = images.get(device.image_id or "")
+            _check_fits(image, device)
+            volume = attachments.create(ctx, instance, device, image, connection)
+        device.volume_id, device.size_gb = volume.uuid, volume.size_gb
+
+
+def _check_fits(image: Image | None, device: BlockDevice) -> None:
+    if image is None:
+        return
+    needed = max(image.min_disk, -(-max(image.virtual_size or 0, image.size or 0) // 2**30))
+    if needed > (device.size_gb or 0):
+        raise exception.InvalidInput(
+            reason=f"a volume of {device.size_gb} GiB is too small for image {image.id}, which needs {needed} GiB.")
+
+
+def host_of(core: Core, connection: sa.Connection, devices: Sequence[BlockDevice]) -> str | None:
+    """The host on which a server with these volumes has to be; None: anywhere. Raises InvalidVolume."""
+    hosts = EmbeddedAttachments(core).hosts(devices, connection)
+    if len(hosts) > 1:
+        raise exception.InvalidVolume(reason="these volumes cannot be reached from one and the same host")
+    return hosts.pop() if hosts else None
+
+
+def check_count(instance: Instance, more: int) -> None:
+    """Raises TooManyDiskDevices."""
+    maximum = CONF.compute.max_disk_devices_to_attach
+    local = int(not instance.volume_backed) + sum(
+        device.destination == "local" and device.source != "image" for device in instance.block_devices)
+    if 0 <= maximum < local + len([device for device in instance.block_devices
+                                   if device.destination == "volume"]) + more:
+        raise exception.TooManyDiskDevices(maximum=maximum)

@@ -1,0 +1,47 @@
+"""Telling hosts which data of volumes they have to remove. Rows say it; messages only make it quick."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor.core import Core
+from nova.conf import CONF
+from nova.db import services, volumes
+from nova.objects.base import utcnow
+from nova.objects.volume import VolumeRemoval
+
+LOG = logging.getLogger(__name__)
+
+# How much hosts are told of at once.
+_PAGE = 1000
+
+
+def tell(core: Core, ctx: context.RequestContext, removals: Sequence[VolumeRemoval]) -> None:
+    """Tell the hosts that are there (call after the commit); the others are reminded when they are back."""
+    by_host: dict[str, list[VolumeRemoval]] = {}
+    for removal in removals:
+        by_host.setdefault(removal.host, []).append(removal)
+
+    def awake(connection: sa.Connection) -> dict[str, str | None]:
+        return {host: services.awake(connection, host) for host in by_host}
+
+    for host, name in core.db.read(awake).items():
+        if name is None:
+            continue
+        try:
+            core.compute_at(name).remove_volumes(ctx, by_host[host])
+        except exception.NovaException as error:
+            LOG.warning("Host %s was not told of volumes that it has to remove, and is reminded: %s", name, error)
+
+
+def remind(core: Core) -> None:
+    """Tell hosts once more what they have not removed yet: they were away, or the message got lost."""
+    before = utcnow() - datetime.timedelta(seconds=CONF.volume.removal_interval)
+    left = core.db.read(lambda connection: volumes.forgotten(connection, before, _PAGE))
+    if left:
+        tell(core, context.admin(), left)

@@ -1,0 +1,389 @@
+"""Walking an action through its steps: every advance is one transaction under the action's attempt.
+
+It writes the step's results, the instance and the next step together. What comes after the commit (messages) may get
+lost: it never makes a step that was committed a failed one, since its lease ends and somebody goes on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import logging
+from collections.abc import Callable
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor.control import ConductorControl
+from nova.conductor.core import Core
+from nova.conductor.run import Run, owner_of
+from nova.conf import CONF
+from nova.db import actions, clock, evictions, external_events, security_groups, servers, services
+from nova.objects import states
+from nova.objects.action import Action, Failure
+from nova.objects.base import utcnow
+from nova.objects.network import RuleSet
+from nova.objects.order import StepOrder
+from nova.operations.base import CONDUCTOR, Step, Wait, context_of
+from nova.operations.failures import failure_of
+from nova.telemetry import metrics, tracing
+
+LOG = logging.getLogger(__name__)
+
+# How often a step is begun (a host is asked for it, or a conductor needs a service that does not answer) before it
+# counts as failed.
+MAX_TRIES = 20
+_PAUSE = 3.0
+
+
+class Walk:
+    """The steps of all actions. ``submit(ctx, run)`` lets a run go on in the background."""
+
+    def __init__(self, core: Core, submit: Callable[[context.RequestContext, Run], None]) -> None:
+        self.core = core
+        self._submit = submit
+
+    def advance(self, ctx: context.RequestContext, run: Run) -> None:
+        """Take the next step; whatever stands in the way is tried again after a pause."""
+        ctx.update_store()
+        try:
+            with tracing.span(f"conductor {run.label}", ctx, instance=run.instance.uuid, attempt=run.action.attempt):
+                self._advance(ctx, run)
+        except exception.StaleReport:
+            LOG.info("[instance: %s] Operation %s was superseded; nothing to do", run.instance.uuid, run.action.action)
+        except Exception as error:
+            self.let_go(ctx, run, error)
+
+    def _advance(self, ctx: context.RequestContext, run: Run) -> None:
+        step = run.step
+        if step is None and run.inheriting:
+            self._undone(ctx, run, None, self._control(ctx, run))
+        elif step is None:
+            self._finish(ctx, run, self._control(ctx, run), None)
+        elif step.place != CONDUCTOR:
+            self._dispatch_again(ctx, run, step)
+        else:
+            self._run_here(ctx, run, step)
+
+    def _control(self, ctx: context.RequestContext, run: Run) -> ConductorControl:
+        ctl = ConductorControl(self.core, ctx, run.instance)
+        until = run.journal.waits_until
+        ctl.waited_out = until is not None and clock.now() >= until
+        return ctl
+
+    # --- conductor steps -----------------------------------------------------------------------------
+    def _run_here(self, ctx: context.RequestContext, run: Run, step: Step) -> None:
+        before = msgspec.to_builtins(run.operation.data)
+        ctl = self._control(ctx, run)
+        try:
+            with metrics.step(run.operation.name, step.name, run.action.undoing):
+                run.operation.run(step, ctl, run.action.undoing)
+                self.succeeded(ctx, run, step, ctl)
+        except Wait as wait:
+            self._park(run, wait)
+        except exception.StaleReport:
+            if step.external and not run.action.undoing:
+                self._take_back(ctx, run, step)
+            raise
+        except exception.ServiceUnavailable:
+            raise  # the broker, a scheduler, a neighbour or the database is away
+        except Exception as error:
+            if not isinstance(error, exception.NovaException):
+                LOG.exception("[instance: %s] Step %s failed", run.instance.uuid, step.name)
+            if isinstance(error, exception.ClaimLost):
+                metrics.CLAIMS.inc("lost")
+            elif not step.external:
+                run.operation.data = msgspec.convert(before, run.operation.data_type)
+            self._renew_instance(run)
+            self.failed(ctx, run, step, failure_of(error), self._control(ctx, run))
+
+    def _renew_instance(self, run: Run) -> None:
+        """The instance without the wishes of a step that failed."""
+        run.renew(self.core.db.read(lambda connection: servers.get(connection, run.instance.uuid, deleted=True)))
+
+    def _take_back(self, ctx: context.RequestContext, run: Run, step: Step) -> None:
+        """The operation ended while its external step ran here: whoever compensated may have come too early."""
+        action = self.core.db.read(lambda connection: actions.get(connection, run.action.uuid))
+        if action is not None and action.outcome is None:
+            return  # another conductor has taken the step over, and finds what we made
+        LOG.info("[instance: %s] What step %s made outside is undone: the operation was superseded",
+                 run.instance.uuid, step.name)
+        try:
+            run.operation.run(step, ConductorControl(self.core, ctx, run.instance), undo=True)
+        except Exception:
+            LOG.exception("[instance: %s] What step %s made outside may be left", run.instance.uuid, step.name)
+
+    def _park(self, run: Run, wait: Wait) -> None:
+        """Let the action wait without a thread, unless what it waits for has come meanwhile."""
+        until = run.journal.waits_until or clock.after(wait.seconds)
+        run.journal.waits_until = until
+        payload = run.payload()
+
+        def write(connection: sa.Connection) -> None:
+            actions.update(connection, run.action, owner=None, lease_until=until, payload=payload,
+                           waits_for=f",{','.join(wait.events)},")
+            # Whoever brings an event looks for us under the lock of the action's row, so one of us sees the other.
+            if wait.events and external_events.came(connection, run.instance.uuid, wait.events):
+                actions.update(connection, run.action, lease_until=clock.now())
+
+        self.core.db.write(write)
+        LOG.info("[instance: %s] %s %s", run.instance.uuid, run.label, wait)
+
+    # --- the end of a step -----------------------------------------------------------------------------
+    def succeeded(self, ctx: context.RequestContext, run: Run, step: Step, ctl: ConductorControl) -> None:
+        """``step`` is done: go on with the next one."""
+        if run.action.undoing:
+            self._undone(ctx, run, step, ctl)
+            return
+        follower = run.operation.after(step)
+        if follower is None:
+            self._finish(ctx, run, ctl, None)
+        else:
+            self._go_to(ctx, run, follower, ctl, done=step)
+
+    def failed(self, ctx: context.RequestContext, run: Run, step: Step, failure: Failure,
+               ctl: ConductorControl) -> None:
+        """Begin to run backwards; a compensation that fails does not stop the others."""
+        if run.action.undoing:
+            LOG.error("[instance: %s] Compensation of %s failed: %s; the others go on", run.instance.uuid, step.name,
+                      failure.message)
+            self._evict(run, step, ctl)
+            self._undone(ctx, run, step, ctl)
+            return
+        LOG.warning("[instance: %s] Operation %s failed at %s%s: %s", run.instance.uuid, run.action.action, step.name,
+                    f" on {failure.host}" if failure.host else "", failure.message)
+        tracing.failed(failure.message)
+        # The first cause is what the user needs: "no more hosts" after it explains nothing.
+        if run.journal.failure is None or failure.kind not in ("NoValidHost", "MaxRetriesExceeded", "ClaimLost"):
+            run.journal.failure = failure
+        run.journal.latest = failure
+        run.action.undoing = True
+        if failure.kind == "HostDown":
+            # Nothing can be undone there: the host is told by an eviction when it returns, and tells what it has done.
+            ctl.set(power_state=states.NOSTATE)
+            self._evict(run, step, ctl)
+            self._undone(ctx, run, run.operation.batch(step, undo=True)[-1], ctl, failure)
+        elif step.undo and (step.place != CONDUCTOR or step.external or failure.kind == "ClaimLost"):
+            self._go_to(ctx, run, step, ctl, done=step, failure=failure)
+        else:
+            # A conductor step that failed wrote nothing: nothing to undo of it.
+            self._undone(ctx, run, step, ctl, failure)
+
+    def _undone(self, ctx: context.RequestContext, run: Run, step: Step | None, ctl: ConductorControl,
+                failure: Failure | None = None) -> None:
+        """``step`` is compensated: go on forwards again if the operation may, else further back."""
+        operation, cause = run.operation, run.journal.failure or Failure(message="Unknown failure.")
+        if (step is not None and operation.retry_from == step.name and not run.inheriting
+                and operation.may_retry(run.journal.latest or cause)):
+            run.action.undoing = False
+            metrics.RETRIES.inc(operation.name)
+            ctl.set(task_state=operation.task_state)
+            self._go_to(ctx, run, step, ctl, done=step, failure=failure)
+            return
+        previous = operation.before(step) if step is not None else None
+        if previous is not None:
+            self._go_to(ctx, run, previous, ctl, done=step, failure=failure)
+        elif run.inheriting:
+            operation.superseded(ctl)
+            run.disinherit()
+            self._go_to(ctx, run, run.first(), ctl, done=None)
+        else:
+            self._finish(ctx, run, ctl, cause)
+
+    def give_up_host(self, ctx: context.RequestContext, run: Run, step: Step, host: str) -> None:
+        """The host does not answer any more, and what it was asked for is decided without it."""
+        if step.when_down == "wait" and not run.inheriting:
+            self._wait_for(run, host)
+            return
+        ctl = self._control(ctx, run)
+        ctl.effects.append(functools.partial(services.still_down, host=host))
+        # How far the host came is not known: all that it was asked for counts.
+        last = run.operation.batch(step, run.action.undoing)[-1]
+        if run.action.undoing or step.when_down == "skip":
+            self._evict(run, step if run.action.undoing else last, ctl)
+            self.succeeded(ctx, run, last, ctl)
+        else:
+            run.action.events = run.opened(step)
+            self.failed(ctx, run, last, failure_of(exception.HostDown(host=host), host), ctl)
+
+    def _wait_for(self, run: Run, host: str) -> None:
+        """The host takes its order up when it is back: nobody but it knows how far it came."""
+        run.action.owner = owner_of(host)
+        self.core.db.write(lambda connection: actions.update(
+            connection, run.action, owner=run.action.owner, lease_until=lease()))
+        LOG.info("[instance: %s] %s waits until host %s is back", run.instance.uuid, run.label, host)
+
+    def _evict(self, run: Run, step: Step, ctl: ConductorControl) -> None:
+        """What the operation made on the host of ``step``, up to that step, may be left there: the host removes it."""
+        operation, uuid = run.operation, run.instance.uuid
+        host = operation.host_of(step)
+        came_to = operation.steps[:operation.steps.index(step) + 1]
+        if host and any(each.evict and each.place == step.place for each in came_to):
+            keep = operation.keeps_disks(host)
+            ctl.effects.append(lambda connection: evictions.add(connection, uuid, host, keep))
+
+    # --- writing -------------------------------------------------------------------------------------
+    def _go_to(self, ctx: context.RequestContext, run: Run, step: Step | None, ctl: ConductorControl,
+               done: Step | None, failure: Failure | None = None) -> None:
+        """One transaction: what ``done`` left behind, and ``step`` as the current one. Then run it."""
+        host = run.operation.host_of(step) if step else ""
+        if step and host and not run.action.undoing and step.task_state:
+            ctl.set(task_state=step.task_state)
+        run.journal.tries, run.journal.waits_until = (1 if host else 0), None
+        closed = run.closed(done, failure) if done else list(run.action.events)
+
+        def write(connection: sa.Connection) -> StepOrder | None:
+            run.action.events = run.opened(step, closed) if step and not run.action.undoing else closed
+            self._write(connection, run, step, host)
+            ctl.apply(connection)
+            return self.order(connection, run, step, run.action.attempt + 1) if step and host else None
+
+        before = run.action.attempt
+        order = self.core.db.write(write)
+        run.action.attempt, run.action.step = before + 1, step.name if step else None
+        self._committed(ctl)
+        if order is None:
+            self._submit(ctx, run)
+        else:
+            self.send(ctx, host, order)
+
+    def _dispatch_again(self, ctx: context.RequestContext, run: Run, step: Step) -> None:
+        """Send a host step: at the start of an operation, or once more when a report never came."""
+        host = run.operation.host_of(step)
+
+        def away(connection: sa.Connection) -> bool:
+            # Silence may end; the word of an operator counts at once.
+            if step.when_down == "skip":
+                return not services.host_up(connection, host)
+            return services.forced_down(connection, host)
+
+        if self.core.db.read(away):
+            self.give_up_host(ctx, run, step, host)
+            return
+        run.journal.tries += 1
+        if run.journal.tries > MAX_TRIES:
+            error = exception.HostDown(f"Host {host} was asked {MAX_TRIES} times to run {step.name} and never "
+                                       "reported.")
+            last = run.operation.batch(step, run.action.undoing)[-1]
+            self.failed(ctx, run, last, failure_of(error, host), self._control(ctx, run))
+            return
+
+        def write(connection: sa.Connection) -> StepOrder:
+            if not run.action.undoing:
+                run.action.events = run.opened(step)
+            self._write(connection, run, step, host)
+            return self.order(connection, run, step, run.action.attempt + 1)
+
+        before = run.action.attempt
+        order = self.core.db.write(write)
+        run.action.attempt = before + 1
+        self.send(ctx, host, order)
+
+    def _write(self, connection: sa.Connection, run: Run, step: Step | None, host: str) -> None:
+        actions.update(
+            connection, run.action, step=step.name if step else None, attempt=run.action.attempt + 1,
+            undoing=run.action.undoing, owner=owner_of(host) if host else self.core.name, lease_until=lease(),
+            payload=run.payload(), events=run.action.events, waits_for=None)
+
+    def order(self, connection: sa.Connection, run: Run, step: Step, attempt: int) -> StepOrder:
+        """What a host gets to run ``step``."""
+        plugs = bool(run.instance.network_info)
+        rules = security_groups.rules_of_instance(connection, run.instance.uuid) if plugs else RuleSet()
+        return StepOrder(action=run.ordered(), step=step.name, attempt=attempt, undo=run.action.undoing,
+                         instance=run.instance, rules=rules, issued_at=clock.now(), lease=CONF.conductor.lease)
+
+    def send(self, ctx: context.RequestContext, host: str, order: StepOrder) -> None:
+        """Give a host its order; if that gets lost, the lease ends and it is given again."""
+        try:
+            self.core.compute_at(host).run(ctx, order)
+        except exception.ServiceUnavailable as error:
+            LOG.warning("[instance: %s] Step %s was not sent to %s (%s); it is sent again when its lease ends",
+                        order.instance.uuid, order.step, host, error)
+        except Exception:
+            LOG.exception("[instance: %s] Step %s was not sent to %s; it is sent again when its lease ends",
+                          order.instance.uuid, order.step, host)
+
+    def _committed(self, ctl: ConductorControl) -> None:
+        """After a commit: what is said now may get lost; it does not change what was written."""
+        try:
+            ctl.after_commit()
+        except Exception:
+            LOG.exception("[instance: %s] What was written was not told to everybody", ctl.instance.uuid)
+
+    def _finish(self, ctx: context.RequestContext, run: Run, ctl: ConductorControl, failure: Failure | None) -> None:
+        """End the action and let go of the instance, in the states that the operation decides."""
+        if failure is None:
+            run.operation.succeeded(ctl)
+        else:
+            run.operation.failed(ctl, failure)
+        now = utcnow()
+        events = run.closed(run.step, failure, at_end=True)
+
+        def write(connection: sa.Connection) -> Run | None:
+            actions.update(
+                connection, run.action, step=None, outcome="error" if failure else "success", finish_time=now,
+                lease_until=None, undoing=False, events=events, payload=run.payload(),
+                message="Error" if failure else None)
+            follower = self._next(connection, run)
+            ctl.apply(connection, action_uuid=follower.uuid if follower else None)
+            return Run(follower, servers.get(connection, run.instance.uuid, deleted=True)) if follower else None
+
+        follower = self.core.db.write(write)
+        metrics.finished(run.operation.name, "error" if failure else "success", run.action.start_time)
+        self._committed(ctl)
+        if failure:
+            LOG.warning("[instance: %s] Operation %s ended in %s: %s", run.instance.uuid, run.action.action,
+                        run.instance.vm_state, failure.message)
+        else:
+            LOG.info("[instance: %s] Operation %s is done: %s", run.instance.uuid, run.action.action,
+                     run.instance.vm_state)
+        if follower is not None:
+            self._submit(context_of(follower.action), follower)
+
+    def _next(self, connection: sa.Connection, run: Run) -> Action | None:
+        """The operation that waits behind this one takes the instance over."""
+        if not run.own.may_be_followed:
+            return None
+        return actions.next_queued(connection, run.instance.uuid, self.core.name, lease())
+
+    # --- when nothing goes on ----------------------------------------------------------------------------
+    def let_go(self, ctx: context.RequestContext, run: Run, error: Exception) -> None:
+        """What stands in the way may pass: whoever finds the action after a pause tries again.
+
+        The action must have no owner meanwhile: an owner's leases are renewed while it lives.
+        """
+        if isinstance(error, exception.ServiceUnavailable):
+            LOG.warning("[instance: %s] %s waits: %s", run.instance.uuid, run.label, error)
+        else:
+            LOG.error("[instance: %s] %s could not go on", run.instance.uuid, run.label, exc_info=error)
+        run.journal.tries += 1
+        try:
+            if run.journal.tries > MAX_TRIES:
+                self._give_up(ctx, run, error)
+            else:
+                until, payload = clock.after(min(_PAUSE, CONF.conductor.lease)), run.payload()
+                self.core.db.write(lambda connection: actions.update(
+                    connection, run.action, owner=None, lease_until=until, payload=payload))
+        except exception.StaleReport:
+            LOG.info("[instance: %s] %s goes on without us", run.instance.uuid, run.label)
+        except Exception:
+            LOG.exception("[instance: %s] The database does not take that %s waits; its lease will end",
+                          run.instance.uuid, run.label)
+
+    def _give_up(self, ctx: context.RequestContext, run: Run, error: Exception) -> None:
+        """The step counts as failed: what was done is compensated, and a compensation that cannot be done is left."""
+        self._renew_instance(run)
+        run.journal.tries = 0
+        step = run.step
+        if step is not None:
+            self.failed(ctx, run, step, failure_of(error), self._control(ctx, run))
+        elif run.inheriting:
+            raise error
+        else:
+            self._finish(ctx, run, self._control(ctx, run), failure_of(error))
+
+
+def lease() -> datetime.datetime:
+    """The end of a lease that begins now."""
+    return clock.after(CONF.conductor.lease)

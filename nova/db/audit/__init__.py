@@ -1,0 +1,67 @@
+"""The invariants of the books: do claims, quotas, addresses, actions and rows agree?
+
+One package for ``nova-manage audit`` and for the tests that break things on purpose. An invariant is a
+:class:`~nova.db.audit.base.Check`, named in ``CHECKS``; a finding that can be put right without asking anybody carries
+its repair.
+
+An audit may run beside everything else. It looks at some subjects at a time, in one short transaction each that locks
+nothing. What seems to be wrong there may only have changed between two statements: it is examined again while its rows
+are locked, counts if it is wrong then, too, and is repaired, if at all, by what is right at that moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+
+from nova.db.audit.accounts import Charges
+from nova.db.audit.base import Check, Finding
+from nova.db.audit.claims import Claims, Counts, Usage
+from nova.db.audit.servers import Addresses, Members, Operations, open_events, unfinished
+from nova.db.audit.volumes import Devices, Volumes
+from nova.db.engine import Database
+
+__all__ = ["CHECKS", "Check", "Finding", "audit", "open_events", "unfinished"]
+
+# Claims before what sums them up.
+CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), Charges(), Addresses(), Operations(), Members(),
+                             Volumes(), Devices())
+
+
+def audit(db: Database, repair: bool = False, page: int | None = None) -> Iterator[Finding]:
+    """Every disagreement among the rows; with ``repair``, what can be is put right as it is found.
+
+    Looks at ``page`` subjects at a time (by default as many as each check likes); no transaction is open while the
+    caller has a finding.
+    """
+    for check in CHECKS:
+        after, limit = "", page or check.page_size
+        while True:
+            keys, suspects = db.snapshot(functools.partial(_look, check=check, after=after, limit=limit))
+            for key in suspects:
+                yield from db.write(functools.partial(_look_again, check=check, key=key, repair=repair))
+            if len(keys) < limit:
+                break
+            after = keys[-1]
+
+
+def _look(connection: sa.Connection, check: Check, after: str, limit: int) -> tuple[list[str], list[str]]:
+    """The next subjects, and those of them that something seems to be wrong with."""
+    keys = check.page(connection, after, limit)
+    wrong = {finding.key for finding in check.examine(connection, keys)} if keys else set()
+    return keys, [key for key in keys if key in wrong]
+
+
+def _look_again(connection: sa.Connection, check: Check, key: str, repair: bool) -> list[Finding]:
+    """What is wrong with one subject, which nothing else changes meanwhile."""
+    check.lock(connection, key)
+    findings = list(check.examine(connection, [key]))
+    if not repair:
+        return findings
+    for finding in findings:
+        if finding.repair is not None:
+            finding.repair(connection)
+    return [dataclasses.replace(finding, repaired=finding.repair is not None) for finding in findings]

@@ -1,0 +1,206 @@
+"""Claims: what is used of hosts is what servers have claimed, and servers have claimed what they are."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova.db import allocations, models
+from nova.db.audit.base import Check, Finding, alive, hold, put
+from nova.objects import migration as moves
+from nova.objects import states
+from nova.objects.flavor import Flavor
+from nova.objects.requested_resources import requested_resources
+
+CLAIMS = models.allocations
+INVENTORIES = models.inventories
+INSTANCES = models.instances
+MIGRATIONS = models.migrations
+NODES = models.compute_nodes
+
+
+# States of a migration that is open and has nothing heavy to do any more.
+_SETTLED = (moves.FINISHED, moves.CONFIRMING, moves.REVERTING, moves.ERROR)
+
+
+class Claims(Check):
+    """Whoever is on a host has a claim there, and nobody else has one. Subjects: consumers.
+
+    While a server moves, its own claim is on the source, and the migration's on the destination.
+    """
+
+    def subjects(self) -> Sequence[sa.Select[Any]]:
+        return (sa.select(CLAIMS.c.consumer_uuid),
+                sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), INSTANCES.c.host.is_not(None)),
+                sa.select(MIGRATIONS.c.uuid).where(MIGRATIONS.c.open == sa.true()))
+
+    def lock(self, connection: sa.Connection, key: str) -> None:
+        # Whatever changes the claims of an instance writes the instance or its migration, too.
+        moving = connection.scalars(
+            sa.select(MIGRATIONS.c.instance_uuid).where(_of([key]), MIGRATIONS.c.open == sa.true())
+            .order_by(MIGRATIONS.c.id).with_for_update()).all()
+        hold(connection, INSTANCES, INSTANCES.c.uuid.in_([key, *moving]))
+
+    def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
+        trees: dict[tuple[str, str], list[Any]] = collections.defaultdict(list)
+        for row in connection.execute(sa.select(
+                CLAIMS.c.consumer_uuid, CLAIMS.c.provider_uuid, allocations.ROOT.label("root"), CLAIMS.c.resources)
+                .where(CLAIMS.c.consumer_uuid.in_(keys)).order_by(CLAIMS.c.consumer_uuid, CLAIMS.c.provider_uuid)):
+            trees[row.consumer_uuid, row.root].append(row)
+        nodes = {row.uuid: row for row in connection.execute(
+            sa.select(NODES.c.uuid, NODES.c.host, NODES.c.hypervisor_hostname)
+            .where(NODES.c.uuid.in_({root for _consumer, root in trees})))}
+        wanted = _wanted(connection, keys)
+        for (consumer, root), held in trees.items():
+            yield from _wrong_claim(wanted.get(consumer), nodes.get(root), consumer, root, held)
+        claims = collections.Counter(consumer for consumer, _root in trees)
+        for consumer, want in wanted.items():
+            if want.host and consumer not in claims:
+                yield Finding("claim", consumer, f"the server is on {want.host} without a claim")
+            elif claims[consumer] > 1:
+                yield Finding("claim", consumer, f"the server has {claims[consumer]} claims")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Want:
+    """Where a consumer has to have its claim (nowhere, without a host), and what of."""
+
+    host: str | None
+    node: str | None
+    resources: dict[str, int]
+
+
+def _of(keys: Sequence[str]) -> sa.ColumnElement[bool]:
+    """Migrations that are, or belong to, one of these."""
+    return sa.or_(MIGRATIONS.c.uuid.in_(keys), MIGRATIONS.c.instance_uuid.in_(keys))
+
+
+def _wanted(connection: sa.Connection, keys: Sequence[str]) -> dict[str, _Want]:
+    """The claims that these consumers have to have; those that nothing is known of are missing."""
+    moving = connection.execute(sa.select(
+        MIGRATIONS.c.uuid, MIGRATIONS.c.instance_uuid, MIGRATIONS.c.source_compute, MIGRATIONS.c.source_node,
+        MIGRATIONS.c.dest_compute, MIGRATIONS.c.dest_node, MIGRATIONS.c.old_flavor, MIGRATIONS.c.new_flavor)
+        .where(_of(keys), MIGRATIONS.c.open == sa.true()).order_by(MIGRATIONS.c.id)).all()
+    instances = alive(connection, [*keys, *(move.instance_uuid for move in moving)], INSTANCES.c.host,
+                      INSTANCES.c.node, INSTANCES.c.flavor, INSTANCES.c.image, INSTANCES.c.block_devices)
+    wanted = {uuid: _Want(instance.host, instance.node, _resources(instance, instance.flavor))
+              for uuid, instance in instances.items()}
+    for move in moving:
+        instance = instances.get(move.instance_uuid)
+        if instance is not None:
+            wanted[move.instance_uuid] = _Want(move.source_compute, move.source_node,
+                                               _resources(instance, move.old_flavor or instance.flavor))
+            wanted[move.uuid] = _Want(move.dest_compute, move.dest_node,
+                                      _resources(instance, move.new_flavor or instance.flavor))
+    asked = set(keys)
+    return {consumer: want for consumer, want in wanted.items() if consumer in asked}
+
+
+def _wrong_claim(want: _Want | None, node: Any, consumer: str, root: str, held: list[Any]) -> Iterator[Finding]:
+    """``held``: what the consumer has in the tree of ``root``."""
+    if want is not None and (node is None or (want.host, want.node) == (node.host, node.hypervisor_hostname)):
+        claimed = _summed(held)
+        if claimed != want.resources:
+            yield Finding("claim", consumer, f"{claimed} claimed, the server's flavor asks for {want.resources}",
+                          subject=f"{consumer} on {root}")
+        return
+    why = "no such server" if want is None else f"the server is on {want.host}/{want.node}"
+    yield Finding("claim", consumer, why, subject=f"{consumer} on {root}",
+                  repair=functools.partial(allocations.release, consumer=consumer, root=root))
+
+
+def _summed(held: list[Any]) -> dict[str, int]:
+    """What these allocations are together."""
+    total: collections.Counter[str] = collections.Counter()
+    for row in held:
+        total.update(row.resources)
+    return dict(total)
+
+
+def _resources(instance: Any, flavor: Flavor) -> dict[str, int]:
+    """What a server has to claim with this flavor."""
+    volume_backed = any(disk.boot_index == 0 and disk.destination == "volume" for disk in instance.block_devices)
+    return requested_resources(flavor, instance.image, volume_backed).total
+
+
+class Usage(Check):
+    """The sum of claims is what the inventories say is used, and no more than there is. Subjects: providers."""
+
+    page_size = 50
+
+    def subjects(self) -> Sequence[sa.Select[Any]]:
+        return sa.select(INVENTORIES.c.provider_uuid), sa.select(CLAIMS.c.provider_uuid)
+
+    def lock(self, connection: sa.Connection, key: str) -> None:
+        # Claims and releases begin with the row of the node.
+        root = connection.scalar(sa.select(models.providers.c.root_uuid).where(models.providers.c.uuid == key))
+        hold(connection, NODES, NODES.c.uuid == (root or key))
+
+    def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
+        claimed: collections.Counter[tuple[str, str]] = collections.Counter()
+        for row in connection.execute(sa.select(CLAIMS.c.provider_uuid, CLAIMS.c.resources)
+                                      .where(CLAIMS.c.provider_uuid.in_(keys))):
+            for name, amount in row.resources.items():
+                claimed[row.provider_uuid, name] += amount
+        for row in connection.execute(sa.select(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(keys))
+                                      .order_by(INVENTORIES.c.provider_uuid, INVENTORIES.c.resource_class)):
+            right = claimed.pop((row.provider_uuid, row.resource_class), 0)
+            subject, room = f"{row.provider_uuid} {row.resource_class}", (row.total - row.reserved) * row.ratio
+            if row.used != right:
+                this = sa.and_(INVENTORIES.c.provider_uuid == row.provider_uuid,
+                               INVENTORIES.c.resource_class == row.resource_class)
+                yield Finding("usage", row.provider_uuid, f"{row.used} used, but the claims sum up to {right}",
+                              subject=subject, repair=put(INVENTORIES, this, used=right))
+            if right > room:
+                yield Finding("oversold", row.provider_uuid, f"{right} claimed of {room:g}", subject=subject)
+        for (provider, name), amount in claimed.items():
+            yield Finding("usage", provider, f"{amount} claimed of an inventory that does not exist",
+                          subject=f"{provider} {name}")
+
+
+class Counts(Check):
+    """num_instances counts the claims of a node, num_io_ops what is built there or on its way. Subjects: nodes."""
+
+    def subjects(self) -> Sequence[sa.Select[Any]]:
+        return (sa.select(NODES.c.uuid),)
+
+    def lock(self, connection: sa.Connection, key: str) -> None:
+        hold(connection, NODES, NODES.c.uuid == key)
+
+    def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
+        nodes = connection.execute(sa.select(
+            NODES.c.uuid, NODES.c.host, NODES.c.hypervisor_hostname, NODES.c.num_instances, NODES.c.num_io_ops)
+            .where(NODES.c.uuid.in_(keys)).order_by(NODES.c.uuid)).all()
+        # Both ways of writing the condition have an index; allocations.ROOT has none.
+        of_these = sa.or_(CLAIMS.c.root_uuid.in_(keys),
+                          sa.and_(CLAIMS.c.root_uuid.is_(None), CLAIMS.c.provider_uuid.in_(keys)))
+        claims: dict[str, int] = dict(connection.execute(
+            sa.select(allocations.ROOT, sa.func.count(CLAIMS.c.consumer_uuid.distinct())).where(of_these)
+            .group_by(allocations.ROOT)).all())
+        builds = collections.Counter((row.host, row.node) for row in connection.execute(
+            sa.select(INSTANCES.c.host, INSTANCES.c.node).where(
+                INSTANCES.c.host.in_({node.host for node in nodes}), INSTANCES.c.deleted == sa.false(),
+                INSTANCES.c.launched_at.is_(None), INSTANCES.c.vm_state == states.BUILDING)))
+        coming: dict[str, int] = dict(connection.execute(
+            sa.select(allocations.ROOT, sa.func.count(CLAIMS.c.consumer_uuid.distinct()))
+            .join(MIGRATIONS, MIGRATIONS.c.uuid == CLAIMS.c.consumer_uuid)
+            .where(of_these, MIGRATIONS.c.open == sa.true(), MIGRATIONS.c.status.not_in(_SETTLED))
+            .group_by(allocations.ROOT)).all())
+        for node in nodes:
+            heavy = builds[node.host, node.hypervisor_hostname] + coming.get(node.uuid, 0)
+            right = {"num_instances": claims.get(node.uuid, 0), "num_io_ops": heavy}
+            wrong = {name: value for name, value in right.items() if getattr(node, name) != value}
+            if wrong:
+                fix = put(NODES, NODES.c.uuid == node.uuid, generation=NODES.c.generation + 1, **wrong)
+                yield Finding("node", node.uuid, differences(node, wrong), repair=fix,
+                              subject=f"{node.host}/{node.hypervisor_hostname}")
+
+
+def differences(row: Any, right: dict[str, int]) -> str:
+    """In words: the columns that are not what was counted."""
+    return ", ".join(f"{name} is {getattr(row, name)}, counted {value}" for name, value in right.items())

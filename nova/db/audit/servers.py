@@ -1,0 +1,119 @@
+"""Servers: their addresses, their operations and their security groups. Subjects: instances."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova.db import fixed_ips, models
+from nova.db.audit.base import Check, Finding, alive, hold, put, run
+from nova.objects import states
+from nova.objects.base import utcnow
+
+ACTIONS = models.actions
+INSTANCES = models.instances
+IPS = models.fixed_ips
+MEMBERS = models.security_group_members
+
+
+class Addresses(Check):
+    """An address is held by one living server, which knows of it."""
+
+    def subjects(self) -> Sequence[sa.Select[Any]]:
+        return (sa.select(IPS.c.instance_uuid).where(IPS.c.instance_uuid.is_not(None)),
+                sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), INSTANCES.c.addresses != ""))
+
+    def lock(self, connection: sa.Connection, key: str) -> None:
+        # Whatever takes or releases an address writes the instance, too.
+        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
+
+    def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
+        instances = alive(connection, keys, INSTANCES.c.network_info)
+        used = {(vif.network_id, address): uuid for uuid, instance in instances.items()
+                for vif in instance.network_info for address in vif.addresses()}
+        held = {(row.network_uuid, row.address): row for row in connection.execute(
+            sa.select(IPS).where(IPS.c.instance_uuid.in_(keys)).order_by(IPS.c.id))}
+        for (network, address), row in held.items():
+            if used.get((network, address)) != row.instance_uuid:
+                this = sa.and_(IPS.c.id == row.id, IPS.c.instance_uuid == row.instance_uuid)
+                yield Finding("address", row.instance_uuid, f"held by {row.instance_uuid}, which does not have it",
+                              subject=address,
+                              repair=put(IPS, this, instance_uuid=None, vif_id=None, updated_at=utcnow()))
+        for (network, address), uuid in used.items():
+            ours = held.get((network, address))
+            holder = ours.instance_uuid if ours else fixed_ips.owner_of(connection, network, address)
+            if holder != uuid:
+                yield Finding("address", uuid, f"{uuid} uses it, but it is held by {holder or 'nobody'}",
+                              subject=address)
+
+
+class Operations(Check):
+    """A task belongs to an action under way, and an action under way (or in the queue for one) to an instance."""
+
+    def subjects(self) -> Sequence[sa.Select[Any]]:
+        busy = sa.or_(INSTANCES.c.task_state.is_not(None), INSTANCES.c.action_uuid.is_not(None),
+                      INSTANCES.c.vm_state == states.BUILDING)
+        return (sa.select(ACTIONS.c.instance_uuid).where(ACTIONS.c.outcome.is_(None)),
+                sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), busy))
+
+    def lock(self, connection: sa.Connection, key: str) -> None:
+        hold(connection, ACTIONS, sa.and_(ACTIONS.c.instance_uuid == key, ACTIONS.c.outcome.is_(None)))
+        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
+
+    def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
+        instances = alive(connection, keys, INSTANCES.c.vm_state, INSTANCES.c.task_state, INSTANCES.c.action_uuid)
+        open_actions = connection.execute(
+            sa.select(ACTIONS.c.uuid, ACTIONS.c.instance_uuid, ACTIONS.c.action, ACTIONS.c.queued).where(
+                ACTIONS.c.instance_uuid.in_(keys), ACTIONS.c.outcome.is_(None)).order_by(ACTIONS.c.id)).all()
+        known = {action.uuid for action in open_actions}
+        for uuid, instance in instances.items():
+            if (instance.task_state or instance.action_uuid) and instance.action_uuid not in known:
+                yield Finding("task", uuid, f"task_state {instance.task_state} belongs to no action under way",
+                              repair=put(INSTANCES, INSTANCES.c.uuid == uuid, task_state=None, action_uuid=None))
+            elif instance.vm_state == states.BUILDING and instance.action_uuid is None:
+                yield Finding("task", uuid, "is to be built, and nobody builds it")
+        for action in open_actions:
+            instance = instances.get(action.instance_uuid)
+            # What waits behind another operation has the server later.
+            if instance is None or (instance.action_uuid is None if action.queued
+                                    else instance.action_uuid != action.uuid):
+                end = put(ACTIONS, ACTIONS.c.uuid == action.uuid, outcome="superseded", finish_time=utcnow())
+                yield Finding("action", action.instance_uuid,
+                              f"{action.action} of {action.instance_uuid} is under way, but the server does not know "
+                              "of it", subject=action.uuid, repair=end)
+
+
+class Members(Check):
+    """Only living servers are members of security groups."""
+
+    def subjects(self) -> Sequence[sa.Select[Any]]:
+        return (sa.select(MEMBERS.c.instance_uuid),)
+
+    def lock(self, connection: sa.Connection, key: str) -> None:
+        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
+
+    def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
+        dead = set(keys) - alive(connection, keys).keys()
+        groups: dict[str, list[int]] = collections.defaultdict(list)
+        for row in connection.execute(sa.select(MEMBERS).where(MEMBERS.c.instance_uuid.in_(dead))):
+            groups[row.instance_uuid].append(row.group_id)
+        for uuid, of in sorted(groups.items()):
+            yield Finding("security group", uuid, f"{uuid} is a member but does not exist",
+                          subject=", ".join(map(str, sorted(of))),
+                          repair=run(sa.delete(MEMBERS).where(MEMBERS.c.instance_uuid == uuid)))
+
+
+def unfinished(connection: sa.Connection) -> list[str]:
+    """Descriptions of the operations that are still under way."""
+    return [f"{row.action} of {row.instance_uuid} at step {row.step} ({row.owner})" for row in connection.execute(
+        sa.select(ACTIONS).where(ACTIONS.c.outcome.is_(None)))]
+
+
+def open_events(connection: sa.Connection) -> list[str]:
+    """Descriptions of the events without a result that belong to actions which are over."""
+    return [f"{event.event} of {row.action} of {row.instance_uuid}" for row in connection.execute(
+        sa.select(ACTIONS.c.action, ACTIONS.c.instance_uuid, ACTIONS.c.events).where(ACTIONS.c.outcome.is_not(None)))
+        for event in row.events if event.finish_time is None]

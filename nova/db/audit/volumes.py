@@ -1,0 +1,87 @@
+"""Volumes: who has them, and whose data hosts keep. Subjects: volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova.db import models
+from nova.db.audit.base import Check, Finding, alive, hold, put
+from nova.objects import volume as states
+
+TABLE = models.volumes
+INSTANCES = models.instances
+REMOVALS = models.volume_removals
+
+_OWNED = (states.RESERVED, states.ATTACHING, states.IN_USE, states.DETACHING)
+
+
+class Volumes(Check):
+    """A volume in use belongs to one living server, which knows of it; a deleted one waits for its host."""
+
+    def subjects(self) -> Sequence[sa.Select[Any]]:
+        return (sa.select(TABLE.c.uuid).where(sa.or_(
+            TABLE.c.instance_uuid.is_not(None), TABLE.c.status.not_in((states.AVAILABLE, states.ERROR)))),)
+
+    def lock(self, connection: sa.Connection, key: str) -> None:
+        # Whatever gives or takes a volume holds the instance first.
+        hold(connection, INSTANCES, INSTANCES.c.uuid.in_(
+            sa.select(TABLE.c.instance_uuid).where(TABLE.c.uuid == key)))
+        hold(connection, TABLE, TABLE.c.uuid == key)
+
+    def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
+        found = connection.execute(sa.select(TABLE).where(TABLE.c.uuid.in_(keys)).order_by(TABLE.c.uuid)).all()
+        instances = alive(connection, [row.instance_uuid for row in found if row.instance_uuid],
+                          INSTANCES.c.block_devices)
+        leaving = {(row.volume_uuid, row.generation) for row in connection.execute(
+            sa.select(REMOVALS.c.volume_uuid, REMOVALS.c.generation).where(REMOVALS.c.volume_uuid.in_(keys)))}
+        for row in found:
+            if row.instance_uuid is not None:
+                yield from self._of_server(row, instances.get(row.instance_uuid))
+            elif row.status in _OWNED:
+                yield Finding("volume", row.uuid, f"is {row.status}, but no server has it", repair=_free(row))
+            elif row.status == states.DELETING and (row.uuid, row.generation) not in leaving:
+                yield Finding("volume", row.uuid, "is to be deleted, and nobody removes its data",
+                              repair=put(TABLE, TABLE.c.uuid == row.uuid, status=states.ERROR))
+
+    @staticmethod
+    def _of_server(row: Any, instance: Any) -> Iterator[Finding]:
+        devices = instance.block_devices if instance else []
+        if not any((device.volume_id, device.attachment_id) == (row.uuid, row.attachment_id) for device in devices):
+            yield Finding("volume", row.uuid, f"belongs to {row.instance_uuid}, which does not have it",
+                          repair=_free(row))
+        elif row.status not in (*_OWNED, states.ERROR):
+            yield Finding("volume", row.uuid, f"belongs to {row.instance_uuid}, but is {row.status}")
+
+
+class Devices(Check):
+    """The volumes that a living server has are its own. Subjects: instances."""
+
+    def subjects(self) -> Sequence[sa.Select[Any]]:
+        # The devices are JSON: servers without any are told by its text.
+        text = sa.type_coerce(INSTANCES.c.block_devices, sa.Text)
+        return (sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), text.like('%"volume_id"%')),)
+
+    def lock(self, connection: sa.Connection, key: str) -> None:
+        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
+
+    def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
+        instances = alive(connection, keys, INSTANCES.c.block_devices)
+        wanted = {device.volume_id for row in instances.values() for device in row.block_devices if device.volume_id}
+        owners = dict(connection.execute(
+            sa.select(TABLE.c.uuid, TABLE.c.instance_uuid).where(TABLE.c.uuid.in_(wanted))).all())
+        for uuid, row in instances.items():
+            for device in row.block_devices:
+                if device.volume_id and device.destination == "volume" and owners.get(device.volume_id) != uuid:
+                    holder = owners.get(device.volume_id) or "nobody"
+                    yield Finding("volume", uuid, f"{uuid} has it, but it belongs to {holder}",
+                                  subject=device.volume_id)
+
+
+def _free(row: Any) -> Any:
+    """The repair that makes it available again, if it still is as it was seen."""
+    this = sa.and_(TABLE.c.uuid == row.uuid, TABLE.c.status == row.status)
+    return put(TABLE, this, status=states.AVAILABLE, instance_uuid=None, attachment_id=None, device_name=None,
+               attached_at=None)

@@ -1,0 +1,54 @@
+"""Claims: what a scheduler chose is looked at once more, where nobody else can change it, and taken.
+
+The order of the locks is the same everywhere: the server group, the node, its inventories, quotas.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from nova import exception
+from nova.conf import CONF
+from nova.db import aggregates, allocations, models, server_groups
+from nova.objects.instance import Instance
+from nova.objects.scheduling import RequestSpec, Selection, metadata_digest
+
+PROVIDERS = models.providers
+
+
+def claim(connection: sa.Connection, instance: Instance, selection: Selection, spec: RequestSpec,
+          consumer: str = "") -> None:
+    """Take what ``spec`` asks for at ``selection`` for ``instance`` (held by ``consumer``, if that is given).
+
+    The service must be enabled and up, the hard policy of the server group hold, and the traits, the zone and (where
+    they had a say) the aggregates be as the scheduler saw them; a host that was forced needs only the first and the
+    second, and may be down. Raises ClaimLost.
+    """
+    why = server_groups.admit(connection, spec.group, instance.uuid, selection.host) if spec.group else ""
+    if not why:
+        allocations.claim(connection, consumer or instance.uuid, selection, spec.resources, instance.project_id,
+                          instance.user_id, service="enabled" if spec.forced else "up")
+        why = _traits(connection, selection, spec) or _place(connection, selection, spec)
+    if why:
+        raise exception.ClaimLost(node=selection.node_uuid, reason=why)
+
+
+def _traits(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
+    """Why the traits of the node do not fit; "": they do."""
+    if not spec.required_traits and not spec.forbidden_traits:
+        return ""
+    have = set(connection.scalar(sa.select(PROVIDERS.c.traits).where(PROVIDERS.c.uuid == selection.node_uuid)) or ())
+    return "its traits have changed" if set(spec.required_traits) - have or set(spec.forbidden_traits) & have else ""
+
+
+def _place(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
+    """Why the zone or the aggregates of the host do not fit; "": they do."""
+    zone = None if spec.forced else spec.availability_zone
+    if not zone and not selection.aggregates:
+        return ""
+    found = aggregates.of_host(connection, selection.host)
+    if zone and aggregates.host_zones(found).get(selection.host, CONF.default_availability_zone) != zone:
+        return "it is in another availability zone now"
+    if selection.aggregates and metadata_digest([each.metadata for each in found]) != selection.aggregates:
+        return "its aggregates have changed"
+    return ""

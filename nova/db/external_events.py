@@ -1,0 +1,44 @@
+"""What outside services told of instances, until the step that waits for it has seen it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova.db import clock, models
+
+TABLE = models.external_events
+# The longest key that can be kept.
+LONGEST: int = getattr(TABLE.c.name.type, "length", 0)
+
+
+def add(connection: sa.Connection, instance_uuid: str, key: str, status: str) -> None:
+    """Note an event; the same one again replaces it."""
+    this = sa.and_(TABLE.c.instance_uuid == instance_uuid, TABLE.c.name == key)
+    if connection.execute(sa.update(TABLE).where(this).values(status=status, created_at=clock.now())).rowcount:
+        return
+    try:
+        connection.execute(sa.insert(TABLE).values(
+            instance_uuid=instance_uuid, name=key, status=status, created_at=clock.now()))
+    except db_exception.DBDuplicateEntry as error:  # it was told twice at the same moment
+        raise db_exception.RetryRequest(error) from error
+
+
+def came(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> dict[str, str]:
+    """key -> status of those of these events that came."""
+    return dict(connection.execute(sa.select(TABLE.c.name, TABLE.c.status).where(
+        TABLE.c.instance_uuid == instance_uuid, TABLE.c.name.in_(keys))).all())
+
+
+def forget(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> None:
+    """These events were seen, or a new wait for them begins."""
+    connection.execute(sa.delete(TABLE).where(TABLE.c.instance_uuid == instance_uuid, TABLE.c.name.in_(keys)))
+
+
+def forget_old(connection: sa.Connection, before: datetime.datetime) -> int:
+    """Events that nobody waited for. Returns how many there were."""
+    gone: int = connection.execute(sa.delete(TABLE).where(TABLE.c.created_at < before)).rowcount
+    return gone

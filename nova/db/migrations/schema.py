@@ -1,0 +1,26 @@
+"""What every migration does alike. A database without transactions for DDL may have been left in the middle of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+
+def table(name: str, *columns: Any) -> None:
+    """Make a table unless it is there."""
+    if name not in sa.inspect(op.get_bind()).get_table_names():
+        op.create_table(name, *columns, mysql_engine="InnoDB", mysql_charset="utf8mb4", mysql_collate="utf8mb4_bin")
+
+
+def index(name: str, of: str, *columns: str) -> None:
+    """Make an index unless it is there."""
+    if name not in {found["name"] for found in sa.inspect(op.get_bind()).get_indexes(of)}:
+        op.create_index(name, of, list(columns))
+
+
+def column(of: str, new: sa.Column[Any]) -> None:
+    """Add a column unless it is there."""
+    if new.name not in {found["name"] for found in sa.inspect(op.get_bind()).get_columns(of)}:
+        op.add_column(of, new)

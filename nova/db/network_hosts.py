@@ -1,0 +1,70 @@
+"""Which hosts have which networks of kind VXLAN, and where their tunnels end.
+
+A host says so itself when the first guest of a network comes to it and when the last has gone, so that a boot costs
+nothing where the network is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova.db import models, versions
+from nova.objects.network import Peers
+
+TABLE = models.network_hosts
+NETWORKS = models.networks
+VERSIONS = models.versions
+
+
+def differs(connection: sa.Connection, host: str, address: str, networks: Collection[str], complete: bool) -> set[str]:
+    """The networks that :func:`present` would write of. One statement, two if there are such."""
+    there = dict(connection.execute(sa.select(TABLE.c.network_uuid, TABLE.c.address).where(TABLE.c.host == host)).all())
+    new = {network for network in networks if there.get(network) != address}
+    if new:
+        new &= set(connection.scalars(sa.select(NETWORKS.c.uuid).where(
+            NETWORKS.c.uuid.in_(new), NETWORKS.c.vni.is_not(None))))
+    return new | (there.keys() - set(networks) if complete else set())
+
+
+def present(connection: sa.Connection, host: str, address: str, networks: Collection[str], complete: bool) -> set[str]:
+    """The host has these networks now, with tunnels to ``address``; with ``complete`` no others.
+
+    Returns those whose other hosts have to be told.
+    """
+    changed = differs(connection, host, address, networks, complete)
+    for network in sorted(changed):
+        versions.bump(connection, versions.peers(network))
+        connection.execute(sa.delete(TABLE).where(TABLE.c.network_uuid == network, TABLE.c.host == host))
+        if network in networks:
+            try:
+                connection.execute(sa.insert(TABLE).values(network_uuid=network, host=host, address=address))
+            except db_exception.DBDuplicateEntry as error:  # the host says it twice at the same moment
+                raise db_exception.RetryRequest(error) from error
+    return changed
+
+
+def newer(connection: sa.Connection, known: Mapping[str, int]) -> list[Peers]:
+    """Who has these networks, of those that have a newer version than this one. Two statements at most."""
+    names = {versions.peers(network): network for network in known}
+    found = {names[row.name]: row.version for row in connection.execute(
+        sa.select(VERSIONS).where(VERSIONS.c.name.in_(names)))} if names else {}
+    stale = {network: version for network, version in found.items() if version > known[network]}
+    hosts: dict[str, dict[str, str]] = {network: {} for network in stale}
+    if stale:
+        for row in connection.execute(sa.select(TABLE).where(TABLE.c.network_uuid.in_(stale)).order_by(TABLE.c.host)):
+            hosts[row.network_uuid][row.host] = row.address
+    return [Peers(network_id=network, version=stale[network], hosts=hosts[network]) for network in sorted(stale)]
+
+
+def forget_host(connection: sa.Connection, host: str) -> None:
+    """An operator deleted the host. The others learn of it when they ask the next time."""
+    present(connection, host, "", [], complete=True)
+
+
+def forget_network(connection: sa.Connection, network_uuid: str) -> None:
+    """The network is deleted."""
+    connection.execute(sa.delete(TABLE).where(TABLE.c.network_uuid == network_uuid))
+    connection.execute(sa.delete(VERSIONS).where(VERSIONS.c.name == versions.peers(network_uuid)))

@@ -1,0 +1,147 @@
+"""Migrations of servers: the rows of os-migrations."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db import models, rows
+from nova.objects import migration as moves
+from nova.objects import states
+from nova.objects.base import utcnow
+from nova.objects.migration import Migration, MigrationQuery
+
+TABLE = models.migrations
+SERVERS = models.instances
+EVICTIONS = models.evictions
+
+_GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
+_UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
+
+
+def insert(connection: sa.Connection, migration: Migration) -> None:
+    """Write a new row; the migration gets its id."""
+    done = connection.execute(sa.insert(TABLE), rows.values_of(TABLE, migration))
+    migration.id = done.inserted_primary_key[0]  # type: ignore[index] # which a single insert always has
+
+
+def get(connection: sa.Connection, uuid: str) -> Migration:
+    """Raises MigrationNotFound."""
+    row = connection.execute(_GET, {"this": uuid}).first()
+    if row is None:
+        raise exception.MigrationNotFound(migration_id=uuid)
+    return rows.to_object(Migration, row)
+
+
+def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> None:
+    connection.execute(_UPDATE, {"updated_at": utcnow(), **changes, "this": uuid})
+
+
+def index(connection: sa.Connection, query: MigrationQuery) -> list[Migration]:
+    """A page of these migrations, newest first. Raises MarkerNotFound."""
+    statement = sa.select(TABLE)
+    for name in ("project_id", "user_id", "instance_uuid", "source_compute", "status", "migration_type"):
+        value = getattr(query, name)
+        if value is not None:
+            statement = statement.where(TABLE.c[name] == value)
+    if query.host is not None:
+        statement = statement.where(sa.or_(TABLE.c.source_compute == query.host, TABLE.c.dest_compute == query.host))
+    if query.changes_since is not None:
+        statement = statement.where(TABLE.c.updated_at >= query.changes_since)
+    if query.changes_before is not None:
+        statement = statement.where(TABLE.c.updated_at <= query.changes_before)
+    marker = None
+    if query.marker is not None:
+        marker = rows.marker_row(connection, sa.select(TABLE).where(TABLE.c.uuid == query.marker), query.marker)
+    return rows.to_objects(Migration, connection.execute(
+        rows.page(statement, TABLE, [("created_at", "desc"), ("id", "desc")], query.limit, marker)))
+
+
+def live(connection: sa.Connection, instance_uuid: str, migration_id: int) -> Migration:
+    """A live migration of the instance, by its number. Raises MigrationNotFoundForInstance."""
+    row = connection.execute(sa.select(TABLE).where(
+        TABLE.c.id == migration_id, TABLE.c.instance_uuid == instance_uuid,
+        TABLE.c.migration_type == moves.LIVE_MIGRATION)).first()
+    if row is None:
+        raise exception.MigrationNotFoundForInstance(migration_id=migration_id, instance_id=instance_uuid)
+    return rows.to_object(Migration, row)
+
+
+def in_progress(connection: sa.Connection, instance_uuid: str) -> list[Migration]:
+    """The live migrations of the instance that are in progress, newest first."""
+    return rows.to_objects(Migration, connection.execute(sa.select(TABLE).where(
+        TABLE.c.instance_uuid == instance_uuid, TABLE.c.status.in_(moves.IN_PROGRESS),
+        TABLE.c.migration_type == moves.LIVE_MIGRATION).order_by(TABLE.c.id.desc())))
+
+
+def interrupted(connection: sa.Connection, limit: int = 1000) -> list[Migration]:
+    """Open migrations of which something is wanted."""
+    return rows.to_objects(Migration, connection.execute(sa.select(TABLE).where(
+        TABLE.c.open == sa.true(), TABLE.c.wanted != "").order_by(TABLE.c.id).limit(limit)))
+
+
+def under_way(connection: sa.Connection, host: str) -> bool:
+    """Whether any server is moving from or to the host, or waits there for the word that ends it."""
+    return connection.scalar(sa.select(TABLE.c.id).where(
+        TABLE.c.open == sa.true(), TABLE.c.status.not_in(moves.ENDED),
+        sa.or_(TABLE.c.source_compute == host, TABLE.c.dest_compute == host)).limit(1)) is not None
+
+
+def evacuated(connection: sa.Connection, host: str) -> bool:
+    """Whether there were evacuations from the host of which it has not removed the guests yet."""
+    left = sa.exists().where(EVICTIONS.c.host == host, EVICTIONS.c.instance_uuid == TABLE.c.instance_uuid)
+    return connection.scalar(sa.select(TABLE.c.id).where(_evacuations(host), left).limit(1)) is not None
+
+
+def complete_evacuations(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> None:
+    """The host has removed what was left of these instances."""
+    connection.execute(sa.update(TABLE).where(_evacuations(host), TABLE.c.instance_uuid.in_(instance_uuids)).values(
+        status=moves.COMPLETED, updated_at=utcnow()))
+
+
+def _evacuations(host: str) -> sa.ColumnElement[bool]:
+    return sa.and_(TABLE.c.open == sa.false(), TABLE.c.source_compute == host, TABLE.c.status == moves.DONE,
+                   TABLE.c.migration_type == moves.EVACUATION)
+
+
+def newest(connection: sa.Connection, instance_uuid: str, statuses: Collection[str]) -> Migration | None:
+    """The instance's newest migration in one of these states."""
+    row = connection.execute(sa.select(TABLE).where(
+        TABLE.c.instance_uuid == instance_uuid, TABLE.c.status.in_(statuses)).order_by(TABLE.c.id.desc()).limit(1)
+    ).first()
+    return rows.to_object(Migration, row) if row else None
+
+
+def open_of(connection: sa.Connection, instance_uuids: Sequence[str]) -> list[Migration]:
+    """The open migrations of these instances, oldest first."""
+    return rows.to_objects(Migration, connection.execute(_open_of(), {"these": list(instance_uuids)}))
+
+
+@functools.cache
+def _open_of() -> sa.Select[Any]:
+    return sa.select(TABLE).where(
+        TABLE.c.instance_uuid.in_(sa.bindparam("these", expanding=True)), TABLE.c.open == sa.true()
+    ).order_by(TABLE.c.id)
+
+
+def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int, limit: int) -> list[Migration]:
+    """Resizes and cold migrations that have waited for their word since before then, by id behind ``after``.
+
+    Those of servers with which something else is done are left out.
+    """
+    ready = sa.exists().where(SERVERS.c.uuid == TABLE.c.instance_uuid, SERVERS.c.vm_state == states.RESIZED,
+                              SERVERS.c.action_uuid.is_(None), SERVERS.c.deleted == sa.false())
+    return rows.to_objects(Migration, connection.execute(sa.select(TABLE).where(
+        TABLE.c.open == sa.true(), TABLE.c.status == moves.FINISHED, TABLE.c.updated_at < before,
+        TABLE.c.id > after, ready).order_by(TABLE.c.id).limit(limit)))
+
+
+def close_all(connection: sa.Connection, instance_uuid: str) -> None:
+    """The instance is deleted: none of its migrations goes on."""
+    connection.execute(sa.update(TABLE).where(
+        TABLE.c.instance_uuid == instance_uuid, TABLE.c.open == sa.true()).values(open=False, updated_at=utcnow()))

@@ -1,0 +1,170 @@
+"""Instances: rows of the one wide table, and lists of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db import models, rows
+from nova.objects.base import utcnow
+from nova.objects.guest import ExpectedGuest
+from nova.objects.instance import Instance
+
+TABLE = models.instances
+MIGRATIONS = models.migrations
+
+# Wide columns that a list without detail never shows.
+_BRIEF = ("user_data", "network_info", "block_devices", "personality", "system_metadata", "scheduler_hints",
+          "requested_networks", "numa_topology", "pci_devices")
+
+# Characters that the searchable addresses have room for.
+_ADDRESSES: int = getattr(TABLE.c.addresses.type, "length", 0)
+
+
+def addresses_of(network_info: Sequence[Any]) -> str:
+    """The searchable form of the fixed addresses; of very many those that the column has room for."""
+    listed = ""
+    for address in (address for vif in network_info for address in vif.addresses()):
+        if len(listed) + len(address) + 2 > _ADDRESSES:
+            break
+        listed += f",{address}"
+    return f"{listed}," if listed else ""
+
+
+def insert(connection: sa.Connection, instances: Sequence[Instance]) -> None:
+    """Write new rows; the instances get their ids (the names of their guests come from them)."""
+    ids = connection.scalars(sa.insert(TABLE).returning(TABLE.c.id, sort_by_parameter_order=True),
+                             [_values(instance) for instance in instances])
+    for instance, number in zip(instances, ids, strict=True):
+        instance.id = number
+
+
+def _values(instance: Instance) -> dict[str, Any]:
+    values = rows.values_of(TABLE, instance)
+    values["flavorid"] = instance.flavor.flavorid
+    values["key_name"] = instance.key.name if instance.key else None
+    values["addresses"] = addresses_of(instance.network_info)
+    return values
+
+
+@functools.cache
+def _one(of_project: bool = False, deleted: bool = False, lock: bool = False) -> sa.Select[Any]:
+    """Built once: building a statement anew costs several times what running it does."""
+    statement = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
+    if of_project:
+        statement = statement.where(TABLE.c.project_id == sa.bindparam("project"))
+    if not deleted:
+        statement = statement.where(TABLE.c.deleted == sa.false())
+    return statement.with_for_update() if lock else statement
+
+
+_UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
+
+
+def get(connection: sa.Connection, uuid: str, project_id: str | None = None, deleted: bool = False) -> Instance:
+    """Raises InstanceNotFound; ``deleted`` finds deleted rows too."""
+    return _found(connection, _one(project_id is not None, deleted), uuid, project_id)
+
+
+def lock(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Instance:
+    """The instance, held until the transaction ends (a read that is followed by a write of it)."""
+    return _found(connection, _one(project_id is not None, lock=True), uuid, project_id)
+
+
+def _found(connection: sa.Connection, statement: sa.Select[Any], uuid: str, project_id: str | None) -> Instance:
+    wanted = {"this": uuid} if project_id is None else {"this": uuid, "project": project_id}
+    row = connection.execute(statement, wanted).first()
+    if row is None:
+        raise exception.InstanceNotFound(instance_id=uuid)
+    return rows.to_object(Instance, row)
+
+
+def get_many(connection: sa.Connection, uuids: Sequence[str]) -> list[Instance]:
+    """Those of these instances that exist, in no order."""
+    if not uuids:
+        return []
+    statement = sa.select(TABLE).where(TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false())
+    return rows.to_objects(Instance, connection.execute(statement))
+
+
+def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> None:
+    """Write columns; ``updated_at`` and the derived columns follow."""
+    values = {"updated_at": utcnow(), **changes}
+    if "network_info" in changes:
+        values["addresses"] = addresses_of(changes["network_info"])
+    if "key" in changes:
+        values["key_name"] = changes["key"].name if changes["key"] else None
+    if "flavor" in changes:
+        values["flavorid"] = changes["flavor"].flavorid
+    connection.execute(_UPDATE, {**values, "this": uuid})
+
+
+def placed_on(host: str) -> sa.ColumnElement[bool]:
+    """The instances that may be on a host: those that are there, and those with an open migration from or to it."""
+    moving = sa.select(MIGRATIONS.c.instance_uuid).where(
+        MIGRATIONS.c.open == sa.true(), sa.or_(MIGRATIONS.c.source_compute == host, MIGRATIONS.c.dest_compute == host))
+    return sa.and_(sa.or_(TABLE.c.host == host, TABLE.c.uuid.in_(moving)), TABLE.c.deleted == sa.false())
+
+
+def on_host(connection: sa.Connection, host: str, limit: int, marker: str | None) -> list[Instance]:
+    """The instances that may be on a host, by uuid after ``marker``."""
+    statement = sa.select(TABLE).where(placed_on(host)).order_by(TABLE.c.uuid).limit(limit)
+    if marker:
+        statement = statement.where(TABLE.c.uuid > marker)
+    return rows.to_objects(Instance, connection.execute(statement))
+
+
+def expected(connection: sa.Connection, host: str, limit: int, marker: str | None) -> list[ExpectedGuest]:
+    """The guests that may be on a host by uuid after ``marker``, with what is compared only."""
+    moving = sa.exists().where(MIGRATIONS.c.instance_uuid == TABLE.c.uuid, MIGRATIONS.c.open == sa.true())
+    statement = (sa.select(TABLE.c.uuid, TABLE.c.power_state, TABLE.c.launched_at, TABLE.c.task_state, TABLE.c.host,
+                           moving.label("moving"))
+                 .where(placed_on(host), TABLE.c.uuid > (marker or "")).order_by(TABLE.c.uuid).limit(limit))
+    return [ExpectedGuest(uuid=row.uuid, power_state=row.power_state,
+                          settled=row.launched_at is not None and row.task_state is None and row.host == host,
+                          moving=bool(row.moving))
+            for row in connection.execute(statement)]
+
+
+def places(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, set[str]]:
+    """uuid -> the hosts that the guest may be on, of those that exist: the server's, and its open migrations'."""
+    found = {row.uuid: {row.host} if row.host else set() for row in connection.execute(
+        sa.select(TABLE.c.uuid, TABLE.c.host).where(TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false()))}
+    for row in connection.execute(sa.select(
+            MIGRATIONS.c.instance_uuid, MIGRATIONS.c.source_compute, MIGRATIONS.c.dest_compute).where(
+            MIGRATIONS.c.instance_uuid.in_(list(found)), MIGRATIONS.c.open == sa.true())):
+        found[row.instance_uuid] |= {host for host in (row.source_compute, row.dest_compute) if host}
+    return found
+
+
+def on_hosts_brief(connection: sa.Connection, hosts: Sequence[str], limit: int) -> list[Instance]:
+    """The (brief) instances on any of these hosts."""
+    statement = (sa.select(*brief_columns()).where(TABLE.c.host.in_(hosts), TABLE.c.deleted == sa.false())
+                 .order_by(TABLE.c.uuid).limit(limit))
+    return rows.to_objects(Instance, connection.execute(statement))
+
+
+def ever(connection: sa.Connection, uuids: Sequence[str]) -> set[str]:
+    """Those of them that exist or did."""
+    return set(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.uuid.in_(uuids))))
+
+
+def hosts_of(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, str]:
+    """uuid -> host of those that exist and have one."""
+    return dict(connection.execute(sa.select(TABLE.c.uuid, TABLE.c.host).where(
+        TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false(), TABLE.c.host.is_not(None))).all())
+
+
+def placed(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, str | None]:
+    """uuid -> host (None: it has none) of those that exist."""
+    return dict(connection.execute(sa.select(TABLE.c.uuid, TABLE.c.host).where(
+        TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false())).all())
+
+
+def brief_columns() -> list[sa.Column[Any]]:
+    """Every column that a plain list may show."""
+    return [column for column in TABLE.c if column.name not in _BRIEF]

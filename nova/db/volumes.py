@@ -1,0 +1,236 @@
+"""The embedded volumes: to whom they belong, where their data are, and which data are to go.
+
+A volume is found and held by its row before anything of it is decided: of two that want it one wins. Volumes are
+locked after instances and quotas, and nothing is locked after them.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.conf import CONF
+from nova.db import models, quotas, rows
+from nova.db.types import Utc
+from nova.objects import volume as states
+from nova.objects.base import utcnow
+from nova.objects.volume import Volume, VolumeRemoval
+
+TABLE = models.volumes
+REMOVALS = models.volume_removals
+
+_FREE = {"instance_uuid": None, "attachment_id": None, "device_name": None, "attached_at": None}
+
+
+# --- looking ---------------------------------------------------------------------------------------
+def index(connection: sa.Connection, project_id: str | None = None, limit: int | None = None,
+          offset: int = 0) -> list[Volume]:
+    """The volumes of a project (None: of all), newest first."""
+    statement = sa.select(TABLE).order_by(TABLE.c.id.desc()).limit(limit).offset(offset)
+    if project_id is not None:
+        statement = statement.where(TABLE.c.project_id == project_id)
+    return rows.to_objects(Volume, connection.execute(statement))
+
+
+def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Volume:
+    """Raises VolumeNotFound, also for a volume of another project."""
+    return _found(connection, uuid, project_id)
+
+
+def lock(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Volume:
+    """The volume, held until the transaction ends. Raises VolumeNotFound."""
+    return _found(connection, uuid, project_id, lock=True)
+
+
+def _found(connection: sa.Connection, uuid: str, project_id: str | None = None, lock: bool = False) -> Volume:
+    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid)
+    if project_id is not None:
+        statement = statement.where(TABLE.c.project_id == project_id)
+    row = connection.execute(statement.with_for_update() if lock else statement).first()
+    if row is None:
+        raise exception.VolumeNotFound(volume_id=uuid)
+    return rows.to_object(Volume, row)
+
+
+def of_instance(connection: sa.Connection, instance_uuid: str) -> list[Volume]:
+    """What belongs to a server, held until the transaction ends."""
+    return rows.to_objects(Volume, connection.execute(
+        sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.uuid).with_for_update()))
+
+
+# --- making and deleting ---------------------------------------------------------------------------
+def create(connection: sa.Connection, volume: Volume) -> Volume:
+    """One more volume of the project; asked for twice, it is made once. Raises QuotaLimit, InvalidInput."""
+    if not 1 <= volume.size_gb <= CONF.volume.max_size_gb:
+        raise exception.InvalidInput(reason=f"size must be from 1 to {CONF.volume.max_size_gb} GiB.")
+    if (made := connection.execute(sa.select(TABLE).where(TABLE.c.uuid == volume.uuid)).first()) is not None:
+        return rows.to_object(Volume, made)
+    _check_quota(connection, volume)
+    try:
+        connection.execute(sa.insert(TABLE).values({
+            **rows.values_of(TABLE, volume), "shared": CONF.volume.shared, "format": CONF.volume.format,
+            "created_at": utcnow()}))
+    except db_exception.DBDuplicateEntry as error:
+        raise db_exception.RetryRequest(error) from error
+    return get(connection, volume.uuid)
+
+
+def _check_quota(connection: sa.Connection, volume: Volume) -> None:
+    most, most_gb = CONF.volume.quota_volumes, CONF.volume.quota_gigabytes
+    if most < 0 and most_gb < 0:
+        return
+    quotas.serialize(connection, f"volumes:{volume.project_id}"[:255])
+    count, size = connection.execute(sa.select(
+        sa.func.count(), sa.func.coalesce(sa.func.sum(TABLE.c.size_gb), 0)).where(
+        TABLE.c.project_id == volume.project_id)).one()
+    if 0 <= most <= count:
+        raise exception.QuotaLimit(f"Quota exceeded: the project may have {most} volumes.")
+    if 0 <= most_gb < int(size) + volume.size_gb:
+        raise exception.QuotaLimit(f"Quota exceeded: the project may have {most_gb} GiB of volumes, {int(size)} are "
+                                   f"in use and {volume.size_gb} were asked for.")
+
+
+def delete(connection: sa.Connection, uuid: str, project_id: str | None = None) -> VolumeRemoval | None:
+    """Delete a volume that nobody has; what its host has to remove (None: there are no data, and the row is gone).
+
+    Raises VolumeNotFound, InvalidVolume.
+    """
+    volume = lock(connection, uuid, project_id)
+    if volume.instance_uuid is not None:
+        raise exception.InvalidVolume(reason=f"volume {uuid} is attached to instances: {volume.instance_uuid}")
+    if volume.status not in (states.AVAILABLE, states.ERROR):
+        raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be available or error, but is "
+                                             f"{volume.status}")
+    return _doom(connection, volume)
+
+
+def _doom(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
+    removal = _give_up_place(connection, volume)
+    if removal is None:
+        connection.execute(sa.delete(TABLE).where(TABLE.c.uuid == volume.uuid))
+    else:
+        _update(connection, volume.uuid, status=states.DELETING, **_FREE)
+    return removal
+
+
+def _update(connection: sa.Connection, uuid: str, **values: Any) -> None:
+    connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid).values(updated_at=utcnow(), **values))
+
+
+# --- where the data are ----------------------------------------------------------------------------
+def bind(connection: sa.Connection, volume: Volume, host: str) -> Volume:
+    """A place for the data of a volume that has none: on ``host``, or in the shared pool. Returns it as it is then.
+
+    Raises InvalidVolume when it is on another host.
+    """
+    if volume.host not in (None, host):
+        raise exception.InvalidVolume(reason=f"volume {volume.uuid} cannot be reached from the host of the server")
+    if volume.host is None and not (volume.shared and volume.generation):
+        volume.generation += 1
+        volume.host = None if volume.shared else host
+        _update(connection, volume.uuid, host=volume.host, generation=volume.generation)
+    return volume
+
+
+def unbind(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
+    """A volume that no guest had yet may be made anywhere again; what its host has to remove of it."""
+    if volume.written_at is not None or volume.host is None:
+        return None
+    removal = _give_up_place(connection, volume)
+    _update(connection, volume.uuid, host=None)
+    volume.host = None
+    return removal
+
+
+def _give_up_place(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
+    """The row by which the data go from where they are; None: they are nowhere."""
+    if volume.host is None and not (volume.shared and volume.generation):
+        return None
+    removal = VolumeRemoval(volume_uuid=volume.uuid, generation=volume.generation, host=volume.host or "")
+    connection.execute(sa.insert(REMOVALS).values({**rows.values_of(REMOVALS, removal), "created_at": utcnow()}))
+    return removal
+
+
+def forgotten(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[VolumeRemoval]:
+    """What hosts were told to remove before that time and have not, the oldest first."""
+    return rows.to_objects(VolumeRemoval, connection.execute(
+        sa.select(REMOVALS).where(REMOVALS.c.created_at < before).order_by(REMOVALS.c.id).limit(limit)))
+
+
+def removed(connection: sa.Connection, removal: VolumeRemoval) -> None:
+    """The data are gone, and with the last ones of a deleted volume its row."""
+    gone = connection.execute(sa.delete(REMOVALS).where(
+        REMOVALS.c.volume_uuid == removal.volume_uuid, REMOVALS.c.generation == removal.generation,
+        REMOVALS.c.host == removal.host))
+    if gone.rowcount:
+        connection.execute(sa.delete(TABLE).where(
+            TABLE.c.uuid == removal.volume_uuid, TABLE.c.generation == removal.generation,
+            TABLE.c.status == states.DELETING))
+
+
+# --- to whom it belongs ----------------------------------------------------------------------------
+def reserve(connection: sa.Connection, uuid: str, project_id: str | None, instance_uuid: str, attachment_id: str,
+            device_name: str | None, status: str = states.ATTACHING) -> Volume:
+    """Give an available volume to a server. Raises VolumeNotFound, InvalidVolume (of two that want it one wins)."""
+    volume = lock(connection, uuid, project_id)
+    if volume.attachment_id == attachment_id:
+        return volume
+    if volume.instance_uuid is not None:
+        raise exception.InvalidVolume(
+            reason=f"volume {uuid} is already attached to instances: {volume.instance_uuid}")
+    if volume.status != states.AVAILABLE:
+        raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be available, but is {volume.status}")
+    changes = {"status": status, "instance_uuid": instance_uuid, "attachment_id": attachment_id,
+               "device_name": device_name}
+    _update(connection, uuid, **changes)
+    for name, value in changes.items():
+        setattr(volume, name, value)
+    return volume
+
+
+def complete(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
+    """The guest has the volume: from now on its data are worth something."""
+    now = utcnow()
+    _of_attachment(connection, uuid, attachment_id, (states.RESERVED, states.ATTACHING), status=states.IN_USE,
+                   attached_at=now, written_at=sa.func.coalesce(TABLE.c.written_at, sa.literal(now, Utc)))
+
+
+def begin_detaching(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
+    """Raises InvalidVolume when it is not in use (somebody else is attaching or detaching it)."""
+    if not _of_attachment(connection, uuid, attachment_id, (states.IN_USE,), status=states.DETACHING):
+        raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be in-use to detach it")
+
+
+def roll_detaching(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
+    """The guest keeps the volume."""
+    _of_attachment(connection, uuid, attachment_id, (states.DETACHING,), status=states.IN_USE)
+
+
+def release(connection: sa.Connection, uuid: str, attachment_id: str, delete: bool = False) -> VolumeRemoval | None:
+    """The server does not have the volume any more; ``delete``: nobody shall. What its host has to remove of it.
+
+    A volume that does not belong to this attachment (any more) stays as it is.
+    """
+    try:
+        volume = lock(connection, uuid)
+    except exception.VolumeNotFound:
+        return None
+    if volume.attachment_id != attachment_id:
+        return None
+    if delete:
+        return _doom(connection, volume)
+    removal = unbind(connection, volume)
+    _update(connection, uuid, status=states.AVAILABLE, **_FREE)
+    return removal
+
+
+def _of_attachment(connection: sa.Connection, uuid: str, attachment_id: str, statuses: tuple[str, ...],
+                   **values: Any) -> bool:
+    changed = connection.execute(sa.update(TABLE).where(
+        TABLE.c.uuid == uuid, TABLE.c.attachment_id == attachment_id, TABLE.c.status.in_(statuses)).values(
+        updated_at=utcnow(), **values))
+    return changed.rowcount > 0

@@ -1,0 +1,49 @@
+"""The conductor's half of a network back end: who gets which interfaces and addresses, and what they let in.
+
+The other half, on the hosts, is :class:`nova.network.base.HostNetwork`. Both come from [network]driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from nova.context import RequestContext
+from nova.objects.instance import Instance
+from nova.objects.network import VIF, NetworkRequest, RuleSet
+
+# A database's; this side of the house knows nothing of it.
+Connection = Any
+
+
+class Allocator(Protocol):
+    """Interfaces are found again by their ids: every verb may run a second time after half a run.
+
+    ``external`` says how: such a back end talks to a service of its own, never inside of a transaction, and its verbs
+    are external steps. Others do everything in the transaction of the step, on the ``connection`` they are given.
+    """
+
+    external: bool
+
+    def validate(self, ctx: RequestContext, project_id: str,
+                 wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
+        """What the interfaces of a new server (or the new one of a server) shall be, as the caller may have it.
+
+        Outside of any transaction, before the request is accepted. ``wanted`` None: as the project has it.
+        Raises InvalidInput, NetworkAmbiguous, NetworkNotFound, PortNotSupported, FixedIpInvalid, FixedIpInUse.
+        """
+
+    def allocate(self, ctx: RequestContext, instance: Instance, wanted: Sequence[NetworkRequest],
+                 connection: Connection = None) -> list[VIF]:
+        """New interfaces with their addresses. Raises NoMoreFixedIps, FixedIpInUse, NetworkNotFound."""
+
+    def bind(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF], host: str,
+             connection: Connection = None) -> list[VIF]:
+        """The interfaces as this host has to plug them; a second host of a move gets a binding of its own."""
+
+    def release(self, ctx: RequestContext, instance_uuid: str, vifs: Sequence[VIF] | None = None,
+                connection: Connection = None) -> None:
+        """Give back interfaces with their addresses (None: all of the instance)."""
+
+    def rules(self, connection: Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
+        """What each of these servers lets in, where hosts filter by our rules. Three statements at most."""

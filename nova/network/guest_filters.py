@@ -1,0 +1,219 @@
+"""The packet filters of one guest's tap device, as nftables commands.
+
+Frames between guests of one host never leave the bridge, so the filters work there. Linux tracks connections on
+bridges only in some kernels (CONFIG_NF_CONNTRACK_BRIDGE), and the tracking of the IP layer (br_netfilter) cannot tell
+overlapping networks apart. So every guest has its own sets of flows here: what it sends is learned with a timeout, and
+the replies are let in. A guest that fills its sets hurts itself only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+from collections.abc import Sequence
+
+from nova.network import ingress
+from nova.network.filters import MOVED, hook, mac_address, name_of, port, port_gone, raw_v6, unhook
+from nova.network.records import HostNet
+from nova.objects.network import VIF, FilterRule, slaac_address
+
+# Flows that one guest may have at the same time.
+FLOWS = 65535
+# How long a guest that moves is believed to have connections already: it is made ready before it moves.
+_MOVED_FOR = "4h"
+_SETS = ("flows", "closing", "pings", "peers")
+_LINK_LOCAL = ipaddress.IPv6Network("fe80::/64")
+# How a QEMU guest is announced where it has moved to.
+_RARP = "0x8035"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Family:
+    """What the rules of a version of IP are written with.
+
+    A flow of TCP or UDP as the guest sees it is: the peer, the protocol, the own port, the peer's port.
+    """
+
+    suffix: str
+    header: str
+    protocol: str
+    icmp: str
+    icmp_name: str
+    key: str
+
+    def out(self, kind: str) -> str:
+        return f"{self.header} daddr . {self.protocol} . {kind} sport . {kind} dport"
+
+    def into(self, kind: str) -> str:
+        return f"{self.header} saddr . {self.protocol} . {kind} dport . {kind} sport"
+
+
+_V4 = _Family("", "ip", "ip protocol", "icmp", "icmp", "ipv4_addr")
+_V6 = _Family("6", "ip6", "meta l4proto", "icmpv6", "ipv6-icmp", "ipv6_addr")
+
+
+def guest(table: str, vif: VIF, net: HostNet, rules: Sequence[FilterRule], moved: bool = False) -> list[str]:
+    """Everything about one tap device, made new. Learned flows stay. Raises ValueError for bad values.
+
+    ``moved``: the guest comes from another host with connections that are not known here.
+    """
+    if not vif.security:
+        return [*gone(table, vif.devname), *port(table, vif.devname)]
+    name, mac = name_of(vif.devname), mac_address(vif.mac)
+    v4 = [str(ipaddress.IPv4Address(address)) for address in vif.addresses(4)]
+    v6 = [str(ipaddress.IPv6Address(address)) for address in vif.addresses(6)]
+    chains = {
+        "sent": [*_sent(name, mac, bool(v6)), *_sent_v4(name, mac, v4)],
+        "received": [*_received(name, mac, bool(v6)), *_received_v4(name, v4, net), *ingress.accepted(rules, 4),
+                     "drop"],
+    }
+    families = [_V4]
+    if v6:
+        families.append(_V6)
+        own = [str(slaac_address(_LINK_LOCAL, mac)), *v6]
+        chains["sent6"] = _sent_v6(name, own)
+        chains["received6"] = [*_received_v6(name, own, net), *ingress.accepted(rules, 6), "drop"]
+    return [
+        *port(table, vif.devname),
+        *(line for family in families for line in _empty(table, name, family)),
+        *(f"add rule bridge {table} {chain}_{name} {rule}" for chain, found in chains.items() for rule in found),
+        *hook(table, vif.devname, name),
+        *([f'add element bridge {table} {MOVED} {{ "{vif.devname}" timeout {_MOVED_FOR} }}'] if moved else []),
+    ]
+
+
+def gone(table: str, device: str) -> list[str]:
+    """Remove all there may be about a tap device."""
+    t, name = f"bridge {table}", name_of(device)
+    # Making things first makes their deletion harmless where they are not there.
+    lines = [*_empty(table, name, _V4), *_empty(table, name, _V6), *hook(table, device, name),
+             *port_gone(table, device), *unhook(table, device, name)]
+    element = f'element {t} {MOVED} {{ "{device}" }}'
+    return [*lines, f"add {element}", f"delete {element}",
+            f"delete chain {t} sent6_{name}", f"delete chain {t} received6_{name}",
+            *(f"delete set {t} {kind}{family.suffix}_{name}" for family in (_V4, _V6) for kind in _SETS)]
+
+
+def _empty(table: str, name: str, family: _Family) -> list[str]:
+    """The chains of a version, without rules, and its sets as they are."""
+    t, suffix = f"bridge {table}", family.suffix
+    flow = f"type {family.key} . inet_proto . inet_service . inet_service; flags dynamic,timeout"
+    ping = f"typeof {family.header} daddr . {family.icmp} id; flags dynamic,timeout"
+    return [
+        f"add chain {t} sent{suffix}_{name}", f"add chain {t} received{suffix}_{name}",
+        f"flush chain {t} sent{suffix}_{name}", f"flush chain {t} received{suffix}_{name}",
+        f"add set {t} flows{suffix}_{name} {{ {flow}; size {FLOWS}; }}",
+        f"add set {t} closing{suffix}_{name} {{ {flow}; size {FLOWS}; }}",
+        f"add set {t} pings{suffix}_{name} {{ {ping}; size 4096; }}",
+        f"add set {t} peers{suffix}_{name} {{ type {family.key} . inet_proto; flags dynamic,timeout; size 4096; }}",
+    ]
+
+
+# --- what it sends: only in its own name, and never as a DHCP server or a router -------------------
+def _sent(name: str, mac: str, v6: bool) -> list[str]:
+    return [f"ether saddr != {mac} drop", *([f"ether type ip6 goto sent6_{name}"] if v6 else [])]
+
+
+def _sent_v4(name: str, mac: str, addresses: Sequence[str]) -> list[str]:
+    own = ", ".join(addresses)
+    return [
+        f"ether type arp arp saddr ether {mac} arp saddr ip {{ 0.0.0.0, {own} }} accept",
+        f"ether type {_RARP} ether daddr ff:ff:ff:ff:ff:ff accept",
+        "ether type != ip drop",
+        "ip saddr 0.0.0.0 udp sport 68 udp dport 67 accept",
+        f"ip saddr != {{ {own} }} drop",
+        "udp sport 67 drop",
+        *_learned(name, _V4),
+    ]
+
+
+def _sent_v6(name: str, own: Sequence[str]) -> list[str]:
+    """Neighbour discovery is for the guest's own addresses; extension headers must not hide what a packet is."""
+    addresses, targets = ", ".join(own), raw_v6(own)
+    return [
+        f"ip6 saddr :: icmpv6 type nd-neighbor-solicit @th,64,128 {targets} accept",
+        "ip6 saddr :: icmpv6 type { nd-router-solicit, mld-listener-report, mld-listener-done, mld2-listener-report } "
+        "accept",
+        f"ip6 saddr != {{ {addresses} }} drop",
+        "icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query, router-renumbering } drop",
+        f"icmpv6 type nd-neighbor-advert @th,64,128 != {targets} drop",
+        "udp sport 547 drop",
+        # In a first fragment: hop-by-hop, routing, fragment and destination headers.
+        "frag nexthdr { 0, 43, 44, 60 } drop",
+        *_learned(name, _V6),
+    ]
+
+
+def _learned(name: str, family: _Family) -> list[str]:
+    """What is sent is let out, and remembered for the replies."""
+    flows, closing = f"@flows{family.suffix}_{name}", f"@closing{family.suffix}_{name}"
+    pings, peers = f"@pings{family.suffix}_{name}", f"@peers{family.suffix}_{name}"
+    tcp, udp, protocol = family.out("tcp"), family.out("udp"), family.protocol
+    return [
+        # A refusal of what never was a connection makes none.
+        f"tcp flags & rst != 0 {tcp} != {flows} accept",
+        # A connection that is being closed is forgotten soon, whoever says the last word.
+        f"tcp flags & (fin|rst) != 0 update {closing} {{ {tcp} timeout 2m }} "
+        f"update {flows} {{ {tcp} timeout 2m }} accept",
+        f"{tcp} {closing} update {flows} {{ {tcp} timeout 2m }} accept",
+        f"tcp flags & (syn|ack) == syn update {flows} {{ {tcp} timeout 2m }} accept",
+        f"{protocol} tcp update {flows} {{ {tcp} timeout 1d }} accept",
+        f"{protocol} udp update {flows} {{ {udp} timeout 3m }} accept",
+        f"{family.icmp} type echo-request "
+        f"update {pings} {{ {family.header} daddr . {family.icmp} id timeout 1m }} accept",
+        f"{protocol} != {{ {family.icmp_name}, tcp, udp }} "
+        f"update {peers} {{ {family.header} daddr . {protocol} timeout 10m }} accept",
+        "accept",
+    ]
+
+
+# --- what reaches it whatever its security groups say: neighbours, DHCP, replies and errors ---------
+def _received(name: str, mac: str, v6: bool) -> list[str]:
+    return [
+        # Not for this guest, and no broadcast or multicast: the bridge does not know the port yet.
+        f"ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether daddr != {mac} drop",
+        *([f"ether type ip6 goto received6_{name}"] if v6 else []),
+    ]
+
+
+def _received_v4(name: str, addresses: Sequence[str], net: HostNet) -> list[str]:
+    own = ", ".join(f"{int(ipaddress.IPv4Address(address)):#010x}" for address in addresses)
+    return [
+        "ether type arp accept",
+        "ether type != ip drop",
+        f"ip saddr {net.gateway} udp sport 67 udp dport 68 accept",
+        *_replies(name, _V4),
+        # An error quotes the packet it is about: one that this guest sent.
+        f"icmp type {{ destination-unreachable, time-exceeded, parameter-problem }} @th,160,32 {{ {own} }} accept",
+        # Later fragments name no ports and are useless without their first, which is filtered; one
+        # that would overwrite the first's flags is not for real.
+        "ip protocol tcp ip frag-off & 0x1fff == 1 drop",
+        "ip frag-off & 0x1fff != 0 accept",
+    ]
+
+
+def _received_v6(name: str, own: Sequence[str], net: HostNet) -> list[str]:
+    return [
+        "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept",
+        f"ip6 saddr {net.router} icmpv6 type {{ nd-router-advert, mld-listener-query }} accept",
+        "icmpv6 type { nd-router-advert, nd-redirect, nd-router-solicit } drop",
+        f"ip6 saddr {net.router} udp sport 547 udp dport 546 accept",
+        *_replies(name, _V6),
+        "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem } "
+        f"@th,128,128 {raw_v6(own)} accept",
+        "frag frag-off != 0 accept",
+    ]
+
+
+def _replies(name: str, family: _Family) -> list[str]:
+    flows, tcp, udp = f"@flows{family.suffix}_{name}", family.into("tcp"), family.into("udp")
+    return [
+        # Nothing can be opened with these, and a guest that only listens would never say that it has the connection.
+        f"oifname @{MOVED} tcp flags & (syn|ack) == ack accept",
+        f"{tcp} {flows} tcp flags & rst != 0 update {flows} {{ {tcp} timeout 2m }} accept",
+        f"{tcp} {flows} accept",
+        f"{udp} {flows} accept",
+        f"{family.icmp} type echo-reply {family.header} saddr . {family.icmp} id @pings{family.suffix}_{name} accept",
+        f"{family.protocol} != {{ {family.icmp_name}, tcp, udp }} "
+        f"{family.header} saddr . {family.protocol} @peers{family.suffix}_{name} accept",
+    ]

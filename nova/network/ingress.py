@@ -1,0 +1,74 @@
+"""Security group rules as nftables matches, of one version of IP at a time. Pure text."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nova.objects.network import FilterRule
+
+LOG = logging.getLogger(__name__)
+
+# By version: the packet's header, what names its protocol, and the ICMP that belongs to it.
+_HEADER = {4: "ip", 6: "ip6"}
+_PROTOCOL = {4: "ip protocol", 6: "meta l4proto"}
+_ICMP = {4: "icmp", 6: "icmpv6"}
+_ICMP_NAME = {4: "icmp", 6: "ipv6-icmp"}
+
+
+def accepted(rules: Iterable[FilterRule], version: int) -> list[str]:
+    """What is let in. No sources means anybody; what cannot be expressed is left out (closed)."""
+    lines: list[str] = []
+    for rule in rules:
+        sources = _sources(rule.sources, version)
+        match = _match(rule, version)
+        if match is None:
+            LOG.warning("Leaving out an ingress rule that packet filters cannot express: %s", rule)
+        elif sources is not None:
+            lines.append(" ".join(part for part in (sources, match, "accept") if part))
+    return list(dict.fromkeys(lines))
+
+
+def _sources(sources: Sequence[str], version: int) -> str | None:
+    """The match on the sender; "" for anybody, None for nobody of this version."""
+    if not sources:
+        return ""
+    try:
+        known = [ipaddress.ip_network(source, strict=False) for source in sources]
+    except ValueError:
+        LOG.warning("Leaving out an ingress rule with sources that are no networks: %s", sources)
+        return None
+    networks: list[Any] = list(ipaddress.collapse_addresses(
+        [net for net in known if net.version == version]))  # type: ignore[type-var]
+    if not networks:
+        return None
+    if networks[0].prefixlen == 0:
+        return ""
+    return f"{_HEADER[version]} saddr {{ {', '.join(map(str, networks))} }}"
+
+
+def _match(rule: FilterRule, version: int) -> str | None:
+    """The match on protocol and ports (ICMP: type and code); None when there is no such thing."""
+    first = rule.from_port if rule.from_port is not None and rule.from_port >= 0 else None
+    last = rule.to_port if rule.to_port is not None and rule.to_port >= 0 else None
+    protocol = (rule.protocol or "").lower()
+    if protocol in ("", "any", "-1"):
+        return ""
+    if protocol in ("icmp", "icmpv6", "ipv6-icmp"):
+        if max(first or 0, last or 0) > 255:
+            return None
+        icmp = _ICMP[version]
+        kind = f"{icmp} type {first}" if first is not None else f"{_PROTOCOL[version]} {_ICMP_NAME[version]}"
+        return f"{kind} {icmp} code {last}" if first is not None and last is not None else kind
+    if protocol in ("tcp", "udp"):
+        if first is None:
+            return f"{_PROTOCOL[version]} {protocol}"
+        last = first if last is None else last
+        if not first <= last <= 65535:
+            return None
+        return f"{protocol} dport {first}-{last}" if last > first else f"{protocol} dport {first}"
+    if protocol.isdecimal() and int(protocol) <= 255:
+        return f"{_PROTOCOL[version]} {int(protocol)}"
+    return None

@@ -1,0 +1,88 @@
+"""Compute nodes and their resources: providers, inventories, allocations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova.objects.base import Object
+from nova.objects.numa import HostTopology
+from nova.objects.pci import PciDevice
+from nova.objects.service import Service
+
+VCPU = "VCPU"
+MEMORY_MB = "MEMORY_MB"
+DISK_GB = "DISK_GB"
+
+
+class Inventory(Object, kw_only=True):
+    """A resource class of a provider. Room for a claim: (total - reserved) * ratio - used."""
+
+    total: int
+    reserved: int = 0
+    ratio: float = 1.0
+    min_unit: int = 1
+    max_unit: int = 2147483647
+    step_size: int = 1
+    used: int = 0
+
+    @property
+    def capacity(self) -> int:
+        return int((self.total - self.reserved) * self.ratio)
+
+
+class Provider(Object, kw_only=True):
+    """One node of a host's tree of resource providers."""
+
+    uuid: str
+    name: str
+    parent_uuid: str | None = None
+    inventories: dict[str, Inventory] = {}
+    traits: list[str] = []
+
+
+class ComputeNode(Object, kw_only=True):
+    """A hypervisor node as its driver reports it and as the API shows it.
+
+    The root provider has the node's uuid. ``disk_available_least`` and sizes in GiB, memory in MiB.
+    ``provider`` is the root; ``children`` its sub-providers (GPUs, ...).
+    """
+
+    id: int = 0
+    uuid: str = ""
+    host: str
+    hypervisor_hostname: str
+    hypervisor_type: str
+    hypervisor_version: int
+    host_ip: str = ""
+    cpu_info: dict[str, Any] = {}
+    # (architecture, hypervisor type, vm mode) triples
+    supported_instances: list[tuple[str, str, str]] = []
+    disk_available_least: int | None = None
+    uptime: str | None = None
+    provider: Provider
+    children: list[Provider] = []
+    # None: the driver does not tell (then nothing can be pinned here).
+    numa_topology: HostTopology | None = None
+    # Those that guests may get.
+    pci_devices: list[PciDevice] | None = None
+    # Kept by the conductor, not reported:
+    service_id: int = 0
+    num_instances: int = 0
+    num_io_ops: int = 0
+    failed_builds: int = 0
+    generation: int = 0
+    service: Service | None = None
+
+    def inventory(self, resource_class: str) -> Inventory:
+        return self.provider.inventories.get(resource_class, Inventory(total=0))
+
+
+class Allocation(Object, kw_only=True):
+    """What one consumer (an instance, or a migration holding a second claim) has of one provider."""
+
+    consumer_uuid: str
+    provider_uuid: str
+    root_uuid: str | None = None
+    resources: dict[str, int]
+    project_id: str = ""
+    user_id: str = ""

@@ -1,0 +1,129 @@
+"""Volumes: disks that outlive servers, their attachments, and what a hypervisor needs to use one."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+
+from nova.objects.base import Object
+from nova.objects.image import Image
+
+# What a back end says of a connection, flat, with driver_volume_type; only its own host half understands the rest.
+ConnectionInfo = dict[str, Any]
+
+# The states of a volume. From reserved to detaching it belongs to one server.
+AVAILABLE = "available"
+RESERVED = "reserved"
+ATTACHING = "attaching"
+IN_USE = "in-use"
+DETACHING = "detaching"
+DELETING = "deleting"
+ERROR = "error"
+
+
+class VolumeConnection(Object, kw_only=True):
+    """How the hypervisor of one host reaches a volume there: what ``HostVolumes.connect`` returns.
+
+    ``protocol`` says what ``path`` is: "file" (an absolute path), "block" (the path of a device of the host) or the
+    name of a protocol that the hypervisor speaks itself ("rbd", "iscsi": then ``path`` is the image's or the target's
+    name and ``hosts`` are its servers as (name, port)). ``format`` is told, so that nothing is probed: raw or qcow2.
+    ``auth_user`` and ``secret_uuid`` name credentials that the hypervisor keeps; ``limits`` has libvirt's names
+    (total_iops_sec, ...). ``shareable``: several guests may have it at once. ``serial`` is what the guest sees.
+    """
+
+    volume_id: str
+    protocol: str = "file"
+    path: str = ""
+    format: str = "raw"
+    hosts: list[tuple[str, str]] = []
+    auth_user: str | None = None
+    secret_uuid: str | None = None
+    limits: dict[str, int] = {}
+    read_only: bool = False
+    shareable: bool = False
+    discard: bool = False
+    serial: str = ""
+
+
+class Volume(Object, kw_only=True):
+    """A volume of the embedded back end.
+
+    ``host`` keeps its data (None: it has none yet, or the pool is ``shared`` by all hosts), under a name that
+    ``generation`` is part of: a number that grows whenever a place is chosen for a volume that no guest had yet.
+    ``image`` is what it was or will be made from. ``instance_uuid`` and ``attachment_id`` say to whom it belongs,
+    ``attached_at`` since when a guest has it, ``written_at`` when one had it first.
+    """
+
+    id: int = 0
+    uuid: str
+    project_id: str
+    user_id: str = ""
+    name: str = ""
+    description: str = ""
+    size_gb: int
+    status: str = AVAILABLE
+    volume_type: str | None = None
+    availability_zone: str | None = None
+    metadata: dict[str, str] = {}
+    bootable: bool = False
+    image: Image | None = None
+    host: str | None = None
+    shared: bool = False
+    generation: int = 0
+    format: str = "raw"
+    instance_uuid: str | None = None
+    attachment_id: str | None = None
+    device_name: str | None = None
+    created_at: datetime.datetime | None = None
+    attached_at: datetime.datetime | None = None
+    written_at: datetime.datetime | None = None
+
+    def connection_info(self) -> ConnectionInfo:
+        """What the host half of the embedded back end is told."""
+        fresh = self.written_at is None
+        return msgspec.to_builtins(LocalConnection(  # type: ignore[no-any-return]
+            volume_id=self.uuid, generation=self.generation, format=self.format, size_gb=self.size_gb, fresh=fresh,
+            image=self.image if fresh else None))
+
+
+class Attachment(Object, kw_only=True):
+    """A volume in a server, as users see it. ``bdm_uuid`` is the id of the server's block device."""
+
+    volume_id: str
+    instance_uuid: str
+    device_name: str | None = None
+    attachment_id: str | None = None
+    bdm_uuid: str | None = None
+    delete_on_termination: bool = False
+    tag: str | None = None
+
+
+class VolumeRemoval(Object, kw_only=True):
+    """The data of this ``generation`` of a volume is to go from ``host`` ("": from the shared pool)."""
+
+    volume_uuid: str
+    generation: int
+    host: str
+
+
+class LocalConnection(Object, kw_only=True, tag_field="driver_volume_type", tag="local"):
+    """The connection_info of the embedded back end: which data of the pool, and what they are.
+
+    ``fresh``: no guest had the volume yet, so that its data are made if they are not there, from ``image`` if it
+    has one. Data that a guest had and that are missing are an error.
+    """
+
+    volume_id: str
+    generation: int
+    format: str = "raw"
+    size_gb: int
+    fresh: bool = False
+    image: Image | None = None
+
+
+class AttachmentChanges(Object, kw_only=True):
+    """What a user may change of an attachment; None leaves it as it is."""
+
+    delete_on_termination: bool | None = None

@@ -1,0 +1,127 @@
+"""Evacuate: a server of a host that is down goes on on another one, from its shared disks or from its image.
+
+place (conductor) → network, disks, start (destination). From the moment in which the destination may run the guest
+the source may not: an eviction tells it so when it returns.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from nova import exception
+from nova.objects import migration as moves
+from nova.objects import states
+from nova.objects.action import Failure
+from nova.objects.base import Object, utcnow
+from nova.objects.instance import Instance
+from nova.operations.base import CONDUCTOR, Rules, step
+from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.moves import Move, MoveData
+
+_EVENT = "compute_rebuild_instance"
+
+
+class EvacuateRequest(Object, kw_only=True):
+    """``stay_off``: the server is stopped afterwards, whatever it was (API 2.95); ``force``: skip the filters."""
+
+    host: str | None = None
+    admin_pass: str | None = None
+    force: bool = False
+    stay_off: bool = False
+
+
+class EvacuateData(MoveData, kw_only=True):
+    """``shared``: the destination found the server's disks."""
+
+    admin_pass: str | None = None
+    off: bool = False
+    shared: bool = False
+
+
+class Evacuate(Move):
+    name = action = "evacuate"
+    rules = Rules(label="evacuate", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}),
+                  task_states=None, lock=False, preempts=True)
+    request_type = EvacuateRequest
+    data_type = EvacuateData
+    task_state = states.REBUILDING
+    migration_type = moves.EVACUATION
+    kind = "build"
+
+    @classmethod
+    def begin(cls, instance: Instance, request: EvacuateRequest) -> dict[str, object]:
+        return {"spec": {"instance_uuids": [], "project_id": "", "flavor": msgspec.to_builtins(instance.flavor)},
+                "admin_pass": request.admin_pass,
+                "off": instance.vm_state == states.STOPPED or (request.stay_off and instance.vm_state == states.ACTIVE)}
+
+    def accept(self, ctl: Acceptance, request: EvacuateRequest) -> None:
+        instance = ctl.instance
+        if not instance.host:
+            raise exception.InstanceNotReady(instance_id=instance.uuid)
+        if ctl.host_up(instance.host):
+            raise exception.ComputeServiceInUse(host=instance.host)
+        if request.host and request.host == instance.host:
+            raise exception.EvacuateToSameHost()
+        ctl.set(progress=0)
+        self.begin_move(ctl, instance.flavor, request.host, forced=request.force)
+
+    # --- steps -----------------------------------------------------------------------------------------
+    @step(CONDUCTOR, undo="unplace", asks_scheduler=True, event="rebuild_server")
+    def place(self, ctl: Control) -> None:
+        chosen = self.choose(ctl, moves.PRE_MIGRATING)
+        # Its disks stay for now: this may fail, and they are all that there is of the server.
+        ctl.evict(self.data.source, keep_disks=True)
+        ctl.set(host=chosen.host, node=chosen.node, availability_zone=chosen.availability_zone)
+
+    @step("host", event=_EVENT, task_state=states.REBUILDING, undo="unplug", evict=True)
+    def network(self, host: Host) -> None:
+        host.network.plug(host.instance, host.rules)
+
+    @step("host", event=_EVENT, task_state=states.REBUILD_BLOCK_DEVICE_MAPPING, undo="wipe", evict=True)
+    def disks(self, host: Host) -> None:
+        self.data.shared = host.driver.has_disks(host.instance)
+        host.result(shared=self.data.shared)
+        host.prepare_disks()
+        host.connect_volumes()
+
+    @step("host", event=_EVENT, task_state=states.REBUILD_SPAWNING, evict=True)
+    def start(self, host: Host) -> None:
+        host.connect_volumes()
+        host.spawn()
+        if self.data.off:
+            host.driver.power_off(host.instance, timeout=0)
+        host.set(power_state=host.driver.power_state(host.instance.uuid))
+
+    # --- compensations ---------------------------------------------------------------------------------
+    def unplug(self, host: Host) -> None:
+        host.network.unplug(host.instance)
+
+    def wipe(self, host: Host) -> None:
+        host.driver.destroy(host.instance, keep_disks=self.data.shared)
+        host.disconnect_volumes()
+
+    def unplace(self, ctl: Control) -> None:
+        data: EvacuateData = self.data
+        self.let_go(ctl)
+        ctl.keep(data.source)
+        ctl.set(host=data.source, node=data.source_node, availability_zone=data.source_zone)
+
+    def keeps_disks(self, host: str) -> bool:
+        return True  # how far the destination came is not known: they may be the source's
+
+    # --- the end ---------------------------------------------------------------------------------------
+    def succeeded(self, ctl: Control) -> None:
+        self.arrive(ctl, moves.DONE)
+        ctl.evict(self.data.source, self.data.shared)
+        ctl.set(vm_state=states.STOPPED if self.data.off else states.ACTIVE, task_state=None, launched_at=utcnow())
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        no_host = failure.kind == exception.NoValidHost.__name__
+        self.stay(ctl, moves.ERROR if no_host else moves.FAILED)
+        ctl.set(task_state=None)
+        if not no_host:
+            ctl.set(vm_state=states.ERROR)
+        ctl.fault(failure)
+
+    def superseded(self, ctl: Control) -> None:
+        self.stay(ctl, moves.FAILED)

@@ -1,0 +1,186 @@
+"""Live migration: the guest goes on running while its memory (and disks, where they are not shared) go to another host.
+
+place (conductor) → describe (source) → make_room (destination) → depart (conductor) → migrate (source) →
+arrive_there (conductor) → finish (destination) → clean (source). Until it has arrived the guest is the source's, and
+everything is taken back there; afterwards it is the destination's, whatever else fails.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from nova import exception
+from nova.objects import migration as moves
+from nova.objects import states
+from nova.objects.action import Failure
+from nova.objects.base import Object
+from nova.objects.instance import Instance
+from nova.objects.moves import MigrationProgress, MigrationSource, MigrationTarget
+from nova.operations.base import CONDUCTOR, Rules, step
+from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.moves import Move, MoveData
+
+_SIZES = ("memory_total", "memory_processed", "memory_remaining", "disk_total", "disk_processed", "disk_remaining")
+# Seconds: a guest that writes faster than the network carries is a matter of minutes, not of days.
+_DEADLINE = 24 * 3600.0
+
+
+class LiveMigrateRequest(Object, kw_only=True):
+    """``block_migration``: whether disks are copied (None: if they are not shared); ``force``: skip the filters."""
+
+    host: str | None = None
+    block_migration: bool | None = None
+    force: bool = False
+
+
+class LiveMigrateData(MoveData, kw_only=True):
+    """``arrived``: the guest runs on the destination, and there is no way back."""
+
+    block_migration: bool | None = None
+    described: MigrationSource | None = None
+    target: MigrationTarget | None = None
+    arrived: bool = False
+
+
+class LiveMigrate(Move):
+    name = "live_migrate"
+    action = "live-migration"
+    rules = Rules(label="os-migrateLive", vm_states=frozenset({states.ACTIVE, states.PAUSED}), host="up")
+    request_type = LiveMigrateRequest
+    data_type = LiveMigrateData
+    task_state = states.MIGRATING
+    migration_type = moves.LIVE_MIGRATION
+
+    @classmethod
+    def begin(cls, instance: Instance, request: LiveMigrateRequest) -> dict[str, object]:
+        return {"spec": {"instance_uuids": [], "project_id": "", "flavor": msgspec.to_builtins(instance.flavor)},
+                "block_migration": request.block_migration}
+
+    def accept(self, ctl: Acceptance, request: LiveMigrateRequest) -> None:
+        if request.host and request.host == ctl.instance.host:
+            raise exception.UnableToMigrateToSelf(instance_id=ctl.instance.uuid, host=request.host)
+        ctl.set(progress=0)
+        self.begin_move(ctl, ctl.instance.flavor, request.host, forced=request.force)
+
+    # --- steps -----------------------------------------------------------------------------------------
+    @step(CONDUCTOR, undo="unplace", asks_scheduler=True, event="conductor_live_migrate_instance")
+    def place(self, ctl: Control) -> None:
+        self.choose(ctl, moves.PREPARING)
+
+    @step("source", event="compute_check_can_live_migrate_source", task_state=states.MIGRATING)
+    def describe(self, host: Host) -> None:
+        host.result(described=host.driver.check_migration_source(host.instance))
+
+    @step("host", event="compute_pre_live_migration", task_state=states.MIGRATING, undo="rollback", evict=True)
+    def make_room(self, host: Host) -> None:
+        host.network.plug(host.instance, host.rules)
+        host.connect_volumes()
+        host.result(target=host.driver.prepare_migration(
+            host.instance, self.data.described, host.disks(), self.data.block_migration))
+
+    @step(CONDUCTOR)
+    def depart(self, ctl: Control) -> None:
+        """The last moment in which nothing has moved: whoever thought better of it meanwhile is heard here."""
+        if ctl.migration(self.data.migration).wanted == moves.CANCEL:
+            raise exception.MigrationCancelled()
+
+    @step("source", event="compute_live_migration", task_state=states.MIGRATING, deadline=_DEADLINE)
+    def migrate(self, host: Host) -> None:
+        def tell(progress: MigrationProgress) -> None:
+            host.progress(progress.percent, **msgspec.to_builtins(progress))
+
+        tell(MigrationProgress())
+        host.driver.live_migrate(host.instance, self.data.target, tell, host.cancelled)
+
+    @step(CONDUCTOR)
+    def arrive_there(self, ctl: Control) -> None:
+        self.data.arrived = True
+        self._move(ctl)
+
+    @step("host", event="compute_post_live_migration_at_destination", task_state=states.MIGRATING)
+    def finish(self, host: Host) -> None:
+        host.network.plug(host.instance, host.rules)
+        host.connect_volumes()
+        host.driver.finish_migration(host.instance)
+        host.set(power_state=host.driver.power_state(host.instance.uuid))
+
+    @step("source", event="compute_post_live_migration", task_state=states.MIGRATING, when_down="skip", evict=True)
+    def clean(self, host: Host) -> None:
+        host.driver.destroy(host.instance, keep_disks=self._shared())
+        host.network.unplug(host.instance)
+        host.disconnect_volumes()
+
+    def _shared(self) -> bool:
+        return self.data.target is not None and self.data.target.shared
+
+    def _move(self, ctl: Control) -> None:
+        chosen = self.data.candidates[0]
+        ctl.set(host=chosen.host, node=chosen.node, availability_zone=chosen.availability_zone)
+
+    # --- while it runs -------------------------------------------------------------------------------------
+    def interrupted(self, host: Host, what: str) -> None:
+        if what == moves.FORCE_COMPLETE:
+            host.driver.force_complete_migration(host.instance.uuid)
+
+    def noted(self, ctl: Control, values: dict[str, Any]) -> None:
+        told = msgspec.convert(values, MigrationProgress)
+        sizes = {name: getattr(told, name) for name in _SIZES}
+        ctl.migrate(self.data.migration, status=moves.RUNNING_POST_COPY if told.post_copy else moves.RUNNING, **sizes)
+
+    # --- compensations ---------------------------------------------------------------------------------------
+    def rollback(self, host: Host) -> None:
+        """Take back what was prepared, unless the guest runs here: then the source was lost after it had come over."""
+        if self.data.arrived or self._came_over(host):
+            host.driver.finish_migration(host.instance)
+            host.result(arrived=True)
+            host.set(power_state=host.driver.power_state(host.instance.uuid))
+            return
+        host.driver.rollback_migration(host.instance, self.data.target or MigrationTarget(host=self.data.host))
+        host.network.unplug(host.instance)
+        host.disconnect_volumes()
+
+    @staticmethod
+    def _came_over(host: Host) -> bool:
+        """One that a migration is just bringing is not listed."""
+        return any(guest.uuid == host.instance.uuid for guest in host.driver.guests())
+
+    def unplace(self, ctl: Control) -> None:
+        if not self.data.arrived:
+            self.let_go(ctl)
+            return
+        self._move(ctl)
+        ctl.evict(self.data.source, self._shared())
+
+    def keeps_disks(self, host: str) -> bool:
+        return self._shared()
+
+    # --- the end -------------------------------------------------------------------------------------------
+    def succeeded(self, ctl: Control) -> None:
+        self.arrive(ctl, moves.COMPLETED)
+        ctl.set(task_state=None, progress=0)
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        ctl.set(task_state=None, progress=0)
+        ctl.fault(failure)
+        if self.data.arrived:
+            self.arrive(ctl, moves.COMPLETED)
+            if failure.host != self.data.source:
+                ctl.set(vm_state=states.ERROR)
+            return
+        self.stay(ctl, self._status(failure))
+        vm_state = states.as_the_guest(ctl.instance.vm_state, ctl.instance.power_state)
+        if vm_state:
+            ctl.set(vm_state=vm_state)
+
+    def _status(self, failure: Failure) -> str:
+        if failure.kind == exception.MigrationCancelled.__name__:
+            return moves.CANCELLED
+        return moves.FAILED if self.data.target is not None else moves.ERROR
+
+    def superseded(self, ctl: Control) -> None:
+        if self.data.arrived:
+            self.arrive(ctl, moves.COMPLETED)
+        else:
+            self.stay(ctl, moves.CANCELLED)

@@ -1,0 +1,111 @@
+"""What all moves of a server from one host to another share: the choice of the host, and the books."""
+
+from __future__ import annotations
+
+from nova import exception
+from nova.objects import migration as moves
+from nova.objects.action import Failure
+from nova.objects.base import Object, new_uuid, utcnow
+from nova.objects.flavor import Flavor
+from nova.objects.migration import Migration
+from nova.objects.scheduling import RequestSpec, Selection
+from nova.operations.base import Operation
+from nova.operations.contexts import Acceptance, Control
+
+
+class MoveData(Object, kw_only=True):
+    """``source`` and ``host`` (the destination) are places of the guest while ``migration`` (a uuid) is open."""
+
+    spec: RequestSpec
+    migration: str = ""
+    source: str = ""
+    source_node: str = ""
+    source_zone: str | None = None
+    candidates: list[Selection] = []
+    selected: bool = False
+    host: str = ""
+    tries: int = 0
+
+
+class Move(Operation):
+    """Base of the operations that claim a second host under the migration's uuid."""
+
+    migration_type: str
+    kind = "move"
+    may_be_followed = True
+    # Whether a claim that was lost to another server is tried on the next host.
+    retry_from = "place"
+
+    # --- acceptance --------------------------------------------------------------------------------
+    def begin_move(self, ctl: Acceptance, flavor: Flavor, host: str | None = None, *, same_host: bool = False,
+                   forced: bool = False, new_flavor: Flavor | None = None) -> None:
+        """Fill in where the server may go, and write the migration. Raises ComputeHostNotFound, InvalidVolume."""
+        instance = ctl.instance
+        if host and not ctl.compute_exists(host):
+            raise exception.ComputeHostNotFound(host=host)
+        if ctl.bound_host() and not same_host:
+            raise exception.InvalidVolume(reason="the server has volumes that cannot leave its host")
+        spec = ctl.request_spec(flavor, host, forced)
+        here = [] if same_host else [instance.host or ""]
+        spec.ignore_hosts = [*here, *(left for left in ctl.evicted_hosts() if left != instance.host)]
+        self.data.spec = spec
+        self.data.migration = new_uuid()
+        self.data.source, self.data.source_node = instance.host or "", instance.node or ""
+        self.data.source_zone = instance.availability_zone
+        self.data.host = ""
+        ctl.open_migration(Migration(
+            uuid=self.data.migration, instance_uuid=instance.uuid, migration_type=self.migration_type,
+            status=self.first_status, source_compute=self.data.source, source_node=self.data.source_node,
+            old_flavor=instance.flavor, new_flavor=new_flavor or instance.flavor, action_uuid=ctl.action_uuid,
+            user_id=ctl.ctx.user_id or "", project_id=ctl.ctx.project_id or "", created_at=utcnow(),
+            updated_at=utcnow()))
+
+    first_status = moves.ACCEPTED
+
+    # --- the place -----------------------------------------------------------------------------------
+    def choose(self, ctl: Control, status: str) -> Selection:
+        """Claim the next candidate under the migration; asks a scheduler when there is none yet."""
+        data: MoveData = self.data
+        if not data.selected:
+            ctl.group_hosts(data.spec)
+            data.candidates = ctl.select(data.spec)[0]
+            data.selected = True
+        if not data.candidates:
+            raise exception.NoValidHost(reason="The hosts that were chosen have no room any more.")
+        selection = data.candidates[0]
+        data.host = selection.host
+        ctl.claim(selection, data.spec, data.migration)
+        ctl.migrate(data.migration, dest_compute=selection.host, dest_node=selection.node, status=status)
+        return selection
+
+    def let_go(self, ctl: Control) -> None:
+        """Give the claim back; the candidate is not tried again."""
+        data: MoveData = self.data
+        if data.candidates:
+            # Counted where the claim is: one that was lost was never counted.
+            ctl.finish_io(failed=None, consumer=data.migration)
+            ctl.release_claim(data.migration)
+            ctl.migrate(data.migration, dest_compute="", dest_node="")
+            data.candidates.pop(0)
+        data.host = ""
+
+    def may_retry(self, failure: Failure) -> bool:
+        # Losing the room to another server is nobody's fault; every host is lost at most once.
+        if failure.kind != "ClaimLost":
+            return False
+        if not self.data.candidates:
+            self.data.selected = False
+        return True
+
+    # --- the books at the end --------------------------------------------------------------------------
+    def arrive(self, ctl: Control, status: str) -> None:
+        """The server is the destination's alone: its own claim is given back, the migration's is its own now."""
+        data: MoveData = self.data
+        ctl.release_claim()
+        ctl.rekey_claim(data.migration)
+        ctl.finish_io(failed=None, node_uuid=data.candidates[0].node_uuid)
+        ctl.migrate(data.migration, status=status, open=False)
+
+    def stay(self, ctl: Control, status: str) -> None:
+        """The server stays where it was."""
+        ctl.migrate(self.data.migration, status=status, open=False)

@@ -1,0 +1,279 @@
+"""Resize and cold migration: the guest is shut down, its disks are copied, and it waits for a word of its user.
+
+place (conductor) → move_out (source) → receive (destination) → close (source). The source keeps the disks that it set
+aside until the move is confirmed; reverting puts them back.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from nova import exception
+from nova.objects import migration as moves
+from nova.objects import states
+from nova.objects.action import Failure
+from nova.objects.base import Object, utcnow
+from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
+from nova.objects.moves import DiskSource
+from nova.operations.base import CONDUCTOR, Operation, Rules, step
+from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.moves import Move, MoveData
+
+# system_metadata: what the server was before it was resized.
+_BEFORE = "old_vm_state"
+
+
+class ResizeRequest(Object, kw_only=True):
+    flavor_id: str
+    disk_config: str | None = None
+
+
+class MigrateRequest(Object, kw_only=True):
+    host: str | None = None
+
+
+class ResizeData(MoveData, kw_only=True):
+    """``running``: the guest is started again at its end; ``disks``: where the source serves them."""
+
+    flavor: Flavor | None = None
+    running: bool = True
+    disks: DiskSource | None = None
+
+
+class Resize(Move):
+    name = action = "resize"
+    rules = Rules(label="resize", vm_states=frozenset({states.ACTIVE, states.STOPPED}), host="up")
+    request_type: ClassVar[type[Object]] = ResizeRequest
+    data_type = ResizeData
+    task_state = states.RESIZE_PREP
+    migration_type = moves.RESIZE
+    first_status = moves.PRE_MIGRATING
+
+    def accept(self, ctl: Acceptance, request: ResizeRequest) -> None:
+        instance = ctl.instance
+        flavor = ctl.flavor(request.flavor_id)
+        if flavor.flavorid == instance.flavor.flavorid:
+            raise exception.CannotResizeToSameFlavor()
+        if flavor.root_gb == 0 and instance.flavor.root_gb and not instance.volume_backed:
+            raise exception.InvalidInput("Resize to zero disk flavor is not allowed.")
+        ctl.reserve(flavor.vcpus - instance.flavor.vcpus, flavor.memory_mb - instance.flavor.memory_mb)
+        if request.disk_config:
+            ctl.set(disk_config=request.disk_config)
+        self._begin(ctl, flavor, None, same_host=ctl.same_host_allowed)
+
+    def _begin(self, ctl: Acceptance, flavor: Flavor, host: str | None, same_host: bool) -> None:
+        self.data.flavor, self.data.running = flavor, ctl.instance.vm_state == states.ACTIVE
+        ctl.set(progress=0)
+        self.begin_move(ctl, flavor, host, same_host=same_host, new_flavor=flavor)
+
+    @classmethod
+    def begin(cls, instance: Instance, request: object) -> dict[str, object]:
+        return {"spec": {"instance_uuids": [], "project_id": "", "flavor": msgspec.to_builtins(instance.flavor)}}
+
+    # --- steps -----------------------------------------------------------------------------------------
+    @step(CONDUCTOR, undo="unplace", asks_scheduler=True, event="cold_migrate")
+    def place(self, ctl: Control) -> None:
+        self.choose(ctl, moves.MIGRATING)
+
+    @step("source", event="compute_resize_instance", task_state=states.RESIZE_MIGRATING, undo="move_back")
+    def move_out(self, host: Host) -> None:
+        host.driver.check_resize(host.instance, self.data.flavor)
+        timeout = host.shutdown_timeout if self.data.running else 0
+        host.result(disks=host.driver.open_disks(host.instance, timeout))
+        host.network.unplug(host.instance)
+        host.disconnect_volumes()
+
+    @step("host", event="compute_finish_resize", task_state=states.RESIZE_FINISH, undo="drop", evict=True)
+    def receive(self, host: Host) -> None:
+        moved = self._moved(host.instance)
+        host.network.plug(moved, host.rules)
+        host.connect_volumes(moved)
+        host.driver.receive_disks(moved, self.data.disks)
+        host.driver.finish_move(moved)
+        if self.data.running:
+            host.driver.power_on(moved)
+        host.set(power_state=host.driver.power_state(moved.uuid))
+
+    @step("source", event="compute_finish_resize", when_down="skip")
+    def close(self, host: Host) -> None:
+        host.driver.close_disks(host.instance)
+
+    def _moved(self, instance: Instance) -> Instance:
+        """The server as it is on the destination."""
+        return msgspec.structs.replace(instance, flavor=self.data.flavor, host=self.data.host)
+
+    # --- compensations -----------------------------------------------------------------------------------
+    def drop(self, host: Host) -> None:
+        moved = self._moved(host.instance)
+        host.driver.destroy(moved)
+        host.network.unplug(moved)
+        host.disconnect_volumes()
+
+    def move_back(self, host: Host) -> None:
+        put_back(host, host.instance, self.data.running)
+
+    def unplace(self, ctl: Control) -> None:
+        self.let_go(ctl)
+
+    # --- the end -------------------------------------------------------------------------------------------
+    def succeeded(self, ctl: Control) -> None:
+        data: ResizeData = self.data
+        chosen = data.candidates[0]
+        before = {**ctl.instance.system_metadata, _BEFORE: ctl.instance.vm_state}
+        ctl.finish_io(failed=None, node_uuid=chosen.node_uuid)
+        ctl.migrate(data.migration, status=moves.FINISHED)
+        ctl.set(vm_state=states.RESIZED, task_state=None, flavor=data.flavor, host=chosen.host, node=chosen.node,
+                availability_zone=chosen.availability_zone, launched_at=utcnow(), system_metadata=before)
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        self.superseded(ctl)
+        vm_state = states.as_the_guest(ctl.instance.vm_state, ctl.instance.power_state)
+        ctl.set(task_state=None, **({"vm_state": vm_state} if vm_state else {}))
+        ctl.fault(failure)
+
+    def superseded(self, ctl: Control) -> None:
+        self.stay(ctl, moves.ERROR)
+        if self.data.flavor is not None:
+            give_back(ctl, ctl.instance.flavor, self.data.flavor)
+
+
+class Migrate(Resize):
+    """Cold migration: the same, with the flavor that the server has."""
+
+    name = action = "migrate"
+    rules = Rules(label="migrate", vm_states=frozenset({states.ACTIVE, states.STOPPED}), host="up")
+    request_type = MigrateRequest
+    migration_type = moves.MIGRATION
+
+    def accept(self, ctl: Acceptance, request: MigrateRequest) -> None:  # type: ignore[override]
+        if request.host and request.host == ctl.instance.host:
+            raise exception.CannotMigrateToSameHost()
+        self._begin(ctl, ctl.instance.flavor, request.host, same_host=False)
+
+
+def put_back(host: Host, instance: Instance, running: bool) -> None:
+    """On the source: the guest is as it was before it moved out."""
+    host.driver.close_disks(instance)
+    host.connect_volumes(instance)
+    host.driver.revert_move(instance)
+    host.network.plug(instance, host.rules)
+    if running:
+        host.driver.power_on(instance)
+    host.set(power_state=host.driver.power_state(instance.uuid))
+
+
+def give_back(ctl: Control, kept: Flavor, other: Flavor) -> None:
+    """The server has the flavor ``kept`` for good: what it was charged beyond that, for ``other``, is given back."""
+    ctl.charge(min(0, kept.vcpus - other.vcpus), min(0, kept.memory_mb - other.memory_mb))
+
+
+# --- the word of the user ----------------------------------------------------------------------------------
+class FinishData(Object, kw_only=True):
+    """``host``: where the server runs now; ``source``: where it came from, with the flavor that it had there."""
+
+    host: str = ""
+    source: str = ""
+    source_node: str = ""
+    migration: str = ""
+    old_flavor: Flavor | None = None
+    running: bool = True
+
+
+class _Finish(Operation):
+    data_type = FinishData
+    kind = "move"
+
+    def _take(self, ctl: Acceptance, status: str) -> None:
+        migration = ctl.the_migration(moves.FINISHED)
+        self.data.migration, self.data.old_flavor = migration.uuid, migration.old_flavor
+        self.data.source, self.data.source_node = migration.source_compute, migration.source_node
+        self.data.running = ctl.instance.system_metadata.get(_BEFORE) != states.STOPPED
+        ctl.migrate(migration.uuid, status=status)
+
+    def superseded(self, ctl: Control) -> None:
+        ctl.migrate(self.data.migration, status=moves.ERROR)
+
+    @staticmethod
+    def _forget_before(ctl: Control) -> None:
+        ctl.set(system_metadata={name: value for name, value in ctl.instance.system_metadata.items()
+                                 if name != _BEFORE})
+
+
+class ConfirmResize(_Finish):
+    name = "confirm_resize"
+    action = "confirmResize"
+    rules = Rules(label="confirmResize", vm_states=frozenset({states.RESIZED}))
+
+    def accept(self, ctl: Acceptance, request: Object) -> None:
+        self._take(ctl, moves.CONFIRMING)
+        if not ctl.host_up(self.data.source):
+            raise exception.ComputeServiceUnavailable()
+
+    @step("source", event="compute_confirm_resize", when_down="skip", evict=True)
+    def forget(self, host: Host) -> None:
+        host.driver.confirm_move(host.instance)
+        if self.data.source != self.data.host:
+            host.network.unplug(host.instance)
+
+    @step(CONDUCTOR)
+    def settle(self, ctl: Control) -> None:
+        ctl.release_claim()
+        ctl.rekey_claim(self.data.migration)
+        ctl.migrate(self.data.migration, status=moves.CONFIRMED, open=False)
+        if self.data.old_flavor is not None:
+            give_back(ctl, ctl.instance.flavor, self.data.old_flavor)
+        self._forget_before(ctl)
+
+    def succeeded(self, ctl: Control) -> None:
+        stopped = ctl.instance.power_state == states.SHUTDOWN
+        ctl.set(task_state=None, vm_state=states.STOPPED if stopped else states.ACTIVE)
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        # The user may say it again.
+        ctl.migrate(self.data.migration, status=moves.FINISHED)
+        ctl.set(task_state=None)
+        ctl.fault(failure)
+
+
+class RevertResize(_Finish):
+    name = "revert_resize"
+    action = "revertResize"
+    rules = Rules(label="revertResize", vm_states=frozenset({states.RESIZED}))
+    task_state = states.RESIZE_REVERTING
+
+    def accept(self, ctl: Acceptance, request: Object) -> None:
+        self._take(ctl, moves.REVERTING)
+
+    @step("host", event="compute_revert_resize", task_state=states.RESIZE_REVERTING, when_down="skip", evict=True)
+    def drop(self, host: Host) -> None:
+        host.driver.destroy(host.instance)
+        host.network.unplug(host.instance)
+        host.disconnect_volumes()
+
+    @step("source", event="compute_finish_revert_resize", task_state=states.RESIZE_REVERTING)
+    def back(self, host: Host) -> None:
+        before = msgspec.structs.replace(host.instance, flavor=self.data.old_flavor, host=self.data.source)
+        put_back(host, before, self.data.running)
+
+    def succeeded(self, ctl: Control) -> None:
+        self._return(ctl, moves.REVERTED)
+        ctl.set(vm_state=states.ACTIVE if self.data.running else states.STOPPED)
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        # The destination has let go of it: what there is of the server is at the source, a hard reboot may start it.
+        self._return(ctl, moves.ERROR)
+        ctl.set(vm_state=states.ERROR)
+        ctl.fault(failure)
+
+    def _return(self, ctl: Control, status: str) -> None:
+        data: FinishData = self.data
+        old = data.old_flavor or ctl.instance.flavor
+        give_back(ctl, old, ctl.instance.flavor)
+        ctl.release_claim(data.migration)
+        ctl.migrate(data.migration, status=status, open=False)
+        self._forget_before(ctl)
+        ctl.set(task_state=None, flavor=old, host=data.source, node=data.source_node,
+                availability_zone=ctl.zone_of(data.source))

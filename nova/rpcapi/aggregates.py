@@ -1,0 +1,46 @@
+"""Host aggregates."""
+
+from __future__ import annotations
+
+from nova.bus import Interface, call
+from nova.context import RequestContext
+from nova.objects.aggregate import Aggregate
+from nova.rpcapi import CONDUCTOR
+
+
+class Aggregates(Interface):
+    """Methods that name an aggregate raise AggregateNotFound."""
+
+    topic = CONDUCTOR
+    namespace = "aggregates"
+
+    @call
+    def index(self, ctx: RequestContext) -> list[Aggregate]: ...
+
+    @call
+    def get(self, ctx: RequestContext, aggregate_id: int) -> Aggregate: ...
+
+    @call
+    def create(self, ctx: RequestContext, name: str, availability_zone: str | None = None) -> Aggregate:
+        """Raises AggregateNameExists."""
+
+    @call
+    def update(self, ctx: RequestContext, aggregate_id: int, name: str | None = None,
+               availability_zone: str | None = None) -> Aggregate:
+        """Raises AggregateNameExists, InvalidAggregateAction (zone change with servers in it)."""
+
+    @call
+    def delete(self, ctx: RequestContext, aggregate_id: int) -> None:
+        """Raises InvalidAggregateAction (not empty)."""
+
+    @call
+    def add_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
+        """Raises ComputeHostNotFound, AggregateHostExists, AggregateHostConflict (another zone)."""
+
+    @call
+    def remove_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
+        """Raises AggregateHostNotFound, AggregateHostConflict."""
+
+    @call
+    def set_metadata(self, ctx: RequestContext, aggregate_id: int, metadata: dict[str, str | None]) -> Aggregate:
+        """Merge; null deletes a key."""

@@ -1,0 +1,40 @@
+"""That services live, and what they run."""
+
+from __future__ import annotations
+
+from nova.bus import Interface, slow_call
+from nova.context import RequestContext
+from nova.objects.service import Service, WorkerStats
+from nova.rpcapi import CONDUCTOR, HEARTBEATS
+
+
+class Heartbeat(Interface):
+    """Liveness of services."""
+
+    topic = HEARTBEATS
+    former_topic = CONDUCTOR
+    namespace = "heartbeat"
+
+    @slow_call(5)
+    def register(self, ctx: RequestContext, host: str, binary: str, topic: str, version: int,
+                 identity: str | None = None) -> Service:
+        """A service started; makes its row if it is new.
+
+        ``identity``: of its machine, kept there. Raises HostIdentityMismatch when the database knows another machine
+        by this name, or this machine by another name: then the service must not start.
+        """
+
+    @slow_call(5)
+    def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str],
+             load: list[WorkerStats] | None = None) -> list[str]:
+        """Alive, and running the steps of these actions (their leases are renewed).
+
+        ``load``: of each worker process. Returns the actions among them that are no longer this service's to run.
+        """
+
+    @slow_call(5)
+    def beat_all(self, ctx: RequestContext, binary: str, running: dict[str, list[str]]) -> list[str]:
+        """Several hosts of one process are alive: host -> the actions whose steps it runs.
+
+        Returns the hosts that have no such service (any more): they shall register.
+        """

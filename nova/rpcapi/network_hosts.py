@@ -1,0 +1,28 @@
+"""What the network back ends of hosts ask: who else has a network, and what guests let in."""
+
+from __future__ import annotations
+
+from nova.bus import Interface, slow_call
+from nova.context import RequestContext
+from nova.objects.network import Peers, RuleSet
+from nova.rpcapi import CONDUCTOR
+
+
+class NetworkHosts(Interface):
+    """What a host's network back end asks of the conductor."""
+
+    topic = CONDUCTOR
+    namespace = "network_hosts"
+
+    @slow_call(10)
+    def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
+                complete: bool = False) -> list[Peers]:
+        """The host has these networks, with tunnels that end at ``address``, and knows this version of their peers.
+
+        With ``complete`` it has no others. Returns the peers of those networks whose version is newer; the other hosts
+        are told.
+        """
+
+    @slow_call(10)
+    def rules(self, ctx: RequestContext, known: dict[str, int]) -> dict[str, RuleSet]:
+        """What these guests let in: of those for whom there is something newer than the version that is known."""

@@ -1,0 +1,59 @@
+"""The options by which hosts are chosen, read once: planning depends on nothing but what it is given."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from nova.scheduler import metrics
+
+_MULTIPLIER = "_weight_multiplier"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The fields bear the names of the options (in [filter_scheduler], if nothing else is said)."""
+
+    # [scheduler]
+    limit_tenants_to_placement_aggregate: bool
+    placement_aggregate_required_for_tenants: bool
+    enable_isolated_aggregate_filtering: bool
+    query_placement_for_image_type_support: bool
+    image_metadata_prefilter: bool
+    host_subset_size: int
+    shuffle_best_same_weighed_hosts: bool
+    # Option -> the most that a host may have.
+    limits: Mapping[str, int]
+    isolated_images: frozenset[str]
+    isolated_hosts: frozenset[str]
+    restrict_isolated_hosts_to_isolated_images: bool
+    image_properties_default_architecture: str
+    # What metadata keys begin with that AggregateImagePropertiesIsolation looks at.
+    isolation_prefix: str
+    # Option -> its value; those of other people's weighers are here, too.
+    multipliers: Mapping[str, float]
+    # [metrics]: metric -> ratio, and the rest.
+    metric_ratios: Mapping[str, float]
+    metrics_multiplier: float
+    metrics_required: bool
+    weight_of_unavailable: float
+
+    @classmethod
+    def from_conf(cls, conf: Any) -> Settings:
+        scheduler, filters, measured = conf.scheduler, conf.filter_scheduler, conf.metrics
+        namespace = filters.aggregate_image_properties_isolation_namespace
+        return cls(
+            **{name: getattr(scheduler, name) for name in (
+                "limit_tenants_to_placement_aggregate", "placement_aggregate_required_for_tenants",
+                "enable_isolated_aggregate_filtering", "query_placement_for_image_type_support",
+                "image_metadata_prefilter")},
+            **{name: getattr(filters, name) for name in (
+                "host_subset_size", "shuffle_best_same_weighed_hosts", "restrict_isolated_hosts_to_isolated_images")},
+            limits={name: filters[name] for name in ("max_io_ops_per_host", "max_instances_per_host")},
+            isolated_images=frozenset(filters.isolated_images), isolated_hosts=frozenset(filters.isolated_hosts),
+            image_properties_default_architecture=filters.image_properties_default_architecture or "",
+            isolation_prefix=namespace + filters.aggregate_image_properties_isolation_separator if namespace else "",
+            multipliers={name: float(filters[name]) for name in filters if name.endswith(_MULTIPLIER)},
+            metric_ratios=metrics.ratios(measured.weight_setting), metrics_multiplier=measured.weight_multiplier,
+            metrics_required=measured.required, weight_of_unavailable=measured.weight_of_unavailable)

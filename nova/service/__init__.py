@@ -1,0 +1,1 @@
+"""What every process does: it starts workers, tells that it lives, and ends in time."""

@@ -1,0 +1,242 @@
+"""What Nova counts, declared in one place, and the hooks that count.
+
+Off (the default), nothing of Prometheus is imported and a hook costs one comparison.
+:func:`nova.telemetry.exporters.start_metrics` turns it on for this process. No label holds an id, a name that
+users choose, or anything else without a bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from nova import exception
+
+T = TypeVar("T")
+
+# Whether this process counts. Read it as metrics.on; the exporter sets it.
+on = False
+
+# Every metric, by the name under which Prometheus sees it.
+DECLARED: dict[str, Metric] = {}
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+_COUNTS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000)
+
+
+class Metric:
+    """One metric: its name, what it says, its labels. ``real`` is Prometheus' own object while counting is on."""
+
+    kind = ""
+
+    def __init__(self, name: str, text: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = ()) -> None:
+        self.name = name
+        self.text = text
+        self.labels = labels
+        self.buckets = buckets
+        self.real: Any = None
+        DECLARED[name] = self
+
+    def of(self, labels: tuple[str, ...]) -> Any:
+        return self.real.labels(*labels) if labels else self.real
+
+
+class Counter(Metric):
+    kind = "counter"
+
+    def inc(self, *labels: str) -> None:
+        if self.real is not None:
+            self.of(labels).inc()
+
+
+class Histogram(Metric):
+    kind = "histogram"
+
+    def observe(self, value: float, *labels: str) -> None:
+        if self.real is not None:
+            self.of(labels).observe(value)
+
+
+class Gauge(Metric):
+    kind = "gauge"
+    function: Callable[[], float] | None = None
+
+    def set(self, value: float, *labels: str) -> None:
+        if self.real is not None:
+            self.of(labels).set(value)
+
+    def add(self, amount: float, *labels: str) -> None:
+        if self.real is not None:
+            self.of(labels).inc(amount)
+
+    def replace(self, values: Mapping[tuple[str, ...], float]) -> None:
+        """These are all the values there are; what was set before and is not among them ends."""
+        if self.real is not None:
+            self.real.clear()
+            for labels, value in values.items():
+                self.of(labels).set(value)
+
+    def watch(self, function: Callable[[], float]) -> None:
+        """Ask ``function`` whenever Prometheus asks."""
+        self.function = function
+        if self.real is not None:
+            self.real.set_function(function)
+
+
+# --- API ------------------------------------------------------------------------------------------------
+API_REQUESTS = Counter("nova_api_requests_total", "Requests answered, by route of the API (with the action, if it is "
+                       "one) and status.", ("method", "route", "status"))
+API_SECONDS = Histogram("nova_api_request_seconds", "How long requests took.", ("method", "route"), _SECONDS)
+API_IN_FLIGHT = Gauge("nova_api_requests_in_flight", "Requests being answered.")
+METADATA_REQUESTS = Counter("nova_metadata_requests_total", "Metadata requests answered.", ("status",))
+METADATA_SECONDS = Histogram("nova_metadata_request_seconds", "How long metadata requests took.", (), _SECONDS)
+
+# --- bus ------------------------------------------------------------------------------------------------
+BUS_SENT = Counter("nova_bus_sent_total", "Calls, casts and fanouts sent. outcome: success, refused (the other side "
+                   "answered with an error), failed (no answer, or no broker).", ("method", "kind", "outcome"))
+BUS_CALL_SECONDS = Histogram("nova_bus_call_seconds", "How long callers waited for answers.", ("method",), _SECONDS)
+BUS_HANDLED = Counter("nova_bus_handled_total", "Messages handled. outcome: success, refused (an error that Nova "
+                      "knows), failed (an unexpected one).", ("method", "outcome"))
+BUS_HANDLED_SECONDS = Histogram("nova_bus_handled_seconds", "How long handling took.", ("method",), _SECONDS)
+BUS_QUEUE_SECONDS = Histogram("nova_bus_queue_seconds", "From sending to the beginning of handling, by the clocks of "
+                              "both hosts.", ("method",), _SECONDS)
+BUS_DROPPED = Counter("nova_bus_dropped_total", "Messages that came so late that nobody waited for them any more.",
+                      ("method",))
+
+# --- operations -----------------------------------------------------------------------------------------
+STEPS = Counter("nova_steps_total", "Steps of operations run here. outcome: success, failed, unavailable (tried "
+                "again), stale (somebody else has the action now).", ("operation", "step", "direction", "outcome"))
+STEP_SECONDS = Histogram("nova_step_seconds", "How long steps took; a conductor's with the transaction that ends it.",
+                         ("operation", "step", "direction"), _SECONDS)
+OPERATIONS = Counter("nova_operations_total", "Operations ended.", ("operation", "outcome"))
+OPERATION_SECONDS = Histogram("nova_operation_seconds", "From accepting an operation to its end.",
+                              ("operation", "outcome"), _SECONDS)
+RETRIES = Counter("nova_operation_retries_total", "Operations that went on elsewhere after a failure.", ("operation",))
+TAKEOVERS = Counter("nova_takeovers_total", "Attempts taken over. reason: lease (its owner gave no sign), restart (its "
+                    "host came back).", ("operation", "reason"))
+CLAIMS = Counter("nova_claims_total", "Claims of resources. outcome: made, lost (somebody else was faster).",
+                 ("outcome",))
+UNFINISHED = Gauge("nova_actions_unfinished", "Actions under way in the whole deployment. state: conductor, host, "
+                   "undoing, waiting (for another try), overdue (its lease ended).", ("operation", "state"))
+SERVICES = Gauge("nova_services", "Services in the whole deployment. state: up, down, disabled (up or down).",
+                 ("binary", "state"))
+
+# --- scheduler ------------------------------------------------------------------------------------------
+SELECT_SECONDS = Histogram("nova_scheduler_select_seconds", "How long choosing hosts took. outcome: success, "
+                           "no_valid_host, failed.", ("outcome",), _SHORT)
+CANDIDATES = Histogram("nova_scheduler_candidates", "Nodes that fitted a request.", (), _COUNTS)
+NODES_KNOWN = Gauge("nova_scheduler_nodes", "Nodes in this scheduler's table.")
+FLEET_READ_SECONDS = Histogram("nova_scheduler_fleet_read_seconds", "Readings of the whole fleet. outcome: success, "
+                               "failed.", ("outcome",), _SECONDS)
+FLEET_GAPS = Counter("nova_scheduler_fleet_gaps_total", "Times that messages about the fleet were lost.")
+
+# --- database -------------------------------------------------------------------------------------------
+DB_STATEMENTS = Counter("nova_db_statements_total", "SQL statements, by their first word.", ("verb",))
+DB_SECONDS = Histogram("nova_db_transaction_seconds", "How long transactions took, further tries included.", ("mode",),
+                       _SECONDS)
+DB_RETRIES = Counter("nova_db_transaction_retries_total", "Transactions tried again, by what went wrong.", ("error",))
+DB_POOL = Gauge("nova_db_connections_in_use", "Connections of the pool in use.")
+
+# --- compute --------------------------------------------------------------------------------------------
+ORDERS = Gauge("nova_compute_orders", "Orders that this host works on or has yet to.")
+GUESTS = Gauge("nova_compute_guests", "Guests on this host.", ("power_state",))
+UNKNOWN_GUESTS = Gauge("nova_compute_unknown_guests", "Guests on this host that the database does not know.")
+
+BUILD_INFO = Gauge("nova_build_info", "1; the labels say what runs.", ("version", "service"))
+
+
+# --- hooks that are more than one number -----------------------------------------------------------------
+_NOTHING = contextlib.nullcontext()
+
+
+def timed(metric: Histogram, *labels: str) -> contextlib.AbstractContextManager[None]:
+    """How long the block takes, however it ends."""
+    return _timed(metric, labels) if on else _NOTHING
+
+
+@contextlib.contextmanager
+def _timed(metric: Histogram, labels: tuple[str, ...]) -> Iterator[None]:
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        metric.observe(time.perf_counter() - started, *labels)
+
+
+def step(operation: str, name: str, undo: bool) -> contextlib.AbstractContextManager[None]:
+    """A step of an operation runs in the block."""
+    return _step(operation, name, "undo" if undo else "do") if on else _NOTHING
+
+
+@contextlib.contextmanager
+def _ended(tell: Callable[[str, float], None], outcomes: Mapping[type[Exception], str]) -> Iterator[None]:
+    """Tell how the block ended and how many seconds it took: as the first of ``outcomes`` that fits, else failed."""
+    started = time.perf_counter()
+    outcome = "success"
+    try:
+        yield
+    except BaseException as error:
+        outcome = next((name for kind, name in outcomes.items() if isinstance(error, kind)), "failed")
+        raise
+    finally:
+        tell(outcome, time.perf_counter() - started)
+
+
+_STEP_OUTCOMES: Mapping[type[Exception], str] = {
+    exception.StaleReport: "stale", exception.ServiceUnavailable: "unavailable",
+    exception.HypervisorUnavailable: "unavailable"}
+
+
+def _step(operation: str, name: str, direction: str) -> contextlib.AbstractContextManager[None]:
+    def tell(outcome: str, seconds: float) -> None:
+        STEPS.inc(operation, name, direction, outcome)
+        STEP_SECONDS.observe(seconds, operation, name, direction)
+
+    return _ended(tell, _STEP_OUTCOMES)
+
+
+def finished(operation: str, outcome: str, started_at: datetime.datetime) -> None:
+    """An operation that was accepted at ``started_at`` has ended."""
+    if on:
+        seconds = (datetime.datetime.now(datetime.UTC) - started_at).total_seconds()
+        OPERATIONS.inc(operation, outcome)
+        OPERATION_SECONDS.observe(max(0.0, seconds), operation, outcome)
+
+
+def selecting() -> contextlib.AbstractContextManager[None]:
+    """A scheduler chooses hosts in the block."""
+    return _ended(lambda outcome, seconds: SELECT_SECONDS.observe(seconds, outcome),
+                  {exception.NoValidHost: "no_valid_host"}) if on else _NOTHING
+
+
+_SENT_OUTCOMES: Mapping[type[Exception], str] = {
+    exception.ServiceUnavailable: "failed", exception.NovaException: "refused"}
+
+
+def sent(method: str, kind: str, send: Callable[[], T]) -> T:
+    """Run ``send``, which sends a message and returns what came back."""
+    def tell(outcome: str, seconds: float) -> None:
+        BUS_SENT.inc(method, kind, outcome)
+        if kind == "call":
+            BUS_CALL_SECONDS.observe(seconds, method)
+
+    with _ended(tell, _SENT_OUTCOMES):
+        return send()
+
+
+def handled(method: str, sent_at: Any, handle: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Run ``handle``, which handles a message that was sent at ``sent_at`` (seconds since the epoch, if known)."""
+    if isinstance(sent_at, int | float):
+        # The clocks of two hosts differ: nothing is handled before it was sent.
+        BUS_QUEUE_SECONDS.observe(max(0.0, time.time() - sent_at), method)
+    started = time.perf_counter()
+    answer = handle()
+    error = (answer or {}).get("e")
+    outcome = "success" if error is None else "failed" if error[0] == "InternalError" else "refused"
+    BUS_HANDLED.inc(method, outcome)
+    BUS_HANDLED_SECONDS.observe(time.perf_counter() - started, method)
+    return answer

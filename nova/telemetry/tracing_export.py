@@ -1,0 +1,167 @@
+"""OpenTelemetry's side of :mod:`nova.telemetry.tracing`; imported only where tracing is on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import propagate, trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    ParentBased,
+    Sampler,
+    SamplingResult,
+    TraceIdRatioBased,
+)
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+import nova
+from nova.conf import CONF
+from nova.context import RequestContext
+from nova.telemetry import tracing
+
+LOG = logging.getLogger(__name__)
+
+# Seconds that a collector has to take a batch, and the last one when the service stops.
+_TIMEOUT = 5
+
+_tracer: trace.Tracer = trace.NoOpTracer()
+_provider: TracerProvider | None = None
+
+
+class FromRequests(Sampler):
+    """Traces begin with requests from outside, a part of them; heartbeats and the like are in none.
+
+    A client that sends a trace of its own gets Nova's spans in it, but does not decide how many are made.
+    """
+
+    def __init__(self, ratio: float) -> None:
+        self._ratio = TraceIdRatioBased(ratio)
+        self._follow = ParentBased(root=ALWAYS_OFF, remote_parent_sampled=ALWAYS_ON)
+
+    def should_sample(self, parent_context: Any, trace_id: int, name: str, kind: SpanKind | None = None,
+                      attributes: Any = None, links: Sequence[trace.Link] | None = None,
+                      trace_state: Any = None) -> SamplingResult:
+        sampler = self._ratio if kind is SpanKind.SERVER else self._follow
+        return sampler.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
+
+    def get_description(self) -> str:
+        return f"FromRequests{{{self._ratio.rate}}}"
+
+
+class Told(SpanExporter):
+    """Says once that a collector does not take spans, and once that it does again."""
+
+    def __init__(self, inner: SpanExporter, where: str) -> None:
+        self._inner = inner
+        self._where = where
+        self._failing = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._inner.export(spans)
+        failing = result is not SpanExportResult.SUCCESS
+        if failing != self._failing:
+            self._failing = failing
+            LOG.warning("%s does not take spans; they are dropped" if failing else "%s takes spans again", self._where)
+        return result
+
+    def shutdown(self) -> None:
+        self._inner.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return self._inner.force_flush(timeout_millis)
+
+
+def start(service: str, exporter: SpanExporter | None = None) -> None:
+    """Trace; the spans go to ``exporter``, by default to [tracing]endpoint."""
+    global _tracer, _provider
+    if _provider is None:
+        resource = Resource.create({
+            "service.name": CONF.tracing.service_name or service, "service.version": nova.__version__,
+            "service.instance.id": f"{CONF.host}:{os.getpid()}", "host.name": CONF.host})
+        _provider = TracerProvider(resource=resource, sampler=FromRequests(CONF.tracing.sample_ratio))
+        exporter = exporter or _otlp()
+        _provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
+        # oslo.messaging takes the provider that it finds.
+        trace.set_tracer_provider(_provider)
+        propagate.set_global_textmap(TraceContextTextMapPropagator())
+        _tracer = _provider.get_tracer("nova")
+        LOG.info("Spans go to %s", CONF.tracing.endpoint)
+    CONF.set_override("tracing_enabled", True, group="oslo_messaging_tracing")
+    tracing.exporter = sys.modules[__name__]
+    tracing.on = True
+
+
+def _otlp() -> SpanExporter:
+    url = f"{CONF.tracing.endpoint.rstrip('/')}/v1/traces"
+    # It would report every batch and every try.
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+    return Told(OTLPSpanExporter(url, timeout=_TIMEOUT), url)
+
+
+def stop() -> None:
+    """No new spans of ours; those that have ended are sent."""
+    tracing.on = False
+    CONF.clear_override("tracing_enabled", group="oslo_messaging_tracing")
+    if _provider is not None:
+        _provider.force_flush(_TIMEOUT * 1000)
+
+
+def current() -> otel_context.Context:
+    return otel_context.get_current()
+
+
+def traceparent() -> str:
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier.get("traceparent", "")
+
+
+def parent(headers: Mapping[str, str]) -> otel_context.Context:
+    """The span that these W3C headers name; what is malformed names none."""
+    return propagate.extract(headers)
+
+
+@contextlib.contextmanager
+def span(name: str, ctx: RequestContext | None, attributes: Mapping[str, Any]) -> Iterator[None]:
+    inside = trace.get_current_span().get_span_context().is_valid
+    above = None if inside or ctx is None else ctx.trace
+    shown = {f"nova.{key}": value for key, value in attributes.items() if value is not None}
+    if ctx is not None and ctx.request_id:
+        shown["openstack.request_id"] = ctx.request_id
+    with _tracer.start_as_current_span(name, context=above, attributes=shown):
+        yield
+
+
+@contextlib.contextmanager
+def request(method: str, headers: Mapping[str, str]) -> Iterator[trace.Span]:
+    """A request from outside; ``headers`` in lower case may name a span of the client's."""
+    with _tracer.start_as_current_span(f"{method} ?", context=propagate.extract(headers), kind=SpanKind.SERVER,
+                                       attributes={"http.request.method": method}) as made:
+        yield made
+
+
+def answered(made: trace.Span, method: str, route: str, status: int, request_id: str | None) -> None:
+    """How the request of :func:`request` ended."""
+    made.update_name(f"{method} {route}")
+    made.set_attribute("http.route", route)
+    made.set_attribute("http.response.status_code", status)
+    if request_id:
+        made.set_attribute("openstack.request_id", request_id)
+    if status >= 500:
+        made.set_status(Status(StatusCode.ERROR, f"HTTP {status}"))
+
+
+def failed(message: str) -> None:
+    trace.get_current_span().set_status(Status(StatusCode.ERROR, message))

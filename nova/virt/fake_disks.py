@@ -1,0 +1,133 @@
+"""The disks of virtual guests: who made them, and how large they are.
+
+A virtual host has its own, or all hosts see the same ones ([fake] shared_storage): then they are small files of a
+directory, or, where nothing is remembered, one dictionary of the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import uuid as uuidlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from nova.virt.fake_log import KeptLines
+
+ASIDE = "_resize"
+
+
+class Disk(NamedTuple):
+    """The root disk of a guest. ``token`` tells it from all others, ``host`` has it in use."""
+
+    host: str
+    gb: int
+    token: str
+
+
+def made(host: str, gb: int) -> Disk:
+    return Disk(host, gb, uuidlib.uuid4().hex)
+
+
+class OwnDisks:
+    """Disks by name (a uuid, or one with ``ASIDE`` behind it); ``path``: the file that keeps them (None: nowhere)."""
+
+    def __init__(self, path: str | None = None) -> None:
+        self._disks: dict[str, Disk] = {}
+        self._lock = threading.Lock()
+        self._file = KeptLines(path) if path else None
+
+    def open(self) -> None:
+        with self._lock:
+            if self._file is None or self._file.is_open:
+                return
+            for name, values in self._file.read():
+                if values is None:
+                    self._disks.pop(name, None)
+                else:
+                    self._disks[name] = Disk(*values)
+            self._file.rewrite(self._disks.items())
+
+    def get(self, name: str) -> Disk | None:
+        return self._disks.get(name)
+
+    def put(self, name: str, disk: Disk) -> None:
+        with self._lock:
+            self._disks[name] = disk
+            self._note(name, disk)
+
+    def remove(self, name: str) -> None:
+        with self._lock:
+            if self._disks.pop(name, None) is not None:
+                self._note(name, None)
+
+    def rename(self, name: str, other: str) -> None:
+        """Nothing of this name: fine."""
+        with self._lock:
+            disk = self._disks.pop(name, None)
+            if disk is not None:
+                self._disks[other] = disk
+                self._note(other, disk)
+                self._note(name, None)
+
+    def names(self) -> list[str]:
+        with self._lock:
+            return list(self._disks)
+
+    def _note(self, name: str, disk: Disk | None) -> None:
+        if self._file is not None:
+            self._file.note(name, disk, self._disks.items(), len(self._disks))
+
+
+class SharedFiles:
+    """As OwnDisks, among processes: every disk is a file."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def open(self) -> None:
+        os.makedirs(self._directory, exist_ok=True)
+
+    def get(self, name: str) -> Disk | None:
+        try:
+            with open(os.path.join(self._directory, name)) as file:
+                values: list[Any] = json.load(file)
+        except FileNotFoundError:
+            return None
+        return Disk(*values)
+
+    def put(self, name: str, disk: Disk) -> None:
+        new = os.path.join(self._directory, f".{name}.{uuidlib.uuid4().hex}")
+        with open(new, "w") as file:
+            json.dump(disk, file)
+        os.replace(new, os.path.join(self._directory, name))
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._directory, name))
+
+    def rename(self, name: str, other: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(os.path.join(self._directory, name), os.path.join(self._directory, other))
+
+    def names(self) -> list[str]:
+        return [name for name in os.listdir(self._directory) if not name.startswith(".")]
+
+
+Disks = OwnDisks | SharedFiles
+
+_ALL_HOSTS = OwnDisks()
+
+
+def of_host(host: str, directory: str | None, shared: bool) -> Disks:
+    """The disks that a host sees; ``directory``: [fake] directory."""
+    if shared:
+        return SharedFiles(os.path.join(directory, "disks")) if directory else _ALL_HOSTS
+    return OwnDisks(os.path.join(directory, f"{host}.disks") if directory else None)
+
+
+def uuids(disks: Disks) -> Iterator[str]:
+    """Of the guests that have a disk there, in use or set aside."""
+    return (name.removesuffix(ASIDE) for name in disks.names())

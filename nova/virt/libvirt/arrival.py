@@ -1,0 +1,132 @@
+"""Guests that come while they run, seen from the host that takes them over."""
+
+from __future__ import annotations
+
+import logging
+
+import libvirt
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects import states
+from nova.objects.instance import Instance
+from nova.objects.moves import DiskFile, DiskSource, MigrationSource, MigrationTarget
+from nova.virt import qemuimg
+from nova.virt.libvirt import copies, directories, power
+from nova.virt.libvirt.guests import PATIENCE, Guests
+
+LOG = logging.getLogger(__name__)
+
+
+class Arrivals:
+    """The destination's verbs of a live migration; nova/virt/driver.py tells them."""
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+        self._host = guests.name
+
+    def prepare_migration(self, instance: Instance, source: MigrationSource, block: bool | None) -> MigrationTarget:
+        uuid = instance.uuid
+        with self._guests.locks.hold(uuid, PATIENCE), directories.full_disk():
+            self._check(source)
+            if self._runs_here(uuid):
+                raise exception.MigrationPreCheckError(reason=f"the guest is on {self._host} already")
+            known = directories.owner(directories.directory(uuid))
+            shared = known is not None and known.token == source.token
+            if source.disks and block is not None and block == shared:
+                raise exception.MigrationPreCheckError(
+                    reason=f"{source.host} and {self._host} {'share' if shared else 'do not share'} the server's disks")
+            if not shared:
+                self._make_room(uuid, source)
+            address = CONF.libvirt.live_migration_inbound_addr or CONF.my_ip
+            return MigrationTarget(
+                host=self._host, uri=_uri(address), address=address, shared=shared,
+                copied=[] if shared else [disk.name for disk in source.disks], incremental=True,
+                definition=self._guests.definition_of(instance), network_info=instance.network_info)
+
+    def finish_migration(self, instance: Instance) -> None:
+        uuid = instance.uuid
+        with self._guests.locks.hold(uuid):
+            if not self._guests.exists(uuid):
+                raise exception.GuestNotFound(instance_uuid=uuid)
+            directories.take(uuid, self._host)
+            copies.complete(uuid)
+            self._guests.define(instance)
+            # It was paused to come to an end, and nobody else paused it.
+            if instance.vm_state != states.PAUSED:
+                self._guests.on_domain(uuid, power.unpause)
+
+    def rollback_migration(self, instance: Instance, target: MigrationTarget) -> None:
+        uuid = instance.uuid
+        with self._guests.locks.hold(uuid, PATIENCE):
+            if self._runs_here(uuid):
+                raise exception.MigrationError(reason=f"the guest came over: it runs on {self._host}")
+            if self._guests.exists(uuid):
+                self._guests.on_domain(uuid, lambda domain: power.remove(domain, keep_nvram=True))
+            if not target.shared and copies.is_incomplete(uuid):
+                directories.remove(uuid, self._host)
+
+    # --- inside ------------------------------------------------------------------------------------
+    def _runs_here(self, uuid: str) -> bool:
+        def look(domain: libvirt.virDomain) -> bool:
+            return bool(domain.isActive()) and not power.is_arriving(domain)
+
+        try:
+            return self._guests.on_domain(uuid, look)
+        except exception.GuestNotFound:
+            return False
+
+    def _make_room(self, uuid: str, source: MigrationSource) -> None:
+        """What does not change is copied now; disks are made empty, standing on their images."""
+        served = source.served or DiskSource(host=source.host)
+        place = copies.begin(uuid, source.token, self._host)
+        for file in served.files:
+            copies.receive(uuid, place, file, served)
+        for disk in source.disks:
+            base = copies.base_of(uuid, disk, served)
+            directories.once(place, disk.name, _empty(disk, base))
+
+    def _check(self, source: MigrationSource) -> None:
+        """Whether the guest can run here. Raises MigrationPreCheckError."""
+        settings = self._guests.settings
+        if settings.known_machines and source.machine not in settings.known_machines:
+            raise exception.MigrationPreCheckError(reason=f"{self._host} has no machine type {source.machine}")
+        version = self._guests.host.call(lambda connection: connection.getVersion())
+        if version < source.hypervisor_version:
+            raise exception.MigrationPreCheckError(
+                reason=f"the hypervisor of {self._host} is older than that of {source.host}")
+        if not source.cpu:
+            return
+
+        def compare(connection: libvirt.virConnect) -> int:
+            return int(connection.compareHypervisorCPU(None, settings.arch, source.machine, settings.virt_type,
+                                                       source.cpu, 0))
+
+        try:
+            fits = self._guests.host.call(compare)
+        except (libvirt.libvirtError, exception.InvalidInput) as error:
+            raise exception.MigrationPreCheckError(
+                reason=f"{self._host} does not understand the guest's CPU: {error}") from error
+        if fits <= libvirt.VIR_CPU_COMPARE_INCOMPATIBLE:
+            raise exception.MigrationPreCheckError(
+                reason=f"the CPU of {self._host} lacks features that the guest has on {source.host}")
+
+
+def _empty(disk: DiskFile, base: str) -> copies.Copier:
+    def make(path: str) -> None:
+        if base:
+            qemuimg.create_overlay(path, base, disk.base_format, disk.size)
+        else:
+            qemuimg.create(path, disk.format, disk.size)
+
+    return make
+
+
+def _uri(address: str) -> str:
+    """Where the source's libvirtd reaches this one."""
+    host = f"[{address}]" if ":" in address else address
+    options = CONF.libvirt
+    if options.live_migration_uri:
+        return str(options.live_migration_uri).replace("%s", host)
+    scheme = options.live_migration_scheme or ("tls" if options.live_migration_with_native_tls else "tcp")
+    return f"qemu+{scheme}://{host}/system"

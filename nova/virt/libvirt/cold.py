@@ -1,0 +1,114 @@
+"""Guests that move while they are off: resize and cold migration, also within one host or on shared storage.
+
+The source sets the guest's directory aside and serves it; the destination makes a copy of each file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+
+import libvirt
+
+from nova import exception
+from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
+from nova.objects.moves import DiskSource
+from nova.virt.driver import Disks
+from nova.virt.libvirt import copies, directories, disk_making, disk_server, disks, power
+from nova.virt.libvirt.definition import Definition
+from nova.virt.libvirt.guests import MOVED_DEFINITION, PATIENCE, Guests
+
+LOG = logging.getLogger(__name__)
+
+
+class ColdMoves:
+    """The verbs of a cold move; nova/virt/driver.py tells them."""
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+        self._host = guests.name
+
+    # --- source ------------------------------------------------------------------------------------
+    def check_resize(self, instance: Instance, flavor: Flavor) -> None:
+        disk_making.check_growth(disks.look(instance), instance, flavor)
+
+    def open_disks(self, instance: Instance, timeout: int) -> DiskSource:
+        uuid = instance.uuid
+        if timeout > 0 and not directories.is_aside(uuid):
+            with contextlib.suppress(exception.GuestNotFound):
+                self._guests.shut_down(uuid, timeout)
+        with self._guests.locks.hold(uuid):
+            if not directories.is_aside(uuid):
+                self._set_aside(uuid)
+            place = directories.aside(uuid)
+            files, bases = copies.describe(place)
+            served = copies.serve(uuid, place, files, bases)
+            return DiskSource(host=self._host, token=directories.token(place, self._host), address=served.address,
+                              port=served.port, key=served.key, files=files, bases=list(bases.values()),
+                              definition=copies.content(os.path.join(place, MOVED_DEFINITION)))
+
+    def close_disks(self, instance: Instance) -> None:
+        disk_server.stop(instance.uuid)
+
+    def confirm_move(self, instance: Instance) -> None:
+        disk_server.stop(instance.uuid)
+        with self._guests.locks.hold(instance.uuid):
+            directories.remove_aside(instance.uuid)
+
+    def revert_move(self, instance: Instance) -> None:
+        uuid = instance.uuid
+        disk_server.stop(uuid)
+        with self._guests.locks.hold(uuid):
+            exists = self._guests.exists(uuid)
+            if directories.is_aside(uuid):
+                if exists:
+                    # What is aside is of an earlier move, whose end this host was not told.
+                    LOG.warning("[instance: %s] has a guest here, so what a move set aside is left there", uuid)
+                    return
+                directories.put_back(uuid, self._host)
+            if not exists and os.path.isdir(directories.directory(uuid)):
+                self._guests.define(instance)
+
+    def _set_aside(self, uuid: str) -> None:
+        """Off, no longer defined, its directory under another name; goes on where a crash ended it."""
+        place = directories.directory(uuid)
+        if self._guests.exists(uuid):
+            self._guests.on_domain(uuid, power.stop)
+            xml = self._guests.on_domain(uuid, lambda domain: domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
+            directories.make(uuid, self._host)
+            copies.writer(xml)(os.path.join(place, MOVED_DEFINITION))
+            firmware = Definition(xml).nvram
+            if firmware and os.path.exists(firmware):
+                copies.keep(firmware, place, disks.NVRAM)
+            self._guests.on_domain(uuid, lambda domain: power.undefine(domain, keep_nvram=True))
+        elif not os.path.isdir(place):
+            raise exception.GuestNotFound(instance_uuid=uuid)
+        directories.set_aside(uuid)
+
+    # --- destination -------------------------------------------------------------------------------
+    def receive_disks(self, instance: Instance, source: DiskSource) -> None:
+        uuid = instance.uuid
+        with self._guests.locks.hold(uuid, PATIENCE), directories.full_disk():
+            if self._guests.exists(uuid):
+                return  # it came to its end before
+            place = copies.begin(uuid, source.token, self._host)
+            there = directories.owner(directories.aside(uuid))
+            seen = directories.aside(uuid) if there is not None and there.token == source.token else ""
+            for file in source.files:
+                copies.receive(uuid, place, file, source, seen)
+            if source.definition:
+                directories.once(place, MOVED_DEFINITION, copies.writer(source.definition))
+
+    def finish_move(self, instance: Instance) -> None:
+        uuid = instance.uuid
+        with self._guests.locks.hold(uuid), directories.full_disk():
+            local = disks.look(instance)
+            disk_making.check_growth(local, instance, instance.flavor)
+            # A guest that runs already was finished before.
+            if not self._guests.is_active(uuid):
+                disk_making.grow(local, instance)
+                disk_making.make(instance, Disks(), self._host)
+                self._guests.define(instance)
+            copies.complete(uuid)

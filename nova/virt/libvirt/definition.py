@@ -1,0 +1,97 @@
+"""What a guest's last definition says: names and addresses of its devices, which last over power cycles and moves."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import xml.etree.ElementTree as ET
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownDisk:
+    """A disk as it was defined: its name in the guest, its bus, and the whole element."""
+
+    target: str
+    bus: str
+    element: ET.Element
+
+
+class Definition:
+    """The definition of a domain as libvirt gave it ("": there is none)."""
+
+    def __init__(self, text: str = "") -> None:
+        root = ET.fromstring(text) if text else ET.Element("domain")  # noqa: S314 - libvirt's own output
+        kind = root.find("os/type")
+        self.machine = kind.get("machine", "") if kind is not None else ""
+        self.nvram = root.findtext("os/nvram", "")
+        self.devices: ET.Element = root if (found := root.find("devices")) is None else found
+        self.disks = {disk_key(item): KnownDisk(*_target(item), item) for item in self.devices.findall("disk")}
+
+    def interface(self, mac: str) -> ET.Element | None:
+        """The interface with this MAC address."""
+        for item in self.devices.findall("interface"):
+            address = item.find("mac")
+            if address is not None and address.get("address", "").lower() == mac.lower():
+                return item
+        return None
+
+
+def disk_key(item: ET.Element) -> str:
+    """What tells a disk from the others wherever it is: a volume by its serial number, a file by its name."""
+    serial = item.findtext("serial")
+    if serial:
+        return serial
+    source = item.find("source")
+    return os.path.basename(source.get("file", "")) if source is not None else ""
+
+
+def carry_over(devices: ET.Element, previous: Definition) -> None:
+    """Give the devices the addresses that they had, and the controllers that those are on.
+
+    For machines of the same kind only: the caller compares.
+    """
+    known = _keyed(previous.devices)
+    present = _keyed(devices)
+    for key, item in present.items():
+        before = known.get(key)
+        address = before.find("address") if before is not None else None
+        if address is not None and item.find("address") is None:
+            item.append(copy.deepcopy(address))
+    taken = {key[:3] for key in present}
+    for key, item in known.items():
+        if item.tag == "controller" and key[:3] not in taken:
+            devices.append(copy.deepcopy(item))
+
+
+def _target(item: ET.Element) -> tuple[str, str]:
+    target = item.find("target")
+    return (target.get("dev", ""), target.get("bus", "")) if target is not None else ("", "")
+
+
+def _keyed(devices: ET.Element) -> dict[tuple[str, ...], ET.Element]:
+    """The devices by what makes each the same one in two definitions."""
+    found: dict[tuple[str, ...], ET.Element] = {}
+    for item in devices:
+        key = _key(item)
+        number = 0
+        while (*key, str(number)) in found:
+            number += 1
+        found[(*key, str(number))] = item
+    return found
+
+
+def _key(item: ET.Element) -> tuple[str, ...]:
+    if item.tag == "disk":
+        return "disk", *_target(item)
+    if item.tag == "controller":
+        return "controller", item.get("type", ""), item.get("index", ""), item.get("model", "")
+    model = item.find("model")
+    kind = model.get("type", "") if model is not None else item.get("model", item.get("type", ""))
+    if item.tag == "interface":
+        mac = item.find("mac")
+        return "interface", mac.get("address", "").lower() if mac is not None else "", kind
+    if item.tag in ("channel", "serial", "console"):
+        target = item.find("target")
+        return item.tag, (target.get("name") or target.get("port") or "") if target is not None else ""
+    return item.tag, kind

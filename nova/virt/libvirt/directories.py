@@ -1,0 +1,226 @@
+"""The directory of a guest, CONF.instances_path/<uuid>: whose it is, what is in it, and where a move sets it aside.
+
+Hosts may share a file system, so a directory tells which host has it in use (``owner``): another one never removes
+it. A file has its name only when it is complete; a crash leaves ``*.part`` files, which are made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import logging
+import os
+import re
+import shutil
+import stat
+import uuid as uuidlib
+from collections.abc import Callable, Iterator
+
+from nova import exception
+from nova.conf import CONF
+
+LOG = logging.getLogger(__name__)
+
+_ASIDE = "_resize"
+_DELETED = ".deleted"
+_OWNER = "owner"
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """``token`` tells the directory from every other one: who reads the same one sees the same files."""
+
+    host: str
+    token: str
+
+
+def directory(uuid: str) -> str:
+    """Of a guest. Raises InvalidInput for what is no uuid (it becomes part of a path)."""
+    if not _UUID.fullmatch(uuid):
+        raise exception.InvalidInput(reason=f"{uuid} is not a uuid")
+    return os.path.join(CONF.instances_path, uuid)
+
+
+def make_instances_path() -> None:
+    if not os.path.isdir(CONF.instances_path):
+        os.makedirs(CONF.instances_path, exist_ok=True)
+        os.chmod(CONF.instances_path, 0o755)  # noqa: S103
+
+
+def make(uuid: str, host: str) -> str:
+    """There is a directory, and it is this host's. Half-made files of a crash are removed."""
+    # the hypervisor's user must reach the files, which libvirt gives to it alone while the guest runs
+    make_instances_path()
+    place = directory(uuid)
+    os.makedirs(place, exist_ok=True)
+    os.chmod(place, 0o711)  # noqa: S103
+    for name in os.listdir(place):
+        if name.endswith(".part"):
+            os.unlink(os.path.join(place, name))
+    take(uuid, host)
+    return place
+
+
+def once(place: str, name: str, build: Callable[[str], None]) -> None:
+    """The file ``name`` in ``place``, made by ``build(path)`` if it is not there."""
+    path = os.path.join(place, name)
+    if os.path.exists(path):
+        return
+    part = f"{path}.part"
+    try:
+        build(part)
+        # disks and config drives hold secrets
+        os.chmod(part, 0o600)
+        os.rename(part, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
+
+
+# --- whose it is -------------------------------------------------------------------------------------
+def owner(place: str) -> Owner | None:
+    """Who has the directory in use; None: it is not there, or nobody says (an older release made it)."""
+    try:
+        with open(os.path.join(place, _OWNER), encoding="utf-8") as file:
+            host, _, token = file.read().strip().rpartition(" ")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Owner(host, token) if host else None
+
+
+def is_ours(place: str, host: str) -> bool:
+    """Whether this host may remove the directory."""
+    known = owner(place)
+    return known is None or known.host == host
+
+
+def take(uuid: str, host: str) -> None:
+    """The guest's directory is this host's from now on. No directory: fine."""
+    _take(directory(uuid), host)
+
+
+def _take(place: str, host: str) -> str:
+    known = owner(place)
+    if known is not None and known.host == host:
+        return known.token
+    token = known.token if known is not None else uuidlib.uuid4().hex
+    path = os.path.join(place, _OWNER)
+    part = f"{path}.part"
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(f"{host} {token}\n")
+        os.replace(part, path)
+    except FileNotFoundError:
+        LOG.debug("%s is not there to be taken", place)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
+    return token
+
+
+def token(place: str, host: str) -> str:
+    """The directory's token; one that nobody has becomes this host's."""
+    known = owner(place)
+    return known.token if known is not None else _take(place, host)
+
+
+# --- set aside by a move -----------------------------------------------------------------------------
+def aside(uuid: str) -> str:
+    return directory(uuid) + _ASIDE
+
+
+def is_aside(uuid: str) -> bool:
+    return os.path.isdir(aside(uuid))
+
+
+def set_aside(uuid: str) -> None:
+    os.rename(directory(uuid), aside(uuid))
+
+
+def put_back(uuid: str, host: str) -> None:
+    """The directory that was set aside is in use again. Raises MigrationError when another host has one in use."""
+    place = directory(uuid)
+    if os.path.isdir(place):
+        if not is_ours(place, host):
+            raise exception.MigrationError(reason="another host has the server's disks in use")
+        remove(uuid, host)
+    os.rename(aside(uuid), place)
+
+
+# --- looking -----------------------------------------------------------------------------------------
+def kept() -> set[str]:
+    """The uuids of the guests that have a directory here, in use or set aside."""
+    return {entry.name.removesuffix(_ASIDE) for entry in _entries()}
+
+
+def files() -> Iterator[str]:
+    """The paths of all files of all guests."""
+    for entry in _entries():
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for name in os.listdir(entry.path):
+                yield os.path.join(entry.path, name)
+
+
+def _entries() -> Iterator[os.DirEntry[str]]:
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(CONF.instances_path):
+            if _UUID.fullmatch(entry.name.removesuffix(_ASIDE)):
+                yield entry
+
+
+# --- removing ----------------------------------------------------------------------------------------
+def remove(uuid: str, host: str) -> None:
+    """Remove a guest's directory unless another host has it; nothing there is fine. Half a removal is finished by the
+    next one."""
+    place = directory(uuid)
+    if not is_ours(place, host):
+        known = owner(place)
+        LOG.warning("[instance: %s] Its disks are in use on %s and are kept", uuid, known.host if known else "-")
+        return
+    _remove(place)
+
+
+def remove_aside(uuid: str) -> None:
+    """Remove what a move set aside; nothing there is fine."""
+    _remove(aside(uuid))
+
+
+def _remove(place: str) -> None:
+    gone = place + _DELETED
+    with contextlib.suppress(FileNotFoundError):
+        # renamed first: half a directory must not look like a guest
+        _remove_tree(gone)
+        os.rename(place, gone)
+    _remove_tree(gone)
+
+
+def _remove_tree(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+# --- the file system -----------------------------------------------------------------------------------
+def supports_direct_io(path: str) -> bool:
+    """Whether files below ``path`` can be read and written past the page cache."""
+    probe = os.path.join(path, f".direct-io.{os.getpid()}")
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, stat.S_IRUSR | stat.S_IWUSR))
+        return True
+    except OSError:
+        return False
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(probe)
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """A file system that is full is DiskFull."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise exception.DiskFull(reason="no room for the server's disks") from error
+        raise

@@ -1,0 +1,157 @@
+"""Making the files of a guest, and giving its disks the sizes of another flavor: they grow, they never shrink."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
+from nova.virt import qemuimg
+from nova.virt.driver import Disks
+from nova.virt.imagecache import format_of
+from nova.virt.libvirt import directories
+from nova.virt.libvirt.disks import (
+    CONFIG_DRIVE,
+    KERNEL,
+    RAMDISK,
+    ROOT,
+    SWAP,
+    LocalDisk,
+    LocalDisks,
+    ephemeral_name,
+    is_iso,
+    virtual_size,
+)
+
+_GIB = 1 << 30
+_MIB = 1 << 20
+_MKFS_TIMEOUT = 600
+
+# How a file system is made and given a label.
+_MKFS = {
+    **{name: [f"mkfs.{name}", "-q", "-F", "-L"] for name in ("ext2", "ext3", "ext4")},
+    "xfs": ["mkfs.xfs", "-q", "-f", "-L"],
+    "vfat": ["mkfs.vfat", "-n"],
+    "ntfs": ["mkfs.ntfs", "-q", "-F", "-f", "-L"],
+}
+
+
+def make(instance: Instance, disks: Disks, host: str) -> None:
+    """Make what is missing of a guest's files; files that are there are kept as they are. They are ``host``'s now.
+
+    Raises FlavorDiskTooSmall, InvalidDiskInfo, DiskFull.
+    """
+    with directories.full_disk():
+        place = directories.make(instance.uuid, host)
+        if disks.root:
+            root, root_format = disks.root, format_of(disks.root) or disks.root_format
+            directories.once(place, ROOT, lambda path: _make_root(path, root, root_format, instance))
+        for name, source in ((KERNEL, disks.kernel), (RAMDISK, disks.ramdisk), (CONFIG_DRIVE, disks.config_drive)):
+            if source and os.path.abspath(source) != os.path.join(place, name):
+                directories.once(place, name, _copier(source))
+            elif source:
+                os.chmod(source, 0o600)  # made in its place
+        for index, (size, filesystem) in enumerate(ephemerals(instance, instance.flavor)):
+            directories.once(place, ephemeral_name(index), _formatter(f"ephemeral{index}", size * _GIB, filesystem))
+        if instance.flavor.swap:
+            directories.once(place, SWAP, _formatter("swap", instance.flavor.swap * _MIB, "swap"))
+
+
+def ephemerals(instance: Instance, flavor: Flavor) -> list[tuple[int, str]]:
+    """(GiB, file system) of each; one of all that the flavor has where the request names none."""
+    default = CONF.default_ephemeral_format or "ext4"
+    asked = [disk for disk in instance.block_devices
+             if disk.source == "blank" and disk.destination == "local" and disk.guest_format != "swap"]
+    if asked:
+        return [(disk.size_gb or flavor.ephemeral_gb, disk.guest_format or default) for disk in asked]
+    return [(flavor.ephemeral_gb, default)] if flavor.ephemeral_gb else []
+
+
+def check_growth(local: LocalDisks, instance: Instance, flavor: Flavor) -> None:
+    """Raises ResizeError when a disk would have to shrink or go."""
+    if local.root is not None and local.root.device == "disk":
+        _check("root", local.root, flavor.root_gb * _GIB)
+    wanted = ephemerals(instance, flavor)
+    if len(wanted) < len(local.ephemerals):
+        raise exception.ResizeError(reason=f"the flavor {flavor.name} has no room for the ephemeral disk")
+    for disk, (size, _filesystem) in zip(local.ephemerals, wanted, strict=False):
+        _check("ephemeral", disk, size * _GIB)
+
+
+def grow(local: LocalDisks, instance: Instance) -> None:
+    """Give the disks the sizes of the instance's flavor; a swap disk of another size is removed: make() makes it."""
+    if local.root is not None and local.root.device == "disk":
+        _grow(local.root, instance.flavor.root_gb * _GIB)
+    for disk, (size, _filesystem) in zip(local.ephemerals, ephemerals(instance, instance.flavor), strict=False):
+        _grow(disk, size * _GIB)
+    if local.swap is not None and virtual_size(local.swap.path, local.swap.format) != instance.flavor.swap * _MIB:
+        os.unlink(local.swap.path)
+
+
+def _check(kind: str, disk: LocalDisk, want: int) -> None:
+    have = virtual_size(disk.path, disk.format)
+    # A flavor without a root disk takes it as large as it is.
+    if want and want < have:
+        raise exception.ResizeError(
+            reason=f"the {kind} disk of {have / _GIB:g} GiB cannot shrink to {want / _GIB:g} GiB")
+
+
+def _grow(disk: LocalDisk, want: int) -> None:
+    if virtual_size(disk.path, disk.format) < want:
+        qemuimg.resize(disk.path, disk.format, want)
+
+
+def _make_root(path: str, base: str, base_format: str, instance: Instance) -> None:
+    if not os.path.isfile(base):
+        raise exception.InvalidDiskInfo(reason="its image is not in the cache of the host")
+    have = virtual_size(base, base_format)
+    # a flavor without a root disk takes the image as large as it is
+    want = instance.flavor.root_gb * _GIB or have
+    if have > want:
+        raise exception.FlavorDiskTooSmall(
+            f"Flavor's disk is too small for requested image. Flavor disk is {want} bytes, image is {have} bytes.")
+    if is_iso(instance):
+        want = have
+    qemuimg.create_overlay(path, base, base_format, want)
+
+
+def _copier(source: str) -> Callable[[str], None]:
+    return lambda path: _copy(source, path)
+
+
+def _copy(source: str, path: str) -> None:
+    try:
+        shutil.copyfile(source, path)
+    except FileNotFoundError as error:
+        raise exception.InvalidDiskInfo(reason=f"{os.path.basename(source)} is missing on the host") from error
+
+
+def _formatter(label: str, size: int, filesystem: str) -> Callable[[str], None]:
+    return lambda path: _format(path, label, size, filesystem)
+
+
+def _format(path: str, label: str, size: int, filesystem: str) -> None:
+    """A qcow2 image with an empty file system (or swap space)."""
+    if filesystem == "swap":
+        command = ["mkswap", "-q", "-L", label]
+    elif filesystem in _MKFS:
+        command = [*_MKFS[filesystem], label]
+    else:
+        raise exception.InvalidDiskInfo(reason=f"file system {filesystem} of a disk is not supported")
+    raw = f"{path.removesuffix('.part')}.raw.part"
+    try:
+        with open(raw, "wb") as file:
+            file.truncate(size)
+        try:
+            qemuimg.run([*command, raw], _MKFS_TIMEOUT)
+        except FileNotFoundError as error:
+            raise exception.InvalidDiskInfo(reason=f"{command[0]} is not installed on the host") from error
+        qemuimg.convert(raw, "raw", path, "qcow2")
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(raw)

@@ -1,0 +1,223 @@
+"""The guests of a host as libvirt has them: looked up, defined from the description of a server, started, removed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+import libvirt
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects.guest import GuestStatus
+from nova.objects.instance import Instance
+from nova.virt.libvirt import directories, disks, domain_xml, errors, power
+from nova.virt.libvirt.capabilities import Capabilities, of_guests, of_host
+from nova.virt.libvirt.definition import Definition
+from nova.virt.libvirt.guest_config import GuestConfig, default_machine, guest_config
+from nova.virt.libvirt.host import Host
+from nova.virt.libvirt.layout import layout
+from nova.virt.libvirt.locks import GuestLocks
+from nova.virt.libvirt.settings import Settings, from_conf, with_cpu
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Seconds that an action which must come through waits for one that is under way.
+PATIENCE = 30.0
+
+# What a guest was defined like on the host that it came from, in its directory.
+MOVED_DEFINITION = "domain.xml"
+
+
+class Guests:
+    """What the driver's verbs have in common: the connection, the host's settings, a lock per guest."""
+
+    def __init__(self, name: str, host: Host) -> None:
+        self.name = name
+        self.host = host
+        self.locks = GuestLocks()
+        self._capabilities: Capabilities | None = None
+        self._settings: Settings | None = None
+
+    # --- the host ----------------------------------------------------------------------------------
+    @property
+    def capabilities(self) -> Capabilities:
+        if self._capabilities is None:
+            self.learn()
+        assert self._capabilities is not None
+        return self._capabilities
+
+    @property
+    def settings(self) -> Settings:
+        if self._settings is None:
+            self.learn()
+        assert self._settings is not None
+        return self._settings
+
+    def forget_capabilities(self) -> None:
+        """It may be another version of libvirt now."""
+        self._capabilities = None
+
+    def learn(self) -> None:
+        """Read what the host can do, once; refuse a configuration that it cannot fulfil."""
+        host = self.host.call(of_host)
+        virt_type = CONF.libvirt.virt_type
+        if virt_type not in {kind for arch, kind, _mode in host.guests if arch == host.arch}:
+            raise exception.NotSupported(
+                f"This host has no guests of the type {virt_type}; set [libvirt]virt_type to another one.")
+        plain = from_conf(self.name, host.arch, host.host_uuid,
+                          direct_io=directories.supports_direct_io(CONF.instances_path), known_machines=host.machines)
+        machines = ("pc", "q35") if host.arch == "x86_64" else (default_machine(plain),)
+        found = self.host.call(lambda connection: of_guests(connection, host, plain, machines))
+        chosen = with_cpu(plain, found.cpu_modes, found.models)
+        if chosen.cpu_mode == "custom":
+            found = self.host.call(lambda connection: of_guests(connection, host, chosen, machines))
+        self._settings, self._capabilities = chosen, found
+
+    # --- looking -----------------------------------------------------------------------------------
+    def call(self, action: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:
+        """``action(connection)`` as Host.call() has it, unless another action went past this one."""
+        def checked(connection: libvirt.virConnect) -> T:
+            self.locks.check()
+            return action(connection)
+
+        return self.host.call(checked, uuid)
+
+    def on_domain(self, uuid: str, action: Callable[[libvirt.virDomain], T]) -> T:
+        """``action(domain)``, repeated when libvirtd restarts. Raises GuestNotFound."""
+        return self.call(lambda connection: action(connection.lookupByUUIDString(uuid)), uuid)
+
+    def power_state(self, uuid: str) -> int:
+        """Raises GuestNotFound, also for one that a migration is just bringing."""
+        def look(domain: libvirt.virDomain) -> int:
+            if power.is_arriving(domain):
+                raise exception.GuestNotFound(instance_uuid=uuid)
+            return power.state(domain)
+
+        return self.on_domain(uuid, look)
+
+    def all(self) -> list[GuestStatus]:
+        return self.host.call(self._list)
+
+    def look(self, uuid: str) -> int:
+        """The power state of a guest of this nova-compute. Raises GuestNotFound."""
+        def look(domain: libvirt.virDomain) -> int:
+            if not self._is_ours(domain) or not power.is_here(domain):
+                raise exception.GuestNotFound(instance_uuid=uuid)
+            return power.state(domain)
+
+        return self.on_domain(uuid, look)
+
+    def _list(self, connection: libvirt.virConnect) -> list[GuestStatus]:
+        found = []
+        for domain in connection.listAllDomains():
+            try:
+                if self._is_ours(domain) and power.is_here(domain):
+                    found.append(GuestStatus(uuid=domain.UUIDString(), power_state=power.state(domain)))
+            except libvirt.libvirtError as error:
+                if not errors.is_missing(error):
+                    raise
+        return found
+
+    def _is_ours(self, domain: libvirt.virDomain) -> bool:
+        """Whether it is a guest of this nova-compute; the host may have others."""
+        try:
+            text = domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, domain_xml.NAMESPACE)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN_METADATA:
+                return False
+            raise
+        return domain_xml.owner_of(text) == self.name
+
+    # --- defining ----------------------------------------------------------------------------------
+    def config(self, instance: Instance) -> GuestConfig:
+        """Its virtual hardware. Raises InvalidInput naming the property that cannot be."""
+        return guest_config(instance, self.settings)
+
+    def definition_of(self, instance: Instance) -> str:
+        """The domain of the described server. Raises InvalidInput, InvalidDiskInfo."""
+        config = self.config(instance)
+        local = disks.look(instance)
+        previous = self.previous(instance.uuid)
+        return domain_xml.domain_xml(instance, config, local,
+                                     layout(config, local, instance.block_devices, previous), self.settings, previous)
+
+    def previous(self, uuid: str) -> Definition:
+        """How the guest was defined last, here or where it came from; an empty one if nothing is known."""
+        try:
+            return Definition(self.on_domain(uuid, lambda domain: domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)))
+        except exception.GuestNotFound:
+            pass
+        with contextlib.suppress(FileNotFoundError):
+            with open(os.path.join(directories.directory(uuid), MOVED_DEFINITION), encoding="utf-8") as file:
+                return Definition(file.read())
+        return Definition()
+
+    def define(self, instance: Instance) -> None:
+        """Renew the definition; a guest that runs has it from its next start on. Its disks are this host's now."""
+        directories.take(instance.uuid, self.name)
+        xml = self.definition_of(instance)
+        self.call(lambda connection: _define(connection, instance, xml), instance.uuid)
+
+    # --- life --------------------------------------------------------------------------------------
+    def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False) -> None:
+        """Make the guest run under its definition of now; ``fresh``: by a power cycle, whatever it does now."""
+        with self.locks.hold(instance.uuid, PATIENCE if fresh else None):
+            known = self.exists(instance.uuid)
+            if must_exist and not known:
+                raise exception.GuestNotFound(instance_uuid=instance.uuid)
+            xml = self.definition_of(instance)
+            if known and fresh:
+                self.on_domain(instance.uuid, power.stop)
+            directories.take(instance.uuid, self.name)
+            if not self.is_active(instance.uuid):
+                self.call(lambda connection: _define(connection, instance, xml), instance.uuid)
+            self.on_domain(instance.uuid, power.start)
+
+    def remove(self, uuid: str, keep_disks: bool) -> None:
+        """Off and gone, with its files unless they are to stay or are another host's."""
+        directories.directory(uuid)
+        with self.locks.hold(uuid, PATIENCE):
+            with contextlib.suppress(exception.GuestNotFound):
+                self.on_domain(uuid, lambda domain: power.remove(domain, keep_disks))
+            if not keep_disks:
+                directories.remove(uuid, self.name)
+
+    def change(self, uuid: str, action: Callable[[libvirt.virDomain], None]) -> None:
+        """``action(domain)`` when it is its turn."""
+        with self.locks.hold(uuid):
+            self.on_domain(uuid, action)
+
+    def shut_down(self, uuid: str, timeout: float) -> bool:
+        """Ask it, and wait; without its lock: a hard reboot or a delete does not wait for a slow guest."""
+        with self.host.changes_of(uuid) as wait:
+            return self.host.call(lambda connection: power.shut_down(connection, uuid, timeout, wait), uuid)
+
+    def exists(self, uuid: str) -> bool:
+        """Whether libvirt knows such a guest."""
+        try:
+            self.on_domain(uuid, lambda domain: None)
+        except exception.GuestNotFound:
+            return False
+        return True
+
+    def is_active(self, uuid: str) -> bool:
+        """Whether it has a process; a guest that does not exist has none."""
+        try:
+            return bool(self.on_domain(uuid, lambda domain: domain.isActive()))
+        except exception.GuestNotFound:
+            return False
+
+
+def _define(connection: libvirt.virConnect, instance: Instance, xml: str) -> None:
+    try:
+        connection.defineXML(xml)
+    except libvirt.libvirtError as error:
+        if f"domain '{instance.name}' already exists" in error.get_error_message():
+            raise exception.Conflict(f"Another guest on the host has the name {instance.name}.") from error
+        raise

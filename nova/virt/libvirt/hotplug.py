@@ -1,0 +1,160 @@
+"""Volumes and interfaces that come and go, while their guest runs and in its definition.
+
+What the running guest has is done first: the definition follows what really happened, also after a crash in between.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+
+import libvirt
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.network import VIF
+from nova.virt.libvirt import device_xml, errors
+from nova.virt.libvirt.definition import Definition
+from nova.virt.libvirt.guests import Guests
+from nova.virt.libvirt.layout import serial_of, volume_disk
+
+LOG = logging.getLogger(__name__)
+
+# What finds a device in a definition (None: it is not there).
+Finder = Callable[[Definition], ET.Element | None]
+
+_LIVE, _CONFIG = libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_CONFIG
+# The guest was asked already, or lets go of the device just now.
+_PASSING = frozenset({libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED,
+                      libvirt.VIR_ERR_OPERATION_INVALID})
+
+
+class Hotplug:
+    """Attaching and detaching; all four may be repeated."""
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+
+    def attach_volume(self, instance: Instance, device: BlockDevice) -> None:
+        if device.connection is None:
+            raise exception.InvalidDiskInfo(reason=f"volume {device.volume_id} is not connected to the host")
+        config = self._guests.config(instance)
+
+        def build(current: list[Definition]) -> ET.Element:
+            disk = volume_disk(config, device, current)
+            return device_xml.add_disk(ET.Element("devices"), disk, config, self._guests.settings)
+
+        self._attach(instance.uuid, f"volume {device.volume_id}", _volume_finder(device), build)
+
+    def detach_volume(self, instance: Instance, device: BlockDevice) -> None:
+        self._detach(instance.uuid, f"volume {device.volume_id}", _volume_finder(device))
+
+    def attach_interface(self, instance: Instance, vif: VIF) -> None:
+        if not device_xml.is_plugged(vif):
+            return
+        config = self._guests.config(instance)
+        self._attach(instance.uuid, f"interface {vif.mac}", lambda current: current.interface(vif.mac),
+                     lambda current: device_xml.add_interface(ET.Element("devices"), vif, config))
+
+    def detach_interface(self, instance: Instance, vif: VIF) -> None:
+        self._detach(instance.uuid, f"interface {vif.mac}", lambda current: current.interface(vif.mac))
+
+    # --- inside ------------------------------------------------------------------------------------
+    def _attach(self, uuid: str, name: str, find: Finder, build: Callable[[list[Definition]], ET.Element]) -> None:
+        with self._guests.locks.hold(uuid):
+            live, config = self._definitions(uuid)
+            try:
+                if live is not None and find(live) is None:
+                    item = build([live, config])
+                    self._guests.on_domain(uuid, lambda domain: domain.attachDeviceFlags(_text(item), _LIVE))
+                    live, config = self._definitions(uuid)
+                if find(config) is None:
+                    there = find(live) if live is not None else None
+                    # At the same address as in the guest that runs, so that it lasts.
+                    item = _lasting(there) if there is not None else build([config])
+                    self._guests.on_domain(uuid, lambda domain: domain.attachDeviceFlags(_text(item), _CONFIG))
+            except libvirt.libvirtError as error:
+                raise exception.DeviceAttachFailed(device=name, reason=error.get_error_message()) from error
+
+    def _detach(self, uuid: str, name: str, find: Finder) -> None:
+        try:
+            self._detach_live(uuid, name, find)
+            with self._guests.locks.hold(uuid):
+                _live, config = self._definitions(uuid)
+                item = find(config)
+                if item is not None:
+                    self._guests.on_domain(uuid, lambda domain: domain.detachDeviceFlags(_text(item), _CONFIG))
+        except exception.GuestNotFound:
+            LOG.debug("[instance: %s] has no guest to detach %s from", uuid, name)
+
+    def _detach_live(self, uuid: str, name: str, find: Finder) -> None:
+        """Ask the guest until it lets go. The lock is held while asking only: who must come through does not wait."""
+        attempts = CONF.libvirt.device_detach_attempts
+        with self._guests.host.changes_of(uuid) as wait:
+            for attempt in range(1, attempts + 1):
+                with self._guests.locks.hold(uuid):
+                    live, _config = self._definitions(uuid)
+                    item = find(live) if live is not None else None
+                    if item is None:
+                        return
+                    self._ask(uuid, item)
+                if self._released(uuid, find, wait, CONF.libvirt.device_detach_timeout):
+                    return
+                LOG.warning("[instance: %s] The guest did not release %s in %d s (attempt %d of %d)", uuid, name,
+                            CONF.libvirt.device_detach_timeout, attempt, attempts)
+        raise exception.DeviceDetachFailed(device=name, reason=f"it was asked {attempts} times")
+
+    def _ask(self, uuid: str, item: ET.Element) -> None:
+        try:
+            self._guests.on_domain(uuid, lambda domain: domain.detachDeviceFlags(_text(item), _LIVE))
+        except libvirt.libvirtError as error:
+            if errors.is_disconnect(error) or error.get_error_code() not in _PASSING:
+                raise
+            LOG.debug("[instance: %s] %s", uuid, error)
+
+    def _released(self, uuid: str, find: Finder, wait: Callable[[float], bool], seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while True:
+            live, _config = self._definitions(uuid)
+            if live is None or find(live) is None:
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            wait(min(left, 1.0))
+
+    def _definitions(self, uuid: str) -> tuple[Definition | None, Definition]:
+        """As the guest runs (None: it does not), and as it will start next. Raises GuestNotFound."""
+        def look(domain: libvirt.virDomain) -> tuple[Definition | None, Definition]:
+            live = Definition(domain.XMLDesc(0)) if domain.isActive() else None
+            return live, Definition(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
+
+        return self._guests.on_domain(uuid, look)
+
+
+def _volume_finder(device: BlockDevice) -> Finder:
+    def find(current: Definition) -> ET.Element | None:
+        known = current.disks.get(serial_of(device))
+        return known.element if known is not None else None
+
+    return find
+
+
+def _lasting(item: ET.Element) -> ET.Element:
+    """A device of a running guest without what is so only while it runs."""
+    found = copy.deepcopy(item)
+    for tag in ("alias", "backingStore", "privateData"):
+        for child in found.findall(tag):
+            found.remove(child)
+    source = found.find("source")
+    if source is not None:
+        source.attrib.pop("index", None)
+    return found
+
+
+def _text(item: ET.Element) -> str:
+    return ET.tostring(item, encoding="unicode")

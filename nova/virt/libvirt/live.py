@@ -1,0 +1,324 @@
+"""Guests that move while they run, seen from the host that they leave.
+
+The libvirtd of the source does it (peer to peer), so a migration goes on when nova-compute ends, and is found again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from typing import Any
+
+import libvirt
+import msgspec
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects import states
+from nova.objects.instance import Instance
+from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
+from nova.virt.driver import Cancelled
+from nova.virt.libvirt import copies, directories, disk_server, errors, migration_xml
+from nova.virt.libvirt.definition import Definition
+from nova.virt.libvirt.disk_server import Served
+from nova.virt.libvirt.guests import Guests
+
+LOG = logging.getLogger(__name__)
+
+_GIB = 1 << 30
+# Seconds between two looks at a migration.
+_LOOK = 0.5
+_MIGRATABLE = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
+_INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
+
+OnProgress = Callable[[MigrationProgress], None]
+
+
+class Departures:
+    """The source's verbs of a live migration; nova/virt/driver.py tells them."""
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+
+    def check_migration_source(self, instance: Instance) -> MigrationSource:
+        uuid = instance.uuid
+        if not self._guests.is_active(uuid):
+            raise exception.MigrationPreCheckError(reason="the guest does not run")
+        text = self._guests.on_domain(uuid, lambda domain: domain.XMLDesc(_MIGRATABLE))
+        power_state = self._guests.power_state(uuid)
+        version = self._guests.host.call(lambda connection: connection.getVersion())
+        place = directories.directory(uuid)
+        token = directories.token(place, self._guests.name)
+        files, bases = copies.describe(place)
+        root = ET.fromstring(text)  # noqa: S314 - libvirt's own output
+        cpu = root.find("cpu")
+        changing = {os.path.basename(source.get("file", "")) for source in root.findall(
+            "devices/disk[@device='disk']/source")}
+        still = [file for file in files if file.name not in changing]
+        served = copies.serve(uuid, place, still, bases) if still or bases else Served("", 0, "")
+        return MigrationSource(
+            host=self._guests.name, token=token, disks=[file for file in files if file.name in changing],
+            served=DiskSource(host=self._guests.name, address=served.address, port=served.port, key=served.key,
+                              files=still, bases=list(bases.values())),
+            cpu=ET.tostring(cpu, encoding="unicode") if cpu is not None else "",
+            machine=Definition(text).machine, hypervisor_version=version, memory_mb=instance.flavor.memory_mb,
+            power_state=power_state)
+
+    def live_migrate(self, instance: Instance, target: MigrationTarget, on_progress: OnProgress,
+                     cancelled: Cancelled) -> None:
+        uuid = instance.uuid
+        disk_server.stop(uuid)
+        with self._guests.locks.hold(uuid):
+            if self._is_over(uuid, target):
+                return
+            watch = _Watch(self._guests, uuid, target, on_progress, cancelled)
+            try:
+                if self._guests.on_domain(uuid, is_leaving):
+                    LOG.info("[instance: %s] Its migration to %s is under way: it is watched", uuid, target.host)
+                    watch.until(lambda seconds: _wait_while_leaving(self._guests, uuid, seconds))
+                    failure = None
+                else:
+                    failure = self._run(instance, target, watch)
+                if not self._is_over(uuid, target):
+                    raise watch.failed(failure)
+            except exception.NovaException:
+                self._go_on_here(instance)
+                raise
+            watch.came_over()
+        LOG.info("[instance: %s] Its guest runs on %s now", uuid, target.host)
+
+    def abort_migration(self, uuid: str) -> None:
+        with contextlib.suppress(exception.GuestNotFound):
+            self._guests.on_domain(uuid, _abort)
+
+    def force_complete_migration(self, uuid: str) -> None:
+        with contextlib.suppress(exception.GuestNotFound):
+            self._guests.on_domain(uuid, _force)
+
+    # --- inside ------------------------------------------------------------------------------------
+    def _run(self, instance: Instance, target: MigrationTarget, watch: _Watch) -> libvirt.libvirtError | None:
+        """Begin, and wait for the end; what libvirt says against it."""
+        uuid = instance.uuid
+        running = self._guests.on_domain(uuid, lambda domain: domain.XMLDesc(_MIGRATABLE))
+        parameters = self._parameters(uuid, running, target)
+        flags = _flags(target)
+        failures: list[libvirt.libvirtError] = []
+        ended = threading.Event()
+        connection = self._guests.host.connection()
+
+        def migrate() -> None:
+            try:
+                connection.lookupByUUIDString(uuid).migrateToURI3(target.uri, parameters, flags)
+            except libvirt.libvirtError as error:
+                failures.append(error)
+            finally:
+                ended.set()
+
+        LOG.info("[instance: %s] Migrating its guest to %s, %s", uuid, target.host,
+                 f"with {', '.join(target.copied)}" if target.copied else "without disks")
+        threading.Thread(target=migrate, name=f"migrate-{uuid[:8]}", daemon=True).start()
+        watch.until(ended.wait)
+        return failures[0] if failures else None
+
+    def _parameters(self, uuid: str, running: str, target: MigrationTarget) -> dict[str, Any]:
+        stored = self._guests.on_domain(uuid, lambda domain: domain.XMLDesc(_INACTIVE))
+        parameters: dict[str, Any] = {
+            libvirt.VIR_MIGRATE_PARAM_DEST_XML: migration_xml.for_destination(running, target.definition),
+            libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: migration_xml.for_destination(stored, target.definition),
+            libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{_in_url(target.address)}",
+            libvirt.VIR_MIGRATE_PARAM_LISTEN_ADDRESS: target.address,
+        }
+        options = CONF.libvirt
+        if options.live_migration_bandwidth:
+            parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = options.live_migration_bandwidth
+        if options.live_migration_parallel_connections > 1:
+            parameters[libvirt.VIR_MIGRATE_PARAM_PARALLEL_CONNECTIONS] = options.live_migration_parallel_connections
+        if target.copied:
+            parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = migration_xml.targets(running, target.copied)
+        return parameters
+
+    def _is_over(self, uuid: str, target: MigrationTarget) -> bool:
+        """Whether the guest is off here because it runs there."""
+        active, reason = self._guests.on_domain(uuid, lambda domain: (domain.isActive(), domain.state()[1]))
+        if active:
+            return False
+        if reason == libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED:
+            return True
+        # A libvirtd that was restarted meanwhile does not remember why.
+        return runs_at(target.uri, uuid)
+
+    def _go_on_here(self, instance: Instance) -> None:
+        """A guest that was paused to come to an end goes on, unless its user paused it."""
+        def resume(domain: libvirt.virDomain) -> None:
+            state, reason = domain.state()
+            if state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_USER:
+                domain.resume()
+
+        if instance.vm_state != states.PAUSED:
+            with contextlib.suppress(exception.NovaException, libvirt.libvirtError):
+                self._guests.on_domain(instance.uuid, resume)
+
+
+class _Watch:
+    """Looks at a migration while it runs: tells how far it is, and ends it when it takes too long or is not wanted."""
+
+    def __init__(self, guests: Guests, uuid: str, target: MigrationTarget, on_progress: OnProgress,
+                 cancelled: Cancelled) -> None:
+        self._guests = guests
+        self._uuid = uuid
+        self._target = target
+        self._on_progress = on_progress
+        self._cancelled = cancelled
+        self._began = time.monotonic()
+        self._told = float("-inf")
+        self._downtime = 0
+        self._late = False
+        self._aborted = False
+        self._last = MigrationProgress()
+        # Bytes of memory and disks, the most that libvirt ever named.
+        self._size = 0
+
+    def until(self, ended: Callable[[float], bool]) -> None:
+        """``ended(seconds)`` waits so long for the end of the migration and says whether it came."""
+        while not ended(_LOOK):
+            try:
+                self._guests.on_domain(self._uuid, self._look)
+            except (libvirt.libvirtError, exception.NovaException) as error:
+                # It ended just now, or libvirtd is away; the end is told by who waits for it.
+                LOG.debug("[instance: %s] Its migration cannot be looked at: %s", self._uuid, error)
+
+    def came_over(self) -> None:
+        """Tell that nothing remains."""
+        last = self._last
+        self._on_progress(msgspec.structs.replace(
+            last, memory_remaining=0, memory_processed=last.memory_total, disk_remaining=0,
+            disk_processed=last.disk_total))
+
+    def failed(self, error: libvirt.libvirtError | None) -> exception.NovaException:
+        """What came of a migration whose guest is still here."""
+        if self._late:
+            return exception.MigrationError(reason=f"it did not end in {self._allowed():.0f} s")
+        if self._aborted or (error is not None and error.get_error_code() == libvirt.VIR_ERR_OPERATION_ABORTED):
+            return exception.MigrationCancelled()
+        if error is None:
+            return exception.MigrationError(reason="it ended without the guest having come over")
+        LOG.warning("[instance: %s] libvirt did not migrate it: %s", self._uuid, error)
+        return exception.MigrationError(reason=str(error.get_error_message()))
+
+    # --- inside ------------------------------------------------------------------------------------
+    def _look(self, domain: libvirt.virDomain) -> None:
+        stats = domain.jobStats()
+        if stats.get("type", libvirt.VIR_DOMAIN_JOB_NONE) == libvirt.VIR_DOMAIN_JOB_NONE:
+            return
+        progress = _progress(stats, domain)
+        size = progress.memory_total + progress.disk_total
+        now = time.monotonic()
+        # At first libvirt knows no sizes.
+        if size and now - self._told >= CONF.libvirt.live_migration_monitor_interval:
+            self._told = now
+            self._last = progress
+            self._on_progress(progress)
+        if self._cancelled.is_set() and not self._aborted:
+            LOG.info("[instance: %s] Its migration is cancelled", self._uuid)
+            self._aborted = True
+            _abort(domain)
+        if 0 < self._allowed(size) < now - self._began and not self._late:
+            self._too_late(domain)
+        self._raise_downtime(domain, now - self._began, size)
+
+    def _too_late(self, domain: libvirt.virDomain) -> None:
+        self._late = True
+        action = CONF.libvirt.live_migration_timeout_action
+        LOG.warning("[instance: %s] Its migration takes longer than %.0f s: %s", self._uuid, self._allowed(), action)
+        (_force if action == "force_complete" else _abort)(domain)
+
+    def _allowed(self, size: int = 0) -> float:
+        """Seconds that it may take; 0: as long as it wants."""
+        self._size = max(self._size, size)
+        return float(CONF.libvirt.live_migration_completion_timeout) * max(2, -(-self._size // _GIB))
+
+    def _raise_downtime(self, domain: libvirt.virDomain, elapsed: float, size: int) -> None:
+        """Allow the guest to stand still a little longer at the end, step by step: busy guests never get there else."""
+        options = CONF.libvirt
+        steps, most = options.live_migration_downtime_steps, options.live_migration_downtime
+        delay = options.live_migration_downtime_delay * max(1, size // _GIB)
+        step = min(steps, 1 + int(elapsed // max(1, delay)))
+        downtime = max(1, most * step // steps)
+        if downtime > self._downtime:
+            self._downtime = downtime
+            domain.migrateSetMaxDowntime(downtime)
+
+
+def is_leaving(domain: libvirt.virDomain) -> bool:
+    """Whether a migration away from here is under way."""
+    stats = domain.jobStats()
+    return bool(stats.get("type", libvirt.VIR_DOMAIN_JOB_NONE) != libvirt.VIR_DOMAIN_JOB_NONE
+                and stats.get("operation") == libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT)
+
+
+def runs_at(uri: str, uuid: str) -> bool:
+    """Whether the guest runs under another libvirtd. Raises MigrationError when nobody can say."""
+    try:
+        with contextlib.closing(libvirt.openReadOnly(uri)) as there:
+            return bool(there.lookupByUUIDString(uuid).isActive())
+    except libvirt.libvirtError as error:
+        if errors.is_missing(error):
+            return False
+        raise exception.MigrationError(
+            reason=f"the destination does not say whether it has the guest: {error}") from error
+
+
+def _wait_while_leaving(guests: Guests, uuid: str, seconds: float) -> bool:
+    time.sleep(seconds)
+    try:
+        return not guests.on_domain(uuid, is_leaving)
+    except libvirt.libvirtError:
+        return True  # it is off
+
+
+def _flags(target: MigrationTarget) -> int:
+    options = CONF.libvirt
+    # libvirt knows of few file systems that hosts share; that these do, was looked at.
+    flags = (libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PERSIST_DEST
+             | libvirt.VIR_MIGRATE_UNSAFE)
+    for wanted, flag in ((target.copied and target.incremental, libvirt.VIR_MIGRATE_NON_SHARED_INC),
+                         (target.copied and not target.incremental, libvirt.VIR_MIGRATE_NON_SHARED_DISK),
+                         (options.live_migration_permit_post_copy, libvirt.VIR_MIGRATE_POSTCOPY),
+                         (options.live_migration_permit_auto_converge, libvirt.VIR_MIGRATE_AUTO_CONVERGE),
+                         (options.live_migration_with_native_tls, libvirt.VIR_MIGRATE_TLS),
+                         (options.live_migration_parallel_connections > 1, libvirt.VIR_MIGRATE_PARALLEL)):
+        if wanted:
+            flags |= flag
+    return int(flags)
+
+
+def _progress(stats: dict[str, Any], domain: libvirt.virDomain) -> MigrationProgress:
+    names = ("memory_total", "memory_processed", "memory_remaining", "disk_total", "disk_processed", "disk_remaining")
+    return MigrationProgress(post_copy=_in_post_copy(domain), **{name: int(stats.get(name, 0)) for name in names})
+
+
+def _in_post_copy(domain: libvirt.virDomain) -> bool:
+    return tuple(domain.state()) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY)
+
+
+def _abort(domain: libvirt.virDomain) -> None:
+    if is_leaving(domain) and not _in_post_copy(domain):
+        domain.abortJob()
+
+
+def _force(domain: libvirt.virDomain) -> None:
+    if not is_leaving(domain):
+        return
+    if CONF.libvirt.live_migration_permit_post_copy:
+        domain.migrateStartPostCopy(0)
+    elif domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING:
+        domain.suspend()
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

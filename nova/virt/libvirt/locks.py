@@ -1,0 +1,80 @@
+"""One action on a guest at a time, and a way past one that hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+
+from nova import exception
+
+LOG = logging.getLogger(__name__)
+
+
+class _Turns:
+    """The lock of one guest. ``lost``: somebody went past its holder, another one took its place."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.users = 0
+        self.lost = False
+
+
+class GuestLocks:
+    """A lock per guest, kept while somebody wants it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._guests: dict[str, _Turns] = {}
+        self._mine = threading.local()
+
+    @contextlib.contextmanager
+    def hold(self, uuid: str, patience: float | None = None) -> Iterator[None]:
+        """Wait for the guest's turn; with ``patience`` (seconds) go past a holder that does not come to its end.
+
+        That one finds out by check(), before it does anything else.
+        """
+        turns = self._acquire(uuid, patience)
+        outer = getattr(self._mine, "turns", None)
+        self._mine.turns = turns
+        try:
+            yield
+        finally:
+            self._mine.turns = outer
+            turns.lock.release()
+            self._leave(uuid, turns)
+
+    def check(self) -> None:
+        """Raises Conflict when somebody went past this thread: the guest is another action's now."""
+        turns = getattr(self._mine, "turns", None)
+        if turns is not None and turns.lost:
+            raise exception.Conflict("Another action went past this one, which took too long.")
+
+    def _acquire(self, uuid: str, patience: float | None) -> _Turns:
+        while True:
+            turns = self._enter(uuid)
+            if not turns.lock.acquire(timeout=-1 if patience is None else patience):
+                LOG.warning("[instance: %s] What is done with its guest hangs; the next action goes past it", uuid)
+                with self._guard:
+                    turns.lost = True
+                    if self._guests.get(uuid) is turns:
+                        del self._guests[uuid]
+                self._leave(uuid, turns)
+            elif turns.lost:
+                turns.lock.release()
+                self._leave(uuid, turns)
+            else:
+                return turns
+
+    def _enter(self, uuid: str) -> _Turns:
+        with self._guard:
+            turns = self._guests.setdefault(uuid, _Turns())
+            turns.users += 1
+            return turns
+
+    def _leave(self, uuid: str, turns: _Turns) -> None:
+        with self._guard:
+            turns.users -= 1
+            if turns.users == 0 and self._guests.get(uuid) is turns:
+                del self._guests[uuid]

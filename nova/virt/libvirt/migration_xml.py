@@ -1,0 +1,77 @@
+"""A running guest's definition, as the destination of its migration has to have it."""
+
+from __future__ import annotations
+
+import copy
+import xml.etree.ElementTree as ET
+
+from nova import exception
+from nova.virt.libvirt.definition import Definition, disk_key
+from nova.virt.libvirt.domain_xml import NAMESPACE
+
+# What the destination decides of the guest as a whole; all the rest is what the guest sees, and stays.
+_OWN = ("metadata", "cputune", "numatune")
+_OWN_FILES = ("os/kernel", "os/initrd", "os/nvram")
+
+
+def for_destination(text: str, there: str) -> str:
+    """``text`` with the files, volumes, bridges and so on of the definition that the destination made (``there``).
+
+    Raises MigrationPreCheckError when that lacks a disk or an interface of the guest.
+    """
+    ET.register_namespace("nova", NAMESPACE)
+    root, other = ET.fromstring(text), ET.fromstring(there)  # noqa: S314 - libvirt's output, and our own
+    for tag in _OWN:
+        _replace(root, other, tag)
+    for path in _OWN_FILES:
+        mine, theirs = root.find(path), other.find(path)
+        if mine is not None and theirs is not None:
+            mine.text = theirs.text
+    known = Definition(there)
+    for disk in root.findall("devices/disk"):
+        key = disk_key(disk)
+        if key not in known.disks:
+            raise exception.MigrationPreCheckError(reason=f"the destination does not have {key}")
+        theirs_disk = known.disks[key].element
+        disk.set("type", theirs_disk.get("type", "file"))
+        for tag in ("source", "auth", "backingStore"):
+            _replace(disk, theirs_disk, tag)
+    for card in root.findall("devices/interface"):
+        mac = card.find("mac")
+        address = mac.get("address", "") if mac is not None else ""
+        theirs_card = known.interface(address)
+        if theirs_card is None:
+            raise exception.MigrationPreCheckError(reason=f"the destination does not have the interface {address}")
+        card.set("type", theirs_card.get("type", "bridge"))
+        for tag in ("source", "virtualport", "target"):
+            _replace(card, theirs_card, tag)
+    _consoles(root, other)
+    return ET.tostring(root, encoding="unicode")
+
+
+def targets(text: str, keys: list[str]) -> list[str]:
+    """The names that these disks (by what tells a disk from the others) have in the guest."""
+    known = Definition(text).disks
+    return [known[key].target for key in keys if key in known]
+
+
+def _consoles(root: ET.Element, other: ET.Element) -> None:
+    log = other.find("devices/serial/log")
+    for tag in ("serial", "console"):
+        for mine in root.findall(f"devices/{tag}/log"):
+            if log is not None:
+                mine.set("file", log.get("file", ""))
+    screen = other.find("devices/graphics")
+    for mine in root.findall("devices/graphics"):
+        if screen is not None:
+            mine.attrib.pop("listen", None)
+            _replace(mine, screen, "listen")
+
+
+def _replace(mine: ET.Element, theirs: ET.Element, tag: str) -> None:
+    """All children of this name are those of the other one."""
+    at = next((number for number, child in enumerate(mine) if child.tag == tag), len(mine))
+    for child in mine.findall(tag):
+        mine.remove(child)
+    for number, child in enumerate(theirs.findall(tag)):
+        mine.insert(at + number, copy.deepcopy(child))

@@ -1,0 +1,68 @@
+"""The conductor's half of a volume back end: to whom volumes belong, and how hosts reach them.
+
+The other half, on the hosts, is :class:`nova.volume.base.HostVolumes`. Both come from [volume]driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from nova.context import RequestContext
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.volume import Volume, VolumeRemoval
+
+# A database's; this side of the house knows nothing of it.
+Connection = Any
+
+
+class Attachments(Protocol):
+    """A volume in a server is a device with an ``attachment_id``, by which every verb finds it again after half a run.
+
+    ``external`` says how: such a back end talks to a service of its own, never inside of a transaction, and its verbs
+    are external steps. Others do everything in the transaction of the step, on the ``connection`` they are given.
+    """
+
+    external: bool
+
+    def validate(self, ctx: RequestContext, project_id: str, volume_id: str) -> Volume:
+        """The volume as its owner may use it. Outside of any transaction, before the request is accepted.
+
+        Raises VolumeNotFound, InvalidVolume.
+        """
+
+    def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str,
+                connection: Connection = None) -> Volume:
+        """Give the device's volume to the server. Raises VolumeNotFound, InvalidVolume (of two one wins)."""
+
+    def create(self, ctx: RequestContext, instance: Instance, device: BlockDevice, image: Image | None,
+               connection: Connection = None) -> Volume:
+        """A new volume that belongs to the server: empty, or to be made from an image. Raises QuotaLimit."""
+
+    def connect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
+                connection: Connection = None) -> BlockDevice:
+        """The device as this host reaches it (``connection_info``); a second host of a move gets a way of its own.
+
+        Raises InvalidVolume when the host cannot.
+        """
+
+    def disconnect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
+                   connection: Connection = None) -> list[VolumeRemoval]:
+        """The host does not need the way any more; the server keeps the volume. Returns what hosts are to be told."""
+
+    def complete(self, ctx: RequestContext, device: BlockDevice, connection: Connection = None) -> BlockDevice:
+        """The guest has the volume."""
+
+    def begin_detaching(self, ctx: RequestContext, device: BlockDevice, connection: Connection = None) -> None:
+        """Raises InvalidVolume when somebody else is at it."""
+
+    def roll_detaching(self, ctx: RequestContext, device: BlockDevice, connection: Connection = None) -> None:
+        """The guest keeps the volume."""
+
+    def release(self, ctx: RequestContext, device: BlockDevice, delete: bool = False,
+                connection: Connection = None) -> list[VolumeRemoval]:
+        """The server does not have the volume any more; ``delete``: nobody shall. Returns what hosts are to be told."""
+
+    def hosts(self, devices: Sequence[BlockDevice], connection: Connection = None) -> set[str]:
+        """The hosts to which these volumes bind their server; none: it may be anywhere."""

@@ -1,0 +1,75 @@
+"""The interface of a volume back end on a host. To whom volumes belong is the conductor's to say.
+
+All verbs are idempotent and are told everything: what the back end's other half said of the connection.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Protocol
+
+from nova import exception
+from nova.objects.image import Image
+from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeRemoval
+
+# The path and format (raw or qcow2) of an image that this host has fetched and checked.
+Fetch = Callable[[Image], tuple[str, str]]
+
+
+class DiskTools(Protocol):
+    """How files are made that a hypervisor takes for disks. Raises DiskFull, InvalidDiskInfo."""
+
+    def create(self, path: str, disk_format: str, size: int) -> None:
+        """A new, empty, sparse disk of ``size`` bytes."""
+
+    def copy(self, source: str, source_format: str, path: str, disk_format: str) -> None:
+        """A new disk with the content of ``source``, sparse and of its size."""
+
+    def grow(self, path: str, disk_format: str, size: int) -> None:
+        """Make a disk ``size`` bytes large."""
+
+    def size(self, path: str, disk_format: str) -> int:
+        """The bytes that a guest sees; what the file says of other files is not followed."""
+
+
+class HostVolumes(abc.ABC):
+    """What nova-compute asks of the volumes on its own host."""
+
+    def __init__(self, tools: DiskTools) -> None:
+        self.tools = tools
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """The service started: make the place of the volumes ready."""
+
+    @abc.abstractmethod
+    def connect(self, info: ConnectionInfo, fetch: Fetch | None = None) -> VolumeConnection:
+        """Make the volume usable on this host. Raises VolumeUnusable, DiskFull, ImageUnacceptable.
+
+        Without ``fetch`` (virtual hosts have no images) a volume of an image is empty.
+        """
+
+    @abc.abstractmethod
+    def disconnect(self, info: ConnectionInfo) -> None:
+        """Undo what connect did; the data stay. Not connected: fine."""
+
+    @abc.abstractmethod
+    def remove(self, removal: VolumeRemoval) -> None:
+        """Remove data of a volume; none: fine."""
+
+
+class NoVolumes(HostVolumes):
+    """A host without volumes: servers with some cannot be here."""
+
+    def __init__(self, tools: DiskTools | None = None) -> None:
+        """It makes no disks."""
+
+    def start(self) -> None: ...
+
+    def connect(self, info: ConnectionInfo, fetch: Fetch | None = None) -> VolumeConnection:
+        raise exception.VolumeUnusable(volume_id=str(info.get("volume_id")), reason="it has no place for volumes")
+
+    def disconnect(self, info: ConnectionInfo) -> None: ...
+
+    def remove(self, removal: VolumeRemoval) -> None: ...

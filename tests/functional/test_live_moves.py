@@ -1,0 +1,231 @@
+"""Live migration and evacuation over HTTP on two fake hosts: what is seen, and where guests are."""
+
+import pytest
+
+from nova.compute.service import ComputeService
+from tests.functional.client import wait_for
+from tests.functional.hosts import (
+    SECOND,
+    error_of,
+    events_of,
+    migration_of,
+    newest_action,
+    refused,
+    service_of,
+    set_service,
+    used,
+)
+
+_LIVE = {"host": None, "block_migration": "auto"}
+
+
+@pytest.fixture
+def server(pair):
+    return pair.boot()
+
+
+# --- live migration ----------------------------------------------------------------------------------
+def begun(admin, uuid, status="running"):
+    """The number of the live migration that came to this status."""
+    def found():
+        shown = admin.get(f"/servers/{uuid}/migrations")["migrations"]
+        return shown and shown[0]["status"] == status and shown[0]["id"]
+
+    return wait_for(found, reason=f"a migration is {status}")
+
+
+@pytest.mark.parametrize("value", [_LIVE, {"host": SECOND, "block_migration": True}])
+def test_a_server_moves_while_it_runs(pair, admin, server, value):
+    admin.action(server, "os-migrateLive", value, expect=202)
+    shown = admin.wait(server, "ACTIVE")
+    assert (shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-STS:power_state"], shown["progress"]) == (SECOND, 1, 0)
+    assert pair.only_on(server, pair.second)
+    moved = migration_of(admin, server)
+    assert (moved["status"], moved["migration_type"], moved["source_compute"], moved["dest_compute"]) == (
+        "completed", "live-migration", pair.first.host, SECOND)
+    assert "links" not in moved
+    assert (used(admin, pair.first.host), used(admin, SECOND)) == ((0, 0), (1, 1))
+    told = [event for event, result, _host in events_of(admin, server, "live-migration") if result == "Success"]
+    assert told == [
+        "conductor_live_migrate_instance", "compute_check_can_live_migrate_source", "compute_pre_live_migration",
+        "compute_live_migration", "compute_post_live_migration_at_destination", "compute_post_live_migration"]
+
+
+def test_a_paused_server_stays_paused(pair, admin, server):
+    admin.action(server, "pause")
+    admin.wait(server, "PAUSED")
+    admin.action(server, "os-migrateLive", _LIVE)
+    shown = admin.wait(server, "PAUSED")
+    assert (shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-STS:power_state"]) == (SECOND, 3)
+
+
+def test_a_live_migration_is_seen_while_it_goes_on(pair, admin, server):
+    pair.first.machine.driver.behaviour.latency["live_migrate"] = 3.0
+    admin.action(server, "os-migrateLive", _LIVE)
+    number = begun(admin, server)
+    shown = wait_for(lambda: (found := admin.server(server))["progress"] > 0 and found)
+    assert (shown["status"], shown["OS-EXT-STS:task_state"], shown["OS-EXT-SRV-ATTR:host"]) == (
+        "MIGRATING", "migrating", pair.first.host)
+    told = admin.get(f"/servers/{server}/migrations/{number}")["migration"]
+    assert told["memory_total_bytes"] == 128 * 2**20
+    assert told["memory_processed_bytes"] + told["memory_remaining_bytes"] == told["memory_total_bytes"]
+    assert migration_of(admin, server)["links"][0]["href"].endswith(f"/servers/{server}/migrations/{number}")
+    for action in ("os-stop", "migrate"):
+        assert refused(lambda action=action: admin.action(server, action))[0] == 409
+    admin.wait(server, "ACTIVE")
+    assert admin.get(f"/servers/{server}/migrations")["migrations"] == []
+    assert refused(lambda: admin.get(f"/servers/{server}/migrations/{number}"))[0] == 404
+
+
+def test_an_aborted_live_migration_leaves_the_server_where_it_was(pair, admin, server):
+    pair.first.machine.driver.behaviour.latency["live_migrate"] = 60.0
+    admin.action(server, "os-migrateLive", _LIVE)
+    number = begun(admin, server)
+    admin.delete(f"/servers/{server}/migrations/{number}", version="2.24", expect=202)
+    shown = admin.wait(server, "ACTIVE")
+    assert (shown["OS-EXT-SRV-ATTR:host"], shown["progress"]) == (pair.first.host, 0)
+    assert pair.only_on(server, pair.first)
+    assert migration_of(admin, server)["status"] == "cancelled"
+    assert (used(admin, pair.first.host), used(admin, SECOND)) == ((1, 1), (0, 0))
+    assert events_of(admin, server, "live_migration_cancel") == [
+        ("compute_live_migration_abort", "Success", pair.first.host)]
+    assert refused(lambda: admin.delete(f"/servers/{server}/migrations/{number}"))[0] == 409
+
+
+def test_a_live_migration_is_aborted_before_anything_moves(pair, admin, server):
+    pair.second.machine.driver.behaviour.latency["prepare_migration"] = 1.5
+    admin.action(server, "os-migrateLive", _LIVE)
+    number = begun(admin, server, "preparing")
+    assert refused(lambda: admin.delete(f"/servers/{server}/migrations/{number}", version="2.64")) == (
+        400, f"Migration {number} of instance {server} is preparing: it cannot be told to cancel.")
+    admin.delete(f"/servers/{server}/migrations/{number}", version="2.65", expect=202)
+    assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == pair.first.host
+    assert pair.only_on(server, pair.first)
+    assert migration_of(admin, server)["status"] == "cancelled"
+
+
+def test_a_live_migration_is_forced_to_complete(pair, admin, server):
+    pair.first.machine.driver.behaviour.latency["live_migrate"] = 60.0
+    admin.action(server, "os-migrateLive", _LIVE)
+    number = begun(admin, server)
+    admin.post(f"/servers/{server}/migrations/{number}/action", {"force_complete": None}, expect=202)
+    assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == SECOND
+    assert migration_of(admin, server)["status"] == "completed"
+    assert events_of(admin, server, "live_migration_force_complete") == [
+        ("compute_live_migration_force_complete", "Success", pair.first.host)]
+
+
+@pytest.mark.parametrize(("where", "verb", "status"), [
+    ("first", "check_migration_source", "error"), ("second", "prepare_migration", "error"),
+    ("first", "live_migrate", "failed")])
+def test_a_live_migration_that_fails_leaves_the_server_where_it_was(pair, admin, server, where, verb, status):
+    getattr(pair, where).machine.driver.behaviour.failure[verb] = 1.0
+    admin.action(server, "os-migrateLive", _LIVE)
+    shown = admin.wait(server, "ACTIVE")
+    assert (shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-STS:power_state"]) == (pair.first.host, 1)
+    assert pair.only_on(server, pair.first)
+    assert error_of(admin, server, "live-migration") == f"The fake hypervisor was told to fail at {verb}."
+    assert migration_of(admin, server)["status"] == status
+    assert (used(admin, pair.first.host), used(admin, SECOND)) == ((1, 1), (0, 0))
+
+
+def test_a_server_that_moves_can_be_deleted(pair, admin, server):
+    pair.first.machine.driver.behaviour.latency["live_migrate"] = 60.0
+    admin.action(server, "os-migrateLive", _LIVE)
+    begun(admin, server)
+    admin.delete(f"/servers/{server}", expect=204)
+    admin.wait_gone(server)
+    wait_for(lambda: pair.where(server) == ([], []))
+    assert (used(admin, pair.first.host), used(admin, SECOND)) == ((0, 0), (0, 0))
+
+
+def test_live_migrations_that_are_refused(pair, admin, server):
+    assert refused(lambda: admin.action(server, "os-migrateLive", {**_LIVE, "host": pair.first.host})) == (
+        400, f"Unable to migrate instance ({server}) to current host ({pair.first.host}).")
+    assert refused(lambda: admin.action(server, "os-migrateLive", {**_LIVE, "host": "nowhere"})) == (
+        400, "Compute host nowhere could not be found.")
+    admin.action(server, "os-stop")
+    admin.wait(server, "SHUTOFF")
+    assert refused(lambda: admin.action(server, "os-migrateLive", _LIVE)) == (
+        409, f"Cannot 'os-migrateLive' instance {server} while it is in vm_state stopped")
+
+
+# --- evacuation --------------------------------------------------------------------------------------
+@pytest.fixture
+def lost(suite, pair, admin):
+    """A server on the second host, which went down; gives back a way to let it return."""
+    uuid = admin.boot(pair.flavor, pair.image_id, availability_zone=f"nova:{SECOND}")
+    admin.wait(uuid, "ACTIVE")
+    machine = pair.second.machine
+    pair.second.stop()
+    set_service(admin, SECOND, forced_down=True)
+    back = []
+
+    def returns():
+        back.append(ComputeService(suite.transport, host=SECOND, machine=machine))
+        back[0].start()
+
+    yield uuid, returns
+    # While it counts as down, what it has is removed without it.
+    for shown in admin.get("/servers")["servers"]:
+        admin.delete(f"/servers/{shown['id']}")
+        admin.wait_gone(shown["id"])
+    for service in back:
+        service.stop()
+
+
+@pytest.mark.parametrize(("version", "status"), [("2.94", "ACTIVE"), ("2.95", "SHUTOFF")])
+def test_a_server_of_a_lost_host_goes_on_elsewhere(pair, admin, lost, version, status):
+    server, returns = lost
+    admin.action(server, "evacuate", {}, version=version, expect=200)
+    shown = admin.wait(server, status)
+    assert shown["OS-EXT-SRV-ATTR:host"] == pair.first.host
+    moved = migration_of(admin, server)
+    assert (moved["status"], moved["migration_type"], moved["source_compute"]) == ("done", "evacuation", SECOND)
+    assert events_of(admin, server, "evacuate") == [
+        ("rebuild_server", "Success", None), ("compute_rebuild_instance", "Success", pair.first.host)]
+    assert pair.where(server)[0] == sorted([pair.first.host, SECOND], key=lambda host: host == SECOND)
+    code, message = refused(lambda: set_service(admin, SECOND, forced_down=False))
+    assert (code, message.startswith("Unable to force up host")) == (400, True)
+    returns()
+    assert pair.only_on(server, pair.first)
+    wait_for(lambda: migration_of(admin, server)["status"] == "completed")
+
+
+def test_an_evacuation_needs_a_host_that_is_down(pair, admin, server):
+    assert refused(lambda: admin.action(server, "evacuate", {})) == (
+        400, f"Compute service of {pair.first.host} is still in use.")
+
+
+def test_an_evacuation_without_a_host_leaves_the_server_as_it_was(pair, admin, lost):
+    server, returns = lost
+    set_service(admin, pair.first.host, status="disabled")
+    try:
+        admin.action(server, "evacuate", {})
+        wait_for(lambda: newest_action(admin, server, "evacuate")["message"] == "Error")
+    finally:
+        set_service(admin, pair.first.host, status="enabled")
+    shown = admin.wait(server, "ACTIVE")
+    assert shown["OS-EXT-SRV-ATTR:host"] == SECOND
+    assert migration_of(admin, server)["status"] == "error"
+    returns()
+    assert pair.only_on(server, pair.second)
+
+
+@pytest.mark.parametrize(("host", "code", "message"), [
+    (SECOND, 400, "The target host can't be the same one."),
+    ("nowhere", 404, "Compute host nowhere could not be found.")])
+def test_evacuations_that_are_refused(admin, lost, host, code, message):
+    server, _returns = lost
+    assert refused(lambda: admin.action(server, "evacuate", {"host": host})) == (code, message)
+
+
+# --- hosts with servers on the way -------------------------------------------------------------------
+def test_a_host_from_which_a_server_moves_is_not_deleted(pair, admin, server):
+    admin.action(server, "migrate")
+    admin.wait(server, "VERIFY_RESIZE")
+    code, message = refused(lambda: admin.delete(f"/os-services/{service_of(admin, pair.first.host)['id']}"))
+    assert (code, "in-progress migrations" in message) == (409, True)
+    assert admin.get("/os-hypervisors", with_servers=True, version="2.75")["hypervisors"]
+    admin.action(server, "confirmResize")
+    admin.wait(server, "ACTIVE")

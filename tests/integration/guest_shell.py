@@ -1,0 +1,89 @@
+"""A look into a guest: its shell, by its first serial port. Nothing has to be installed in it, nor reachable."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import time
+import uuid
+from typing import Self
+
+from tests.integration.two_hosts import RealHost
+
+# What the image of tools/guest-image lets in by its console.
+_USER, _PASSWORD = "nova", "novaguest"
+_PROMPT = re.compile(rb"\w+@[\w-]+:[^\r\n]*[$#] (\x1b\[6n)?$")
+
+
+class GuestShell:
+    """The shell of a ``domain`` on ``host``. Opened again elsewhere after a migration, it is the same shell.
+
+    The terminals of all hosts are those of the machine, so it is opened without going there.
+    """
+
+    def __init__(self, host: RealHost, domain: str, seconds: float = 120.0) -> None:
+        """``seconds``: until it has booted."""
+        self._host, self._domain, self._seconds = host, domain, seconds
+        self._handle = -1
+
+    def __enter__(self) -> Self:
+        path = self._host.virsh("ttyconsole", self._domain).strip()
+        self._handle = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+        try:
+            self._log_in()
+        except BaseException:
+            os.close(self._handle)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+    def run(self, command: str, seconds: float = 30.0) -> str:
+        """What a command printed, without carriage returns; it must succeed."""
+        mark = uuid.uuid4().hex[:8]
+        # The terminal shows what is typed: the marks must not be read there.
+        self._type(f"echo {mark[:4]}''{mark[4:]}; {command}; echo {mark[4:]}''{mark[:4]}:$?")
+        end = re.compile(rf"{mark[4:]}{mark[:4]}:(\d+)\r\n".encode())
+        text = self._read(end, seconds)
+        found = end.search(text)
+        assert found is not None
+        printed = text[:found.start()].partition(f"{mark}\r\n".encode())[2].decode(errors="replace").replace("\r", "")
+        assert found[1] == b"0", f"{command!r} in {self._domain} failed ({found[1].decode()}): {printed}"
+        return printed
+
+    def _log_in(self) -> None:
+        """Whether the guest still boots, asks for a login, or has somebody logged in."""
+        deadline = time.monotonic() + self._seconds
+        waiting = re.compile(rb"login: $|" + _PROMPT.pattern)
+        text = b""
+        while not waiting.search(text):
+            assert time.monotonic() < deadline, f"{self._domain} on {self._host.name} asks nobody in: {text[-2000:]!r}"
+            self._type("")  # what is typed while it boots is lost
+            with contextlib.suppress(AssertionError):
+                text = self._read(waiting, 5)
+        if text.endswith(b"login: "):
+            self._type(_USER)
+            self._read(re.compile(rb"Password: $"), 30)
+            self._type(_PASSWORD)
+            self._read(_PROMPT, 30)
+        self.run("stty -echo cols 200 2> /dev/null; PS1='guest@shell:$ '")
+
+    def _type(self, line: str) -> None:
+        os.write(self._handle, f"{line}\r".encode())
+
+    def _read(self, until: re.Pattern[bytes], seconds: float) -> bytes:
+        deadline = time.monotonic() + seconds
+        text = b""
+        while not until.search(text):
+            left = deadline - time.monotonic()
+            assert left > 0, f"{self._domain} on {self._host.name} does not say {until.pattern!r}: {text[-2000:]!r}"
+            if select.select([self._handle], [], [], left)[0]:
+                try:
+                    text += os.read(self._handle, 4096)
+                except OSError as error:  # the guest is gone, or has not opened its end yet
+                    raise AssertionError(f"the console of {self._domain} on {self._host.name} is gone: {text[-500:]!r}"
+                                         ) from error
+        return text

@@ -1,0 +1,49 @@
+"""A port of this machine's loopback interface that is reached in another network namespace, too."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+from nova.network import netns
+
+
+class PortRelay:
+    """Whoever connects to ``address`` and ``port`` in the ``namespace`` speaks to 127.0.0.1 and that port out here."""
+
+    def __init__(self, namespace: str, address: str, port: int) -> None:
+        self._listener = netns.call(namespace, lambda: socket.create_server((address, port)))
+        threading.Thread(target=_relay, args=(self._listener, port), name="relay", daemon=True).start()
+
+    def close(self) -> None:
+        """Nobody new reaches the port."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that would keep the namespace alive
+        self._listener.close()
+
+
+def _relay(listener: socket.socket, port: int) -> None:
+    """Connect whoever connects to ``listener`` to the port outside, until the listener is closed."""
+    while True:
+        try:
+            inner, _address = listener.accept()
+        except OSError:
+            return
+        try:
+            outer = socket.create_connection(("127.0.0.1", port), timeout=5)
+        except OSError:
+            inner.close()
+            continue
+        outer.settimeout(None)
+        for source, sink in ((inner, outer), (outer, inner)):
+            threading.Thread(target=_pump, args=(source, sink), name="relay", daemon=True).start()
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+    # The other direction ends with this one: a broken connection must not look whole from the other side.
+    for end in (source, sink):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,131 @@
+"""A cluster whose compute hosts are real: guests of QEMU on the small guest image."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from tests.integration.cluster import Cluster, Options
+from tests.integration.guest_shell import GuestShell
+from tests.integration.processes import eventually
+from tests.integration.rabbit import Rabbit
+from tests.integration.two_hosts import RealHost, RealHosts
+
+# Seconds until an emulated CPU on a loaded machine has booted a guest.
+BOOT = 120.0
+
+
+class RealCloud:
+    """``trio`` and ``disk`` are images of the guest: kernel, ramdisk and machine image; one bootable disk."""
+
+    def __init__(self, nova: Cluster, hosts: RealHosts, instances: pathlib.Path, image: pathlib.Path) -> None:
+        self.nova, self.api = nova, nova.api
+        self.hosts, self.instances = hosts, instances
+        self._wide: list[dict[str, str]] = []
+        nova.flavor("guest", ram=128, disk=1)
+        kernel = nova.import_image(image / "vmlinuz", "kernel", "aki")
+        ramdisk = nova.import_image(image / "initrd.gz", "ramdisk", "ari")
+        self.trio = nova.import_image(image / "rootfs.img", "trio", "ami", kernel_id=kernel, ramdisk_id=ramdisk)
+        self.disk = nova.import_image(image / "nova-guest.qcow2", "disk", "qcow2")
+
+    # --- servers -------------------------------------------------------------------------------------
+    def boot(self, name: str, image: str, *, on: RealHost | None = None, **fields: Any) -> str:
+        if on is not None:
+            fields["availability_zone"] = f"nova:{on.name}"
+        return self.api.boot(name, imageRef=image, flavorRef="guest", **fields)
+
+    def booted(self, name: str, *, on: RealHost | None = None, **fields: Any) -> str:
+        """A server (on the first host) whose guest has come up, and has a note on its disk (see :meth:`note`)."""
+        uuid = self.boot(name, self.disk, on=on or self.hosts.hosts[0], **fields)
+        self.api.wait(uuid, "ACTIVE", BOOT)
+        with self.shell(uuid) as shell:
+            shell.run(f"echo {name} > note; sync")
+        return uuid
+
+    def note(self, uuid: str) -> str:
+        """What is on the disk of a server that booted() made: its name, while the disk is the one it had."""
+        with self.shell(uuid) as shell:
+            return shell.run("cat note").strip()
+
+    def console(self, uuid: str) -> str:
+        """What the guest printed; nothing while its host is away."""
+        answer = self.api.request("POST", f"/servers/{uuid}/action", {"os-getConsoleOutput": {}})
+        assert answer.status_code in (200, 503), answer.text
+        return str(answer.json()["output"]) if answer.status_code == 200 else ""
+
+    def wait_for_login(self, uuid: str, name: str, count: int = 1) -> None:
+        """The guest took its host name from the metadata and asks for a login, for the ``count``th time."""
+        eventually(lambda: self.console(uuid).count(f"{name} login:") >= count, BOOT, f"{name} asks for a login",
+                   interval=0.5)
+
+    def host_of(self, uuid: str) -> RealHost:
+        """Where the server is, as its row says."""
+        name = self.api.show(uuid)["OS-EXT-SRV-ATTR:host"]
+        return next(host for host in self.hosts.hosts if host.name == name)
+
+    @property
+    def own_instances(self) -> pathlib.Path | None:
+        """Where guests' disks are that no other host sees."""
+        return None if self.instances.is_relative_to(self.hosts.site.shared) else self.instances
+
+    def address(self, uuid: str) -> str:
+        """The first one of the server."""
+        return str(next(iter(self.api.show(uuid)["addresses"].values()))[0]["addr"])
+
+    def wide_network(self) -> list[dict[str, str]]:
+        """A network that joins guests of all hosts, as ``networks`` of a server."""
+        if not self._wide:
+            made = self.nova.manage("network", "create", "--name", "wide", "--cidr", "10.90.0.0/24", "--vni", "0")
+            self._wide = [{"uuid": made.strip()}]
+        return self._wide
+
+    def shell(self, uuid: str) -> GuestShell:
+        """The guest's shell where the row says that it is, as soon as it has booted."""
+        return GuestShell(self.host_of(uuid), self.api.show(uuid)["OS-EXT-SRV-ATTR:instance_name"])
+
+    def nothing_left(self) -> None:
+        """Delete all servers: then neither rows nor hosts know of them any more."""
+        self.nova.delete_all(60)
+        for host in self.hosts.hosts:
+            eventually(lambda host=host: not host.leftovers(self.instances), 10,
+                       f"everything of the guests is gone from {host.name}: {host.leftovers(self.instances)}")
+        self.nova.audit()
+
+    # --- hosts ---------------------------------------------------------------------------------------
+    def lose_power(self, host: RealHost) -> None:
+        """The host and all that runs on it; for Nova it goes silent."""
+        host.power_off()
+        self.nova.kill(f"compute-{host.name}", f"metadata-{host.name}")
+
+    def wait_down(self, host: RealHost) -> None:
+        """Nova has noticed that the host is silent."""
+        def look() -> bool:
+            found = self.api.get(f"/os-services?binary=nova-compute&host={host.name}")["services"]
+            return [service["state"] for service in found] == ["down"]
+
+        eventually(look, 60, f"{host.name} counts as down", interval=0.5)
+
+    def return_power(self, host: RealHost) -> None:
+        """The host boots and its services start; its guests are as its disk has them: defined, and off."""
+        host.power_on()
+        self.nova.start(f"compute-{host.name}", f"metadata-{host.name}")
+
+
+@contextlib.contextmanager
+def real_cloud(rabbit: Rabbit, hosts: RealHosts, image: pathlib.Path, database: str | None = None, *,
+               shared: bool = False, options: Options | None = None) -> Iterator[RealCloud]:
+    """Everything that Nova consists of, with these hosts. ``shared``: they have the directory of the guests' disks
+    in common."""
+    instances = (hosts.site.shared if shared else hosts.site.state) / "instances"
+    sections = {name: dict(values) for name, values in hosts.options().items()}
+    for name, values in (options or {}).items():
+        sections.setdefault(name, {}).update(values)
+    url = rabbit.new_vhost()
+    try:
+        with Cluster(url, database, computes=0, conductors=1, schedulers=1, options=sections,
+                     places=hosts.places(rabbit, url, instances), parent=str(hosts.site.directory)) as nova:
+            yield RealCloud(nova, hosts, instances, image)
+    finally:
+        hosts.clear(instances)

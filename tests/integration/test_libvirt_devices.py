@@ -1,0 +1,188 @@
+"""Volumes and interfaces come and go while real guests run, and when they are off."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects import states
+from nova.objects.instance import BlockDevice
+from nova.objects.network import VIF
+from nova.objects.volume import VolumeConnection
+from nova.virt.driver import Disks
+from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
+    PrivateLibvirt,
+    driver_fixture,
+    events_fixture,
+    guest_image_fixture,
+    kernel_disks,
+    libvirt_daemon_fixture,
+    needs_libvirt,
+    server,
+    state_fixture,
+    wait_for_console,
+)
+
+pytestmark = needs_libvirt
+LOGIN = b"login:"
+
+
+def boot(driver: Any, instance: Any, disks: Disks) -> None:
+    driver.prepare(instance, disks)
+    driver.spawn(instance, disks)
+
+
+@pytest.fixture(autouse=True)
+def short_patience(state: pathlib.Path) -> Any:
+    CONF.set_override("device_detach_attempts", 2, "libvirt")
+    CONF.set_override("device_detach_timeout", 15, "libvirt")
+    yield
+    CONF.clear_override("device_detach_attempts", "libvirt")
+    CONF.clear_override("device_detach_timeout", "libvirt")
+
+
+@pytest.fixture(name="volume")
+def volume_fixture(state: pathlib.Path) -> Any:
+    """Makes connected volumes of 64 MiB."""
+    def make(number: int, name: str | None = None, **fields: Any) -> BlockDevice:
+        path = state / f"volume-{number}"
+        if not path.exists():
+            subprocess.run(["qemu-img", "create", "-q", "-f", "raw", str(path), "64M"], check=True, timeout=60)
+        connection = VolumeConnection(volume_id=f"volume-{number}", path=str(path), serial=f"volume-{number}")
+        return BlockDevice(source="volume", destination="volume", volume_id=f"volume-{number}", device_name=name,
+                           connection=connection, **fields)
+
+    return make
+
+
+def domain(daemon: PrivateLibvirt, instance: Any, *options: str) -> ET.Element:
+    return ET.fromstring(daemon.run("virsh", "-c", daemon.uri, "dumpxml", instance.uuid, *options))
+
+
+def disks_of(root: ET.Element) -> dict[str, str]:
+    return {disk.find("target").get("dev"): os.path.basename(disk.find("source").get("file"))
+            for disk in root.findall("devices/disk")}
+
+
+def addresses(root: ET.Element) -> dict[str, str]:
+    """Where the disks and interfaces sit."""
+    found = {}
+    for item in root.findall("devices/disk") + root.findall("devices/interface"):
+        name = item.find("target").get("dev") if item.tag == "disk" else item.find("mac").get("address")
+        found[name] = str(sorted(item.find("address").attrib.items()))
+    return found
+
+
+@pytest.mark.parametrize("machine", ["pc", "q35"])
+def test_volumes_come_and_go_while_the_guest_runs(driver: Any, guest_image: pathlib.Path, volume: Any, machine: str,
+                                                  libvirt_daemon: PrivateLibvirt) -> None:
+    instance = server({"hw_machine_type": machine})
+    boot(driver, instance, kernel_disks(guest_image))
+    wait_for_console(driver, instance, LOGIN)
+    first, second = volume(1, "/dev/vdc"), volume(2)
+    for _ in range(2):
+        driver.attach_volume(instance, first)
+        driver.attach_volume(instance, second)
+    wait_for_console(driver, instance, b"131072 512-byte logical blocks", 2, seconds=60)
+    running, defined = domain(libvirt_daemon, instance), domain(libvirt_daemon, instance, "--inactive")
+    assert disks_of(running) == disks_of(defined) == {"vda": "disk", "vdc": "volume-1", "vdb": "volume-2"}
+    assert addresses(running) == addresses(defined)
+
+    instance.block_devices = [first, second]
+    driver.reboot(instance, hard=True)
+    assert addresses(domain(libvirt_daemon, instance)) == addresses(running), "they last over a power cycle"
+    wait_for_console(driver, instance, LOGIN, 2)
+
+    for _ in range(2):
+        driver.detach_volume(instance, second)
+    assert disks_of(domain(libvirt_daemon, instance)) == {"vda": "disk", "vdc": "volume-1"}
+    assert disks_of(domain(libvirt_daemon, instance, "--inactive")) == {"vda": "disk", "vdc": "volume-1"}
+    instance.block_devices = [BlockDevice(source="volume", destination="volume", volume_id="volume-1",
+                                          device_name="/dev/vdc")]
+    driver.reboot(instance, hard=True)
+    after = addresses(domain(libvirt_daemon, instance))
+    assert after == {name: where for name, where in addresses(running).items() if name in after}
+    assert set(after) == {"vda", "vdc"}, "who describes a volume without its connection means the one it has"
+
+
+def test_devices_of_a_guest_that_is_off(driver: Any, guest_image: pathlib.Path, volume: Any,
+                                        libvirt_daemon: PrivateLibvirt) -> None:
+    instance = server()
+    boot(driver, instance, kernel_disks(guest_image))
+    driver.power_off(instance)
+    driver.attach_volume(instance, volume(1))
+    assert disks_of(domain(libvirt_daemon, instance)) == {"vda": "disk", "vdb": "volume-1"}
+    driver.detach_volume(instance, volume(1))
+    assert disks_of(domain(libvirt_daemon, instance)) == {"vda": "disk"}
+    assert driver.power_state(instance.uuid) == states.SHUTDOWN
+
+
+def test_interfaces_come_and_go(driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
+    libvirt_daemon.run("ip", "link", "add", "br-plug", "type", "bridge")
+    instance = server()
+    boot(driver, instance, kernel_disks(guest_image))
+    wait_for_console(driver, instance, LOGIN)
+    vif = VIF(id="v", network_id="n", label="l", mac="fa:16:3e:11:22:44", bridge="br-plug", devname="tapplug", mtu=1400)
+    for _ in range(2):
+        driver.attach_interface(instance, vif)
+    assert "master br-plug" in libvirt_daemon.run("ip", "link", "show", "tapplug")
+    before = addresses(domain(libvirt_daemon, instance))
+    assert before == addresses(domain(libvirt_daemon, instance, "--inactive"))
+    instance.network_info = [vif]
+    driver.reboot(instance, hard=True)
+    assert addresses(domain(libvirt_daemon, instance)) == before
+    wait_for_console(driver, instance, LOGIN, 2)
+    for _ in range(2):
+        driver.detach_interface(instance, vif)
+    assert "tapplug" not in libvirt_daemon.run("ip", "link")
+    assert set(addresses(domain(libvirt_daemon, instance, "--inactive"))) == {"vda"}
+
+
+def test_a_guest_that_keeps_its_device_is_told_of_and_may_be_asked_again(
+        driver: Any, guest_image: pathlib.Path, volume: Any, libvirt_daemon: PrivateLibvirt) -> None:
+    CONF.set_override("device_detach_timeout", 1, "libvirt")
+    instance = server(block_devices=[volume(1)])
+    boot(driver, instance, kernel_disks(guest_image))
+    driver.pause(instance)
+    with pytest.raises(exception.DeviceDetachFailed, match=r"volume-1.*asked 2 times"):
+        driver.detach_volume(instance, volume(1))
+    assert "vdb" in disks_of(domain(libvirt_daemon, instance, "--inactive")), "what it has is what is defined"
+    driver.unpause(instance)
+    CONF.set_override("device_detach_timeout", 60, "libvirt")
+    driver.detach_volume(instance, volume(1))
+    assert disks_of(domain(libvirt_daemon, instance)) == {"vda": "disk"}
+
+
+def test_what_cannot_be_attached(driver: Any, guest_image: pathlib.Path, volume: Any, state: pathlib.Path) -> None:
+    instance = server()
+    with pytest.raises(exception.GuestNotFound):
+        driver.attach_volume(instance, volume(1))
+    driver.detach_volume(instance, volume(1))
+    boot(driver, instance, kernel_disks(guest_image))
+    missing = volume(9)
+    (state / "volume-9").unlink()
+    with pytest.raises(exception.NovaException, match="volume-9"):
+        driver.attach_volume(instance, missing)
+    missing.connection = None
+    with pytest.raises(exception.InvalidDiskInfo, match="not connected"):
+        driver.attach_volume(instance, missing)
+
+
+def test_a_server_boots_from_its_volume(driver: Any, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+    path = state / "root.qcow2"
+    subprocess.run(["qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", str(guest_image / "nova-guest.qcow2"),
+                    str(path)], check=True, timeout=60)
+    device = BlockDevice(source="volume", destination="volume", volume_id="root", boot_index=0, device_name="/dev/vda",
+                         connection=VolumeConnection(volume_id="root", path=str(path), format="qcow2", serial="root"))
+    instance = server(image=None, image_ref="", block_devices=[device])
+    boot(driver, instance, Disks())
+    wait_for_console(driver, instance, LOGIN)
+    driver.destroy(instance)
+    assert path.exists()

@@ -1,0 +1,183 @@
+"""Real compute hosts (see tools/hosts) for tests: switched on with a libvirtd, and nothing left of them at the end.
+
+A host meets nothing else of the machine: from in there only the broker can be reached, at the address of the switch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.cluster import Options, Place
+from tests.integration.port_relay import PortRelay
+from tests.integration.processes import Process, eventually
+from tests.integration.rabbit import Rabbit
+from tools.hosts import Host, HostError, Site
+from tools.hosts.site import sweep
+
+TOOLS = ("libvirtd", "virtlogd", "virsh", "qemu-system-x86_64", "qemu-img", "ip", "nft", "nsenter", "dnsmasq")
+_missing = [tool for tool in TOOLS if not shutil.which(tool, path=os.environ["PATH"] + ":/usr/sbin:/sbin")]
+needs_hosts = pytest.mark.skipif(
+    os.geteuid() != 0 or bool(_missing),
+    reason=f"hosts need root and {', '.join(_missing)}" if _missing else "hosts are namespaces, which need root")
+# Seconds until a host has booted and its libvirtd answers, on a loaded machine.
+_BOOT = 60.0
+
+
+class RealHost:
+    """A host and what runs on it from the start. ``host`` has its commands, its cable and so on."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.name = host.name
+        logs = host.directory
+        self._power = Process("power", host.power_command(), logs / "power.log")
+        self._daemons = {name: Process(name, command, logs / f"{name}.log")
+                         for name, command in host.libvirt_commands().items()}
+
+    def power_on(self) -> None:
+        """Returns when its libvirtd answers."""
+        self._power.start()
+        eventually(self._booted, _BOOT, f"{self.name} boots\n{self._power.tail()}")
+        for daemon in self._daemons.values():
+            daemon.start()
+        eventually(self._answers, _BOOT, f"libvirtd of {self.name} answers\n{self.libvirt_log()}")
+
+    def power_off(self) -> None:
+        """A loss of power: every process in there is killed, whoever started it. Its disk stays."""
+        self.host.power_off()
+        for process in (self._power, *self._daemons.values()):
+            process.kill()
+
+    def kill_libvirtd(self) -> None:
+        """As a crash: guests run on."""
+        self._daemons["libvirtd"].kill()
+
+    def start_libvirtd(self) -> None:
+        self._daemons["libvirtd"].start()
+        eventually(self._answers, _BOOT, f"libvirtd of {self.name} answers")
+
+    def virsh(self, *arguments: str, **more: Any) -> str:
+        return self.host.run(["virsh", "-q", "-c", "qemu:///system", *arguments], **more)
+
+    def domains(self) -> list[str]:
+        """The names of the guests that libvirt knows, whatever their state."""
+        return self.virsh("list", "--all", "--name").split()
+
+    def leftovers(self, instances: pathlib.Path | None) -> list[str]:
+        """Everything that guests need and that should be gone with the last one; ``instances`` as the host sees it
+        (None: it is not this host's alone)."""
+        files = [] if instances is None else self.host.run([
+            "find", str(instances), "-mindepth", "1", "-maxdepth", "1", "-type", "d", "-not", "-name", "[_.]*"],
+            check=False).split()
+        return [
+            *(f"domain {name}" for name in self.domains()),
+            *(f"device {name}" for name in self._devices()),
+            *(f"namespace {line}" for line in self.host.run(["ip", "netns", "list"]).splitlines()),
+            *(f"packet filter {line}" for line in self.host.run(["nft", "list", "tables"]).splitlines()),
+            *(f"process {name}" for name in self.host.processes().values() if name in ("dnsmasq", "qemu-system-x86")),
+            *(f"file {path}" for path in files)]
+
+    def clear(self, instances: pathlib.Path) -> None:
+        """As new for another cloud. What a failed test left goes the quick way: with the power and the disk."""
+        disk = self.host.directory / "disk"
+        if self.host.pid is None or self.leftovers(instances):
+            self.power_off()
+            for place in ("etc/libvirt/qemu", "var/lib/libvirt"):
+                shutil.rmtree(disk / place, ignore_errors=True)
+            self.host.prepare()
+            self.power_on()
+        _empty(disk / "state")
+
+    def libvirt_log(self) -> str:
+        path = self.host.directory / "disk/var/log/libvirt/libvirtd.log"
+        return path.read_text()[-2000:] if path.exists() else ""
+
+    def _booted(self) -> bool:
+        assert self._power.running(), f"{self.name} does not boot:\n{self._power.tail()}"
+        return self.host.pid is not None
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.virsh("uri"))
+        except HostError:
+            return False
+
+    def _devices(self) -> list[str]:
+        names = os.listdir(f"/proc/{self.host.pid}/root/sys/class/net")
+        return [name for name in names if name not in ("lo", "mgmt0")]
+
+
+class RealHosts:
+    """``count`` hosts, nova-host1 and so on, that are on."""
+
+    def __init__(self, count: int) -> None:
+        troubles = sweep()
+        assert not troubles, f"an earlier run left what cannot be removed: {troubles}"
+        self.site = Site.temporary()
+        self._relays: dict[int, PortRelay] = {}
+        self._switch = Process("switch", self.site.switch.power_command(), self.site.directory / "switch.log")
+        try:
+            self._switch.start()
+            eventually(self.site.switch.usable, _BOOT, f"the switch is on\n{self._switch.tail()}")
+            self.hosts = [RealHost(self.site.add(number + 1, f"nova-host{number + 1}")) for number in range(count)]
+            for host in self.hosts:
+                host.power_on()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for relay in self._relays.values():
+            relay.close()
+        self.site.remove()
+
+    def options(self) -> Options:
+        """What the services that belong to no host have in nova.conf beyond the usual."""
+        return {
+            "DEFAULT": {"compute_driver": "libvirt", "reserved_host_memory_mb": 0, "shutdown_timeout": 20},
+            "libvirt": {"virt_type": "qemu"},
+            "network": {"driver": "linuxnet", "nat": False},
+            "image": {"directory": self.site.directory / "images"},
+        }
+
+    def places(self, rabbit: Rabbit, transport_url: str, instances: pathlib.Path | None = None) -> list[Place]:
+        """For a :class:`Cluster` whose ``transport_url`` this is; the hosts reach that broker from now on.
+
+        Each host has a state_path of its own; ``instances`` is the instances_path, for example one that they share.
+        """
+        if rabbit.port not in self._relays:
+            self._relays[rabbit.port] = PortRelay(self.site.switch.netns, self.site.switch.address, rabbit.port)
+        url = transport_url.replace("127.0.0.1", self.site.switch.address)
+        return [Place(host.name, host.host.command(), {"DEFAULT": {
+            "transport_url": url, "state_path": self.site.state, "my_ip": host.host.address,
+            "instances_path": instances or self.site.state / "instances"}}) for host in self.hosts]
+
+    def clear(self, instances: pathlib.Path) -> None:
+        """All hosts are as new, and so is what they share."""
+        for host in self.hosts:
+            host.clear(instances)
+        _empty(self.site.shared)
+
+
+def _empty(directory: pathlib.Path) -> None:
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+@contextlib.contextmanager
+def real_hosts(count: int) -> Iterator[RealHosts]:
+    made = RealHosts(count)
+    try:
+        yield made
+    finally:
+        made.close()

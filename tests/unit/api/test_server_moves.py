@@ -1,0 +1,200 @@
+"""Resize, migrate, live migrate and evacuate over the API: what is asked of the conductor, in which versions."""
+
+import datetime
+
+import pytest
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects.action import Accepted, Action
+from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
+from nova.operations import REGISTRY
+from nova.rpcapi.servers import Servers
+from tests.unit.api.canned import stub
+
+SERVER = "66666666-0000-4000-8000-000000000000"
+WHEN = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+ACCEPTED = Accepted(action=Action(uuid="a", instance_uuid=SERVER, action="x", request_id="r", start_time=WHEN))
+
+
+@pytest.fixture
+def servers(api):
+    api.headers = {"X-Project-Id": "p"}
+    return stub(api, "servers", Servers, operate=ACCEPTED, get=Instance(
+        uuid=SERVER, project_id="p", user_id="u", display_name="s", hostname="s", created_at=WHEN,
+        flavor=Flavor(flavorid="1", name="f", memory_mb=1, vcpus=1)))
+
+
+def act(api, name, value=None, version="2.96", roles="admin"):
+    return api.post(f"/v2.1/servers/{SERVER}/action", {name: value}, version=version, roles=roles)
+
+
+def asked(servers):
+    """The operation and the request of the one call; every field of it is one that the operation knows."""
+    (name, given), = servers.calls
+    assert (name, given["uuid"]) == ("operate", SERVER)
+    if given["payload"] is not None:
+        assert set(given["payload"]) <= set(REGISTRY[given["operation"]].request_type.__struct_fields__)
+    return given["operation"], given["payload"]
+
+
+def project_of(servers):
+    return servers.last("operate")["project_id"]
+
+
+# -- resize -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("flavor", "flavor_id"), [
+    ("7", "7"), (7, "7"), ("http://nova/v2.1/flavors/7", "7"), ("http://nova/flavors/m1.small/", "m1.small")])
+def test_a_resize_names_a_flavor(api, servers, flavor, flavor_id):
+    assert act(api, "resize", {"flavorRef": flavor}, roles="member").status == 202
+    assert asked(servers) == ("resize", {"flavor_id": flavor_id, "disk_config": None})
+    assert project_of(servers) == "p"
+
+
+def test_a_resize_may_say_how_disks_grow(api, servers):
+    assert act(api, "resize", {"flavorRef": "7", "OS-DCF:diskConfig": "MANUAL"}).status == 202
+    assert asked(servers) == ("resize", {"flavor_id": "7", "disk_config": "MANUAL"})
+    assert project_of(servers) is None
+
+
+@pytest.mark.parametrize("wanted", [None, {}, {"flavorRef": ""}, {"flavorRef": None}, {"flavorRef": "7", "host": "h"},
+                                    {"flavorRef": "7", "OS-DCF:diskConfig": "auto"}])
+def test_what_is_no_resize(api, servers, wanted):
+    assert act(api, "resize", wanted).error[1] == 400
+    assert not servers.calls
+
+
+def test_a_flavor_that_is_not_there_makes_the_request_a_bad_one(api, servers):
+    servers.answers["operate"] = exception.FlavorNotFound(flavor_id="7")
+    assert act(api, "resize", {"flavorRef": "7"}).error == ("badRequest", 400, "Flavor 7 could not be found.")
+
+
+@pytest.mark.parametrize(("name", "operation", "status"), [
+    ("confirmResize", "confirm_resize", 204), ("revertResize", "revert_resize", 202)])
+def test_a_resize_is_confirmed_or_taken_back(api, servers, name, operation, status):
+    answer = act(api, name, roles="member")
+    assert (answer.status, answer.text) == (status, "")
+    assert asked(servers) == (operation, None)
+    servers.answers["operate"] = exception.MigrationNotFoundByStatus(instance_id=SERVER, status="finished")
+    assert act(api, name).error == (
+        "badRequest", 400, f"Migration not found for instance {SERVER} with status finished.")
+
+
+# -- migrate ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("value", "version", "host"), [
+    (None, "2.1", None), ({"host": "other"}, "2.55", None), ("anything", "2.55", None), (None, "2.56", None),
+    ({}, "2.56", None), ({"host": None}, "2.56", None), ({"host": "other"}, "2.56", "other")])
+def test_a_migration_may_name_a_host_from_2_56(api, servers, value, version, host):
+    assert act(api, "migrate", value, version).status == 202
+    assert asked(servers) == ("migrate", {"host": host})
+
+
+@pytest.mark.parametrize("value", ["host", {"host": ""}, {"host": "a b"}, {"host": "x" * 256}, {"node": "n"}])
+def test_what_is_no_host_to_migrate_to(api, servers, value):
+    assert act(api, "migrate", value, "2.56").error[1] == 400
+    assert not servers.calls
+
+
+# -- live migrate -----------------------------------------------------------------------------------
+@pytest.mark.parametrize(("version", "value", "payload"), [
+    ("2.1", {"host": "h", "block_migration": "yes", "disk_over_commit": False},
+     {"host": "h", "block_migration": True, "force": True}),
+    ("2.24", {"host": None, "block_migration": False, "disk_over_commit": False},
+     {"host": None, "block_migration": False, "force": False}),
+    ("2.25", {"host": None, "block_migration": "auto"}, {"host": None, "block_migration": None, "force": False}),
+    ("2.29", {"host": "h", "block_migration": "auto"}, {"host": "h", "block_migration": None, "force": True}),
+    ("2.30", {"host": "h", "block_migration": "auto"}, {"host": "h", "block_migration": None, "force": False}),
+    ("2.30", {"host": "h", "block_migration": "auto", "force": "True"},
+     {"host": "h", "block_migration": None, "force": True}),
+    ("2.68", {"host": "h", "block_migration": True}, {"host": "h", "block_migration": True, "force": False})])
+def test_a_live_migration_by_version(api, servers, version, value, payload):
+    assert act(api, "os-migrateLive", value, version).status == 202
+    assert asked(servers) == ("live_migrate", payload)
+
+
+@pytest.mark.parametrize(("version", "value"), [
+    ("2.1", {"host": None, "block_migration": False}),
+    ("2.24", {"host": None, "block_migration": "auto", "disk_over_commit": False}),
+    ("2.25", {"host": None, "block_migration": "auto", "disk_over_commit": False}),
+    ("2.25", {"block_migration": "auto"}), ("2.25", {"host": None}),
+    ("2.29", {"host": "h", "block_migration": "auto", "force": True}),
+    ("2.30", {"host": None, "block_migration": "auto", "force": True}),
+    ("2.68", {"host": "h", "block_migration": "auto", "force": True})])
+def test_what_is_no_live_migration(api, servers, version, value):
+    assert act(api, "os-migrateLive", value, version).error[1] == 400
+    assert not servers.calls
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("migrate", {"host": "h"}), ("os-migrateLive", {"host": "h", "block_migration": "auto"})])
+def test_a_host_that_is_not_there_makes_the_request_a_bad_one(api, servers, name, value):
+    servers.answers["operate"] = exception.ComputeHostNotFound(host="h")
+    assert act(api, name, value).error == ("badRequest", 400, "Compute host h could not be found.")
+
+
+# -- evacuate ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("version", "value", "payload"), [
+    ("2.1", {"onSharedStorage": False, "adminPass": "x"},
+     {"host": None, "admin_pass": "x", "force": False, "stay_off": False}),
+    ("2.13", {"onSharedStorage": "True", "host": "h"},
+     {"host": "h", "admin_pass": None, "force": True, "stay_off": False}),
+    ("2.28", {"host": "h", "adminPass": "x"}, {"host": "h", "admin_pass": "x", "force": True, "stay_off": False}),
+    ("2.29", {"host": "h", "adminPass": "x"}, {"host": "h", "admin_pass": "x", "force": False, "stay_off": False}),
+    ("2.67", {"host": "h", "adminPass": "x", "force": True},
+     {"host": "h", "admin_pass": "x", "force": True, "stay_off": False}),
+    ("2.94", {"adminPass": "x"}, {"host": None, "admin_pass": "x", "force": False, "stay_off": False}),
+    ("2.95", {"adminPass": "x"}, {"host": None, "admin_pass": "x", "force": False, "stay_off": True})])
+def test_an_evacuation_by_version(api, servers, version, value, payload):
+    assert act(api, "evacuate", value, version).status == 200
+    assert asked(servers) == ("evacuate", payload)
+
+
+@pytest.mark.parametrize(("version", "value"), [
+    ("2.13", {}), ("2.14", {"onSharedStorage": False}), ("2.28", {"host": "h", "force": True}),
+    ("2.29", {"force": True}), ("2.68", {"host": "h", "force": True}), ("2.96", {"host": None}),
+    ("2.13", {"onSharedStorage": True, "adminPass": "x"})])
+def test_what_is_no_evacuation(api, servers, version, value):
+    assert act(api, "evacuate", value, version).error[1] == 400
+    assert not servers.calls
+
+
+def test_an_evacuation_says_the_password_before_2_14(api, servers):
+    given = act(api, "evacuate", {"onSharedStorage": False}, "2.13").json["adminPass"]
+    assert len(given) == CONF.api.password_length
+    assert servers.last("operate")["payload"]["admin_pass"] == given
+    assert act(api, "evacuate", {"onSharedStorage": True}, "2.13").json == {}
+    assert act(api, "evacuate", {"adminPass": "x"}, "2.14").text == ""
+
+
+def test_passwords_may_be_nobodys_business(api, servers):
+    CONF.set_override("enable_instance_password", False, group="api")
+    try:
+        assert act(api, "evacuate", {"onSharedStorage": False}, "2.13").json == {}
+    finally:
+        CONF.clear_override("enable_instance_password", group="api")
+
+
+def test_a_host_to_evacuate_to_that_is_not_there_is_not_found(api, servers):
+    servers.answers["operate"] = exception.ComputeHostNotFound(host="h")
+    assert act(api, "evacuate", {"host": "h"}).error == ("itemNotFound", 404, "Compute host h could not be found.")
+
+
+# -- who may ----------------------------------------------------------------------------------------
+_LIVE = {"host": None, "block_migration": "auto"}
+
+
+@pytest.mark.parametrize(("name", "value", "roles", "allowed"), [
+    ("resize", {"flavorRef": "7"}, "reader", False), ("confirmResize", None, "reader", False),
+    ("revertResize", None, "reader", False), ("migrate", None, "member", False), ("migrate", None, "manager", True),
+    ("migrate", {"host": "h"}, "manager", False), ("migrate", {"host": "h"}, "admin", True),
+    ("os-migrateLive", _LIVE, "member", False), ("os-migrateLive", _LIVE, "manager", True),
+    ("os-migrateLive", {**_LIVE, "host": "h"}, "manager", False), ("evacuate", {}, "manager", False)])
+def test_who_may_move_servers(api, servers, name, value, roles, allowed):
+    assert act(api, name, value, roles=roles).status == (202 if allowed else 403)
+    assert ("operate" in [called for called, _given in servers.calls]) == allowed
+
+
+def test_a_host_that_is_down_is_a_conflict(api, servers):
+    servers.answers["operate"] = exception.ComputeServiceUnavailable()
+    assert act(api, "migrate").error == ("conflictingRequest", 409, "Service is unavailable at this time.")

@@ -1,0 +1,110 @@
+"""The block devices of a create request: what each syntax means, and what cannot be."""
+
+import pytest
+
+from nova import exception
+from nova.api.compute.servers.servers_devices import devices_of, root_of
+
+IMAGE, VOLUME, OTHER = (f"{digit * 8}-f747-4d71-a389-46d078ebf047" for digit in "123")
+BOOT = "Boot sequence for the instance and image/block device mapping combination is not valid."
+
+
+def new(*items, image=IMAGE, most=1):
+    return devices_of({"imageRef": image, "block_device_mapping_v2": list(items)}, most)
+
+
+def old(*items, image=IMAGE):
+    return devices_of({"imageRef": image, "block_device_mapping": list(items)}, 1)
+
+
+def volume(**changes):
+    return {"source_type": "volume", "uuid": VOLUME, **changes}
+
+
+def blank(**changes):
+    return {"source_type": "blank", "destination_type": "volume", "volume_size": 1, **changes}
+
+
+def from_image(**changes):
+    return {"source_type": "image", "destination_type": "volume", "uuid": IMAGE, "volume_size": 1, **changes}
+
+
+def test_an_existing_volume_is_kept_unless_said_otherwise():
+    found, = new(volume(device_name="vdb", tag="data", disk_bus="scsi"))
+    assert (found.source, found.destination, found.volume_id, found.boot_index) == ("volume", "volume", VOLUME, None)
+    assert (found.device_name, found.tag, found.disk_bus) == ("/dev/vdb", "data", "scsi")
+    assert found.delete_on_termination is False
+    assert new(volume(delete_on_termination="true"))[0].delete_on_termination is True
+
+
+@pytest.mark.parametrize("item", [volume(boot_index=0), blank(boot_index="0"), from_image(boot_index=0)])
+def test_a_server_boots_from_a_volume(item):
+    devices = new(item, blank(boot_index=-1), image="")
+    root = root_of(devices)
+    assert root is devices[0]
+    assert (root.image_id, root.volume_id, root.size_gb) == (
+        item.get("uuid") if item["source_type"] == "image" else None,
+        item.get("uuid") if item["source_type"] == "volume" else None, item.get("volume_size"))
+
+
+def test_local_disks_go_with_their_server():
+    image, ephemeral = new({"source_type": "image", "destination_type": "local", "uuid": IMAGE, "boot_index": 0},
+                           {"source_type": "blank", "destination_type": "local", "delete_on_termination": False})
+    assert (image.boot_index, image.image_id, ephemeral.delete_on_termination) == (0, IMAGE, True)
+
+
+def test_devices_that_are_not_wanted_are_left_out():
+    assert new({"source_type": "volume", "no_device": True}) == []
+    assert old({"volume_id": VOLUME, "no_device": "1"}) == []
+
+
+def test_the_first_syntax_names_volumes_and_disks_of_the_flavor():
+    first, swap, ephemeral = old({"volume_id": VOLUME, "device_name": "/dev/vdb", "delete_on_termination": "1"},
+                                 {"virtual_name": "swap"}, {"virtual_name": "ephemeral0"})
+    assert (first.volume_id, first.boot_index, first.device_name, first.delete_on_termination) == (
+        VOLUME, None, "/dev/vdb", True)
+    assert (swap.guest_format, ephemeral.destination) == ("swap", "local")
+
+
+@pytest.mark.parametrize(("names", "root"), [(("vdb", "vda"), OTHER), ((None, None), VOLUME)])
+def test_the_first_syntax_boots_from_vda_or_the_first_volume(names, root):
+    items = [{"volume_id": ident, **({"device_name": name} if name else {})}
+             for ident, name in zip((VOLUME, OTHER), names, strict=True)]
+    assert root_of(old(*items, image="")).volume_id == root
+    assert root_of(old(*items)) is None
+
+
+@pytest.mark.parametrize(("items", "image", "message"), [
+    ([volume(boot_index=0)], IMAGE, BOOT), ([volume()], "", BOOT), ([volume(boot_index=1)], "", BOOT),
+    ([volume(boot_index=2)], IMAGE, BOOT), ([blank(boot_index=0), volume(boot_index=0)], "", BOOT),
+    ([{"source_type": "blank", "boot_index": 0}], "", BOOT),
+    ([blank(volume_size=None)], IMAGE, "non-zero volume_size"), ([from_image(volume_size=0)], IMAGE, "non-zero size"),
+    ([from_image(uuid=None)], IMAGE, "uuid of the image"), ([volume(uuid=None)], IMAGE, "uuid of the volume"),
+    ([volume(uuid="x")], IMAGE, "uuid of the volume"), ([volume(destination_type="local")], IMAGE, "to local"),
+    ([{"source_type": "snapshot", "uuid": VOLUME}], IMAGE, "snapshots"), ([{}], IMAGE, "source_type"),
+    ([blank(volume_type="ssd")], IMAGE, "ssd"), ([volume(volume_type="ssd")], IMAGE, "volume_type"),
+    ([{"source_type": "blank", "volume_type": "ssd"}], IMAGE, "volume_type"),
+    ([volume(), volume()], IMAGE, "same volume"), ([blank(tag="a"), volume(tag="a")], IMAGE, "same tag"),
+    ([blank(device_name="vdb"), volume(device_name="/dev/vdb")], IMAGE, "same device_name"),
+    ([{"source_type": "blank", "guest_format": "swap"}] * 2, IMAGE, "swap"),
+    ([{"source_type": "image", "destination_type": "local", "uuid": OTHER, "boot_index": 0}], IMAGE, "imageRef"),
+    ([{"source_type": "image", "destination_type": "local", "uuid": IMAGE, "boot_index": 1}], IMAGE, "to local"),
+])
+def test_what_cannot_be_says_why(items, image, message):
+    given = [{name: value for name, value in item.items() if value is not None} for item in items]
+    with pytest.raises(exception.InvalidInput, match=message):
+        new(*given, image=image)
+
+
+def test_one_volume_is_not_for_many_servers_but_each_may_have_its_own():
+    with pytest.raises(exception.InvalidInput, match="multiple instances"):
+        new(volume(), most=2)
+    assert len(new(blank(), most=2)) == 1
+
+
+@pytest.mark.parametrize("item", [{"snapshot_id": VOLUME}, {}])
+def test_the_first_syntax_needs_a_volume(item):
+    with pytest.raises(exception.InvalidInput):
+        old(item)
+    with pytest.raises(exception.InvalidInput, match="different block_device_mapping syntaxes"):
+        devices_of({"block_device_mapping": [{"volume_id": VOLUME}], "block_device_mapping_v2": [blank()]}, 1)

@@ -1,0 +1,118 @@
+"""How old messages are, though clocks differ; what comes too late is not begun."""
+
+import time
+
+import pytest
+
+from nova import context
+from nova.bus import deadlines
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """Time passes only when told: ``now(5)`` is five seconds later, ``now.skew`` sets the wall clock."""
+    class Now:
+        wall, steady = 1_000_000.0, 50.0
+
+        def __call__(self, seconds):
+            self.wall += seconds
+            self.steady += seconds
+
+        def skew(self, seconds):
+            self.wall += seconds
+
+    world = Now()
+    monkeypatch.setattr(deadlines.time, "time", lambda: world.wall)
+    monkeypatch.setattr(deadlines.time, "monotonic", lambda: world.steady)
+    return world
+
+
+def message(now, skew=0.0, seconds=20.0, clock="api-1"):
+    """As a host sends it now whose clock is ``skew`` ahead of ours."""
+    return {"clock": clock, "sent_at": now.wall, "steady": now.steady + skew, "seconds": seconds}
+
+
+def test_what_comes_at_once_is_wanted_as_long_as_its_sender_says(now):
+    clocks = deadlines.Clocks()
+    assert clocks.left(message(now)) == pytest.approx(20)
+
+
+def test_what_was_stuck_is_as_old_as_it_is(now):
+    clocks = deadlines.Clocks()
+    clocks.left(message(now))
+    stuck = message(now)
+    now(25)
+    assert clocks.left(stuck) == pytest.approx(-5, abs=0.1)
+    assert clocks.left(message(now)) == pytest.approx(20, abs=0.1)
+
+
+@pytest.mark.parametrize("skew", [-500.0, -5.0, 5.0, 500.0])
+def test_a_clock_that_is_wrong_is_seen_through(now, skew):
+    clocks = deadlines.Clocks()
+    for _second in range(15):
+        clocks.left(message(now, skew))
+        now(1)
+    assert clocks.left(message(now, skew)) == pytest.approx(20, abs=0.1)
+    stuck = message(now, skew)
+    now(30)
+    assert clocks.left(stuck) < 0
+    assert clocks.left(message(now, skew)) > 10
+
+
+@pytest.mark.parametrize("jump", [-300.0, 300.0])
+def test_a_clock_that_is_set_costs_seconds_at_most(now, jump):
+    clocks = deadlines.Clocks()
+    for _second in range(100):
+        assert clocks.left(message(now)) > 0
+        now(1)
+    refused = 0
+    for _second in range(30):
+        refused += clocks.left(message(now, jump)) < 0
+        now(1)
+    assert refused <= 12
+    assert clocks.left(message(now, jump)) == pytest.approx(20, abs=0.2)
+
+
+def test_a_handful_of_stuck_messages_does_not_make_their_clock_wrong(now):
+    clocks = deadlines.Clocks()
+    clocks.left(message(now))
+    stuck = [message(now) for _ in range(4)]
+    now(60)
+    assert all(clocks.left(each) < 0 for each in stuck)
+
+
+def test_clocks_that_drift_apart_are_followed(now):
+    clocks = deadlines.Clocks()
+    for second in range(0, 100_000, 10):
+        assert clocks.left(message(now, skew=-second * 0.0001)) == pytest.approx(20, abs=0.1)
+        now(10)
+
+
+def test_each_host_has_its_own_clock(now):
+    clocks = deadlines.Clocks()
+    clocks.left(message(now, skew=1000.0, clock="ahead"))
+    assert clocks.left(message(now, clock="right")) == pytest.approx(20, abs=0.1)
+
+
+@pytest.mark.parametrize("wire", [{}, {"sent_at": 1.0}, {"seconds": 5}, {"seconds": "x", "sent_at": None}])
+def test_what_an_older_release_sends_is_wanted_for_ever(now, wire):
+    assert deadlines.Clocks().left(wire) is None
+
+
+def test_memory_for_hosts_has_a_bound(now, monkeypatch):
+    monkeypatch.setattr(deadlines, "_REMEMBERED", 10)
+    clocks = deadlines.Clocks()
+    for number in range(100):
+        clocks.left(message(now, clock=f"host-{number}"))
+    assert len(clocks._known) == 10
+
+
+def test_a_thread_knows_when_nobody_waits_for_it_any_more():
+    assert not context.too_late()
+    with context.wanted_until(time.monotonic() - 1):
+        assert context.too_late()
+        context.begun()
+        assert not context.too_late()
+    with context.wanted_until(time.monotonic() + 60):
+        assert not context.too_late()
+    assert not context.too_late()

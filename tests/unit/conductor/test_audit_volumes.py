@@ -1,0 +1,85 @@
+"""The invariants of volumes: what breaks them is found, and put right where nobody has to be asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nova.conductor.endpoints.volumes import Volumes
+from nova.db import audit, models, servers
+from nova.db import volumes as db
+from nova.db.audit.volumes import Devices
+from nova.db.audit.volumes import Volumes as Check
+from nova.objects.base import new_uuid
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.volume import Volume
+from tests.unit.conductor.books import Books, ctx, server, set_columns
+
+TABLE = models.volumes
+
+
+@pytest.fixture
+def owned(core: Books) -> tuple[Volume, Instance]:
+    """A volume in use, and its server."""
+    made = Volumes(core).create(ctx(), Volume(uuid=new_uuid(), project_id="p1", size_gb=1))
+    instance = server(core, block_devices=[BlockDevice(
+        source="volume", destination="volume", volume_id=made.uuid, attachment_id="a1")])
+    core.db.write(lambda connection: db.reserve(connection, made.uuid, "p1", instance.uuid, "a1", "/dev/vdb"))
+    core.db.write(lambda connection: db.complete(connection, made.uuid, "a1"))
+    return made, instance
+
+
+def found(core: Books, repair: bool = False) -> list[str]:
+    checks = {id(check) for check in audit.CHECKS if isinstance(check, Check | Devices)}
+    assert len(checks) == 2
+    return [str(finding) for finding in audit.audit(core.db, repair=repair) if finding.kind == "volume"]
+
+
+def change(core: Books, volume: Volume, **values: Any) -> None:
+    set_columns(core, TABLE, TABLE.c.uuid == volume.uuid, **values)
+
+
+def test_nothing_is_found_while_all_agrees(core: Books, owned: tuple[Volume, Instance]) -> None:
+    assert found(core) == []
+
+
+@pytest.mark.parametrize(("values", "says"), [
+    ({"instance_uuid": None}, "is in-use, but no server has it"),
+    ({"attachment_id": "a2"}, "which does not have it"),
+    ({"instance_uuid": "nobody"}, "belongs to nobody, which does not have it"),
+    ({"status": "deleting", "instance_uuid": None}, "is to be deleted, and nobody removes its data")])
+def test_a_volume_that_nobody_has_is_found_and_put_right(core: Books, owned: tuple[Volume, Instance],
+                                                        values: dict[str, Any], says: str) -> None:
+    volume, instance = owned
+    core.db.write(lambda connection: servers.update(connection, instance.uuid, {
+        "block_devices": [] if "attachment_id" not in values else instance.block_devices}))
+    change(core, volume, **values)
+    assert any(says in finding for finding in found(core))
+    found(core, repair=True)
+    after = core.db.read(lambda connection: db.get(connection, volume.uuid))
+    assert after.status == ("error" if values.get("status") == "deleting" else "available")
+    assert after.instance_uuid is None
+
+
+@pytest.mark.parametrize(("values", "says"), [
+    ({"status": "available"}, "but is available"), ({"instance_uuid": None}, "but it belongs to nobody")])
+def test_a_server_and_a_volume_that_do_not_agree_are_for_an_operator(core: Books, owned: tuple[Volume, Instance],
+                                                                    values: dict[str, Any], says: str) -> None:
+    change(core, owned[0], **values)
+    assert any(says in finding for finding in found(core))
+
+
+def test_a_deleted_server_has_no_volumes(core: Books, owned: tuple[Volume, Instance]) -> None:
+    volume, instance = owned
+    core.db.write(lambda connection: servers.update(connection, instance.uuid, {"deleted": True}))
+    assert found(core, repair=True) == [
+        f"volume: {volume.uuid}: belongs to {instance.uuid}, which does not have it (repaired)"]
+    assert found(core) == []
+
+
+def test_a_volume_that_waits_for_its_host_is_fine(core: Books) -> None:
+    made = Volumes(core).create(ctx(), Volume(uuid=new_uuid(), project_id="p1", size_gb=1))
+    core.db.write(lambda connection: db.bind(connection, db.lock(connection, made.uuid), "h1"))
+    Volumes(core).delete(ctx(), made.uuid)
+    assert found(core) == []

@@ -1,0 +1,203 @@
+"""A claim looks at everything once more: what the scheduler saw may have changed, for alternates most of all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from nova import exception
+from nova.conductor import announcer
+from nova.db import aggregates, claims, models, server_groups, services
+from nova.objects.base import new_uuid
+from nova.objects.instance import Instance
+from nova.objects.scheduling import GroupSpec, RequestSpec, Selection, metadata_digest
+from nova.objects.server_group import ServerGroup
+from tests.unit.conductor.books import Books, flavor, node, server, set_columns
+
+
+@pytest.fixture
+def hosts(core: Books) -> dict[str, Selection]:
+    """Hosts a to d with a node each, as a scheduler names them."""
+    found = {}
+    for host in "abcd":
+        core.db.write(lambda connection, host=host: services.register(connection, host, "nova-compute", "compute", 1))
+        [made] = announcer.report_nodes(core, host, [node(host)])
+        found[host] = Selection(node_uuid=made.uuid, host=host, node=host)
+    return found
+
+
+def asking(**changes: Any) -> RequestSpec:
+    return RequestSpec(instance_uuids=["x"], project_id="p1", flavor=flavor(), resources={"VCPU": 1}, **changes)
+
+
+def claim(core: Books, selection: Selection, spec: RequestSpec, instance: Instance | None = None) -> Instance:
+    """What the transaction of a placement does: the claim, and the instance is there."""
+    instance = instance or server(core, server_group=spec.group.uuid if spec.group else None)
+
+    def write(connection: sa.Connection) -> None:
+        claims.claim(connection, instance, selection, spec)
+        connection.execute(sa.update(models.instances).where(models.instances.c.uuid == instance.uuid)
+                           .values(host=selection.host, node=selection.node))
+
+    core.db.write(write)
+    return instance
+
+
+def refused(core: Books, selection: Selection, spec: RequestSpec) -> str:
+    """Why; nothing was taken."""
+    def used(connection: sa.Connection) -> Any:
+        return [connection.execute(sa.select(models.inventories.c.used)).all(),
+                connection.execute(sa.select(models.compute_nodes.c.num_instances)).all()]
+
+    before = core.db.read(used)
+    with pytest.raises(exception.ClaimLost) as lost:
+        claim(core, selection, spec)
+    assert core.db.read(used) == before
+    return str(lost.value.kwargs["reason"])
+
+
+# --- the host ----------------------------------------------------------------------------------
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"disabled": True}, "disabled"), ({"up": False}, "down"), ({"forced_down": True}, "down")])
+def test_a_host_that_is_not_to_be_used_any_more_gets_nothing(core: Books, hosts: dict[str, Selection],
+                                                             changes: dict[str, bool], says: str) -> None:
+    set_columns(core, models.services, models.services.c.host == "a", **changes)
+    assert says in refused(core, hosts["a"], asking())
+    claim(core, hosts["b"], asking())
+
+
+def test_a_forced_host_may_be_down_but_not_disabled(core: Books, hosts: dict[str, Selection]) -> None:
+    set_columns(core, models.services, models.services.c.host == "a", up=False)
+    claim(core, hosts["a"], asking(force_host="a"))
+    set_columns(core, models.services, models.services.c.host == "a", disabled=True)
+    assert "disabled" in refused(core, hosts["a"], asking(force_host="a"))
+
+
+def test_a_node_that_is_gone_gets_nothing(core: Books, hosts: dict[str, Selection]) -> None:
+    nowhere = Selection(node_uuid=new_uuid(), host="a", node="a")
+    assert "gone" in refused(core, nowhere, asking())
+
+
+@pytest.mark.parametrize("spec", [{"required_traits": ["CUSTOM_FAST"]}, {"forbidden_traits": ["HW_ARCH_X86_64"]}])
+def test_traits_that_have_changed_lose_the_claim(core: Books, hosts: dict[str, Selection],
+                                                 spec: dict[str, Any]) -> None:
+    assert "traits" in refused(core, hosts["a"], asking(**spec))
+    set_columns(core, models.providers, models.providers.c.uuid == hosts["a"].node_uuid, traits=["CUSTOM_FAST"])
+    claim(core, hosts["a"], asking(**spec))
+
+
+def test_a_host_that_changed_its_zone_gets_nothing(core: Books, hosts: dict[str, Selection]) -> None:
+    claim(core, hosts["a"], asking(availability_zone="nova"))
+    aggregate = core.db.write(lambda connection: aggregates.create(connection, "east", "east"))
+    core.db.write(lambda connection: aggregates.add_host(connection, aggregate.id, "b"))
+    assert "zone" in refused(core, hosts["b"], asking(availability_zone="nova"))
+    assert "zone" in refused(core, hosts["a"], asking(availability_zone="east"))
+    claim(core, hosts["b"], asking(availability_zone="east"))
+    claim(core, hosts["b"], asking(availability_zone="nova", force_host="b"))
+
+
+def test_a_host_whose_aggregates_changed_gets_nothing_where_they_mattered(core: Books,
+                                                                          hosts: dict[str, Selection]) -> None:
+    aggregate = core.db.write(lambda connection: aggregates.create(connection, "for p1"))
+    core.db.write(lambda connection: aggregates.add_host(connection, aggregate.id, "a"))
+    core.db.write(lambda connection: aggregates.set_metadata(connection, aggregate.id, {"filter_tenant_id": "p1"}))
+    seen = Selection(node_uuid=hosts["a"].node_uuid, host="a", node="a",
+                     aggregates=metadata_digest([{"filter_tenant_id": "p1"}]))
+    claim(core, seen, asking())
+    core.db.write(lambda connection: aggregates.set_metadata(connection, aggregate.id, {"filter_tenant_id": "p2"}))
+    assert "aggregates" in refused(core, seen, asking())
+    claim(core, hosts["a"], asking())
+
+
+# --- server groups -------------------------------------------------------------------------------
+@pytest.fixture
+def group(core: Books) -> Callable[..., GroupSpec]:
+    def make(policy: str, most: int = 1) -> GroupSpec:
+        made = core.db.write(lambda connection: server_groups.create(connection, ServerGroup(
+            uuid="", name="g", project_id="p1", user_id="u1", policy=policy)))
+        return GroupSpec(uuid=made.uuid, policy=policy, max_server_per_host=most)
+
+    return make
+
+
+def test_anti_affinity_is_held_by_the_claim(core: Books, hosts: dict[str, Selection],
+                                            group: Callable[..., GroupSpec]) -> None:
+    spec = asking(group=group("anti-affinity"))
+    claim(core, hosts["a"], spec)
+    assert "as many servers of the group" in refused(core, hosts["a"], spec)
+    claim(core, hosts["b"], spec)
+    two = asking(group=group("anti-affinity", most=2))
+    claim(core, hosts["a"], two)
+    claim(core, hosts["a"], two)
+    assert "as many servers of the group" in refused(core, hosts["a"], two)
+
+
+def test_affinity_is_held_by_the_claim(core: Books, hosts: dict[str, Selection],
+                                       group: Callable[..., GroupSpec]) -> None:
+    spec = asking(group=group("affinity"))
+    claim(core, hosts["a"], spec)
+    assert "another host" in refused(core, hosts["b"], spec)
+    claim(core, hosts["a"], spec)
+
+
+@pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
+def test_a_member_does_not_stand_in_its_own_way(core: Books, hosts: dict[str, Selection],
+                                                group: Callable[..., GroupSpec], policy: str) -> None:
+    spec = asking(group=group(policy))
+    one = claim(core, hosts["a"], spec)
+    core.db.write(lambda connection: claims.claim(connection, one, hosts["a"], spec, consumer=new_uuid()))
+    core.db.write(lambda connection: claims.claim(connection, one, hosts["b"], spec, consumer=new_uuid()))
+
+
+@pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
+def test_soft_policies_refuse_nobody(core: Books, hosts: dict[str, Selection], group: Callable[..., GroupSpec],
+                                     policy: str) -> None:
+    spec = asking(group=group(policy))
+    for host in "aab":
+        claim(core, hosts[host], spec)
+
+
+def test_servers_of_a_deleted_group_are_unrestricted(core: Books, hosts: dict[str, Selection],
+                                                     group: Callable[..., GroupSpec]) -> None:
+    spec = asking(group=group("anti-affinity"))
+    claim(core, hosts["a"], spec)
+    core.db.write(lambda connection: server_groups.delete(connection, spec.group.uuid))  # type: ignore[union-attr]
+    claim(core, hosts["a"], spec)
+
+
+@pytest.mark.parametrize(("policy", "won"), [("anti-affinity", 1), ("affinity", 8)])
+def test_of_many_at_the_same_moment_the_policy_lets_in_as_many_as_fit(
+        core: Books, hosts: dict[str, Selection], group: Callable[..., GroupSpec], policy: str, won: int) -> None:
+    spec = asking(group=group(policy))
+    waiting = [server(core, server_group=spec.group.uuid) for _ in range(8)]  # type: ignore[union-attr]
+    begin, outcomes = threading.Barrier(len(waiting)), []
+
+    def run(instance: Instance) -> None:
+        begin.wait()
+        try:
+            claim(core, hosts["a"], spec, instance)
+            outcomes.append(True)
+        except exception.ClaimLost:
+            outcomes.append(False)
+
+    threads = [threading.Thread(target=run, args=(instance,)) for instance in waiting]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count(True) == won
+    assert core.db.read(lambda connection: server_groups.members_by_host(
+        connection, spec.group.uuid)) == {"a": won}  # type: ignore[union-attr]
+
+
+# --- what it costs ---------------------------------------------------------------------------------
+def test_a_plain_claim_is_three_statements(core: Books, hosts: dict[str, Selection]) -> None:
+    instance = server(core)
+    core.statements()
+    core.db.write(lambda connection: claims.claim(connection, instance, hosts["a"], asking()))
+    assert [statement.split()[:2] for statement in core.statements()] == [
+        ["UPDATE", "compute_nodes"], ["UPDATE", "inventories"], ["INSERT", "INTO"]]

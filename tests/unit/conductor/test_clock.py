@@ -1,0 +1,178 @@
+"""The clock of the database jumps: whoever lives goes on living, whoever is dead is found, and leases hold."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from nova.conductor.hearing import Hearing
+from nova.conf import CONF
+from nova.db import actions, census, clock, models, services
+from nova.objects.action import Action
+from nova.objects.base import new_uuid, utcnow
+from tests.unit.conductor.books import Books
+
+MINUTES = datetime.timedelta(minutes=5)
+
+
+class Conductor:
+    """What one conductor process does with the clock; ``ahead`` is the database's beside the machine's."""
+
+    def __init__(self, core: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.core = core
+        self.ahead = datetime.timedelta()
+        self.passed = 0.0
+        monkeypatch.setattr(clock.time, "monotonic", lambda: self.passed)
+        self._began = utcnow()
+        sa.event.listen(core.db.engine, "connect", self._connect)
+        core.db.engine.dispose()  # connections from before have the machine's clock
+        self.ask()
+
+    def _connect(self, connection: Any, _record: Any) -> None:
+        connection.create_function("strftime", 2, lambda _format, _when: str(self.now().replace(tzinfo=None)))
+
+    def now(self) -> datetime.datetime:
+        """What the database says."""
+        return self._began + self.ahead + datetime.timedelta(seconds=self.passed)
+
+    def ask(self) -> None:
+        self.core.db.read(clock.ask)
+
+    def beat(self, *hosts: str) -> None:
+        for host in hosts:
+            self.core.db.write(lambda connection, host=host: services.beat(connection, host, services.COMPUTE))
+
+    def up(self, host: str) -> bool:
+        return self.core.db.read(lambda connection: services.host_up(connection, host))
+
+    def marked(self) -> list[str]:
+        return self.core.db.write(services.mark_down)
+
+    def wait(self, seconds: float, *beating: str) -> None:
+        """Time passes as usual; these hosts go on telling that they live."""
+        for _beat in range(int(seconds / CONF.report_interval)):
+            self.passed += CONF.report_interval
+            self.ask()
+            self.beat(*beating)
+
+
+@pytest.fixture
+def nova(core: Books, monkeypatch: pytest.MonkeyPatch) -> Conductor:
+    made = Conductor(core, monkeypatch)
+    for host in ("lives", "dies", "dead"):
+        core.db.write(lambda connection, host=host: services.register(connection, host, services.COMPUTE, "c", 1))
+    made.wait(CONF.service_down_time + 2 * CONF.report_interval, "lives", "dies")
+    assert made.marked() == ["dead"]
+    return made
+
+
+@pytest.mark.parametrize("jump", [MINUTES, -MINUTES], ids=["forward", "backward"])
+def test_a_jump_makes_nobody_dead(nova: Conductor, jump: datetime.timedelta) -> None:
+    nova.ahead = jump
+    assert [nova.up(host) for host in ("lives", "dies", "dead")] == [True, True, False]
+    assert nova.marked() == []
+
+
+@pytest.mark.parametrize("jump", [MINUTES, -MINUTES], ids=["forward", "backward"])
+def test_a_jump_that_another_conductor_noticed_first_makes_nobody_dead(nova: Conductor,
+                                                                       jump: datetime.timedelta) -> None:
+    """It has written the new time already; this one has not asked since."""
+    nova.ahead = jump
+    nova.core.db.write(lambda connection: connection.execute(
+        sa.update(models.services).where(models.services.c.host == "lives").values(last_seen=nova.now())))
+    assert nova.up("lives")
+    assert nova.up("dies")
+
+
+@pytest.mark.parametrize("jump", [MINUTES, -MINUTES], ids=["forward", "backward"])
+def test_who_dies_with_the_jump_is_found_in_time(nova: Conductor, jump: datetime.timedelta) -> None:
+    """Its last sign of life may be in the future."""
+    nova.ahead = jump
+    nova.wait(CONF.service_down_time + 2 * CONF.report_interval, "lives")
+    assert nova.up("lives")
+    assert not nova.up("dies")
+    assert nova.marked() == ["dies"]
+    counts = nova.core.db.read(census.services)
+    assert (counts[services.COMPUTE, "up"], counts[services.COMPUTE, "down"]) == (1, 2)
+
+
+def test_who_comes_back_after_a_jump_lives_at_once(nova: Conductor) -> None:
+    nova.ahead = MINUTES
+    assert not nova.up("dead")
+    nova.beat("dead")
+    assert nova.up("dead")
+
+
+@pytest.mark.parametrize("seconds", [2, -2])
+def test_a_small_correction_is_no_jump(nova: Conductor, seconds: int) -> None:
+    nova.ahead = datetime.timedelta(seconds=seconds)
+    nova.ask()
+    assert clock.steady(1)
+    assert abs((clock.now() - nova.now()).total_seconds()) < 0.1
+
+
+def test_a_slow_answer_is_no_jump(nova: Conductor) -> None:
+    """Nobody knows when in between it was said; the clock goes by a better answer."""
+    before = clock.now()
+    asked, said = nova.passed, nova.now()
+    nova.passed += 30
+    clock.hear(str(said.replace(tzinfo=None)), asked)
+    assert clock.steady(1)
+    assert (clock.now() - before).total_seconds() == pytest.approx(30)
+
+
+def test_after_a_new_start_silence_means_nothing_for_a_while(nova: Conductor) -> None:
+    """All conductors were away for long: nobody could tell anybody that he lives."""
+    nova.passed += 600
+    clock.forget()
+    hearing = Hearing()
+    nova.ask()
+    assert not hearing.may_judge
+    assert nova.up("lives")
+    assert not nova.up("dead")
+    nova.wait(CONF.service_down_time + CONF.report_interval, "lives")
+    assert hearing.may_judge
+    assert [nova.up(host) for host in ("lives", "dies")] == [True, False]
+
+
+def test_who_hears_nobody_calls_nobody_dead(nova: Conductor) -> None:
+    hearing = Hearing()
+    nova.passed += 600
+    nova.ask()
+    hearing.look(nova.core.db.read(services.last_heard))
+    assert (hearing.hears, hearing.may_judge) == (False, False)
+    assert nova.up("lives")
+
+
+# --- leases ----------------------------------------------------------------------------------
+def _action(owner: str | None, until: datetime.datetime) -> Action:
+    return Action(uuid=new_uuid(), instance_uuid=new_uuid(), action="stop", operation="stop", step="power_off",
+                  owner=owner, lease_until=until, request_id="req-1", start_time=until, updated_at=until)
+
+
+def test_leases_are_not_judged_until_they_were_renewed_after_a_jump(nova: Conductor) -> None:
+    nova.ahead = MINUTES
+    nova.ask()
+    assert not clock.steady(CONF.conductor.lease)
+    nova.wait(CONF.conductor.lease)
+    assert clock.steady(CONF.conductor.lease)
+
+
+def test_a_lease_from_before_the_clock_was_set_back_has_ended(nova: Conductor) -> None:
+    """Unless nobody has it: then it is a time to wait for."""
+    later = nova.now() + MINUTES
+    written = [_action(owner, until) for owner, until in (
+        ("compute@dead", later), ("compute@lives", clock.after(CONF.conductor.lease)), (None, later),
+        (None, clock.after(-1)))]
+    nova.core.db.write(lambda connection: actions.insert(connection, written))
+
+    def expired(of_hosts: bool) -> set[str]:
+        return {action.uuid for action in nova.core.db.read(
+            lambda connection: actions.expired(connection, clock.now(), 10, of_hosts))}
+
+    assert expired(of_hosts=True) == {written[0].uuid, written[3].uuid}
+    # Nobody's belong to no host.
+    assert expired(of_hosts=False) == {written[3].uuid}

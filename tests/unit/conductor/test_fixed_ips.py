@@ -1,0 +1,195 @@
+"""Addresses: each is given out once, and those of an interface stay together."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from nova import exception
+from nova.conductor import addresses
+from nova.conductor.endpoints.networks import Networks
+from nova.db import fixed_ips
+from nova.objects.base import new_uuid
+from nova.objects.network import Network, NetworkRequest, slaac_address
+from tests.unit.conductor.books import Books, ctx, server
+
+
+def _network(core: Books, cidr: str = "10.0.0.0/24", **changes: object) -> Network:
+    return Networks(core).create(ctx(), Network(
+        **{"uuid": "", "label": cidr, "cidr": cidr, "gateway": "", "bridge": "", **changes}))  # type: ignore[arg-type]
+
+
+def _take(core: Books, network: Network, wanted: str | None = None, owner: str = "",
+          vif: str = "") -> fixed_ips.Taken:
+    return core.db.write(lambda connection: fixed_ips.take(
+        connection, network, owner or new_uuid(), vif or new_uuid(), wanted))
+
+
+@pytest.mark.parametrize(("changes", "first"), [
+    ({}, "10.0.0.2"), ({"gateway": "10.0.0.2"}, "10.0.0.1"), ({"dhcp_start": "10.0.0.50"}, "10.0.0.50")])
+def test_the_first_address(core: Books, changes: dict[str, object], first: str) -> None:
+    assert _take(core, _network(core, **changes)).addresses == [first]
+
+
+def test_every_address_is_given_out_once_and_then_no_more(core: Books) -> None:
+    made = _network(core, "10.0.0.0/29")
+    assert [_take(core, made).addresses[0] for _ in range(5)] == [
+        str(host) for host in ipaddress.ip_network("10.0.0.0/29").hosts()][1:]
+    with pytest.raises(exception.NoMoreFixedIps):
+        _take(core, made)
+
+
+@pytest.mark.parametrize("cidr_v6", [None, "fd00::/64"])
+def test_a_network_gets_more_rows_when_the_first_are_used_up(
+        core: Books, cidr_v6: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed_ips, "POOL", 4)
+    made = _network(core, "10.0.0.0/28", cidr_v6=cidr_v6, gateway="10.0.0.7")
+    _take(core, made, "10.0.0.10")
+    taken = [_take(core, made) for _ in range(12)]
+    assert sorted(int(one.addresses[0].rsplit(".", 1)[1]) for one in taken) == [1, 2, 3, 4, 5, 6, 8, 9, 11, 12, 13, 14]
+    assert len({one.mac for one in taken}) == 12
+    assert {len(one.addresses) for one in taken} == {2 if cidr_v6 else 1}
+    with pytest.raises(exception.NoMoreFixedIps):
+        _take(core, made)
+
+
+def test_what_was_free_for_longest_is_taken_last_of_all_and_first_of_the_freed(core: Books) -> None:
+    made, owners = _network(core, "10.0.0.0/29"), [new_uuid() for _ in range(4)]
+    first = [_take(core, made, owner=owner) for owner in owners]
+    for owner in (owners[2], owners[0]):
+        core.db.write(lambda connection, owner=owner: fixed_ips.release(connection, owner))
+    assert _take(core, made).addresses == ["10.0.0.6"], "never given out"
+    assert [_take(core, made), _take(core, made)] == [first[2], first[0]], "with the MAC address that it had"
+
+
+@pytest.mark.parametrize(("cidr_v6", "mode"), [
+    (None, "slaac"), ("fd00::/64", "slaac"), ("fd00::/64", "dhcpv6-stateful")])
+def test_an_interface_costs_two_statements(core: Books, cidr_v6: str | None, mode: str) -> None:
+    made = _network(core, cidr_v6=cidr_v6, ipv6_mode=mode)
+    for _time in range(2):
+        core.statements()
+        owner = new_uuid()
+        _take(core, made, owner=owner)
+        assert len(core.statements()) == 2
+        core.db.write(lambda connection, owner=owner: fixed_ips.release(connection, owner))
+
+
+def test_with_slaac_the_address_follows_from_the_mac(core: Books) -> None:
+    made = _network(core, cidr_v6="fd00:1::/64")
+    mac, (_v4, v6) = _take(core, made)
+    assert v6 == slaac_address(ipaddress.IPv6Network("fd00:1::/64"), mac)
+    assert slaac_address(ipaddress.IPv6Network("2001:db8::/64"), "fa:16:3e:01:02:03") == "2001:db8::f816:3eff:fe01:203"
+
+
+def test_with_dhcp_the_two_addresses_look_alike(core: Books) -> None:
+    made = _network(core, cidr_v6="fd00:1::/64", ipv6_mode="dhcpv6-stateful", gateway="10.0.0.254")
+    assert _take(core, made).addresses[0] == "10.0.0.1"  # fd00:1::1 is the gateway
+    assert _take(core, made).addresses == ["10.0.0.2", "fd00:1::2"]
+    assert _take(core, made, "10.0.0.77").addresses == ["10.0.0.77", "fd00:1::4d"]
+
+
+def test_a_small_ipv6_subnet_beside_a_large_network(core: Books) -> None:
+    made = _network(core, "10.0.0.0/16", cidr_v6="fd00:1::/120", ipv6_mode="dhcpv6-stateful", dhcp_start="10.0.9.0")
+    found = [_take(core, made).addresses[1] for _ in range(20)]
+    assert len(set(found)) == 20
+    assert all(ipaddress.ip_address(address) in ipaddress.ip_network("fd00:1::/120") for address in found)
+
+
+def test_an_asked_for_address_is_given_once(core: Books) -> None:
+    made = _network(core, cidr_v6="fd00:1::/64", ipv6_mode="dhcpv6-stateful")
+    owner = new_uuid()
+    assert _take(core, made, "fd00:1:0::5", owner=owner).addresses == ["10.0.0.2", "fd00:1::5"]
+    assert _take(core, made, "10.0.0.9").addresses == ["10.0.0.9", "fd00:1::9"]
+    for address in ("fd00:1::5", "fd00:1:0:0:0::5", "10.0.0.9", "10.0.0.2"):
+        with pytest.raises(exception.FixedIpInUse):
+            _take(core, made, address)
+    # Whoever gets the IPv4 address that it belongs to gets another one.
+    _v4, v6 = _take(core, made, "10.0.0.5").addresses
+    assert v6 != "fd00:1::5"
+    core.db.write(lambda connection: fixed_ips.release(connection, owner))
+    assert _take(core, made, "fd00:1::5").addresses[1] == "fd00:1::5"
+
+
+@pytest.mark.parametrize("address", [
+    "10.0.0.1", "10.0.0.0", "10.0.0.255", "10.0.1.5", "x", "", "fd00:1::1", "fd00:1::", "fd00:2::5", "::10.0.0.5"])
+def test_an_address_that_cannot_be_had_is_bad_input(core: Books, address: str) -> None:
+    made = _network(core, cidr_v6="fd00:1::/64", ipv6_mode="dhcpv6-stateful")
+    with pytest.raises(exception.FixedIpInvalid):
+        fixed_ips.check(made, address)
+    with pytest.raises(exception.FixedIpInvalid):
+        fixed_ips.check(_network(core, "10.9.0.0/24", cidr_v6="fd00:9::/64"), "fd00:9::5")  # SLAAC
+
+
+def test_one_interface_gives_back_its_own_addresses_only(core: Books) -> None:
+    made, owner, vifs = _network(core, cidr_v6="fd00:1::/64"), new_uuid(), [new_uuid(), new_uuid()]
+    first, second = (_take(core, made, owner=owner, vif=vif) for vif in vifs)
+    core.db.write(lambda connection: fixed_ips.release(connection, owner, vifs[0]))
+
+    def owners(taken: fixed_ips.Taken) -> set[str | None]:
+        return {core.db.read(lambda connection, address=address: fixed_ips.owner_of(connection, made.uuid, address))
+                for address in taken.addresses}
+
+    assert (owners(first), owners(second)) == ({None}, {owner})
+
+
+def test_many_at_once_get_different_addresses(core: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed_ips, "POOL", 8)
+    made = _network(core, cidr_v6="fd00:1::/64")
+    taken: list[fixed_ips.Taken] = []
+    threads = [threading.Thread(target=lambda: taken.extend(_take(core, made) for _ in range(5))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(taken) == 40
+    for values in ({one.mac for one in taken}, *({one.addresses[number] for one in taken} for number in (0, 1))):
+        assert len(values) == 40
+
+
+@hypothesis.settings(max_examples=30, deadline=None,
+                     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.given(st.lists(st.none() | st.integers(0, 16), max_size=25), st.sampled_from(["slaac", "dhcpv6-stateful"]))
+def test_whatever_is_asked_for_nobody_shares_an_address(core: Books, wanted: list[int | None], mode: str) -> None:
+    owner = new_uuid()
+    made = _network(core, "10.0.0.0/28", cidr_v6="fd00:1::/64", ipv6_mode=mode)
+    held: list[str] = []
+    for number in wanted:
+        address = None if number is None else str(ipaddress.ip_network(made.cidr).network_address + number)
+        try:
+            held += _take(core, made, address, owner).addresses
+        except (exception.FixedIpInvalid, exception.FixedIpInUse, exception.NoMoreFixedIps):
+            continue
+    assert len(set(held)) == len(held)
+    core.db.write(lambda connection: fixed_ips.release(connection, owner))
+    Networks(core).delete(ctx(), made.uuid)
+
+
+# --- the allocator -------------------------------------------------------------------------------
+def test_an_address_in_use_is_refused_before_anything_is_promised(core: Books) -> None:
+    made = _network(core)
+    allocator = addresses.EmbeddedAllocator(core.db)
+    wanted = [NetworkRequest(network_id=made.uuid, fixed_ip="10.0.0.9")]
+    assert allocator.validate(ctx(), "p", wanted) == wanted
+    _take(core, made, "10.0.0.9")
+    with pytest.raises(exception.FixedIpInUse):
+        allocator.validate(ctx(), "p", wanted)
+
+
+def test_interfaces_come_and_go_one_by_one(core: Books) -> None:
+    made = _network(core, cidr_v6="fd00:1::/64", dns=["192.0.2.53", "2001:db8::53"], vni=7)
+    allocator, one = core.allocator, server(core, "h1")
+    assert isinstance(allocator, addresses.EmbeddedAllocator)
+    first, second = (core.db.write(lambda connection: allocator.allocate(
+        ctx(), one, [NetworkRequest(network_id=made.uuid, tag="t")], connection))[0] for _ in range(2))
+    assert [(fixed.version, fixed.mode, fixed.gateway, fixed.dns) for fixed in first.fixed_ips] == [
+        (4, "dhcp", "10.0.0.1", ["192.0.2.53"]), (6, "slaac", "fd00:1::1", ["2001:db8::53"])]
+    assert (first.vni, first.tag, first.dns) == (7, "t", ["192.0.2.53", "2001:db8::53"])
+    core.db.write(lambda connection: allocator.release(ctx(), one.uuid, [first], connection))
+    owner = core.db.read(lambda connection: fixed_ips.owner_of(connection, made.uuid, second.addresses(4)[0]))
+    assert owner == one.uuid
+    core.db.write(lambda connection: allocator.release(ctx(), one.uuid, connection=connection))
+    Networks(core).delete(ctx(), made.uuid)

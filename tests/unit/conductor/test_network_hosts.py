@@ -1,0 +1,112 @@
+"""Hosts that have a network in tunnels learn of one another, each change once, and the older never wins."""
+
+from __future__ import annotations
+
+import pytest
+
+from nova import exception
+from nova.conductor.endpoints.network_hosts import NetworkHosts
+from nova.conductor.endpoints.networks import Networks
+from nova.db import network_hosts as db
+from nova.db import networks, services
+from nova.objects.base import utcnow
+from nova.objects.network import Network, Peers
+from nova.objects.service import Service
+from tests.unit.conductor.books import Books, ctx
+
+
+@pytest.fixture
+def desk(core: Books) -> NetworkHosts:
+    return NetworkHosts(core)
+
+
+@pytest.fixture
+def tunnel(core: Books) -> str:
+    return _network(core, 1)
+
+
+def _network(core: Books, number: int, vni: int | None = 0) -> str:
+    return Networks(core).create(ctx(), Network(
+        uuid="", label=f"n{number}", cidr=f"10.{number}.0.0/24", gateway="", bridge="", vni=vni)).uuid
+
+
+def _present(desk: NetworkHosts, host: str, known: dict[str, int], complete: bool = False,
+             address: str = "") -> list[Peers]:
+    return desk.present(ctx(), host, address or f"192.0.2.{host[1:]}", known, complete)
+
+
+def _told(core: Books) -> dict[str, Peers]:
+    """What every host was told last since the last time."""
+    core.peers.flush(everything=True)
+    told, core.sent.peers = dict(core.sent.peers), []
+    return told
+
+
+def test_a_host_that_comes_learns_of_the_others_and_they_of_it(
+        core: Books, desk: NetworkHosts, tunnel: str) -> None:
+    [alone] = _present(desk, "h1", {tunnel: 0})
+    assert alone.hosts == {"h1": "192.0.2.1"}
+    _told(core)
+    [both] = _present(desk, "h2", {tunnel: 0})
+    assert both.hosts == {"h1": "192.0.2.1", "h2": "192.0.2.2"}
+    assert both.version > alone.version
+    assert _told(core) == {"h1": both, "h2": both}
+
+
+def test_a_host_that_is_known_costs_reads_only_and_nobody_is_told(
+        core: Books, desk: NetworkHosts, tunnel: str) -> None:
+    [known] = _present(desk, "h1", {tunnel: 0})
+    _told(core)
+    core.statements()
+    for complete in (False, True):
+        assert _present(desk, "h1", {tunnel: known.version}, complete) == []
+    statements = core.statements()
+    assert len(statements) == 4
+    assert all(statement.startswith("SELECT") for statement in statements)
+    assert _told(core) == {}
+
+
+def test_a_host_that_missed_a_message_is_told_when_it_asks(core: Books, desk: NetworkHosts, tunnel: str) -> None:
+    [known] = _present(desk, "h1", {tunnel: 0})
+    [newer] = _present(desk, "h2", {tunnel: 0})
+    assert _present(desk, "h1", {tunnel: known.version}) == [newer]
+
+
+def test_a_host_that_leaves_or_moves_its_tunnels_is_no_peer_any_more(
+        core: Books, desk: NetworkHosts, tunnel: str) -> None:
+    other = _network(core, 2)
+    for host in ("h1", "h2"):
+        _present(desk, host, {tunnel: 0, other: 0})
+    _told(core)
+    _present(desk, "h2", {other: 0}, complete=True)
+    told = _told(core)
+    assert set(told) == {"h1"}
+    assert (told["h1"].network_id, set(told["h1"].hosts)) == (tunnel, {"h1"})
+    _present(desk, "h2", {other: 0}, address="192.0.2.99")
+    assert _told(core)["h1"].hosts == {"h1": "192.0.2.1", "h2": "192.0.2.99"}
+
+
+def test_many_changes_are_told_at_once(core: Books, desk: NetworkHosts, tunnel: str) -> None:
+    for number in range(1, 20):
+        _present(desk, f"h{number}", {tunnel: 0})
+    core.peers.flush(everything=True)
+    assert [host for host, _peers in core.sent.peers] == sorted(f"h{number}" for number in range(1, 20))
+    assert {len(peers.hosts) for _host, peers in core.sent.peers} == {19}
+
+
+def test_only_networks_in_tunnels_have_peers(core: Books, desk: NetworkHosts) -> None:
+    plain = _network(core, 3, vni=None)
+    assert _present(desk, "h1", {plain: 0, "unknown": 0}) == []
+
+
+def test_deleted_hosts_and_networks_are_forgotten(core: Books, desk: NetworkHosts, tunnel: str) -> None:
+    for host in ("h1", "h2"):
+        _present(desk, host, {tunnel: 0})
+    service = Service(id=1, uuid="s", host="h2", binary="nova-compute", topic="compute", created_at=utcnow())
+    core.db.write(lambda connection: services.delete(connection, service))
+    [left] = core.db.read(lambda connection: db.newer(connection, {tunnel: 0}))
+    assert set(left.hosts) == {"h1"}
+    core.db.write(lambda connection: networks.delete(connection, tunnel))
+    assert core.db.read(lambda connection: db.newer(connection, {tunnel: 0})) == []
+    with pytest.raises(exception.NetworkNotFound):
+        Networks(core).get(ctx(), tunnel)

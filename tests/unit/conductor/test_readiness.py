@@ -1,0 +1,123 @@
+"""A database that cannot be used: one line says why."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import socket
+import threading
+import time
+
+import pytest
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db import migrate, readiness
+from nova.db.engine import Database
+
+
+def why(url: str) -> str:
+    with pytest.raises(exception.DatabaseUnusable) as raised:
+        readiness.check(url)
+    said = str(raised.value)
+    assert "\n" not in said
+    return said
+
+
+def at_revision(url: str, revision: str) -> None:
+    database = Database(url)
+    database.write(lambda connection: connection.execute(
+        sa.text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision}))
+    database.close()
+
+
+def test_the_newest_schema_is_all_right(database_url: str) -> None:
+    migrate.sync(database_url)
+    readiness.check(database_url)
+
+
+def test_its_revisions_are_those_that_alembic_knows(database_url: str) -> None:
+    migrate.sync(database_url)
+    assert readiness.revisions()[0] == "0001"
+    assert readiness.revisions()[-1] == migrate.newest() == migrate.version(database_url)
+
+
+def test_a_file_that_is_not_there_is_not_made_either(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "nova.sqlite"
+    assert "there is no such file: run nova-manage db sync" in why(f"sqlite:///{file}")
+    assert migrate.version(f"sqlite:///{file}") is None
+    assert not file.exists()
+
+
+def test_a_directory_that_is_not_there(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(exception.DatabaseUnusable, match="unable to open database file"):
+        migrate.sync(f"sqlite:///{tmp_path}/missing/nova.sqlite")
+
+
+def test_a_file_that_is_no_database(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "text").write_text("Not a database at all, but long enough to look at." * 100)
+    assert "file is not a database" in why(f"sqlite:///{tmp_path}/text")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_a_file_that_we_may_not_write(tmp_path: pathlib.Path, database_url: str) -> None:
+    migrate.sync(database_url)
+    for file in tmp_path.iterdir():
+        file.chmod(0o400)
+    tmp_path.chmod(0o500)
+    assert why(database_url)
+
+
+def test_an_empty_database_needs_its_tables(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "empty").touch()
+    assert "it has no tables: run nova-manage db sync" in why(f"sqlite:///{tmp_path}/empty")
+
+
+def test_an_older_schema_needs_an_upgrade(database_url: str) -> None:
+    migrate.sync(database_url)
+    at_revision(database_url, "0001")
+    said = why(database_url)
+    assert f"it is at revision 0001, this release needs {migrate.newest()}: run nova-manage db sync" in said
+
+
+def test_a_newer_release_may_have_upgraded_it_already(database_url: str) -> None:
+    migrate.sync(database_url)
+    at_revision(database_url, "9999")
+    readiness.check(database_url)
+
+
+@pytest.mark.parametrize(("url", "says"), [
+    ("nonsense", "Could not parse"),
+    ("oracle+nothing://nova:secret@localhost/nova", "oracle.nothing"),
+    ("sqlite://", "in-memory"),
+    ("postgresql+psycopg2://nova:secret@127.0.0.1:1/nova", "refused"),
+    ("mysql+pymysql://nova:secret@127.0.0.1:1/nova", "refused"),
+])
+def test_it_says_why_and_keeps_the_password(url: str, says: str) -> None:
+    said = why(url)
+    assert says in said
+    assert "secret" not in said
+
+
+def test_a_server_that_comes_up_is_waited_for() -> None:
+    """This one hangs up on whoever calls."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        url = f"mysql+pymysql://nova@127.0.0.1:{server.getsockname()[1]}/nova"
+        with pytest.raises(readiness.Unreachable, match="refused"):
+            readiness.wait(url, 0.1)
+
+        def come_up() -> None:
+            time.sleep(0.5)
+            server.listen()
+            with contextlib.suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        coming = threading.Thread(target=come_up)
+        coming.start()
+        with pytest.raises(readiness.Unreachable, match="Lost connection"):
+            readiness.wait(url, 1.5)
+        server.shutdown(socket.SHUT_RDWR)
+        coming.join()

@@ -1,0 +1,66 @@
+"""What nodes have in use reaches the schedulers, though the database is away for a while."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from nova import exception
+from nova.conductor import usage
+from nova.conductor.announcer import report_nodes
+from nova.conductor.endpoints.heartbeat import Heartbeat
+from nova.conductor.usage import UsageFeed
+from nova.db import compute_nodes
+from tests.unit.conductor.books import Books, ctx, node
+
+SECONDS = 20
+
+
+def wait_for_usage(core: Books) -> set[str]:
+    until, seen = time.monotonic() + SECONDS, set[str]()
+    while not seen:
+        assert time.monotonic() < until
+        seen = {each.node_uuid for delta in core.sent.take() for each in delta.usage}
+        time.sleep(0.01)
+    return seen
+
+
+@pytest.fixture
+def nodes(core: Books) -> list[str]:
+    for host in ("h1", "h2"):
+        Heartbeat(core).register(ctx(), host, "nova-compute", "compute", 1)
+    made = [each.uuid for host in ("h1", "h2") for each in report_nodes(core, host, [node(host)])]
+    core.sent.take()
+    return made
+
+
+def test_what_could_not_be_read_is_published_when_the_database_is_back(
+        core: Books, nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nothing is touched any more meanwhile."""
+    failures = 3
+    read = compute_nodes.usage
+
+    def away(connection, node_uuids):
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise exception.ServiceUnavailable("The database is not available.")
+        return read(connection, node_uuids)
+
+    monkeypatch.setattr(compute_nodes, "usage", away)
+    monkeypatch.setattr(usage, "_INTERVAL", 0.01)
+    feed = UsageFeed(core.db, core.fleet)
+    feed.start()
+    feed.touch(nodes)
+    assert wait_for_usage(core) == set(nodes)
+    assert failures == 0
+    feed.stop()
+
+
+def test_what_was_touched_last_is_published_before_the_end(core: Books, nodes: list[str]) -> None:
+    feed = UsageFeed(core.db, core.fleet)
+    feed.start()
+    feed.touch(nodes[:1])
+    feed.stop()
+    assert wait_for_usage(core) == {nodes[0]}

@@ -1,0 +1,73 @@
+"""The names of a server's disks: its own first, then volumes, each for as long as it is there."""
+
+import pytest
+
+from nova import exception
+from nova.objects import device_names
+from nova.objects.base import utcnow
+from nova.objects.flavor import Flavor
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice, Instance
+
+
+def server(*devices, bus=None, **flavor):
+    return Instance(uuid="u", project_id="p", user_id="u", display_name="n", hostname="n", created_at=utcnow(),
+                    flavor=Flavor(flavorid="1", name="m1", memory_mb=128, vcpus=1, **flavor),
+                    image=Image(id="i", properties={"hw_disk_bus": bus} if bus else {}), block_devices=list(devices))
+
+
+def volume(name=None, **changes):
+    return BlockDevice(source="volume", destination="volume", volume_id="v", device_name=name, **changes)
+
+
+def named(instance, *devices):
+    device_names.assign(instance, devices)
+    return [device.device_name for device in devices]
+
+
+@pytest.mark.parametrize(("flavor", "first"), [
+    ({}, "/dev/vdb"), ({"swap": 64}, "/dev/vdc"), ({"ephemeral_gb": 1}, "/dev/vdc"),
+    ({"ephemeral_gb": 1, "swap": 64}, "/dev/vdd")])
+def test_a_volume_comes_after_the_disks_of_the_server(flavor, first):
+    assert named(server(**flavor), volume()) == [first]
+
+
+def test_each_ephemeral_disk_that_was_asked_for_has_a_name():
+    blank = [BlockDevice(source="blank", size_gb=1) for _ in range(3)]
+    assert named(server(*blank, ephemeral_gb=3), volume()) == ["/dev/vde"]
+
+
+def test_what_is_booted_from_is_the_first():
+    root, other = volume(boot_index=0), volume()
+    assert named(server(other, root, swap=64), other, root) == ["/dev/vdc", "/dev/vda"]
+
+
+def test_a_name_that_was_given_is_not_given_again():
+    assert named(server(volume("/dev/vdb"), volume("/dev/vdd")), volume(), volume()) == ["/dev/vdc", "/dev/vde"]
+
+
+@pytest.mark.parametrize(("asked", "name"), [
+    ("/dev/vdf", "/dev/vdf"), ("/dev/sdf", "/dev/vdf"), ("/dev/xvdf", "/dev/vdf"), ("/dev/vdaa", "/dev/vdaa"),
+    ("/dev/vdf1", "/dev/vdb"), ("/dev/disk", "/dev/vdb"), (None, "/dev/vdb")])
+def test_a_name_that_is_asked_for_is_called_as_the_bus_has_it(asked, name):
+    assert named(server(), volume(asked)) == [name]
+
+
+@pytest.mark.parametrize(("bus", "name"), [("scsi", "/dev/sdb"), ("ide", "/dev/hdb"), ("virtio", "/dev/vdb")])
+def test_the_bus_of_the_image_says_how_disks_are_called(bus, name):
+    assert named(server(bus=bus), volume()) == [name]
+    assert named(server(bus=bus), volume(disk_bus="sata"))[0].startswith("/dev/sd")
+
+
+@pytest.mark.parametrize("asked", ["/dev/vda", "/dev/vdb", "/dev/sdc"])
+def test_a_name_in_use_is_refused(asked):
+    with pytest.raises(exception.DevicePathInUse, match=asked):
+        named(server(volume("/dev/vdc"), swap=64), volume(asked))
+
+
+def test_asked_names_go_first_and_there_are_enough():
+    wanted = [volume(), volume("/dev/vdb"), *(volume() for _ in range(30))]
+    names = named(server(), *wanted)
+    assert names[:2] == ["/dev/vdc", "/dev/vdb"]
+    assert len(set(names)) == len(names)
+    assert names[-1] == "/dev/vdag"

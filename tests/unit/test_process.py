@@ -1,0 +1,42 @@
+"""Services give memory back, in a process of their own: what is asked of the C library cannot be undone."""
+
+import subprocess
+import sys
+
+_SCRIPT = """
+import threading, time
+from nova.service import process
+from nova.telemetry import worker_stats
+
+process.settle()
+process._LOOK = 0.05
+process.watch()
+time.sleep(0.2)
+before = worker_stats.resident()
+
+class Knot:
+    def __init__(self):
+        self.me = self  # only the garbage collector can free it
+        self.content = bytearray(2000)
+
+def waste():
+    knots = [Knot() for _ in range(8000)]
+
+threads = [threading.Thread(target=waste) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+peak = worker_stats.resident()
+end = time.monotonic() + 10
+while worker_stats.resident() > before + (peak - before) / 3 and time.monotonic() < end:
+    time.sleep(0.05)
+print(before, peak, worker_stats.resident())
+"""
+
+
+def test_what_a_burst_took_is_given_back():
+    done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True, timeout=60)
+    before, peak, after = map(int, done.stdout.split())
+    assert peak > before + 10 * 2**20
+    assert after < before + (peak - before) / 3

@@ -1,0 +1,317 @@
+"""Virtual guests that go from host to host, and the devices that they get: two hosts in one process."""
+
+import threading
+import time
+
+import pytest
+
+from nova import conf, exception
+from nova.conf import CONF
+from nova.objects import states
+from nova.objects.flavor import Flavor
+from nova.objects.instance import BlockDevice
+from nova.objects.moves import DiskSource, MigrationProgress
+from nova.virt.driver import Disks
+from nova.virt.fake import FakeDriver
+from tests.unit.virt.guests import interface, server
+
+VOLUME = BlockDevice(source="volume", destination="volume", volume_id="vol", device_name="/dev/vdc")
+NOBODY = threading.Event()
+
+
+@pytest.fixture(params=["own disks", "shared disks", "own files", "shared files"])
+def hosts(request, tmp_path):
+    conf.register()
+    CONF.set_override("shared_storage", request.param.startswith("shared"), group="fake")
+    if request.param.endswith("files"):
+        CONF.set_override("directory", str(tmp_path), group="fake")
+    yield started("one"), started("two")
+    CONF.clear_override("shared_storage", group="fake")
+    CONF.clear_override("directory", group="fake")
+
+
+def started(host):
+    driver = FakeDriver(host)
+    driver.start(lambda status: None)
+    return driver
+
+
+def boot(driver, **fields):
+    instance = server(**fields)
+    driver.prepare(instance, Disks())
+    driver.spawn(instance, Disks())
+    return instance
+
+
+def bigger(instance, root_gb=2):
+    instance.flavor = Flavor(flavorid="2", name="m1.more", vcpus=2, memory_mb=256, root_gb=root_gb)
+    return instance
+
+
+@pytest.fixture(autouse=True)
+def no_remains():
+    """One process's shared dictionary outlives a test."""
+    yield
+    from nova.virt import fake_disks
+
+    for name in fake_disks._ALL_HOSTS.names():
+        fake_disks._ALL_HOSTS.remove(name)
+
+
+# --- devices ---------------------------------------------------------------------------------------
+def test_devices_are_attached_once_and_last_over_power_cycles(hosts):
+    one, _two = hosts
+    instance = boot(one)
+    for _ in range(2):
+        one.attach_volume(instance, VOLUME)
+        one.attach_interface(instance, interface(3))
+    assert one.guest(instance.uuid).volumes == (("/dev/vdc", "vol"),)
+    assert one.guest(instance.uuid).interfaces == (interface(3).mac,)
+    instance.block_devices, instance.network_info = [VOLUME], [interface(3)]
+    one.reboot(instance, hard=True)
+    assert one.guest(instance.uuid).volumes == (("/dev/vdc", "vol"),)
+    for _ in range(2):
+        one.detach_volume(instance, VOLUME)
+        one.detach_interface(instance, interface(3))
+    assert (one.guest(instance.uuid).volumes, one.guest(instance.uuid).interfaces) == ((), ())
+
+
+def test_a_volume_without_a_name_gets_the_next_free_one(hosts):
+    one, _two = hosts
+    instance = boot(one)
+    one.attach_volume(instance, BlockDevice(source="volume", destination="volume", volume_id="a"))
+    one.attach_volume(instance, BlockDevice(source="volume", destination="volume", volume_id="b"))
+    assert one.guest(instance.uuid).volumes == (("/dev/vdb", "a"), ("/dev/vdc", "b"))
+
+
+def test_no_guest_has_no_devices(hosts):
+    one, _two = hosts
+    with pytest.raises(exception.GuestNotFound):
+        one.attach_volume(server(), VOLUME)
+    one.detach_volume(server(), VOLUME)
+    one.detach_interface(server(), interface())
+
+
+# --- cold moves ------------------------------------------------------------------------------------
+def move(one, two, instance):
+    one.check_resize(instance, bigger(server()).flavor)
+    for _ in range(2):
+        source = one.open_disks(instance, timeout=1)
+    assert one.guests() == []
+    bigger(instance)
+    for _ in range(2):
+        two.receive_disks(instance, source)
+    for _ in range(2):
+        two.finish_move(instance)
+    assert two.power_state(instance.uuid) == states.SHUTDOWN
+    two.power_on(instance)
+
+
+def test_a_resized_guest_has_its_new_size_on_the_destination_only(hosts):
+    one, two = hosts
+    instance = boot(one)
+    move(one, two, instance)
+    assert [guest.uuid for guest in two.guests()] == [instance.uuid]
+    assert two.guest(instance.uuid).size.memory_mb == 256
+    assert two.disk(instance.uuid).gb == 2
+    assert one.disk(instance.uuid, aside=True).gb == 1
+    for _ in range(2):
+        one.close_disks(instance)
+        one.confirm_move(instance)
+    assert one.disk(instance.uuid, aside=True) is None
+    assert two.disk(instance.uuid).gb == 2
+
+
+def test_a_reverted_guest_is_what_it_was(hosts):
+    one, two = hosts
+    instance = boot(one)
+    token = one.disk(instance.uuid).token
+    move(one, two, instance)
+    for _ in range(2):
+        two.destroy(instance)
+    instance.flavor = server().flavor
+    for _ in range(2):
+        one.revert_move(instance)
+    one.power_on(instance)
+    assert two.guests() == []
+    assert one.guest(instance.uuid).size.memory_mb == 128
+    assert one.disk(instance.uuid).token == token, "the disk that it had"
+    assert one.disk(instance.uuid, aside=True) is None
+
+
+def test_a_guest_is_resized_on_its_own_host(hosts):
+    one, _two = hosts
+    instance = boot(one)
+    move_here = one.open_disks(instance)
+    bigger(instance)
+    one.receive_disks(instance, move_here)
+    one.finish_move(instance)
+    one.confirm_move(instance)
+    assert (one.disk(instance.uuid).gb, one.disk(instance.uuid, aside=True)) == (2, None)
+
+
+def test_disks_do_not_shrink(hosts):
+    one, _two = hosts
+    instance = boot(one, flavor={"root_gb": 5})
+    with pytest.raises(exception.ResizeError, match="5 GiB cannot shrink to 2 GiB"):
+        one.check_resize(instance, bigger(server()).flavor)
+    assert one.power_state(instance.uuid) == states.RUNNING
+
+
+def test_the_key_of_served_disks_is_not_shown(hosts):
+    one, _two = hosts
+    source = one.open_disks(boot(one))
+    assert source.key
+    assert source.key not in f"{source} {source!r}"
+    assert isinstance(source, DiskSource)
+
+
+# --- live migration --------------------------------------------------------------------------------
+def prepared(one, two, instance, block=None):
+    source = one.check_migration_source(instance)
+    for _ in range(2):
+        target = two.prepare_migration(instance, source, Disks(), block)
+    return target
+
+
+def test_a_guest_migrates_with_its_devices(hosts):
+    one, two = hosts
+    instance = boot(one, network_info=[interface()], block_devices=[VOLUME])
+    target = prepared(one, two, instance)
+    assert target.shared == CONF.fake.shared_storage
+    assert two.guests() == [], "it is not there yet"
+    seen = []
+    for _ in range(2):
+        one.live_migrate(instance, target, seen.append, NOBODY)
+    assert seen[-1].percent == 100
+    for _ in range(2):
+        two.finish_migration(instance)
+        one.destroy(instance, keep_disks=target.shared)
+    assert (one.guests(), two.power_state(instance.uuid)) == ([], states.RUNNING)
+    assert two.guest(instance.uuid).volumes == (("/dev/vdc", "vol"),)
+    assert two.disk(instance.uuid).host == "two"
+
+
+def test_a_guest_that_came_over_is_there_whatever_became_of_those_who_asked(hosts):
+    one, two = hosts
+    instance = boot(one)
+    target = prepared(one, two, instance)
+    with pytest.raises(exception.GuestNotFound):
+        two.power_state(instance.uuid)
+    one.live_migrate(instance, target, lambda progress: None, NOBODY)
+    assert one.guests() == []
+    if CONF.fake.directory:
+        two = started("two")
+    assert two.power_state(instance.uuid) == states.RUNNING
+    with pytest.raises(exception.MigrationError, match="came over"):
+        two.rollback_migration(instance, target)
+    two.finish_migration(instance)
+    assert [guest.uuid for guest in two.guests()] == [instance.uuid]
+
+
+def test_progress_counts_up_and_an_abort_leaves_the_guest(hosts):
+    one, two = hosts
+    instance = boot(one)
+    target = prepared(one, two, instance)
+    one.behaviour.latency["live_migrate"] = 60.0
+    seen = []
+
+    def look(progress: MigrationProgress) -> None:
+        seen.append(progress)
+        if len(seen) == 3:
+            one.abort_migration(instance.uuid)
+
+    with pytest.raises(exception.MigrationCancelled):
+        one.live_migrate(instance, target, look, NOBODY)
+    assert seen[0].memory_remaining > seen[-1].memory_remaining > 0
+    assert seen[0].memory_total == 128 << 20
+    for _ in range(2):
+        two.rollback_migration(instance, target)
+    assert one.power_state(instance.uuid) == states.RUNNING
+    assert two.guests() == []
+    assert (two.disk(instance.uuid) is not None) == CONF.fake.shared_storage
+    assert one.disk(instance.uuid) is not None
+
+
+def test_a_migration_ends_when_it_is_cancelled_or_forced(hosts):
+    one, two = hosts
+    instance = boot(one)
+    target = prepared(one, two, instance)
+    one.behaviour.latency["live_migrate"] = 600.0
+    cancelled = threading.Event()
+    cancelled.set()
+    with pytest.raises(exception.MigrationCancelled):
+        one.live_migrate(instance, target, lambda progress: None, cancelled)
+    began = time.monotonic()
+    one.live_migrate(instance, target, lambda progress: one.force_complete_migration(instance.uuid), NOBODY)
+    assert time.monotonic() - began < 300
+    two.finish_migration(instance)
+
+
+def test_a_failing_migration_leaves_the_guest(hosts):
+    one, two = hosts
+    instance = boot(one)
+    target = prepared(one, two, instance)
+    one.behaviour.failure["live_migrate"] = 1.0
+    with pytest.raises(exception.NovaException):
+        one.live_migrate(instance, target, lambda progress: None, NOBODY)
+    two.rollback_migration(instance, target)
+    assert one.power_state(instance.uuid) == states.RUNNING
+
+
+def test_what_was_asked_for_must_fit_the_storage(hosts):
+    one, two = hosts
+    instance = boot(one)
+    source = one.check_migration_source(instance)
+    with pytest.raises(exception.MigrationPreCheckError, match="share"):
+        two.prepare_migration(instance, source, Disks(), CONF.fake.shared_storage)
+    assert two.prepare_migration(instance, source, Disks(), not CONF.fake.shared_storage).host == "two"
+
+
+def test_only_a_running_guest_migrates_and_only_to_another_host(hosts):
+    one, _two = hosts
+    instance = boot(one)
+    with pytest.raises(exception.MigrationPreCheckError, match="already"):
+        one.prepare_migration(instance, one.check_migration_source(instance), Disks())
+    one.power_off(instance)
+    with pytest.raises(exception.MigrationPreCheckError, match="does not run"):
+        one.check_migration_source(instance)
+
+
+# --- what is left ------------------------------------------------------------------------------------
+def test_disks_of_a_host_that_is_gone_are_taken_over_where_they_are_seen(hosts):
+    one, two = hosts
+    instance = boot(one)
+    token = one.disk(instance.uuid).token
+    assert two.has_disks(instance) == CONF.fake.shared_storage
+    two.prepare(instance, Disks())
+    two.spawn(instance, Disks())
+    one.destroy(instance, keep_disks=True)
+    assert (two.disk(instance.uuid).token == token) == CONF.fake.shared_storage
+
+
+def test_an_unknown_guest_is_stopped_or_removed_by_its_uuid(hosts):
+    one, two = hosts
+    instance = boot(one)
+    one.stop_guest(instance.uuid)
+    two.stop_guest(instance.uuid)
+    assert one.power_state(instance.uuid) == states.SHUTDOWN
+    assert instance.uuid in one.traces()
+    one.open_disks(instance)
+    assert instance.uuid in one.traces(), "what is set aside is a trace"
+    for _ in range(2):
+        one.remove_orphan(instance.uuid, keep_disks=True)
+    assert one.disk(instance.uuid, aside=True) is not None
+    one.remove_orphan(instance.uuid)
+    assert one.traces() == set()
+
+
+def test_a_host_that_starts_again_has_its_guests_and_their_disks(hosts):
+    one, _two = hosts
+    instance = boot(one)
+    one.open_disks(boot(one, uuid="00000000-0000-4000-8000-000000000000"))
+    if CONF.fake.directory:
+        again = started("one")
+        assert again.guest(instance.uuid) == one.guest(instance.uuid)
+        assert again.disk(instance.uuid) == one.disk(instance.uuid)
+        assert again.traces() == one.traces()

@@ -1,0 +1,84 @@
+"""Whose the directory of a guest is, and where a move sets it aside: hosts may share a file system."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from nova import exception
+from nova.conf import CONF, register
+from nova.virt.libvirt import directories
+
+ONE = "5b4f9b8a-2f0c-4f39-9f2e-0a1b2c3d4e5f"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    register(CONF)
+    CONF.set_override("state_path", str(tmp_path))
+    yield tmp_path / "instances"
+    CONF.clear_override("state_path")
+
+
+def test_a_directory_that_another_host_took_is_never_removed_by_the_first(place: pathlib.Path) -> None:
+    directories.make(ONE, "first")
+    directories.take(ONE, "second")
+    directories.remove(ONE, "first")
+    assert (place / ONE).is_dir()
+    for _ in range(2):
+        directories.remove(ONE, "second")
+    assert os.listdir(place) == []
+
+
+def test_taking_keeps_the_token_by_which_hosts_know_that_they_see_the_same(place: pathlib.Path) -> None:
+    token = directories.token(directories.make(ONE, "first"), "first")
+    directories.take(ONE, "second")
+    assert directories.owner(str(place / ONE)) == directories.Owner("second", token)
+    directories.remove(ONE, "second")
+    assert directories.token(directories.make(ONE, "first"), "first") != token
+
+
+def test_a_directory_of_an_older_release_is_of_the_host_that_has_it(place: pathlib.Path) -> None:
+    (place / ONE).mkdir(parents=True)
+    assert directories.owner(str(place / ONE)) is None
+    token = directories.token(str(place / ONE), "first")
+    assert directories.token(str(place / ONE), "second") == token
+    directories.remove(ONE, "first")
+    assert not (place / ONE).exists()
+
+
+def test_what_is_set_aside_is_kept_apart_and_put_back(place: pathlib.Path) -> None:
+    token = directories.token(directories.make(ONE, "first"), "first")
+    directories.set_aside(ONE)
+    assert directories.kept() == {ONE}
+    assert directories.is_aside(ONE)
+    directories.remove(ONE, "first")
+    assert directories.is_aside(ONE), "that is for remove_aside()"
+    directories.put_back(ONE, "first")
+    assert directories.token(str(place / ONE), "first") == token
+    directories.set_aside(ONE)
+    directories.make(ONE, "second")
+    with pytest.raises(exception.MigrationError, match="another host"):
+        directories.put_back(ONE, "first")
+    for _ in range(2):
+        directories.remove_aside(ONE)
+    assert directories.kept() == {ONE}
+
+
+def test_half_of_a_removal_is_finished_and_looks_like_no_guest(place: pathlib.Path) -> None:
+    directories.make(ONE, "first")
+    os.rename(place / ONE, place / f"{ONE}.deleted")
+    assert directories.kept() == set()
+    directories.remove(ONE, "first")
+    assert os.listdir(place) == []
+
+
+def test_taking_or_removing_nothing_is_fine_and_only_uuids_are_guests() -> None:
+    directories.take(ONE, "first")
+    directories.remove(ONE, "first")
+    for strange in ("../../etc", "", ONE.upper()):
+        with pytest.raises(exception.InvalidInput):
+            directories.directory(strange)

@@ -1,0 +1,170 @@
+"""Names and addresses of a guest's devices: they last."""
+
+from __future__ import annotations
+
+import dataclasses
+import xml.etree.ElementTree as ET
+
+import pytest
+from lxml import etree
+
+from nova import exception
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.volume import VolumeConnection
+from nova.virt.libvirt.definition import Definition
+from nova.virt.libvirt.disks import LocalDisks
+from nova.virt.libvirt.guest_config import guest_config
+from nova.virt.libvirt.layout import volume_disk
+from tests.unit.virt.guests import interface, server
+from tests.unit.virt.test_libvirt_domain_xml import (  # noqa: F401 (fixture)
+    ALL_DISKS,
+    DISKS,
+    HOST,
+    TRIO,
+    domain_xml,
+    schema,
+)
+
+NO_DISKS = LocalDisks(console_log=DISKS.console_log)
+
+
+def volume(number: int, name: str | None = None, *, connected: bool = True, **fields: object) -> BlockDevice:
+    connection = VolumeConnection(volume_id=f"volume-{number}", path=f"/pool/volume-{number}",
+                                  serial=f"volume-{number}") if connected else None
+    values = {"source": "volume", "destination": "volume", "volume_id": f"volume-{number}", "device_name": name,
+              "connection": connection, **fields}
+    return BlockDevice(**values)  # type: ignore[arg-type]
+
+
+def disks_of(text: str) -> dict[str, str]:
+    """Name -> file of every disk."""
+    return {disk.find("target").get("dev"): disk.find("source").get("file").rpartition("/")[2]
+            for disk in ET.fromstring(text).findall("devices/disk")}
+
+
+def with_addresses(text: str) -> str:
+    """As libvirt gives a definition back: everything has its place, on controllers that it added."""
+    root = ET.fromstring(text)
+    devices = root.find("devices")
+    ET.SubElement(devices, "controller", type="pci", index="0", model="pci-root")
+    for slot, device in enumerate(devices.findall("*"), 3):
+        if device.tag in ("disk", "interface", "memballoon", "rng"):
+            ET.SubElement(device, "address", type="pci", domain="0x0000", bus="0x00", slot=f"0x{slot:02x}",
+                          function="0x0")
+    return ET.tostring(root, encoding="unicode")
+
+
+def test_a_volume_has_the_name_that_its_block_device_asks_for() -> None:
+    text = domain_xml(server(block_devices=[volume(1, "/dev/vdf"), volume(2)]), ALL_DISKS, HOST)
+    assert disks_of(text) == {"vda": "disk", "vdb": "disk.eph0", "vdc": "disk.eph1", "vdd": "disk.swap",
+                              "vdf": "volume-1", "vde": "volume-2", "hda": "disk.config"}
+
+
+def test_on_another_bus_a_name_is_called_otherwise() -> None:
+    text = domain_xml(server({}, {"hw_disk_bus": "scsi"}, block_devices=[volume(1, "/dev/vdf")]), DISKS, HOST)
+    assert disks_of(text) == {"sda": "disk", "sdf": "volume-1"}
+
+
+def test_a_server_boots_from_its_volume(schema: etree.RelaxNG) -> None:  # noqa: F811
+    server_ = server(image=None, block_devices=[volume(2, "/dev/vdb"), volume(1, "/dev/vda", boot_index=0)])
+    text = domain_xml(server_, NO_DISKS, HOST)
+    assert schema.validate(etree.fromstring(text)), schema.error_log
+    first = ET.fromstring(text).find("devices/disk")
+    assert (first.find("target").get("dev"), first.findtext("serial")) == ("vda", "volume-1")
+    trio = dataclasses.replace(TRIO, root=None)
+    assert "root=/dev/vda" in ET.fromstring(domain_xml(server_, trio, HOST)).findtext("os/cmdline")
+
+
+@pytest.mark.parametrize("connection", [
+    {"path": "/pool/v", "format": "qcow2", "limits": {"total_iops_sec": 500}, "discard": True},
+    {"path": "/pool/v", "shareable": True, "read_only": True},
+    {"protocol": "block", "path": "/dev/sdx"},
+    {"protocol": "rbd", "path": "volumes/volume-1", "hosts": [("10.0.0.1", "6789"), ("10.0.0.2", "")],
+     "auth_user": "cinder", "secret_uuid": "457eb676-33da-42ec-9a8c-9293d545c337"},
+    {"protocol": "iscsi", "path": "iqn.2013-07.com.example:iscsi-pool/1", "hosts": [("10.0.0.1", "3260")],
+     "auth_user": "me", "secret_uuid": "457eb676-33da-42ec-9a8c-9293d545c337"},
+], ids=["file", "shared", "block", "rbd", "iscsi"])
+def test_connections_are_valid(connection: dict[str, object], schema: etree.RelaxNG) -> None:  # noqa: F811
+    device = volume(1)
+    device.connection = VolumeConnection(volume_id="v", serial="s", **connection)  # type: ignore[arg-type]
+    text = domain_xml(server(block_devices=[device]), DISKS, HOST)
+    assert schema.validate(etree.fromstring(text)), schema.error_log
+    disk = ET.fromstring(text).findall("devices/disk")[1]
+    assert disk.findtext("serial") == "s"
+    assert (disk.find("readonly") is not None) == bool(connection.get("read_only"))
+
+
+def test_an_unknown_protocol_is_refused() -> None:
+    device = volume(1)
+    device.connection = VolumeConnection(volume_id="v", protocol="tape")
+    with pytest.raises(exception.InvalidDiskInfo, match="tape"):
+        domain_xml(server(block_devices=[device]), DISKS, HOST)
+
+
+# --- what lasts --------------------------------------------------------------------------------------
+def renewed(before: Instance, after: Instance, local: LocalDisks = DISKS, then: LocalDisks = DISKS) -> str:
+    return domain_xml(after, then, HOST, with_addresses(domain_xml(before, local, HOST)))
+
+
+def test_names_last_when_a_disk_before_them_goes() -> None:
+    before = server(block_devices=[volume(1), volume(2), volume(3)])
+    text = renewed(before, server(block_devices=[volume(1), volume(3)]))
+    assert disks_of(text) == {"vda": "disk", "vdb": "volume-1", "vdd": "volume-3"}
+
+
+def test_a_new_disk_takes_no_name_that_another_has() -> None:
+    text = renewed(server(block_devices=[volume(1)]), server(block_devices=[volume(1)]), DISKS, ALL_DISKS)
+    assert disks_of(text)["vdb"] == "volume-1"
+    assert disks_of(text)["vdc"] == "disk.eph0"
+
+
+def test_addresses_last_when_a_device_before_them_goes() -> None:
+    before = server(network_info=[interface(0), interface(1)], block_devices=[volume(1), volume(2)])
+    first = ET.fromstring(with_addresses(domain_xml(before, DISKS, HOST)))
+    again = ET.fromstring(renewed(before, server(network_info=[interface(1)], block_devices=[volume(2)])))
+
+    def slot(root: ET.Element, where: str) -> str:
+        return root.find(f"devices/{where}/address").get("slot")
+
+    card = "interface/mac[@address='fa:16:3e:00:00:01']/.."
+    for where in ("disk/target[@dev='vda']/..", "disk/target[@dev='vdc']/..", card, "memballoon", "rng"):
+        assert slot(first, where) == slot(again, where)
+    assert again.find("devices/controller[@model='pci-root']") is not None
+
+
+def test_another_machine_has_other_addresses() -> None:
+    before = with_addresses(domain_xml(server(), DISKS, HOST))
+    text = domain_xml(server({}, {"hw_machine_type": "q35"}), DISKS, HOST, before)
+    assert "address type" not in text.replace("<listen", "")
+
+
+def test_the_version_of_the_machine_lasts_while_the_host_has_it() -> None:
+    host = dataclasses.replace(HOST, known_machines=frozenset({"pc", "pc-i440fx-7.2"}))
+    before = domain_xml(server(), DISKS, HOST).replace('machine="pc"', 'machine="pc-i440fx-7.2"')
+    assert 'machine="pc-i440fx-7.2"' in domain_xml(server(), DISKS, host, before)
+    older = dataclasses.replace(HOST, known_machines=frozenset({"pc"}))
+    assert 'machine="pc"' in domain_xml(server(), DISKS, older, before)
+
+
+def test_a_volume_that_is_not_connected_now_stays_as_it_was(schema: etree.RelaxNG) -> None:  # noqa: F811
+    text = renewed(server(block_devices=[volume(1)]), server(block_devices=[volume(1, connected=False)]))
+    assert schema.validate(etree.fromstring(text)), schema.error_log
+    assert disks_of(text)["vdb"] == "volume-1"
+    with pytest.raises(exception.InvalidDiskInfo, match="volume-2 is not connected"):
+        renewed(server(block_devices=[volume(1)]), server(block_devices=[volume(2, connected=False)]))
+
+
+def test_a_disk_that_comes_later_takes_the_name_it_asks_for_or_the_next_one() -> None:
+    current = [Definition(domain_xml(server(block_devices=[volume(1, "/dev/vdc")]), DISKS, HOST)), Definition()]
+    config = guest_config(server(), HOST)
+    assert volume_disk(config, volume(2, "/dev/vdf"), current).target == "vdf"
+    assert volume_disk(config, volume(2, "/dev/vdc"), current).target == "vdb"
+    assert volume_disk(config, volume(2), current).target == "vdb"
+
+
+def test_machines_with_pci_express_have_ports_for_what_comes_later() -> None:
+    q35 = server({}, {"hw_machine_type": "q35"}, network_info=[interface()])
+    ports = ET.fromstring(domain_xml(q35, DISKS, HOST)).findall("devices/controller[@model='pcie-root-port']")
+    assert len(ports) == 1 + 1 + 6 + 8
+    some = dataclasses.replace(HOST, pcie_ports=12)
+    assert len(ET.fromstring(domain_xml(q35, DISKS, some)).findall("devices/controller[@model='pcie-root-port']")) == 12

@@ -1,0 +1,166 @@
+"""Volumes as files of a pool: made once and exactly, never through links, kept until a row says otherwise."""
+
+import os
+import stat
+import threading
+import time
+
+import msgspec
+import pytest
+
+from nova import conf, exception
+from nova.compute.disk_tools import QemuTools
+from nova.objects.base import new_uuid
+from nova.objects.image import Image
+from nova.objects.volume import LocalConnection, VolumeRemoval
+from nova.virt import qemuimg
+from nova.volume.local import LocalVolumes
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def pool(tmp_path):
+    conf.register()
+    volumes = LocalVolumes(QemuTools(), str(tmp_path / "pool"))
+    volumes.start()
+    return volumes
+
+
+def info(**changes):
+    return msgspec.to_builtins(LocalConnection(**{
+        "volume_id": new_uuid(), "generation": 1, "size_gb": 1, "fresh": True, **changes}))
+
+
+def removal_of(asked):
+    return VolumeRemoval(volume_uuid=asked["volume_id"], generation=asked["generation"], host="h1")
+
+
+def test_a_fresh_volume_is_a_sparse_file_of_its_exact_size_for_its_user_alone(pool):
+    asked = info(size_gb=3)
+    connection = pool.connect(asked)
+    assert connection.path == os.path.join(pool.directory, f"{asked['volume_id']}.1")
+    assert (connection.protocol, connection.format, connection.serial) == ("file", "raw", asked["volume_id"])
+    found = os.lstat(connection.path)
+    assert (found.st_size, found.st_blocks, stat.S_IMODE(found.st_mode)) == (3 * GIB, 0, 0o600)
+    assert stat.S_IMODE(os.stat(pool.directory).st_mode) == 0o711
+
+
+def test_a_qcow2_volume_says_its_size(pool):
+    connection = pool.connect(info(format="qcow2", size_gb=2))
+    assert connection.format == "qcow2"
+    assert qemuimg.Qcow2Header(connection.path).virtual_size == 2 * GIB
+    assert os.stat(connection.path).st_size < 1 << 20
+
+
+def test_a_volume_that_is_there_is_used_as_it_is(pool):
+    asked = info()
+    path = pool.connect(asked).path
+    with open(path, "r+b") as file:
+        file.write(b"precious")
+    for again in (asked, {**asked, "fresh": False}):
+        assert pool.connect(again).path == path
+    with open(path, "rb") as file:
+        assert file.read(8) == b"precious"
+
+
+def test_data_that_a_guest_had_are_never_made_anew(pool):
+    asked = info(fresh=False)
+    with pytest.raises(exception.VolumeUnusable, match="missing"):
+        pool.connect(asked)
+    assert os.listdir(pool.directory) == []
+
+
+@pytest.mark.parametrize("disk_format", ["raw", "qcow2"])
+@pytest.mark.parametrize("image_format", ["raw", "qcow2"])
+def test_a_volume_from_an_image_has_its_content_and_the_size_that_was_asked_for(pool, tmp_path, disk_format,
+                                                                               image_format):
+    content = os.urandom(1 << 20)
+    (tmp_path / "raw").write_bytes(content)
+    if image_format != "raw":
+        qemuimg.convert(str(tmp_path / "raw"), "raw", str(tmp_path / image_format), image_format)
+    asked_for = []
+
+    def fetch(image):
+        asked_for.append(image.id)
+        return str(tmp_path / image_format), image_format
+
+    asked = info(size_gb=1, format=disk_format, image=Image(id="i1"))
+    path = pool.connect(asked, fetch).path
+    pool.connect(asked, fetch)
+    assert asked_for == ["i1"]
+    assert pool.tools.size(path, disk_format) == GIB
+    qemuimg.convert(path, disk_format, str(tmp_path / "back"), "raw")
+    assert (tmp_path / "back").read_bytes()[:1 << 20] == content
+    assert os.listdir(pool.directory) == [os.path.basename(path)]
+
+
+def test_an_image_that_is_larger_than_the_volume_is_refused_and_leaves_nothing(pool, tmp_path):
+    pool.tools.create(str(tmp_path / "big"), "raw", 2 * GIB)
+    with pytest.raises(exception.VolumeUnusable, match="larger"):
+        pool.connect(info(image=Image(id="i1")), lambda _image: (str(tmp_path / "big"), "raw"))
+    assert os.listdir(pool.directory) == []
+
+
+def test_a_virtual_host_has_no_images_and_its_volumes_are_empty(pool):
+    assert os.stat(pool.connect(info(image=Image(id="i1"))).path).st_blocks == 0
+
+
+@pytest.mark.parametrize("uuid", ["../../etc/passwd", "x", "", "A" * 36, f"{'a' * 8}-1111-4111-8111-{'b' * 12}\n"])
+def test_a_name_is_never_made_of_what_is_no_uuid(pool, uuid):
+    for refused in (lambda: pool.connect(info(volume_id=uuid)),
+                    lambda: pool.remove(VolumeRemoval(volume_uuid=uuid, generation=1, host="h1"))):
+        with pytest.raises(exception.VolumeUnusable, match="uuid"):
+            refused()
+
+
+def test_links_are_not_followed(pool, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"secret")
+    asked = info()
+    os.symlink(victim, os.path.join(pool.directory, f"{asked['volume_id']}.1"))
+    with pytest.raises(exception.VolumeUnusable, match="no file"):
+        pool.connect(asked)
+    pool.remove(removal_of(asked))
+    assert victim.read_bytes() == b"secret"
+    assert os.listdir(pool.directory) == []
+
+
+def test_a_file_of_another_size_is_refused(pool):
+    asked = info()
+    os.truncate(pool.connect(asked).path, GIB - 512)
+    with pytest.raises(exception.VolumeUnusable, match="instead of 1 GiB"):
+        pool.connect(asked)
+
+
+def test_what_another_back_end_says_is_refused(pool):
+    with pytest.raises(exception.VolumeUnusable, match="v1"):
+        pool.connect({"driver_volume_type": "rbd", "volume_id": "v1"})
+
+
+def test_removing_takes_this_generation_only_and_may_be_repeated(pool):
+    asked = info()
+    paths = [pool.connect({**asked, "generation": generation}).path for generation in (1, 2)]
+    for _again in range(2):
+        pool.remove(removal_of(asked))
+    assert [os.path.exists(path) for path in paths] == [False, True]
+
+
+def test_a_volume_that_is_made_by_many_at_once_is_one_file(pool):
+    asked, found = info(), []
+    threads = [threading.Thread(target=lambda: found.append(pool.connect(asked).path)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert os.listdir(pool.directory) == [os.path.basename(found[0])]
+
+
+def test_half_made_files_go_when_nobody_can_be_making_them(pool):
+    old, new = (os.path.join(pool.directory, f"{new_uuid()}.1.{name}.part") for name in "ab")
+    for path in (old, new):
+        open(path, "wb").close()
+    os.utime(old, (time.time() - 100_000,) * 2)
+    pool.start()
+    assert os.listdir(pool.directory) == [os.path.basename(new)]
