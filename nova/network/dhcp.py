@@ -27,6 +27,8 @@ from nova.objects.network import DHCPV6, VIF
 LOG = logging.getLogger(__name__)
 
 RUN = "/run"
+# How often the file of leases is read until it is whole.
+_READS = 10
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
@@ -116,20 +118,32 @@ class DhcpServer:
         pid = self.pid()
         if pid is None:
             return
+        leases = self._leases_v6(vifs) if self.net.ipv6_mode == DHCPV6 else None
         os.kill(pid, signal.SIGHUP)
         try:
-            netns.call(self.net.namespace, lambda: self._release(vifs))
+            netns.call(self.net.namespace, lambda: self._release(vifs, leases))
         except OSError as error:
             LOG.warning("Leases of %s on network %s could not be released: %s", guest.uuid, self.net.id, error)
 
-    def _release(self, vifs: Sequence[VIF]) -> None:
+    def _release(self, vifs: Sequence[VIF], leases: tuple[bytes, list[dhcp_release.Lease6]] | None) -> None:
         """In the server's namespace: say that the guest needs these no more."""
         dhcp_release.send(self.net.gateway, [(vif.mac, address) for vif in vifs for address in vif.addresses(4)])
-        if self.net.ipv6_mode == DHCPV6:
+        if leases:
+            dhcp_release.send_v6(*leases)
+
+    def _leases_v6(self, vifs: Sequence[VIF]) -> tuple[bytes, list[dhcp_release.Lease6]] | None:
+        """The server's identifier and the IPv6 leases of these; None if it never gave any."""
+        addresses = [each for vif in vifs for each in vif.addresses(6)]
+        before = None
+        # dnsmasq empties the file and writes it again at every change, also at SIGHUP: only what stays is whole.
+        for _attempt in range(_READS):
             text = _read(self._leases) or ""
-            server, leases = dhcp_release.leases_v6(text, [each for vif in vifs for each in vif.addresses(6)])
-            if server is not None:
-                dhcp_release.send_v6(server, leases)
+            server, leases = dhcp_release.leases_v6(text, addresses)
+            if server is not None and text == before:
+                return server, leases
+            before = text
+            time.sleep(0.01)
+        return None
 
     def configuration(self) -> str:
         net = self.net

@@ -5,6 +5,7 @@ It answers with its host's name, after as many seconds as it is asked to take, a
 
 from __future__ import annotations
 
+import os
 import pathlib
 import sys
 import threading
@@ -37,20 +38,20 @@ class Clerk:
         self.host = host
 
     def ask(self, ctx: context.RequestContext, name: str, seconds: float) -> str:
-        print(f"begins {name}.", flush=True)
+        self.note(ctx, name)
         time.sleep(seconds)
         return self.host
 
     def note(self, ctx: context.RequestContext, name: str) -> None:
-        print(f"begins {name}.", flush=True)
+        os.write(sys.stdout.fileno(), f"begins {name}.\n".encode())  # whole lines, also of threads beside each other
 
     shout = note
 
 
-def configure(directory: pathlib.Path, url: str, **rabbit: Any) -> pathlib.Path:
-    """A configuration file for this broker; ``rabbit`` are options of its driver."""
+def configure(directory: pathlib.Path, url: str, seconds: int = 3, **rabbit: Any) -> pathlib.Path:
+    """A configuration file for this broker: calls wait ``seconds``, ``rabbit`` are options of its driver."""
     file = directory / "nova.conf"
-    file.write_text(f"[DEFAULT]\ntransport_url = {url}\nrpc_response_timeout = 3\n[oslo_messaging_rabbit]\n"
+    file.write_text(f"[DEFAULT]\ntransport_url = {url}\nrpc_response_timeout = {seconds}\n[oslo_messaging_rabbit]\n"
                     + "".join(f"{name} = {value}\n" for name, value in rabbit.items()))
     return file
 
