@@ -189,7 +189,7 @@ class GuestDriver(Protocol):
     def confirm_move(self, instance: Instance) -> None: ...
     def revert_move(self, instance: Instance) -> None: ...
     def check_migration_source(self, instance: Instance) -> MigrationSource: ...
-    def prepare_migration(self, instance: Instance, source: MigrationSource, disks: Any,
+    def prepare_migration(self, instance: Instance, source: MigrationSource,
                           block: bool | None = None) -> MigrationTarget: ...
     def live_migrate(self, instance: Instance, target: MigrationTarget,
                      on_progress: Callable[[MigrationProgress], None], cancelled: threading.Event) -> None: ...
@@ -235,9 +235,6 @@ class Host(Protocol):
 
     def progress(self, percent: int, **values: Any) -> None:
         """Tell how far the step is; losing this loses nothing (:meth:`Operation.noted` gets the values)."""
-
-    def disks(self) -> Any:
-        """The guest's images, fetched into the cache, and its config drive (nova.virt.driver.Disks)."""
 
     def connected(self, device: BlockDevice) -> BlockDevice:
         """The volume ready for the hypervisor. Raises VolumeUnusable, DiskFull, ImageUnacceptable."""

@@ -69,7 +69,7 @@ class LiveMigrate(Move):
     def place(self, ctl: Control) -> None:
         self.choose(ctl, moves.PREPARING)
 
-    @step("source", event="compute_check_can_live_migrate_source", task_state=states.MIGRATING)
+    @step("source", event="compute_check_can_live_migrate_source", task_state=states.MIGRATING, undo="close")
     def describe(self, host: Host) -> None:
         host.result(described=host.driver.check_migration_source(host.instance))
 
@@ -78,7 +78,7 @@ class LiveMigrate(Move):
         host.network.plug(host.instance, host.rules)
         host.connect_volumes()
         host.result(target=host.driver.prepare_migration(
-            host.instance, self.data.described, host.disks(), self.data.block_migration))
+            host.instance, self.data.described, self.data.block_migration))
 
     @step(CONDUCTOR)
     def depart(self, ctl: Control) -> None:
@@ -130,6 +130,10 @@ class LiveMigrate(Move):
         ctl.migrate(self.data.migration, status=moves.RUNNING_POST_COPY if told.post_copy else moves.RUNNING, **sizes)
 
     # --- compensations ---------------------------------------------------------------------------------------
+    def close(self, host: Host) -> None:
+        """The source serves disks from the moment in which it described them."""
+        host.driver.close_disks(host.instance)
+
     def rollback(self, host: Host) -> None:
         """Take back what was prepared, unless the guest runs here: then the source was lost after it had come over."""
         if self.data.arrived or self._came_over(host):

@@ -204,12 +204,12 @@ class Driver(abc.ABC):
         """
         raise exception.NotImplementedHere(what="migrate running servers")
 
-    def prepare_migration(self, instance: Instance, source: MigrationSource, disks: Disks,
+    def prepare_migration(self, instance: Instance, source: MigrationSource,
                           block: bool | None = None) -> MigrationTarget:
         """Make room for the guest: ``instance`` with volumes and interfaces as they are on this host.
 
-        ``block``: whether disks are to be copied (None: if both hosts do not see the same ones). ``disks.root`` None:
-        the disk's image is copied, too. Raises MigrationPreCheckError (CPU, hypervisor, storage), DiskFull.
+        ``block``: whether disks are to be copied (None: if both hosts do not see the same ones); what they
+        are based on comes from the source, too. Raises MigrationPreCheckError (CPU, hypervisor, storage), DiskFull.
         """
         raise exception.NotImplementedHere(what="migrate running servers")
 

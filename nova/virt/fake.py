@@ -74,6 +74,7 @@ class FakeDriver(FakeMoves):
         self._disks = fake_disks.of_host(host, CONF.fake.directory, CONF.fake.shared_storage)
         self._jobs: dict[str, Job] = {}
         self._cable = Cable(CONF.fake.directory)
+        self.serving: set[str] = set()
         self._on_event: EventHandler | None = None
 
     @classmethod

@@ -75,6 +75,8 @@ class FakeMoves(interface.Driver):
     _disks: fake_disks.Disks
     _jobs: dict[str, Job]
     _cable: Cable
+    # Servers whose disks this host serves to another one.
+    serving: set[str]
 
     def take_over(self, uuid: str) -> None:
         """A guest that came over is here from now on."""
@@ -103,6 +105,7 @@ class FakeMoves(interface.Driver):
         self._guests.remove(uuid)
         if self._disks.get(uuid + ASIDE) is None:
             self._disks.rename(uuid, uuid + ASIDE)
+        self.serving.add(uuid)
         disk = self._disks.get(uuid + ASIDE) or fake_disks.made(self.host, 0)
         files = [DiskFile(name="disk", size=disk.gb * _GIB)] if disk.gb else []
         return DiskSource(host=self.host, token=disk.token, address=CONF.my_ip, port=1, key=secrets.token_hex(16),
@@ -110,6 +113,7 @@ class FakeMoves(interface.Driver):
 
     def close_disks(self, instance: Instance) -> None:
         self._behave("close_disks")
+        self.serving.discard(instance.uuid)
 
     def receive_disks(self, instance: Instance, source: DiskSource) -> None:
         self._behave("receive_disks")
@@ -126,10 +130,12 @@ class FakeMoves(interface.Driver):
 
     def confirm_move(self, instance: Instance) -> None:
         self._behave("confirm_move")
+        self.serving.discard(instance.uuid)
         self._disks.remove(instance.uuid + ASIDE)
 
     def revert_move(self, instance: Instance) -> None:
         self._behave("revert_move")
+        self.serving.discard(instance.uuid)
         if self._guests.find(instance.uuid) is not None:
             return
         if self._disks.get(instance.uuid + ASIDE) is not None:
@@ -142,6 +148,7 @@ class FakeMoves(interface.Driver):
         guest = self._guests.get(instance.uuid)
         if guest.power_state not in (states.RUNNING, states.POWER_PAUSED):
             raise exception.MigrationPreCheckError(reason="the guest does not run")
+        self.serving.add(instance.uuid)
         disk = self._disks.get(instance.uuid)
         return MigrationSource(
             host=self.host, token=disk.token if disk else "", memory_mb=instance.flavor.memory_mb,
@@ -151,6 +158,7 @@ class FakeMoves(interface.Driver):
     def live_migrate(self, instance: Instance, target: MigrationTarget,
                      on_progress: Callable[[MigrationProgress], None], cancelled: interface.Cancelled) -> None:
         uuid = instance.uuid
+        self.serving.discard(uuid)
         if self._guests.get(uuid).went:
             return
         job = self._jobs.setdefault(uuid, Job())
@@ -198,7 +206,7 @@ class FakeMoves(interface.Driver):
             job.forced = True
 
     # --- live migration: the destination --------------------------------------------------------------
-    def prepare_migration(self, instance: Instance, source: MigrationSource, disks: interface.Disks,
+    def prepare_migration(self, instance: Instance, source: MigrationSource,
                           block: bool | None = None) -> MigrationTarget:
         self._behave("prepare_migration")
         uuid = instance.uuid

@@ -2,6 +2,7 @@
 
 import pytest
 
+from nova import exception
 from nova.compute.service import ComputeService
 from tests.functional.client import wait_for
 from tests.functional.hosts import (
@@ -127,6 +128,24 @@ def test_a_live_migration_that_fails_leaves_the_server_where_it_was(pair, admin,
     assert error_of(admin, server, "live-migration") == f"The fake hypervisor was told to fail at {verb}."
     assert migration_of(admin, server)["status"] == status
     assert (used(admin, pair.first.host), used(admin, SECOND)) == ((1, 1), (0, 0))
+
+
+def test_the_source_serves_nothing_any_more_when_a_live_migration_failed_before_it_began(pair, admin, server):
+    pair.second.machine.driver.behaviour.failure["prepare_migration"] = 1.0
+    admin.action(server, "os-migrateLive", _LIVE)
+    admin.wait(server, "ACTIVE")
+    assert migration_of(admin, server)["status"] == "error"
+    assert pair.first.machine.driver.serving == set()
+
+
+def test_a_server_moves_while_it_runs_though_its_image_is_gone(pair, admin, server, monkeypatch):
+    def gone():
+        raise exception.ImageNotFound(image_id=pair.image_id)
+
+    monkeypatch.setattr(pair.second.machine.driver, "needs_images", True)
+    monkeypatch.setattr(pair.second.machine, "images", gone)
+    admin.action(server, "os-migrateLive", _LIVE)
+    assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == SECOND
 
 
 def test_a_server_that_moves_can_be_deleted(pair, admin, server):

@@ -19,7 +19,6 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.moves import MigrationTarget
 from nova.objects.network import VIF
 from nova.objects.volume import VolumeConnection
-from nova.virt.driver import Disks
 from tests.integration.driver_pair import (  # noqa: F401 (fixtures)
     COUNT,
     LabHost,
@@ -60,7 +59,7 @@ def prepared(hosts: Hosts, instance: Instance, there: Instance | None = None) ->
     one, two = hosts
     source = one.driver.check_migration_source(instance)
     for _ in range(2):
-        target = two.driver.prepare_migration(there or instance, source, Disks())
+        target = two.driver.prepare_migration(there or instance, source)
     return target
 
 
@@ -217,11 +216,11 @@ def test_what_cannot_come_is_told_beforehand(hosts: Hosts, guest_image: pathlib.
     for change, word in (({"machine": "pc-i440fx-99"}, "machine type"), ({"hypervisor_version": 99_000_000}, "older"),
                          ({"cpu": odd}, "CPU")):
         with pytest.raises(exception.MigrationPreCheckError, match=word):
-            two.driver.prepare_migration(instance, msgspec.structs.replace(source, **change), Disks())
+            two.driver.prepare_migration(instance, msgspec.structs.replace(source, **change))
     with pytest.raises(exception.MigrationPreCheckError, match="do not share"):
-        two.driver.prepare_migration(instance, source, Disks(), False)
+        two.driver.prepare_migration(instance, source, False)
     with pytest.raises(exception.MigrationPreCheckError, match="already"):
-        one.driver.prepare_migration(instance, source, Disks())
+        one.driver.prepare_migration(instance, source)
     assert two.driver.traces() == set()
     one.driver.close_disks(instance)
     assert one.processes("qemu-storage-daemon") == []

@@ -167,7 +167,7 @@ class LibvirtDriver(Driver):
     def check_migration_source(self, instance: Instance) -> MigrationSource:
         return self._departures.check_migration_source(instance)
 
-    def prepare_migration(self, instance: Instance, source: MigrationSource, disks: Disks,
+    def prepare_migration(self, instance: Instance, source: MigrationSource,
                           block: bool | None = None) -> MigrationTarget:
         return self._arrivals.prepare_migration(instance, source, block)
 

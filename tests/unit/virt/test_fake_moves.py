@@ -170,7 +170,7 @@ def test_the_key_of_served_disks_is_not_shown(hosts):
 def prepared(one, two, instance, block=None):
     source = one.check_migration_source(instance)
     for _ in range(2):
-        target = two.prepare_migration(instance, source, Disks(), block)
+        target = two.prepare_migration(instance, source, block)
     return target
 
 
@@ -264,15 +264,15 @@ def test_what_was_asked_for_must_fit_the_storage(hosts):
     instance = boot(one)
     source = one.check_migration_source(instance)
     with pytest.raises(exception.MigrationPreCheckError, match="share"):
-        two.prepare_migration(instance, source, Disks(), CONF.fake.shared_storage)
-    assert two.prepare_migration(instance, source, Disks(), not CONF.fake.shared_storage).host == "two"
+        two.prepare_migration(instance, source, CONF.fake.shared_storage)
+    assert two.prepare_migration(instance, source, not CONF.fake.shared_storage).host == "two"
 
 
 def test_only_a_running_guest_migrates_and_only_to_another_host(hosts):
     one, _two = hosts
     instance = boot(one)
     with pytest.raises(exception.MigrationPreCheckError, match="already"):
-        one.prepare_migration(instance, one.check_migration_source(instance), Disks())
+        one.prepare_migration(instance, one.check_migration_source(instance))
     one.power_off(instance)
     with pytest.raises(exception.MigrationPreCheckError, match="does not run"):
         one.check_migration_source(instance)
