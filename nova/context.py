@@ -14,7 +14,8 @@ from oslo_context import context
 class RequestContext(context.RequestContext):
     """The oslo.context of a request, cut down to what the bus carries.
 
-    The token itself never leaves the API process: back ends that need Keystone use the
+    The token goes to conductors only, with the calls that declare it (:func:`nova.bus.with_token`), and is never
+    stored: outside services are asked by it what the caller may see and make. Everything else is done with the
     service's own credentials, so an operation can be resumed after the token has expired.
     """
 
@@ -27,15 +28,15 @@ class RequestContext(context.RequestContext):
     sent_at: Any = None
     trace: Any = None
 
-    def to_wire(self) -> dict[str, Any]:
-        """The fields that the bus carries, without those that are unset."""
-        values = {name: getattr(self, name) for name in self.FIELDS}
+    def to_wire(self, token: bool = False) -> dict[str, Any]:
+        """The fields that the bus carries, without those that are unset; the ``token`` only if it is wanted there."""
+        values = {name: getattr(self, name) for name in (*self.FIELDS, *(("auth_token",) if token else ()))}
         return {name: value for name, value in values.items() if value}
 
     @classmethod
     def from_wire(cls, values: dict[str, Any]) -> RequestContext:
         """The context of the caller; becomes the current one of this thread (for the log lines)."""
-        known = {name: values[name] for name in cls.FIELDS if name in values}
+        known = {name: values[name] for name in (*cls.FIELDS, "auth_token") if name in values}
         return cls(overwrite=True, **known)
 
 

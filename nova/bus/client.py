@@ -131,7 +131,7 @@ class _Proxy(Generic[I]):
     def _call(self, method: interface.Method, ctx: context.RequestContext, payload: str) -> Any:
         seconds: float = self.seconds or method.timeout or self.bus.conf.rpc_response_timeout
         # What is written in the last moment would be answered too late.
-        outgoing = transport.Outgoing(ctx, seconds - min(_ANSWER, seconds / 10))
+        outgoing = transport.Outgoing(ctx, seconds - min(_ANSWER, seconds / 10), method.token)
         asked = self._certain.prepare(timeout=seconds)
         _reach(self.bus)
         if self.host is None:

@@ -37,6 +37,12 @@ def call(function: F) -> F:
     return _mark("call")(function)
 
 
+def with_token(function: F) -> F:
+    """Of a call: the caller's token goes along, for what outside services are asked in the caller's name."""
+    function.__token__ = True  # type: ignore[attr-defined]
+    return function
+
+
 def slow_call(timeout: float) -> Callable[[F], F]:
     """A call whose answer may take up to ``timeout`` seconds."""
     return _mark("call", timeout)
@@ -59,7 +65,10 @@ def fanout(function: F) -> F:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A method of an interface with its codecs. ``timeout``: for how many seconds it is wanted, if that is declared."""
+    """A method of an interface with its codecs. ``timeout``: for how many seconds it is wanted, if that is declared.
+
+    ``token``: whether the caller's token goes along.
+    """
 
     name: str
     kind: Kind
@@ -69,6 +78,7 @@ class Method:
     result_type: Any
     args: msgspec.msgpack.Decoder[Any]
     result: msgspec.msgpack.Decoder[Any]
+    token: bool = False
 
     def encode(self, value: Any) -> str:
         """What travels for arguments or a result: text, since oslo.messaging wraps it in JSON (twice)."""
@@ -183,4 +193,5 @@ def _compile(owner: type[Interface], name: str, function: Callable[..., Any]) ->
         result_type=result_type,
         args=msgspec.msgpack.Decoder(args_type),
         result=msgspec.msgpack.Decoder(result_type),
+        token=hasattr(function, "__token__"),
     )

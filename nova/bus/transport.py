@@ -40,17 +40,21 @@ with _without_eventlet():
 
 @dataclasses.dataclass(frozen=True)
 class Outgoing:
-    """The context of a message, and for how many seconds it is wanted (None: however late it comes)."""
+    """The context of a message, and for how many seconds it is wanted (None: however late it comes).
+
+    ``token``: the caller's token goes along.
+    """
 
     ctx: context.RequestContext
     seconds: float | None = None
+    token: bool = False
 
 
 class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
     """Turns a request context into the few fields that travel, and back. Payloads are opaque text."""
 
     def serialize_context(self, ctxt: Outgoing) -> dict[str, Any]:
-        return {**ctxt.ctx.to_wire(), **deadlines.stamp(ctxt.seconds)}
+        return {**ctxt.ctx.to_wire(ctxt.token), **deadlines.stamp(ctxt.seconds)}
 
     def deserialize_context(self, ctxt: dict[str, Any]) -> context.RequestContext:
         found = context.RequestContext.from_wire(ctxt)

@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import requests
-from keystoneauth1 import adapter, loading
-from keystoneauth1 import exceptions as keystone
 
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image import transfer
 from nova.image.base import ImageStore
+from nova.neighbours import Neighbour, Unreachable
 from nova.objects.image import Image
 
 LOG = logging.getLogger(__name__)
@@ -27,8 +24,6 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GROUP = "glance"
-# Seconds without a byte after which a connection counts as dead, unless [glance]timeout says otherwise.
-TIMEOUT = 60
 PAGE = 1000
 PATCH = "application/openstack-images-v2.1-json-patch"
 # What Glance itself says of an image; everything else is a property.
@@ -40,11 +35,10 @@ _RESERVED = ("os_glance_",)
 
 
 class GlanceStore(ImageStore):
-    """Connections are made at first use in each process, and shared by its threads."""
+    """``[image]driver`` glance."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made: tuple[int, adapter.Adapter] | None = None
+        self._glance = Neighbour(GROUP, {"service_type": "image", "interface": ["internal", "public"]}, ("/v2",))
 
     def show(self, ctx: RequestContext, image_id: str, token: str | None = None) -> Image:
         return to_image(self._raw(ctx, image_id, token))
@@ -132,38 +126,11 @@ class GlanceStore(ImageStore):
     def _request(self, ctx: RequestContext, method: str, path: str, token: str | None, image_id: str,
                  **more: Any) -> requests.Response:
         """One request; every failure is one of ImageStore's errors."""
-        headers = {**more.pop("headers", {}), "X-OpenStack-Request-ID": ctx.global_id or ctx.request_id}
         try:
-            client = self._client()
-            if token:
-                # The service's own credentials only find the endpoint.
-                headers["X-Auth-Token"] = token
-                more["authenticated"] = False
-            answer = client.request(path, method, headers=headers, raise_exc=False,
-                                    endpoint_override=self._endpoint(client), **more)
-        except keystone.ClientException as error:
-            raise exception.ImageBackendUnavailable(reason=type(error).__name__) from error
+            answer = self._glance.request(ctx, method, path, token, **more)
+        except Unreachable as error:
+            raise exception.ImageBackendUnavailable(reason=str(error)) from error
         return _checked(answer, image_id, bool(token))
-
-    def _client(self) -> adapter.Adapter:
-        """The adapter of this process: one made before a fork must not be shared."""
-        with self._lock:
-            if self._made is None or self._made[0] != os.getpid():
-                auth = loading.load_auth_from_conf_options(CONF, GROUP) if CONF.glance.auth_type else None
-                session = loading.load_session_from_conf_options(
-                    CONF, GROUP, auth=auth, timeout=CONF.glance.timeout or TIMEOUT)
-                client = loading.load_adapter_from_conf_options(
-                    CONF, GROUP, session=session, auth=auth, service_type=CONF.glance.service_type or "image",
-                    **({} if CONF.glance.valid_interfaces else {"interface": ["internal", "public"]}))
-                self._made = os.getpid(), client
-            return self._made[1]
-
-    @staticmethod
-    def _endpoint(client: adapter.Adapter) -> str:
-        found = CONF.glance.endpoint_override or client.get_endpoint()
-        if not found:
-            raise exception.ImageBackendUnavailable(reason="the catalog has no endpoint of it")
-        return str(found).rstrip("/").removesuffix("/v2")
 
     @staticmethod
     def _path(image_id: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova.bus import Interface, call
+from nova.bus import Interface, call, with_token
 from nova.context import RequestContext
 from nova.objects.action import Accepted
 from nova.objects.instance import Instance
@@ -21,6 +21,7 @@ class Servers(Interface):
     topic = CONDUCTOR
     namespace = "servers"
 
+    @with_token
     @call
     def create(self, ctx: RequestContext, request: ServerCreate) -> ServerCreated:
         """Promise ``min_count`` to ``max_count`` servers (as many as the quota allows) and begin to build.
@@ -36,6 +37,7 @@ class Servers(Interface):
     def index(self, ctx: RequestContext, query: ServerQuery) -> list[Instance]:
         """A page in the order asked for. Raises MarkerNotFound, InvalidInput."""
 
+    @with_token
     @call
     def operate(self, ctx: RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None = None,
                 project_id: str | None = None) -> Accepted:

@@ -22,6 +22,13 @@ class Shop(bus.Interface):
     @bus.call
     def who(self, ctx: context.RequestContext) -> str: ...
 
+    @bus.call
+    def token(self, ctx: context.RequestContext) -> str: ...
+
+    @bus.with_token
+    @bus.call
+    def token_that_is_wanted(self, ctx: context.RequestContext) -> str: ...
+
     @bus.cast
     def note(self, ctx: context.RequestContext, text: str) -> None: ...
 
@@ -45,6 +52,11 @@ class Counter:
 
     def who(self, ctx):
         return f"{ctx.user_id}@{ctx.project_id} {ctx.request_id}"
+
+    def token(self, ctx):
+        return ctx.auth_token or "none"
+
+    token_that_is_wanted = token
 
     def note(self, ctx, text):
         self.notes.append(text)
@@ -79,6 +91,12 @@ def eventually(condition):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_the_callers_token_travels_only_where_it_is_wanted(transport, counters):
+    ctx = context.RequestContext(user_id="u", auth_token="secret", overwrite=False)
+    shop = bus.client(transport, Shop)
+    assert (shop.token(ctx), shop.token_that_is_wanted(ctx)) == ("none", "secret")
 
 
 def test_a_call_brings_back_objects(shop):

@@ -1,0 +1,99 @@
+"""Other OpenStack services, asked over HTTP: where they are, and with whose rights.
+
+A service that is asked is a group of nova.conf with keystoneauth's options: the credentials of Nova itself. Connections
+are made at first use in each process, and shared by its threads.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import requests
+from keystoneauth1 import adapter, loading
+from keystoneauth1 import exceptions as keystone
+
+from nova.conf import CONF
+from nova.context import RequestContext
+
+# Seconds without a byte after which a connection counts as dead, unless [group]timeout says otherwise.
+TIMEOUT = 60
+
+
+class Unreachable(Exception):
+    """It does not answer, does not let Nova in, or the catalog does not know it. What it was asked may be done."""
+
+
+class Neighbour:
+    """``where``: keyword arguments of keystoneauth's adapter, for what the group's own options leave open.
+
+    ``versions``: endings of its address in the catalog that are not part of where it is ("/v2").
+    """
+
+    def __init__(self, group: str, where: dict[str, Any], versions: tuple[str, ...] = ()) -> None:
+        self._group, self._where, self._versions = group, where, versions
+        self._lock = threading.Lock()
+        self._made: tuple[int, adapter.Adapter] | None = None
+
+    def request(self, ctx: RequestContext, method: str, path: str, token: str | None = None,
+                headers: dict[str, str] | None = None, **more: Any) -> requests.Response:
+        """One request; whatever is answered is returned. ``token``: the caller's rights, instead of Nova's own.
+
+        Raises Unreachable.
+        """
+        sent = {"X-OpenStack-Request-ID": ctx.global_id or ctx.request_id, **(headers or {})}
+        try:
+            client = self._client()
+            if token:
+                # Nova's own credentials only find the endpoint.
+                sent["X-Auth-Token"] = token
+                more["authenticated"] = False
+            answer: requests.Response = client.request(path, method, headers=sent, raise_exc=False,
+                                                       endpoint_override=self._endpoint(client), **more)
+        except keystone.ClientException as error:
+            raise Unreachable(type(error).__name__) from error
+        return answer
+
+    def token(self) -> str | None:
+        """A token of Nova itself, for those who want to see one beside the caller's. Raises Unreachable."""
+        try:
+            found: str | None = self._client().get_token()
+        except keystone.ClientException as error:
+            raise Unreachable(type(error).__name__) from error
+        return found
+
+    def project_id(self) -> str | None:
+        """The project of Nova's own credentials. Raises Unreachable."""
+        try:
+            found: str | None = self._client().get_project_id()
+        except keystone.ClientException as error:
+            raise Unreachable(type(error).__name__) from error
+        return found
+
+    def _client(self) -> adapter.Adapter:
+        """The adapter of this process: one made before a fork must not be shared."""
+        with self._lock:
+            if self._made is None or self._made[0] != os.getpid():
+                group = CONF[self._group]
+                auth = loading.load_auth_from_conf_options(CONF, self._group) if group.auth_type else None
+                session = loading.load_session_from_conf_options(
+                    CONF, self._group, auth=auth, timeout=group.timeout or TIMEOUT)
+                where = {name: value for name, value in self._where.items() if not _is_set(group, name)}
+                client = loading.load_adapter_from_conf_options(CONF, self._group, session=session, auth=auth, **where)
+                self._made = os.getpid(), client
+            return self._made[1]
+
+    def _endpoint(self, client: adapter.Adapter) -> str:
+        found = CONF[self._group].endpoint_override or client.get_endpoint()
+        if not found:
+            raise Unreachable("the catalog has no endpoint of it")
+        address = str(found).rstrip("/")
+        for version in self._versions:
+            address = address.partition(version + "/")[0].removesuffix(version)
+        return address
+
+
+def _is_set(group: Any, name: str) -> bool:
+    """Whether the operator chose it. The adapter wants "interface", the option is called valid_interfaces."""
+    return bool(getattr(group, {"interface": "valid_interfaces"}.get(name, name), None))
