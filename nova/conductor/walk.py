@@ -148,6 +148,7 @@ class Walk:
         if run.action.undoing:
             LOG.error("[instance: %s] Compensation of %s failed: %s; the others go on", run.instance.uuid, step.name,
                       failure.message)
+            run.operation.not_undone(step)
             self._evict(run, step, ctl)
             self._undone(ctx, run, step, ctl)
             return

@@ -259,6 +259,9 @@ class Operation:
         What it is told besides, ``host.cancelled`` knows already.
         """
 
+    def not_undone(self, of: Step) -> None:
+        """The compensation of a step failed; it is not tried again, and the others go on."""
+
     def keeps_disks(self, host: str) -> bool:
         """Whether the disks of a guest that is evicted from ``host`` are in use elsewhere."""
         return False

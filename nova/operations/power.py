@@ -142,6 +142,7 @@ class RebootHard(_PowerAction):
     def reboot(self, host: Host) -> None:
         host.network.plug(host.instance, host.rules)
         host.connect_volumes()
+        host.driver.revert_move(host.instance)  # a move that failed may have left its disks aside
         host.driver.reboot(host.instance, hard=True)
         _report(host)
 

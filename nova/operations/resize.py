@@ -18,7 +18,7 @@ from nova.objects.base import Object, utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.moves import DiskSource
-from nova.operations.base import CONDUCTOR, Operation, Rules, step
+from nova.operations.base import CONDUCTOR, Operation, Rules, Step, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.moves import Move, MoveData
 
@@ -36,10 +36,14 @@ class MigrateRequest(Object, kw_only=True):
 
 
 class ResizeData(MoveData, kw_only=True):
-    """``running``: the guest is started again at its end; ``disks``: where the source serves them."""
+    """``running``: the guest is started again at its end; ``disks``: where the source serves them.
+
+    ``stranded``: the source could not put the guest back.
+    """
 
     flavor: Flavor | None = None
     running: bool = True
+    stranded: bool = False
     disks: DiskSource | None = None
 
 
@@ -115,6 +119,9 @@ class Resize(Move):
     def move_back(self, host: Host) -> None:
         put_back(host, host.instance, self.data.running)
 
+    def not_undone(self, of: Step) -> None:
+        self.data.stranded |= of.name == "move_out"
+
     def unplace(self, ctl: Control) -> None:
         self.let_go(ctl)
 
@@ -130,7 +137,9 @@ class Resize(Move):
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         self.superseded(ctl)
-        vm_state = states.as_the_guest(ctl.instance.vm_state, ctl.instance.power_state)
+        # Of a guest that was not put back a hard reboot takes care.
+        vm_state = (states.ERROR if self.data.stranded
+                    else states.as_the_guest(ctl.instance.vm_state, ctl.instance.power_state))
         ctl.set(task_state=None, **({"vm_state": vm_state} if vm_state else {}))
         ctl.fault(failure)
 
@@ -172,7 +181,10 @@ def give_back(ctl: Control, kept: Flavor, other: Flavor) -> None:
 
 # --- the word of the user ----------------------------------------------------------------------------------
 class FinishData(Object, kw_only=True):
-    """``host``: where the server runs now; ``source``: where it came from, with the flavor that it had there."""
+    """``host``: where the server runs now; ``source``: where it came from, with the flavor that it had there.
+
+    ``stays``: the destination kept its guest when it should have let go of it.
+    """
 
     host: str = ""
     source: str = ""
@@ -180,6 +192,7 @@ class FinishData(Object, kw_only=True):
     migration: str = ""
     old_flavor: Flavor | None = None
     running: bool = True
+    stays: bool = False
 
 
 class _Finish(Operation):
@@ -247,7 +260,8 @@ class RevertResize(_Finish):
     def accept(self, ctl: Acceptance, request: Object) -> None:
         self._take(ctl, moves.REVERTING)
 
-    @step("host", event="compute_revert_resize", task_state=states.RESIZE_REVERTING, when_down="skip", evict=True)
+    @step("host", event="compute_revert_resize", task_state=states.RESIZE_REVERTING, when_down="skip", evict=True,
+          undo="keep")
     def drop(self, host: Host) -> None:
         host.driver.destroy(host.instance)
         host.network.unplug(host.instance)
@@ -258,14 +272,30 @@ class RevertResize(_Finish):
         before = msgspec.structs.replace(host.instance, flavor=self.data.old_flavor, host=self.data.source)
         put_back(host, before, self.data.running)
 
+    def keep(self, host: Host) -> None:
+        """On the destination: a guest that could not be removed goes on."""
+        if self.taken_over or not any(guest.uuid == host.instance.uuid for guest in host.driver.guests()):
+            return
+        host.network.plug(host.instance, host.rules)
+        host.connect_volumes()
+        if self.data.running:
+            host.driver.power_on(host.instance)
+        host.set(power_state=host.driver.power_state(host.instance.uuid))
+        host.result(stays=True)
+
     def succeeded(self, ctl: Control) -> None:
         self._return(ctl, moves.REVERTED)
         ctl.set(vm_state=states.ACTIVE if self.data.running else states.STOPPED)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
-        # The destination has let go of it: what there is of the server is at the source, a hard reboot may start it.
-        self._return(ctl, moves.ERROR)
-        ctl.set(vm_state=states.ERROR)
+        if self.data.stays:
+            # The user may say it again.
+            ctl.migrate(self.data.migration, status=moves.FINISHED)
+            ctl.set(task_state=None)
+        else:
+            # What there is of the server is at the source: a hard reboot puts it back and starts it.
+            self._return(ctl, moves.ERROR)
+            ctl.set(vm_state=states.ERROR)
         ctl.fault(failure)
 
     def _return(self, ctl: Control, status: str) -> None:

@@ -191,7 +191,6 @@ class Driver(abc.ABC):
 
         Before that on the destination: destroy(instance). Nothing set aside, or a guest that is here anyway: fine.
         """
-        raise exception.NotImplementedHere(what="move servers")
 
     # --- live migration -------------------------------------------------------------------------
     # check_migration_source (source), prepare_migration (destination), live_migrate (source), finish_migration

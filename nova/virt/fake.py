@@ -131,8 +131,9 @@ class FakeDriver(FakeMoves):
 
     def reboot(self, instance: Instance, hard: bool, timeout: int = 0) -> None:
         self._behave("reboot")
-        self._guests.get(instance.uuid)
-        self._guests.boot(instance)
+        if not hard:
+            self._guests.get(instance.uuid)
+        self._run(instance)
 
     def pause(self, instance: Instance) -> None:
         self._set("pause", instance, states.POWER_PAUSED)

@@ -162,6 +162,44 @@ def test_a_resize_that_fails_leaves_the_server_where_and_as_it_was(pair, admin, 
     assert resized(admin, server, large)["OS-EXT-SRV-ATTR:host"] == SECOND
 
 
+def test_a_guest_that_could_not_be_put_back_is_by_a_hard_reboot(pair, admin, server, large):
+    pair.second.machine.driver.behaviour.failure["receive_disks"] = 1.0
+    pair.first.machine.driver.behaviour.failure["revert_move"] = 1.0
+    admin.action(server, "resize", {"flavorRef": large})
+    assert admin.wait(server, "ERROR")["fault"]["message"] == "The fake hypervisor was told to fail at receive_disks."
+    assert (migration_of(admin, server)["status"], used(admin, SECOND)) == ("error", (0, 0))
+    pair.first.machine.driver.behaviour.failure.clear()
+    admin.action(server, "reboot", {"type": "HARD"})
+    shown = admin.wait(server, "ACTIVE")
+    assert (shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-STS:power_state"]) == (pair.first.host, 1)
+    assert pair.only_on(server, pair.first)
+
+
+@pytest.mark.parametrize("verb", ["destroy", "revert_move"])
+def test_a_revert_that_fails_leaves_one_guest_that_a_user_can_go_on_with(pair, admin, server, large, verb):
+    resized(admin, server, large)
+    for host in (pair.first, pair.second):
+        host.machine.driver.behaviour.failure[verb] = 1.0
+    admin.action(server, "revertResize")
+    wait_for(lambda: newest_action(admin, server, "revertResize")["message"] == "Error")
+    assert error_of(admin, server, "revertResize") == f"The fake hypervisor was told to fail at {verb}."
+    for host in (pair.first, pair.second):
+        host.machine.driver.behaviour.failure.clear()
+    if verb == "destroy":
+        shown = admin.wait(server, "VERIFY_RESIZE")
+        assert (shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-STS:power_state"]) == (SECOND, 1)
+        assert (pair.where(server)[0], migration_of(admin, server)["status"]) == ([SECOND], "finished")
+        admin.action(server, "revertResize")
+    else:
+        shown = admin.wait(server, "ERROR")
+        assert (shown["OS-EXT-SRV-ATTR:host"], shown["flavor"]["vcpus"]) == (pair.first.host, 1)
+        admin.action(server, "reboot", {"type": "HARD"})
+    shown = admin.wait(server, "ACTIVE")
+    assert (shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-STS:power_state"]) == (pair.first.host, 1)
+    assert pair.only_on(server, pair.first)
+    assert (used(admin, pair.first.host), used(admin, SECOND)) == ((1, 1), (0, 0))
+
+
 def test_a_resize_to_a_smaller_disk_fails_and_changes_nothing(pair, admin, large, image_id):
     uuid = admin.boot(large, image_id)
     admin.wait(uuid, "ACTIVE")
