@@ -75,6 +75,10 @@ class ServiceUnavailable(NovaException):
     template = "Service is unavailable at this time."
 
 
+class NobodyListens(ServiceUnavailable):
+    """Nothing was sent: whoever should answer is not there."""
+
+
 class DatabaseUnusable(ServiceUnavailable):
     """For operators: the database of the configuration is not there, does not let us in or lacks tables."""
 
@@ -82,6 +86,10 @@ class DatabaseUnusable(ServiceUnavailable):
 
 
 # --- requests --------------------------------------------------------------------------------
+class IdempotencyKeyReused(Conflict):
+    template = "Idempotency-Key was used before, for a request with another body."
+
+
 class InvalidInput(Invalid):
     template = "Invalid input received: {reason}"
 

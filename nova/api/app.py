@@ -120,6 +120,9 @@ class Dispatcher:
             raise errors.RouteNotFound()
         environ[ROUTE] = route
         request.query_string = environ.get("QUERY_STRING", "")
+        for name in route.spec.headers:
+            if (value := environ.get(f"HTTP_{name.upper().replace('-', '_')}")) is not None:
+                request.headers[name] = value
         _check_query(route, request)
         _check_body(route, request, body)
         if route.policy is not None:

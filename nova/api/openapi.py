@@ -57,6 +57,7 @@ def _operation(route: Route, version: int) -> dict[str, Any]:
         "operationId": _identifier(route),
         "summary": (route.handler.__doc__ or "").strip().partition("\n")[0],
         "parameters": [_header()] + [
+            {"name": name, "in": "header", "schema": {"type": "string"}} for name in route.spec.headers] + [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in _NAMES.findall(route.path)] + _query(route, version),
         "responses": _responses(route, version),

@@ -35,12 +35,13 @@ class Request:
 
     ``version``: the microversion (a minor number); ``legacy``: it came to /v2. ``params``: the
     values of the path template. ``query``: known parameters, each a list of texts. ``body``: as
-    validated. ``project``: the project in the URL, if it was there. ``clients``: the other
-    services. ``host_url``: what links begin with.
+    validated. ``project``: the project in the URL, if it was there. ``headers``: those that the
+    handler has declared, if they were sent. ``clients``: the other services. ``host_url``: what
+    links begin with.
     """
 
-    __slots__ = ("_allowed", "_creds", "body", "clients", "ctx", "host_url", "legacy", "method", "params", "path",
-                 "project", "query", "query_string", "version")
+    __slots__ = ("_allowed", "_creds", "body", "clients", "ctx", "headers", "host_url", "legacy", "method", "params",
+                 "path", "project", "query", "query_string", "version")
 
     def __init__(self, ctx: RequestContext, clients: Clients, method: str, path: str, host_url: str) -> None:
         self.ctx = ctx
@@ -54,6 +55,7 @@ class Request:
         self.params: dict[str, str] = {}
         self.query: dict[str, list[str]] = {}
         self.query_string = ""
+        self.headers: dict[str, str] = {}
         self.body: Any = None
         self._creds: dict[str, Any] | None = None
         self._allowed: dict[str, bool] = {}

@@ -23,6 +23,7 @@ class Spec:
     body: fields.Type | None = None
     answer: fields.Type | None = None
     errors: tuple[int, ...] = ()
+    headers: tuple[str, ...] = ()
 
 
 NOTHING = Spec()
@@ -30,13 +31,14 @@ _NO_QUERY = fields.Query()
 
 
 def accepts(query: fields.Query | None = None, body: fields.Type | None = None,
-            answer: fields.Type | None = None, errors: Iterable[int] = ()) -> Callable[[Handler], Handler]:
-    """Declare on a handler the query parameters and the body that it accepts, and its answer.
+            answer: fields.Type | None = None, errors: Iterable[int] = (),
+            headers: Iterable[str] = ()) -> Callable[[Handler], Handler]:
+    """Declare on a handler the query parameters, the body and the special headers that it accepts, and its answer.
 
     ``errors`` are the statuses that the operation may answer besides the general ones (for OpenAPI).
     """
     def mark(handler: Handler) -> Handler:
-        handler.spec = Spec(query, body, answer, tuple(errors))  # type: ignore[attr-defined]
+        handler.spec = Spec(query, body, answer, tuple(errors), tuple(headers))  # type: ignore[attr-defined]
         return handler
 
     return mark

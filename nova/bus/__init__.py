@@ -1,11 +1,11 @@
 """Typed RPC over oslo.messaging: interfaces are declared once, see :mod:`nova.bus.interface`."""
 
-from nova.bus.transport import SENT, connect  # isort: skip (chooses the threading back end)
+from nova.bus.transport import SENT, connect, patience  # isort: skip (chooses the threading back end)
 from nova.bus.broker import forget
 from nova.bus.client import ask_again, at, client, retry_until_available, within
 from nova.bus.interface import Interface, brief_cast, call, cast, fanout, packed, prepare, slow_call, with_token
 from nova.bus.server import serve, stop_taking
 
 __all__ = ["SENT", "Interface", "ask_again", "at", "brief_cast", "call", "cast", "client", "connect", "fanout",
-           "forget", "packed", "prepare", "retry_until_available", "serve", "slow_call", "stop_taking", "with_token",
-           "within"]
+           "forget", "packed", "patience", "prepare", "retry_until_available", "serve", "slow_call", "stop_taking",
+           "with_token", "within"]

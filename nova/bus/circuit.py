@@ -57,7 +57,7 @@ class Circuit:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """A call is made in the block. Raises ServiceUnavailable while nobody answers."""
+        """A call is made in the block. Raises NobodyListens while nobody answers."""
         now = time.monotonic()
         with self._lock:
             fresh = now - self._answered_at < _FRESH
@@ -69,7 +69,7 @@ class Circuit:
             if suspect:
                 self._look()
             if self._silent or not (fresh or self._await_listeners()):
-                raise exception.ServiceUnavailable(f"Nobody answers at {self._topic}.")
+                raise exception.NobodyListens(f"Nobody answers at {self._topic}.")
             yield
         except messaging.MessagingTimeout:
             if self._answered_at < now:

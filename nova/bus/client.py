@@ -31,6 +31,8 @@ _CAST_SECONDS = 300.0
 _LONGEST_PAUSE = 10.0
 _UNREACHABLE = (messaging.MessagingTimeout, messaging.MessageDeliveryFailure, messaging.MessageUndeliverable,
                 kombu.exceptions.KombuError, amqp.AMQPError, OSError)
+# What a server of another release answers to a method that it has never heard of.
+_UNKNOWN = frozenset({"NoSuchMethod", "UnsupportedVersion"})
 
 R = TypeVar("R")
 I = TypeVar("I", bound=interface.Interface)  # noqa: E741
@@ -124,6 +126,11 @@ class _Proxy(Generic[I]):
                 self._client.prepare(fanout=True, retry=1).cast(transport.Outgoing(ctx), method.name, p=payload)
             else:
                 self._cast(method, ctx, payload)
+        except messaging.RemoteError as error:
+            if error.exc_type not in _UNKNOWN:
+                raise
+            raise exception.ServiceUnavailable(
+                f"{self.declared.topic} is of a release without {method.name}.") from error
         except _UNREACHABLE as error:
             raise exception.ServiceUnavailable(
                 f"No answer from {self.declared.topic} to {method.name}: {type(error).__name__}.") from error
@@ -138,7 +145,7 @@ class _Proxy(Generic[I]):
             with circuit(self.bus, self.declared.topic).call():
                 return asked.call(outgoing, method.name, p=payload)
         if listeners(self.bus, f"{self.declared.topic}.{self.host}") == 0:
-            raise exception.ServiceUnavailable(f"Nobody answers at {self.declared.topic} of {self.host}.")
+            raise exception.NobodyListens(f"Nobody answers at {self.declared.topic} of {self.host}.")
         return asked.call(outgoing, method.name, p=payload)
 
     def _cast(self, method: interface.Method, ctx: context.RequestContext, payload: str) -> None:

@@ -108,6 +108,12 @@ _DEFAULTS = {
 }
 
 
+def patience(conf: cfg.ConfigOpts) -> float:
+    """For how many seconds a call may be carried out, unless its declaration says otherwise."""
+    # The option is oslo.messaging's, and known when there is a connection.
+    return float(getattr(conf, "rpc_response_timeout", _DEFAULTS["rpc_response_timeout"]))
+
+
 def connect(conf: cfg.ConfigOpts) -> messaging.RPCTransport:
     """A transport for this process.
 

@@ -34,9 +34,14 @@ _GIB = 1024**3
 def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
     """Promise the servers (rows), then place and build them in the background.
 
-    A request that is delivered a second time gets the answer of the first. Raises FlavorNotFound, InvalidInput,
-    OverQuota, Network*, SecurityGroupNotFound, Flavor*TooSmall.
+    A request that is delivered a second time gets the answer of the first, and so does one with the same name
+    (Idempotency-Key) and body. Raises FlavorNotFound, InvalidInput, OverQuota, Network*, SecurityGroupNotFound,
+    Flavor*TooSmall, IdempotencyKeyReused.
     """
+    if request.request_digest:
+        answered = engine.core.db.read(lambda connection: _answered(connection, request))
+        if answered is not None:
+            return answered
     try:
         return _create(engine, ctx, request)
     except (exception.NovaException, db_exception.DBDuplicateEntry):
@@ -46,17 +51,30 @@ def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -
         return answered
 
 
+def made(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated | None:
+    """What came of a request that nobody waits for any more; None: nothing, and nothing will."""
+    def look(connection: sa.Connection) -> ServerCreated | None:
+        # Whoever is about to commit it holds these rows.
+        quotas.lock(connection, ctx.project_id or "", ("", ctx.user_id or ""))
+        return _answered(connection, request)
+
+    return engine.core.db.write(look)
+
+
 def _answered(connection: sa.Connection, request: ServerCreate) -> ServerCreated | None:
-    """What this very request was answered before."""
+    """What this very request was answered before. Raises IdempotencyKeyReused."""
     if not request.first_uuid:
         return None
     try:
         first = servers.get(connection, request.first_uuid, deleted=True)
     except exception.InstanceNotFound:
         return None
+    if first.request_digest != request.request_digest:
+        raise exception.IdempotencyKeyReused()
     uuids = [_uuid(request, index) for index in range(request.max_count)]
-    made = servers.ever(connection, uuids)
-    return ServerCreated(uuids=[each for each in uuids if each in made], reservation_id=first.reservation_id)
+    written = servers.ever(connection, uuids)
+    return ServerCreated(uuids=[each for each in uuids if each in written], reservation_id=first.reservation_id,
+                         repeated=True, admin_pass=first.admin_pass)
 
 
 def _uuid(request: ServerCreate, index: int) -> str:
@@ -113,7 +131,8 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         disk_config=request.disk_config, access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
         reservation_id=reservation_id, pinned_availability_zone=zone, availability_zone=zone,
         scheduler_hints=request.scheduler_hints, server_group=group.uuid if group else None,
-        trusted_certs=request.trusted_certs, admin_pass=request.admin_pass, created_at=utcnow(), updated_at=utcnow())
+        trusted_certs=request.trusted_certs, admin_pass=request.admin_pass, request_digest=request.request_digest,
+        created_at=utcnow(), updated_at=utcnow())
     runs = []
     for index in range(count):
         instance = _named(template, request, index, count)

@@ -247,6 +247,8 @@ instances = _table(
     Column("locked_by", text(16)),
     Column("locked_reason", text()),
     Column("admin_pass", text()),
+    # Of the request that it was made by, if that had a name (Idempotency-Key).
+    Column("request_digest", text(64)),
     Column("trusted_certs", Json(list[str])),
     Column("scheduler_hints", Json(dict[str, Any]), nullable=False),
     Column("server_group", text(36)),

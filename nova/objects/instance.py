@@ -108,6 +108,8 @@ class Instance(Object, kw_only=True):
     locked_by: str | None = None
     locked_reason: str | None = None
     admin_pass: str | None = None
+    # Of the body of the request that it was made by, if that had a name (Idempotency-Key).
+    request_digest: str | None = None
     trusted_certs: list[str] | None = None
     scheduler_hints: dict[str, Any] = {}
     server_group: str | None = None

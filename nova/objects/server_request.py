@@ -68,6 +68,8 @@ class ServerCreate(Object, kw_only=True):
     admin_pass: str | None = None
     # The uuid of the first server; the others' follow from it. A request that is delivered twice makes them once.
     first_uuid: str = ""
+    # Of the body, when the client named the request (Idempotency-Key) and first_uuid follows from that name.
+    request_digest: str | None = None
     # May a flavor of zero disk be used with an image? (policy servers:create:zero_disk_flavor)
     zero_disk_allowed: bool = False
     min_count: int = 1
@@ -75,7 +77,12 @@ class ServerCreate(Object, kw_only=True):
 
 
 class ServerCreated(Object, kw_only=True):
-    """Who was promised: the uuids in launch order and their common reservation."""
+    """Who was promised: the uuids in launch order and their common reservation.
+
+    ``repeated``: it was answered before; then ``admin_pass`` is told, while it is known.
+    """
 
     uuids: list[str]
     reservation_id: str
+    repeated: bool = False
+    admin_pass: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova.bus import Interface, call, with_token
+from nova.bus import Interface, call, slow_call, with_token
 from nova.context import RequestContext
 from nova.objects.action import Accepted
 from nova.objects.instance import Instance
@@ -26,7 +26,14 @@ class Servers(Interface):
     def create(self, ctx: RequestContext, request: ServerCreate) -> ServerCreated:
         """Promise ``min_count`` to ``max_count`` servers (as many as the quota allows) and begin to build.
 
-        Raises FlavorNotFound, InvalidInput (key, group, zone, network), OverQuota, Network*.
+        Raises FlavorNotFound, InvalidInput (key, group, zone, network), OverQuota, Network*, IdempotencyKeyReused.
+        """
+
+    @slow_call(3)
+    def made(self, ctx: RequestContext, request: ServerCreate) -> ServerCreated | None:
+        """What came of a create request (only its names and numbers matter here) whose answer got lost.
+
+        None: nothing, and nothing will when its caller waits no more. Raises IdempotencyKeyReused.
         """
 
     @call

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import requests
@@ -22,10 +22,10 @@ class Client:
         self._session.headers.update({"X-Auth-Token": f"{user}:{project}", "X-Roles": roles})
 
     def request(self, method: str, path: str, body: Any = None, version: str = NEWEST,
-                timeout: float = 30.0) -> requests.Response:
+                timeout: float = 30.0, headers: Mapping[str, str] | None = None) -> requests.Response:
         """Any answer; requests.RequestException when there is none."""
         return self._session.request(method, f"{self.url}{path}", json=body, timeout=timeout,
-                                     headers={"OpenStack-API-Version": f"compute {version}"})
+                                     headers={"OpenStack-API-Version": f"compute {version}", **(headers or {})})
 
     def get(self, path: str, version: str = NEWEST) -> Any:
         return self._expect((200,), "GET", path, None, version)

@@ -41,6 +41,9 @@ class Servers:
     def create(self, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
         return create.create(self.engine, ctx, request)
 
+    def made(self, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated | None:
+        return create.made(self.engine, ctx, request)
+
     def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None, deleted: bool) -> Instance:
         return self.core.db.read(lambda connection: servers.get(connection, uuid, project_id, deleted))
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import re
 import secrets
 import string
+import time
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nova import exception, image
+import msgspec
+
+from nova import bus, exception, image
 from nova.api.compute.servers import servers_schemas
 from nova.api.compute.servers.servers_devices import devices_of, root_of
 from nova.api.fields import LINKS, STRING, Array, Field, Object, is_true
@@ -19,13 +26,18 @@ from nova.objects.base import new_uuid
 from nova.objects.image import Image
 from nova.objects.instance import Personality
 from nova.objects.network import NetworkRequest
-from nova.objects.server_request import ServerCreate
+from nova.objects.server_request import ServerCreate, ServerCreated
+
+LOG = logging.getLogger(__name__)
 
 POLICY = "os_compute_api:servers:create"
 REQUESTED_DESTINATION = "compute:servers:create:requested_destination"
 _LETTERS = string.ascii_letters + string.digits
 # Servers of one request are one transaction and one plan: without a quota this is the bound.
 _MOST = 10_000
+# The client's own name of a request: the same request under the same name gets the answer that it got first.
+KEY = "Idempotency-Key"
+_KEY = re.compile(r"[\x20-\x7e]{1,255}")
 
 ANSWER = Object({
     "server": Object({
@@ -35,30 +47,87 @@ ANSWER = Object({
 })
 
 
-@accepts(body=servers_schemas.CREATE, answer=ANSWER, errors=(409,))
+@accepts(body=servers_schemas.CREATE, answer=ANSWER, errors=(409,), headers=(KEY,))
 def create(req: Request) -> Response:
     """Create one server or several."""
     wanted = req.body["server"]
     request = _request(req, wanted, _hints(req.body))
+    _take_key(req, request)
     _check_policy(req, request, wanted)
-    _find_images(req, request, wanted.get("imageRef"))
-    try:
-        created = req.clients.servers.create(req.ctx, request)
-    except exception.NotFound as error:
-        # What the request names and is not there makes it a bad request: /servers itself exists.
-        raise exception.InvalidInput(error.message) from error
+    created = _created(req, request, wanted.get("imageRef"))
     if is_true(wanted.get("return_reservation_id")):
         return Response({"reservation_id": created.reservation_id})
-    uuid = created.uuids[0]
+    first = created.uuids[0]
     shown: dict[str, Any] = {
-        "id": uuid,
-        "links": req.links("servers", uuid),
+        "id": first,
+        "links": req.links("servers", first),
         "OS-DCF:diskConfig": request.disk_config,
         "security_groups": [{"name": name} for name in request.security_groups or ["default"]],
     }
-    if CONF.api.enable_instance_password:
-        shown["adminPass"] = request.admin_pass
-    return Response({"server": shown}, headers={"Location": req.self_link("servers", uuid)})
+    password = created.admin_pass or wanted.get("adminPass") if created.repeated else request.admin_pass
+    if CONF.api.enable_instance_password and password:
+        shown["adminPass"] = password
+    return Response({"server": shown}, headers={"Location": req.self_link("servers", first)})
+
+
+def _take_key(req: Request, request: ServerCreate) -> None:
+    """The uuids of the servers follow from the client's name of the request, if it has one. Raises InvalidInput."""
+    key = req.headers.get(KEY)
+    if key is None:
+        return
+    if not _KEY.fullmatch(key):
+        raise exception.InvalidInput(f"{KEY} must be 1 to 255 printable ASCII characters.")
+    caller = msgspec.json.encode([req.ctx.project_id, req.ctx.user_id, key]).decode()
+    request.first_uuid = str(uuid.uuid5(uuid.NAMESPACE_OID, caller))
+    request.request_digest = hashlib.sha256(msgspec.json.encode(req.body, order="deterministic")).hexdigest()
+
+
+def _created(req: Request, request: ServerCreate, image_ref: str | None) -> ServerCreated:
+    """Have it made; of a request whose answer got lost nothing is left when it is refused.
+
+    One with a name may be asked again, and is left as it is.
+    """
+    try:
+        _find_images(req, request, image_ref)
+    except exception.NovaException:
+        # What the first request found may be gone when it is repeated.
+        if not request.request_digest or (found := req.clients.servers.made(req.ctx, request)) is None:
+            raise
+        return found
+    until = time.monotonic() + bus.patience(CONF)
+    try:
+        return req.clients.servers.create(req.ctx, request)
+    except exception.NotFound as error:
+        # What the request names and is not there makes it a bad request: /servers itself exists.
+        raise exception.InvalidInput(error.message) from error
+    except exception.NobodyListens:
+        raise
+    except exception.ServiceUnavailable:
+        found = _look(req, request, until)
+        if found is None:
+            raise
+        return found
+
+
+def _look(req: Request, request: ServerCreate, until: float) -> ServerCreated | None:
+    """What came of a request whose answer got lost; None: it shall be refused.
+
+    ``until``, by the monotonic clock, it may be carried out.
+    """
+    found, final = None, False
+    try:
+        final = time.monotonic() >= until
+        found = req.clients.servers.made(req.ctx, request)
+    except exception.ServiceUnavailable as error:
+        LOG.info("What came of a create request is not known: %s", error)
+        final = False
+    if request.request_digest:
+        return found
+    if found is not None:
+        found.admin_pass = request.admin_pass
+    elif not final:
+        req.clients.withdrawals.add(req.ctx, request, until)
+    return found
 
 
 def _request(req: Request, wanted: Mapping[str, Any], hints: dict[str, Any]) -> ServerCreate:

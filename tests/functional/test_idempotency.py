@@ -1,0 +1,93 @@
+"""A create request that comes again under the same name (Idempotency-Key)."""
+
+import concurrent.futures
+import uuid
+
+import pytest
+import requests
+
+from tests.functional.client import Client
+
+KEY = "Idempotency-Key"
+
+
+@pytest.fixture
+def post(suite, flavor, image_id):
+    made = set()
+
+    def send(key, user="u", **changes):
+        server = {"name": "named", "flavorRef": flavor, "imageRef": image_id, "networks": "none", **changes}
+        answer = requests.post(f"{suite.url}/v2.1/servers", json={"server": server}, timeout=60, headers={
+            "X-User-Id": user, "X-Project-Id": "p", "X-Roles": "admin", "X-Auth-Token": "u:p",
+            "OpenStack-API-Version": "compute 2.96", KEY: key})
+        if answer.status_code == 202 and "server" in answer.json():
+            made.add(answer.json()["server"]["id"])
+        return answer
+
+    yield send
+    admin = Client(suite.url)
+    for each in admin.get("/servers")["servers"]:
+        admin.delete(f"/servers/{each['id']}")
+        made.add(each["id"])
+    for each in made:
+        admin.wait_gone(each)
+
+
+def key():
+    return f"key {uuid.uuid4()}"
+
+
+def test_a_repetition_gets_the_first_answer_and_makes_nothing(post, admin):
+    name = key()
+    first = post(name)
+    again = post(name)
+    assert (first.status_code, again.status_code) == (202, 202)
+    # The password is told again while the server is built; after that Nova does not know it.
+    told = again.json()["server"].pop("adminPass", None)
+    assert told in (None, first.json()["server"].pop("adminPass"))
+    assert again.json() == first.json()
+    assert again.headers["Location"] == first.headers["Location"]
+    assert [server["id"] for server in admin.get("/servers")["servers"]] == [first.json()["server"]["id"]]
+
+
+def test_another_body_under_the_name_is_refused(post):
+    name = key()
+    post(name)
+    answer = post(name, description="other")
+    assert answer.status_code == 409
+    assert KEY in answer.json()["conflictingRequest"]["message"]
+
+
+def test_a_name_belongs_to_its_user(post):
+    name = key()
+    assert post(name).json()["server"]["id"] != post(name, user="somebody").json()["server"]["id"]
+
+
+def test_a_deleted_server_is_still_the_answer(post, admin):
+    name = key()
+    made = post(name).json()["server"]["id"]
+    admin.wait(made, "ACTIVE")
+    admin.delete(f"/servers/{made}")
+    admin.wait_gone(made)
+    again = post(name)
+    assert (again.status_code, again.json()["server"]["id"]) == (202, made)
+    assert admin.get("/servers")["servers"] == []
+
+
+def test_a_request_that_failed_may_succeed_under_its_name(post):
+    name = key()
+    assert post(name, key_name="missing").status_code == 400
+    assert post(name).status_code == 202
+
+
+def test_requests_of_one_moment_make_the_servers_once(post, admin):
+    name = key()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _number: post(name, min_count=2, max_count=3, return_reservation_id=True),
+                                range(8)))
+    assert {answer.status_code for answer in answers} == {202}
+    reservations = {answer.json()["reservation_id"] for answer in answers}
+    assert len(reservations) == 1
+    servers = admin.get("/servers", reservation_id=reservations.pop())["servers"]
+    assert sorted(server["name"] for server in servers) == ["named-1", "named-2", "named-3"]
+    assert len(admin.get("/servers")["servers"]) == 3
