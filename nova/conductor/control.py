@@ -22,6 +22,7 @@ from nova.db import (
     claims,
     evictions,
     external_events,
+    parts,
     quotas,
     security_groups,
     server_groups,
@@ -30,6 +31,7 @@ from nova.db import (
 )
 from nova.objects.action import Failure
 from nova.objects.base import utcnow
+from nova.objects.fitting import GuestParts
 from nova.objects.instance import Fault, Instance
 from nova.objects.migration import Migration
 from nova.objects.scheduling import RequestSpec, Selection
@@ -93,8 +95,10 @@ class ConductorControl:
         instance = self.instance
 
         def claim(connection: sa.Connection) -> None:
-            claims.claim(connection, instance, selection, spec, consumer)
+            found = claims.claim(connection, instance, selection, spec, consumer)
             self.touched.add(selection.node_uuid)
+            if not consumer:
+                self._has(found)
 
         self.claims += 1
         self.effects.append(claim)
@@ -106,6 +110,16 @@ class ConductorControl:
     def rekey_claim(self, consumer: str) -> None:
         uuid = self.instance.uuid
         self.effects.append(lambda connection: allocations.rekey(connection, consumer, uuid))
+
+    def use_claim(self, consumer: str = "") -> None:
+        uuid = consumer or self.instance.uuid
+        self.effects.append(lambda connection: self._has(parts.of_claim(connection, uuid)))
+
+    def _has(self, found: GuestParts) -> None:
+        """The instance has these cells and devices."""
+        have = GuestParts(numa_topology=self.instance.numa_topology, pci_devices=self.instance.pci_devices)
+        if found != have:
+            self.set(numa_topology=found.numa_topology, pci_devices=found.pci_devices)
 
     # --- migrations ------------------------------------------------------------------------------
     def migrate(self, uuid: str, **changes: Any) -> None:

@@ -19,7 +19,7 @@ from nova.conductor.control import ConductorControl
 from nova.conductor.core import Core
 from nova.conductor.run import Run, owner_of
 from nova.conf import CONF
-from nova.db import actions, clock, evictions, external_events, security_groups, servers, services
+from nova.db import actions, clock, evictions, external_events, parts, security_groups, servers, services
 from nova.objects import states
 from nova.objects.action import Action, Failure
 from nova.objects.base import utcnow
@@ -291,8 +291,12 @@ class Walk:
         """What a host gets to run ``step``."""
         plugs = bool(run.instance.network_info)
         rules = security_groups.rules_of_instance(connection, run.instance.uuid) if plugs else RuleSet()
+        instance, consumer = run.instance, run.operation.claim_of(step)
+        if consumer:
+            has = parts.of_claim(connection, consumer)
+            instance = msgspec.structs.replace(instance, numa_topology=has.numa_topology, pci_devices=has.pci_devices)
         return StepOrder(action=run.ordered(), step=step.name, attempt=attempt, undo=run.action.undoing,
-                         instance=run.instance, rules=rules, issued_at=clock.now(), lease=CONF.conductor.lease)
+                         instance=instance, rules=rules, issued_at=clock.now(), lease=CONF.conductor.lease)
 
     def send(self, ctx: context.RequestContext, host: str, order: StepOrder) -> None:
         """Give a host its order; if that gets lost, the lease ends and it is given again."""

@@ -28,6 +28,13 @@ OPTIONS = {
         cfg.BoolOpt("force_raw_images", default=False, help="Convert cached images to raw."),
     ],
     "compute": [
+        cfg.StrOpt("cpu_shared_set", help="The host's CPUs on which guests without CPUs of their own run, like 0-3,^2; "
+                                          "unset: all, or none with a cpu_dedicated_set."),
+        cfg.StrOpt("cpu_dedicated_set", help="The host's CPUs that are given to single guests (hw:cpu_policy); unset: "
+                                             "none."),
+        cfg.BoolOpt("packing_host_numa_cells_allocation_strategy", default=False,
+                    help="Fill one NUMA cell of a host after the other rather than the emptiest first. Read by "
+                         "nova-scheduler and nova-conductor."),
         cfg.IntOpt("max_disk_devices_to_attach", default=-1, min=-1,
                    help="How many disks a server may have, volumes included; -1 is unlimited."),
         cfg.IntOpt("threads", default=32, min=1,

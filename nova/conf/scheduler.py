@@ -12,6 +12,7 @@ _MULTIPLIERS = {
     "soft_anti_affinity_weight_multiplier": (1.0, "members of the server group on the host, for soft-anti-affinity"),
     "build_failure_weight_multiplier": (1000000.0, "builds that failed on the host since the last good one (always "
                                                    "against the host)"),
+    "pci_weight_multiplier": (1.0, "few free PCI devices: hosts with many are left to servers that want some"),
     "hypervisor_version_weight_multiplier": (1.0, "the version of the hypervisor"),
 }
 

@@ -35,7 +35,7 @@ def claim(connection: sa.Connection, consumer: str, selection: Selection, resour
     # The node's row first, always: whoever has it has the node, and no two wait for each other's inventories.
     if not _count(connection, root, instances=1, io_ops=1, service=service):
         raise exception.ClaimLost(node=root, reason=_why_not(connection, root))
-    now, providers = utcnow(), selection.allocations or {root: resources}
+    now, providers = utcnow(), {root: {}, **(selection.allocations or {root: resources})}
     for provider, amounts in sorted(providers.items()):
         if amounts and connection.execute(
                 _take(tuple(amounts)), _amounts(provider, amounts)).rowcount != len(amounts):

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, allocations, models, server_groups
+from nova.db import aggregates, allocations, models, parts, server_groups
+from nova.objects.fitting import GuestParts
 from nova.objects.instance import Instance
 from nova.objects.scheduling import RequestSpec, Selection, metadata_digest
 
@@ -17,12 +18,12 @@ PROVIDERS = models.providers
 
 
 def claim(connection: sa.Connection, instance: Instance, selection: Selection, spec: RequestSpec,
-          consumer: str = "") -> None:
+          consumer: str = "") -> GuestParts:
     """Take what ``spec`` asks for at ``selection`` for ``instance`` (held by ``consumer``, if that is given).
 
     The service must be enabled and up, the hard policy of the server group hold, and the traits, the zone and (where
     they had a say) the aggregates be as the scheduler saw them; a host that was forced needs only the first and the
-    second, and may be down. Raises ClaimLost.
+    second, and may be down. Returns the cells and devices that it has for itself. Raises ClaimLost.
     """
     why = server_groups.admit(connection, spec.group, instance.uuid, selection.host) if spec.group else ""
     if not why:
@@ -31,6 +32,9 @@ def claim(connection: sa.Connection, instance: Instance, selection: Selection, s
         why = _traits(connection, selection, spec) or _place(connection, selection, spec)
     if why:
         raise exception.ClaimLost(node=selection.node_uuid, reason=why)
+    if not spec.wish:
+        return GuestParts()
+    return parts.claim(connection, consumer or instance.uuid, selection.node_uuid, spec.wish)
 
 
 def _traits(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,8 +12,9 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, clock, models, rows, server_migrations, services
+from nova.db import aggregates, clock, models, parts, rows, server_migrations, services
 from nova.objects.base import new_uuid, utcnow
+from nova.objects.fitting import NodeParts
 from nova.objects.node import ComputeNode, Inventory, Provider
 from nova.objects.scheduling import HostState, NodeUsage
 
@@ -406,10 +407,13 @@ def _states(connection: sa.Connection, wanted: sa.ColumnElement[bool], limit: in
     for aggregate in all_aggregates:
         for host in aggregate.hosts:
             of_host.setdefault(host, []).append(aggregate)
-    return [_state(row, trees.get(row.uuid, []), zones, of_host.get(row.host, [])) for row in found]
+    left = parts.of_nodes(connection, found)
+    return [_state(row, trees.get(row.uuid, []), zones, of_host.get(row.host, []), left.get(row.uuid))
+            for row in found]
 
 
-def _state(row: Any, tree: Iterable[Provider], zones: dict[str, str], member_of: Sequence[Any]) -> HostState:
+def _state(row: Any, tree: Sequence[Provider], zones: dict[str, str], member_of: Sequence[Any],
+           left: NodeParts | None) -> HostState:
     root = next((provider for provider in tree if provider.uuid == row.uuid), None)
     return HostState(
         node_uuid=row.uuid, host=row.host, node=row.hypervisor_hostname,
@@ -421,17 +425,19 @@ def _state(row: Any, tree: Iterable[Provider], zones: dict[str, str], member_of:
         num_instances=row.num_instances, num_io_ops=row.num_io_ops, failed_builds=row.failed_builds,
         hypervisor_type=row.hypervisor_type, hypervisor_version=row.hypervisor_version, host_ip=row.host_ip,
         cpu_info=row.cpu_info, supported_instances=row.supported_instances, generation=row.generation,
-        service_generation=row.service_generation or 0)
+        service_generation=row.service_generation or 0, parts=left,
+        children=[provider for provider in tree if provider is not root])
 
 
 def usage(connection: sa.Connection, node_uuids: Sequence[str]) -> list[NodeUsage]:
-    """What is used of these nodes (those that exist), in one statement."""
+    """What is used of these nodes (those that exist), in one statement (three more for fitted ones)."""
     if not node_uuids:
         return []
     found: dict[str, NodeUsage] = {}
+    fitted: set[str] = set()
     for row in connection.execute(
             sa.select(TABLE.c.uuid, TABLE.c.num_instances, TABLE.c.num_io_ops, TABLE.c.failed_builds,
-                      TABLE.c.generation, INVENTORIES.c.resource_class, INVENTORIES.c.used)
+                      TABLE.c.generation, TABLE.c.fitted, INVENTORIES.c.resource_class, INVENTORIES.c.used)
             .outerjoin(INVENTORIES, INVENTORIES.c.provider_uuid == TABLE.c.uuid)
             .where(TABLE.c.uuid.in_(node_uuids)).order_by(TABLE.c.uuid)):
         one = found.setdefault(row.uuid, NodeUsage(
@@ -439,4 +445,20 @@ def usage(connection: sa.Connection, node_uuids: Sequence[str]) -> list[NodeUsag
             failed_builds=row.failed_builds, generation=row.generation))
         if row.resource_class is not None:
             one.used = {**one.used, row.resource_class: row.used}
+        if row.fitted:
+            fitted.add(row.uuid)
+    if fitted:
+        _add_fitted(connection, found, sorted(fitted))
     return list(found.values())
+
+
+def _add_fitted(connection: sa.Connection, found: dict[str, NodeUsage], uuids: Sequence[str]) -> None:
+    """What is left of the cells and devices of these nodes, and what is used of the providers below them."""
+    for uuid, left in parts.of_fitted(connection, uuids).items():
+        found[uuid].parts = left
+    for row in connection.execute(
+            sa.select(PROVIDERS.c.root_uuid, PROVIDERS.c.uuid, INVENTORIES.c.resource_class, INVENTORIES.c.used)
+            .join(INVENTORIES, INVENTORIES.c.provider_uuid == PROVIDERS.c.uuid)
+            .where(PROVIDERS.c.root_uuid.in_(uuids), PROVIDERS.c.parent_uuid.is_not(None))):
+        one = found[row.root_uuid]
+        one.children = {**one.children, row.uuid: {**one.children.get(row.uuid, {}), row.resource_class: row.used}}

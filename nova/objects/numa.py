@@ -7,6 +7,7 @@ node's row. Memory is in MiB, pages in KiB.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -161,12 +162,21 @@ def _huge(cell: HostCell) -> list[Pages]:
 
 
 # --- fitting -----------------------------------------------------------------------------------
+# Placements that are looked at until one has its devices near: with many cells there are astronomically many.
+_MOST_PLACEMENTS = 1000
+
+
 def fit(host: HostTopology, guest: GuestTopology, rules: Rules) -> GuestTopology | None:
     """The guest with a cell of the host for each of its own, no two the same; None: it does not fit."""
     if len(guest.cells) > len(host.cells):
         return None
     order = sorted(host.cells, key=lambda cell: _preference(cell, rules))
-    for cells in _placements(order, guest, 0, rules):
+    # The cells are all different ones, so what one part of the guest takes does not matter to the others.
+    choices = []
+    for index in range(len(guest.cells)):
+        fitting = ((cell.id, _fit_cell(cell, guest, index, rules)) for cell in order)
+        choices.append({number: fitted for number, fitted in fitting if fitted is not None})
+    for cells in itertools.islice(_placements(choices, frozenset()), _MOST_PLACEMENTS):
         if rules.near is None or rules.near([cell.host_cell for cell in cells if cell.host_cell is not None]):
             return msgspec.structs.replace(guest, cells=cells)
     return None
@@ -180,17 +190,31 @@ def _preference(cell: HostCell, rules: Rules) -> tuple[bool, int, int, int]:
     return devices != (rules.near is not None), sign * free, sign * (len(cell.pcpus) - len(cell.pinned)), cell.id
 
 
-def _placements(order: Sequence[HostCell], guest: GuestTopology, index: int, rules: Rules) -> Iterator[list[GuestCell]]:
-    """Every way to place the guest's cells from ``index`` on, each into another one of ``order``."""
-    if index == len(guest.cells):
+def _placements(choices: Sequence[dict[int, GuestCell]], taken: frozenset[int]) -> Iterator[list[GuestCell]]:
+    """Every way to place these cells of a guest (host cell -> how it fits there), the preferred ones first."""
+    if not choices:
         yield []
         return
-    for cell in order:
-        fitted = _fit_cell(cell, guest, index, rules)
-        if fitted is not None:
-            others = [other for other in order if other is not cell]
-            for rest in _placements(others, guest, index + 1, rules):
+    for number, fitted in choices[0].items():
+        if number not in taken and _matchable(choices[1:], taken | {number}):
+            for rest in _placements(choices[1:], taken | {number}):
                 yield [fitted, *rest]
+
+
+def _matchable(choices: Sequence[dict[int, GuestCell]], taken: frozenset[int]) -> bool:
+    """Whether each of these finds a host cell of its own: looked at first, so that no dead end is walked into."""
+    owner: dict[int, int] = {}
+
+    def place(index: int, seen: set[int]) -> bool:
+        for number in choices[index]:
+            if number not in taken and number not in seen:
+                seen.add(number)
+                if number not in owner or place(owner[number], seen):
+                    owner[number] = index
+                    return True
+        return False
+
+    return all(place(index, set()) for index in range(len(choices)))
 
 
 def _fit_cell(cell: HostCell, guest: GuestTopology, index: int, rules: Rules) -> GuestCell | None:

@@ -81,6 +81,11 @@ def asked_of_hosts(flavor: Flavor, image: Image | None = None, volume_backed: bo
         "pci_requests": pci.requests(devices, policy, pci.parse_aliases(aliases)) if devices else []}
 
 
+def asks_for_parts(flavor: Flavor, image: Image | None = None) -> bool:
+    """Whether such a server has cells or devices of its host for itself."""
+    return bool(flavor.extra_specs.get("pci_passthrough:alias")) or guest_topology(flavor, image) is not None
+
+
 def requested_resources(flavor: Flavor, image: Image | None = None, volume_backed: bool = False) -> Requested:
     """Raises InvalidInput for an amount or a CPU mask that is not one, and for groups without a policy."""
     groups = _from_extra_specs(flavor.extra_specs)

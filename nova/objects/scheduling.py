@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from nova.objects.base import Object
+from nova.objects.fitting import NodeParts, Wish
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
-from nova.objects.node import Inventory
+from nova.objects.node import Inventory, Provider
 from nova.objects.numa import GuestTopology
 from nova.objects.pci import PciRequest
 
@@ -76,6 +77,11 @@ class RequestSpec(Object, kw_only=True):
         """Whether the host was named in a way that skips the filters."""
         return bool(self.force_host or self.force_node)
 
+    @property
+    def wish(self) -> Wish:
+        """What it asks of a host's cells and devices."""
+        return Wish(self.numa_topology, self.pci_requests)
+
 
 class Selection(Object, kw_only=True):
     """A host that fits: its node ``node_uuid``, which is the root of a tree of providers.
@@ -137,6 +143,10 @@ class HostState(Object, kw_only=True):
     generation: int = 0
     # Orders ``up`` and ``disabled``.
     service_generation: int = 0
+    # None: the node has neither cells nor devices for single guests.
+    parts: NodeParts | None = None
+    # The providers below the node.
+    children: list[Provider] = []
 
 
 class NodeUsage(Object, kw_only=True):
@@ -148,6 +158,10 @@ class NodeUsage(Object, kw_only=True):
     num_io_ops: int = 0
     failed_builds: int = 0
     generation: int = 0
+    # None: nobody ever had cells or devices of it for himself.
+    parts: NodeParts | None = None
+    # Provider uuid -> what is used of it, of the providers below the node that somebody claims of.
+    children: dict[str, dict[str, int]] = {}
 
 
 class ServiceFlags(Object, kw_only=True):

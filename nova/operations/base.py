@@ -238,6 +238,10 @@ class Operation:
         """The host a step runs on; "" when there is none (the step is left out)."""
         return "" if of.place == CONDUCTOR else str(getattr(self.data, of.place) or "")
 
+    def claim_of(self, of: Step) -> str:
+        """The consumer whose cells and devices the guest has where this step runs; "": those of its instance's row."""
+        return ""
+
     def batch(self, start: Step, undo: bool) -> list[Step]:
         """``start`` and the steps after it (before it, when undoing) that belong to the same host."""
         found = [start]

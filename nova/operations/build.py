@@ -82,7 +82,8 @@ class Build(Operation):
         ctl.finish_io(failed=None if self.taken_over else True)
         ctl.release_claim()
         ctl.volumes.disconnect(self.data.host)
-        ctl.set(host=None, node=None, availability_zone=self.instance.pinned_availability_zone)
+        ctl.set(host=None, node=None, availability_zone=self.instance.pinned_availability_zone, numa_topology=None,
+                pci_devices=None)
         if data.candidates:
             data.spec.ignore_hosts = [*data.spec.ignore_hosts, data.candidates.pop(0).host]
         data.host = ""

@@ -80,6 +80,10 @@ class Control(Protocol):
     def rekey_claim(self, consumer: str) -> None:
         """What ``consumer`` (a migration) holds is the instance's from now on; its own claim was released before."""
 
+    def use_claim(self, consumer: str = "") -> None:
+        """The instance is where ``consumer`` (a migration; else itself) has its claim, with that one's cells and
+        devices."""
+
     def migrate(self, uuid: str, **changes: Any) -> None:
         """Change columns of a migration; ``open=False`` ends the places that it gives the guest."""
 

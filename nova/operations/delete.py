@@ -62,7 +62,7 @@ class Delete(Operation):
         ctl.volumes.release()
         ctl.release_quota()
         ctl.set(vm_state=states.DELETED, task_state=None, terminated_at=utcnow(), deleted=True,
-                power_state=states.NOSTATE, admin_pass=None)
+                power_state=states.NOSTATE, admin_pass=None, numa_topology=None, pci_devices=None)
 
     def succeeded(self, ctl: Control) -> None:
         """forget() has set the final states."""

@@ -71,6 +71,7 @@ class Evacuate(Move):
         chosen = self.choose(ctl, moves.PRE_MIGRATING)
         # Its disks stay for now: this may fail, and they are all that there is of the server.
         ctl.evict(self.data.source, keep_disks=True)
+        self.use_claim(ctl, self.data.migration)
         ctl.set(host=chosen.host, node=chosen.node, availability_zone=chosen.availability_zone)
 
     @step("host", event=_EVENT, task_state=states.REBUILDING, undo="unplug", evict=True)
@@ -103,6 +104,7 @@ class Evacuate(Move):
     def unplace(self, ctl: Control) -> None:
         data: EvacuateData = self.data
         self.let_go(ctl)
+        self.use_claim(ctl)
         ctl.keep(data.source)
         ctl.set(host=data.source, node=data.source_node, availability_zone=data.source_zone)
 

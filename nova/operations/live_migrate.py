@@ -61,6 +61,8 @@ class LiveMigrate(Move):
     def accept(self, ctl: Acceptance, request: LiveMigrateRequest) -> None:
         if request.host and request.host == ctl.instance.host:
             raise exception.UnableToMigrateToSelf(instance_id=ctl.instance.uuid, host=request.host)
+        if ctl.instance.pci_devices:
+            raise exception.MigrationPreCheckError(reason="the server has PCI devices of its host")
         ctl.set(progress=0)
         self.begin_move(ctl, ctl.instance.flavor, request.host, forced=request.force)
 
@@ -117,6 +119,7 @@ class LiveMigrate(Move):
 
     def _move(self, ctl: Control) -> None:
         chosen = self.data.candidates[0]
+        self.use_claim(ctl, self.data.migration)
         ctl.set(host=chosen.host, node=chosen.node, availability_zone=chosen.availability_zone)
 
     # --- while it runs -------------------------------------------------------------------------------------

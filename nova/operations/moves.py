@@ -7,9 +7,10 @@ from nova.objects import migration as moves
 from nova.objects.action import Failure
 from nova.objects.base import Object, new_uuid, utcnow
 from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
 from nova.objects.migration import Migration
 from nova.objects.scheduling import RequestSpec, Selection
-from nova.operations.base import Operation
+from nova.operations.base import Operation, Step
 from nova.operations.contexts import Acceptance, Control
 
 
@@ -25,6 +26,11 @@ class MoveData(Object, kw_only=True):
     selected: bool = False
     host: str = ""
     tries: int = 0
+
+
+def fitted(instance: Instance) -> bool:
+    """Whether the server has cells or devices of its host for itself."""
+    return instance.numa_topology is not None or bool(instance.pci_devices)
 
 
 class Move(Operation):
@@ -61,6 +67,19 @@ class Move(Operation):
             updated_at=utcnow()))
 
     first_status = moves.ACCEPTED
+
+    # --- cells and devices -----------------------------------------------------------------------------
+    def claim_of(self, step: Step) -> str:
+        return self.data.migration if step.place == "host" and self._fitted(self.instance) else ""
+
+    def use_claim(self, ctl: Control, consumer: str = "") -> None:
+        """The instance has the cells and devices of this claim (a migration's; "": its own)."""
+        if self._fitted(ctl.instance):
+            ctl.use_claim(consumer)
+
+    def _fitted(self, instance: Instance) -> bool:
+        """Whether the server has, or gets, some of its host for itself."""
+        return bool(self.data.spec.wish) or fitted(instance)
 
     # --- the place -----------------------------------------------------------------------------------
     def choose(self, ctl: Control, status: str) -> Selection:
@@ -103,6 +122,7 @@ class Move(Operation):
         data: MoveData = self.data
         ctl.release_claim()
         ctl.rekey_claim(data.migration)
+        self.use_claim(ctl)
         ctl.finish_io(failed=None, node_uuid=data.candidates[0].node_uuid)
         ctl.migrate(data.migration, status=status, open=False)
 

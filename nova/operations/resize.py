@@ -18,9 +18,10 @@ from nova.objects.base import Object, utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.moves import DiskSource
+from nova.objects.requested_resources import asks_for_parts
 from nova.operations.base import CONDUCTOR, Operation, Rules, Step, step
 from nova.operations.contexts import Acceptance, Control, Host
-from nova.operations.moves import Move, MoveData
+from nova.operations.moves import Move, MoveData, fitted
 
 # system_metadata: what the server was before it was resized.
 _BEFORE = "old_vm_state"
@@ -132,6 +133,7 @@ class Resize(Move):
         before = {**ctl.instance.system_metadata, _BEFORE: ctl.instance.vm_state}
         ctl.finish_io(failed=None, node_uuid=chosen.node_uuid)
         ctl.migrate(data.migration, status=moves.FINISHED)
+        self.use_claim(ctl, data.migration)
         ctl.set(vm_state=states.RESIZED, task_state=None, flavor=data.flavor, host=chosen.host, node=chosen.node,
                 availability_zone=chosen.availability_zone, launched_at=utcnow(), system_metadata=before)
 
@@ -183,7 +185,8 @@ def give_back(ctl: Control, kept: Flavor, other: Flavor) -> None:
 class FinishData(Object, kw_only=True):
     """``host``: where the server runs now; ``source``: where it came from, with the flavor that it had there.
 
-    ``stays``: the destination kept its guest when it should have let go of it.
+    ``stays``: the destination kept its guest when it should have let go of it; ``fitted``: the server has cells or
+    devices for itself on one of them.
     """
 
     host: str = ""
@@ -193,6 +196,7 @@ class FinishData(Object, kw_only=True):
     old_flavor: Flavor | None = None
     running: bool = True
     stays: bool = False
+    fitted: bool = False
 
 
 class _Finish(Operation):
@@ -204,7 +208,12 @@ class _Finish(Operation):
         self.data.migration, self.data.old_flavor = migration.uuid, migration.old_flavor
         self.data.source, self.data.source_node = migration.source_compute, migration.source_node
         self.data.running = ctl.instance.system_metadata.get(_BEFORE) != states.STOPPED
+        self.data.fitted = fitted(ctl.instance) or (migration.old_flavor is not None and asks_for_parts(
+            migration.old_flavor, ctl.instance.image))
         ctl.migrate(migration.uuid, status=status)
+
+    def claim_of(self, step: Step) -> str:
+        return self.instance.uuid if self.data.fitted and step.place == "source" else ""
 
     def superseded(self, ctl: Control) -> None:
         ctl.migrate(self.data.migration, status=moves.ERROR)
@@ -303,6 +312,8 @@ class RevertResize(_Finish):
         old = data.old_flavor or ctl.instance.flavor
         give_back(ctl, old, ctl.instance.flavor)
         ctl.release_claim(data.migration)
+        if data.fitted:
+            ctl.use_claim()
         ctl.migrate(data.migration, status=status, open=False)
         self._forget_before(ctl)
         ctl.set(task_state=None, flavor=old, host=data.source, node=data.source_node,

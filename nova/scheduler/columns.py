@@ -6,12 +6,15 @@ integer, and a predicate is evaluated once per distinct value however many nodes
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from nova.objects.fitting import NodeParts
 
 BoolColumn = npt.NDArray[np.bool_]
 FloatColumn = npt.NDArray[np.float64]
@@ -139,6 +142,10 @@ class Table:
         self.classes: dict[str, Block] = {}
         self.pools = {name: Pool() for name in POOLED}
         self.uuids: list[str] = []
+        # Rows of nodes that have cells or devices for single guests, with what was chosen since; and as last told.
+        self.parts: dict[int, NodeParts] = {}
+        self.known_parts: dict[int, NodeParts] = {}
+        self._shared: weakref.WeakValueDictionary[bytes, NodeParts] = weakref.WeakValueDictionary()
         self._metadata_keys: tuple[int, frozenset[str]] = (-1, frozenset())
         self._unused: list[int] = []
 
@@ -162,7 +169,16 @@ class Table:
             self.pools[name].drop(int(self.nodes[name][row]))
         for block in (self.nodes, *self.classes.values()):
             block.clear(row)
+        self.set_parts(row, None)
         self._unused.append(row)
+
+    def set_parts(self, row: int, parts: NodeParts | None) -> None:
+        """What a conductor said of a node's cells and devices; nodes with the same share one value."""
+        if parts is None:
+            self.parts.pop(row, None)
+            self.known_parts.pop(row, None)
+        else:
+            self.parts[row] = self.known_parts[row] = self._shared.setdefault(_ENCODE(parts), parts)
 
     def metadata_keys(self) -> frozenset[str]:
         """Every metadata key that some aggregate of some node has."""

@@ -59,6 +59,7 @@ class Fleet:
             for name, inventory in state.inventories.items():
                 self._inventory(row, name, inventory, fresh or newer)
             if fresh or newer:
+                self._table.set_parts(row, state.parts)
                 self._usage(row, state.num_instances, state.num_io_ops, state.failed_builds, state.generation)
 
     def upsert_all(self, states: Iterable[HostState]) -> None:
@@ -116,6 +117,8 @@ class Fleet:
                 if block["offered"][row]:
                     used = usage.used.get(name, block["known_used"][row])
                     block["used"][row] = block["known_used"][row] = used
+            if row in self._table.known_parts:
+                self._table.set_parts(row, usage.parts or self._table.known_parts[row])
             self._usage(row, usage.num_instances, usage.num_io_ops, usage.failed_builds, usage.generation)
 
     def set_service(self, host: str, flags: ServiceFlags) -> None:
@@ -166,6 +169,7 @@ class Fleet:
             for name, column in (("num_instances", planned.num_instances), ("num_io_ops", planned.num_io_ops)):
                 if column is not None:
                     nodes[name][touched] = column[touched]
+            self._table.parts.update((row, planned.parts[row]) for row in rows if row in planned.parts)
             nodes["pending_since"][touched] = now
 
     def expire(self, older_than: float) -> int:
@@ -178,6 +182,9 @@ class Fleet:
                 return 0
             for block in self._table.classes.values():
                 block["used"][rows] = block["known_used"][rows]
+            if self._table.parts:
+                self._table.parts.update((row, self._table.known_parts[row]) for row in rows.tolist()
+                                         if row in self._table.parts)
             nodes["num_instances"][rows] = nodes["known_num_instances"][rows]
             nodes["num_io_ops"][rows] = nodes["known_num_io_ops"][rows]
             since[rows] = 0

@@ -70,6 +70,8 @@ class Planner:
                 # As if it had not been placed: that is how things are when it fails on its host.
                 pool = _best_rows(ranking, wanted + 1)
             view.planned.consume(row, request.resources)
+            if request.wish:
+                view.planned.fit(row, request.wish, view.at(row).ratios(0, request.settings.packing_cells))
             request.place(view.at(row).text("host", 0))
             chosen.append(row)
             ranking.consumed(position)

@@ -22,6 +22,8 @@ class Settings:
     query_placement_for_image_type_support: bool
     image_metadata_prefilter: bool
     host_subset_size: int
+    # [compute]packing_host_numa_cells_allocation_strategy
+    packing_cells: bool
     shuffle_best_same_weighed_hosts: bool
     # Option -> the most that a host may have.
     limits: Mapping[str, int]
@@ -50,6 +52,7 @@ class Settings:
                 "image_metadata_prefilter")},
             **{name: getattr(filters, name) for name in (
                 "host_subset_size", "shuffle_best_same_weighed_hosts", "restrict_isolated_hosts_to_isolated_images")},
+            packing_cells=conf.compute.packing_host_numa_cells_allocation_strategy,
             limits={name: filters[name] for name in ("max_io_ops_per_host", "max_instances_per_host")},
             isolated_images=frozenset(filters.isolated_images), isolated_hosts=frozenset(filters.isolated_hosts),
             image_properties_default_architecture=filters.image_properties_default_architecture or "",

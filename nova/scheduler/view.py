@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from nova.objects.node import Inventory
+from nova.objects import fitting
+from nova.objects.fitting import NodeParts, Ratios, Wish
+from nova.objects.node import MEMORY_MB, VCPU, Inventory
 from nova.objects.scheduling import HostState
 from nova.scheduler.columns import BoolColumn, Column, FloatColumn, IntColumn, Table
 
@@ -24,6 +26,7 @@ class Planned:
         self.used: dict[str, FloatColumn] = {}
         self.num_instances: IntColumn | None = None
         self.num_io_ops: IntColumn | None = None
+        self.parts: dict[int, NodeParts] = {}
 
     def consume(self, row: int, resources: Mapping[str, int]) -> None:
         """One server more on this row."""
@@ -37,6 +40,13 @@ class Planned:
             self.num_io_ops = self.table.nodes["num_io_ops"][:size].copy()
         self.num_instances[row] += 1
         self.num_io_ops[row] += 1
+
+    def fit(self, row: int, wish: Wish, ratios: Ratios) -> None:
+        """The same, as to cells and devices (a node that was forced may not have them: its claim will tell)."""
+        parts = self.parts.get(row) or self.table.parts.get(row)
+        taken = fitting.take(parts, wish, ratios) if parts is not None else None
+        if taken is not None:
+            self.parts[row] = taken
 
 
 class FleetView:
@@ -126,6 +136,30 @@ class FleetView:
         return (self.inventory(resource_class, "total") - self.inventory(resource_class, "reserved")
                 - self.used(resource_class))
 
+    # --- cells and devices -------------------------------------------------------------------------
+    @property
+    def any_parts(self) -> bool:
+        """Whether any node has cells or devices for single guests."""
+        return bool(self._table.parts)
+
+    def parts(self, position: int) -> NodeParts | None:
+        """What is left of a node's cells and devices; None: it has none."""
+        row = self._row(position)
+        return self.planned.parts.get(row) or self._table.parts.get(row)
+
+    def ratios(self, position: int, packing: bool) -> Ratios:
+        """How the cells of a node are filled."""
+        one = self.at(self._row(position))
+        cpu, memory = (float(one.inventory(name, "ratio")[0]) for name in (VCPU, MEMORY_MB))
+        return Ratios(cpu=cpu or 1.0, memory=memory or 1.0, packing=packing)
+
+    def free_devices(self) -> FloatColumn:
+        """How many PCI devices each node has left."""
+        column = np.zeros(self._table.size)
+        for row, parts in {**self._table.parts, **self.planned.parts}.items():
+            column[row] = parts.free_devices
+        return column[self.rows]
+
     # --- interned fields ---------------------------------------------------------------------------
     def lift(self, field: str, function: Callable[[Any], Any], dtype: Any = np.bool_) -> Column:
         """The column of ``function(value)``, evaluated once per distinct value of an interned field.
@@ -184,4 +218,4 @@ class FleetView:
             hypervisor_version=int(nodes["hypervisor_version"][row]), host_ip=self.text("host_ip", position),
             cpu_info=self.text("cpu_info", position), metrics=self.text("metrics", position),
             supported_instances=self.text("supported_instances", position),
-            generation=int(nodes["usage_generation"][row]))
+            generation=int(nodes["usage_generation"][row]), parts=self.parts(position))

@@ -25,8 +25,8 @@ from nova.objects import states
 from nova.objects.guest import GuestStatus
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.network import VIF
-from nova.objects.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode, Inventory, Provider
-from nova.virt import fake_disks, fake_scenario
+from nova.objects.node import DISK_GB, ComputeNode, Provider
+from nova.virt import fake_disks, fake_machine, fake_scenario
 from nova.virt.driver import Disks, EventHandler
 from nova.virt.fake_disks import ASIDE, Disk
 from nova.virt.fake_guests import Guest, GuestStore
@@ -89,9 +89,9 @@ class FakeDriver(FakeMoves):
 
     def nodes(self) -> list[ComputeNode]:
         group = self._group
-        inventories = _inventories(group)
-        traits = sorted({"COMPUTE_NODE", "OWNER_NOVA", *group.traits})
-        cpus, disk = inventories[VCPU].total, inventories[DISK_GB].total
+        inventories, traits = fake_machine.inventories(group), fake_machine.traits(group)
+        cpus, disk = fake_machine.cpus(group), inventories[DISK_GB].total
+        topology, devices = fake_machine.topology(group), fake_machine.devices(group)
         cpu_info = {"arch": "x86_64", "model": "Nehalem", "vendor": "Intel", "features": ["pge", "clflush"],
                     "topology": {"cores": 1, "threads": 1, "sockets": cpus}}
         supported = [("x86_64", "fake", "hvm"), ("i686", "fake", "hvm")]
@@ -102,7 +102,8 @@ class FakeDriver(FakeMoves):
             nodes.append(ComputeNode(
                 uuid=node_uuid, host=self.host, hypervisor_hostname=name, hypervisor_type="fake",
                 hypervisor_version=1000, host_ip=CONF.my_ip, uptime=None, disk_available_least=disk,
-                cpu_info=cpu_info, supported_instances=supported,
+                cpu_info=cpu_info, supported_instances=supported, numa_topology=topology, pci_devices=devices,
+                children=fake_machine.children(group, node_uuid, name),
                 provider=Provider(uuid=node_uuid, name=name, traits=traits, inventories=inventories)))
         return nodes
 
@@ -272,19 +273,3 @@ def _free_name(guest: Guest) -> str:
 
 def _kept_in(host: str) -> str | None:
     return os.path.join(CONF.fake.directory, f"{host}.guests") if CONF.fake.directory else None
-
-
-def _inventories(group: fake_scenario.Group) -> dict[str, Inventory]:
-    """What each node of the group has."""
-    ratio = {VCPU: CONF.cpu_allocation_ratio or CONF.initial_cpu_allocation_ratio,
-             MEMORY_MB: CONF.ram_allocation_ratio or CONF.initial_ram_allocation_ratio,
-             DISK_GB: CONF.disk_allocation_ratio or CONF.initial_disk_allocation_ratio}
-    totals: dict[str, Any] = {VCPU: group.vcpus or CONF.fake.vcpus, MEMORY_MB: group.memory_mb or CONF.fake.memory_mb,
-                              DISK_GB: group.disk_gb or CONF.fake.disk_gb, **group.inventories}
-    found = {}
-    for name, given in totals.items():
-        size = given if isinstance(given, fake_scenario.Size) else fake_scenario.Size(total=given)
-        found[name] = Inventory(
-            total=size.total, reserved=size.reserved, min_unit=size.min_unit, max_unit=size.max_unit or size.total,
-            step_size=size.step_size, ratio=size.ratio or ratio.get(name, 1.0))
-    return found

@@ -33,8 +33,9 @@ class Size:
 class Guest:
     """What the hypervisor knows of a guest; ``booted`` holds the times (seconds) of its boots.
 
-    ``volumes`` are ids by device name and ``interfaces`` MAC addresses. ``incoming``: a migration is bringing it;
-    ``went``: a migration took it away; neither is listed.
+    ``volumes`` are ids by device name, ``interfaces`` MAC addresses, ``cpus`` and ``devices`` (addresses) those of the
+    host that it has for itself. ``incoming``: a migration is bringing it; ``went``: a migration took it away; neither
+    is listed.
     """
 
     power_state: int
@@ -43,6 +44,8 @@ class Guest:
     size: Size = Size()
     volumes: tuple[tuple[str, str], ...] = ()
     interfaces: tuple[str, ...] = ()
+    cpus: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
     incoming: bool = False
     went: bool = False
 
@@ -55,6 +58,9 @@ class Guest:
                              for device in instance.block_devices
                              if device.destination == "volume" and device.volume_id)
         self.interfaces = tuple(vif.mac for vif in instance.network_info)
+        cells = instance.numa_topology.cells if instance.numa_topology else []
+        self.cpus = tuple(sorted(cpu for cell in cells for cpu in cell.pinning.values()))
+        self.devices = tuple(sorted(one.device.address for one in instance.pci_devices or ()))
 
 
 class GuestStore:
@@ -158,7 +164,7 @@ def _size_of(flavor: Flavor) -> Size:
 
 
 # What is kept of a guest: fields that have their default are left out.
-_KEPT = ("power_state", "name", "booted", "volumes", "interfaces", "incoming", "went")
+_KEPT = ("power_state", "name", "booted", "volumes", "interfaces", "cpus", "devices", "incoming", "went")
 
 
 def _values(guest: Guest) -> dict[str, Any]:
@@ -172,7 +178,8 @@ def _restored(values: dict[str, Any]) -> Guest:
     guest = Guest(values["power_state"], values.get("name", ""), tuple(values.get("booted", ())),
                   incoming=values.get("incoming", False), went=values.get("went", False))
     guest.volumes = tuple((device, volume) for device, volume in values.get("volumes", ()))
-    guest.interfaces = tuple(values.get("interfaces", ()))
+    guest.interfaces, guest.cpus, guest.devices = (
+        tuple(values.get(name, ())) for name in ("interfaces", "cpus", "devices"))
     if "size" in values:
         guest.size = _shared(Size(*values["size"]))
     return guest

@@ -10,6 +10,11 @@
         inventories: {CUSTOM_FPGA: 2, PCPU: {total: 8, ratio: 1.0}}
         traits: [HW_CPU_X86_AVX2, CUSTOM_SSD]
         aggregates: [ssd]
+        cells: {count: 2, threads: 2, dedicated: 8, pages: {2048: 512}}   # NUMA cells; the numbers are of each
+        devices:                   # PCI devices: of each node, or of each cell that is named
+          - {vendor_id: "10de", product_id: "20b0", count: 4, cells: [0]}
+          - {vendor_id: "8086", product_id: "1572", count: 1, functions: 4}      # and the virtual functions of each
+        children: {gpu: {inventories: {VGPU: 4}, traits: [CUSTOM_FAST]}}  # providers below each node
         latency: {prepare: 0.1, spawn: 0.5, "*": 0.01}      # seconds that a verb takes
         failure: {spawn: 0.01}                              # the share of calls that fail
     aggregates:
@@ -39,6 +44,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 ResourceClass = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9_]+$", max_length=255)]
 Trait = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9_]+$", max_length=255)]
+Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{4}$")]
 # What a driver does for a step; "*" stands for all that are not named.
 Verb = Literal["prepare", "spawn", "destroy", "power_on", "power_off", "reboot", "pause", "unpause", "suspend",
                "resume", "attach_volume", "detach_volume", "attach_interface", "detach_interface", "check_resize",
@@ -65,6 +71,34 @@ class Size(_Spec):
     step_size: Positive = 1
 
 
+class Cells(_Spec):
+    """The NUMA cells of a node: its CPUs and memory in equal parts. ``dedicated`` CPUs of each are given to single
+    guests; ``pages``: size in KiB -> huge pages of each."""
+
+    count: Positive = 1
+    threads: Positive = 1
+    dedicated: Amount = 0
+    pages: dict[Positive, Positive] = {}
+
+
+class Devices(_Spec):
+    """PCI devices that are alike; with ``functions`` each is a physical function with so many virtual ones."""
+
+    vendor_id: Id
+    product_id: Id
+    count: Positive = 1
+    functions: Amount = 0
+    cells: list[Amount] = []
+    tags: dict[str, str] = {}
+
+
+class Child(_Spec):
+    """A provider below each node."""
+
+    inventories: dict[ResourceClass, Positive | Size] = {}
+    traits: list[Trait] = []
+
+
 class Group(_Spec):
     """Hosts that are alike."""
 
@@ -77,6 +111,9 @@ class Group(_Spec):
     inventories: dict[ResourceClass, Positive | Size] = {}
     traits: list[Trait] = []
     aggregates: list[str] = []
+    cells: Cells | None = None
+    devices: list[Devices] = []
+    children: dict[Name, Child] = {}
     latency: dict[Verb, Seconds] = {}
     failure: dict[Verb, Share] = {}
 
@@ -151,9 +188,26 @@ def _check(scenario: Scenario, path: str) -> None:
         if len(zones) > 1:
             raise _bad(path, f"a host cannot be in the zones {' and '.join(sorted(map(str, zones)))} at once - at "
                              f"`groups[{index}].aggregates`")
+        _check_cells(group, index, path)
         for name, size in group.inventories.items():
             if isinstance(size, Size) and size.reserved > size.total:
                 raise _bad(path, f"more is reserved than there is - at `groups[{index}].inventories.{name}.reserved`")
+
+
+def _check_cells(group: Group, index: int, path: str) -> None:
+    count = group.cells.count if group.cells else 0
+    for number, devices in enumerate(group.devices):
+        if any(cell >= count for cell in devices.cells):
+            raise _bad(path, f"there is no such cell - at `groups[{index}].devices[{number}].cells`")
+    if group.cells is None:
+        return
+    cpus, memory = group.vcpus or CONF.fake.vcpus, group.memory_mb or CONF.fake.memory_mb
+    if cpus % count or (cpus // count) % group.cells.threads or memory % count:
+        raise _bad(path, f"CPUs, threads and memory do not come out even - at `groups[{index}].cells`")
+    if group.cells.dedicated > cpus // count:
+        raise _bad(path, f"more CPUs than a cell has - at `groups[{index}].cells.dedicated`")
+    if sum(size * number for size, number in group.cells.pages.items()) > memory // count * 1024:
+        raise _bad(path, f"more memory than a cell has - at `groups[{index}].cells.pages`")
 
 
 def _bad(path: str, problem: str) -> exception.InvalidInput:

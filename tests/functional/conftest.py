@@ -31,6 +31,9 @@ def suite():
         CONF.set_override("service_down_time", 60)
         CONF.set_override("lease", 4, group="conductor")
         CONF.set_override("recovery_interval", 1, group="conductor")
+        CONF.set_override("enabled_filters", [
+            *CONF.filter_scheduler.enabled_filters, "NUMATopologyFilter", "PciPassthroughFilter"],
+            group="filter_scheduler")
         running = allinone.AllInOne()
         running.start()
         assert len(running.scheduler.fleet), "the scheduler did not hear of the host"

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from nova.db.audit.accounts import Charges
 from nova.db.audit.base import Check, Finding
 from nova.db.audit.claims import Claims, Counts, Usage
+from nova.db.audit.parts import Parts
 from nova.db.audit.servers import Addresses, Members, Operations, open_events, unfinished
 from nova.db.audit.volumes import Devices, Volumes
 from nova.db.engine import Database
@@ -27,7 +28,7 @@ from nova.db.engine import Database
 __all__ = ["CHECKS", "Check", "Finding", "audit", "open_events", "unfinished"]
 
 # Claims before what sums them up.
-CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), Charges(), Addresses(), Operations(), Members(),
+CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), Parts(), Charges(), Addresses(), Operations(), Members(),
                              Volumes(), Devices())
 
 

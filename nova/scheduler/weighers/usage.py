@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from nova.objects.node import DISK_GB, MEMORY_MB, VCPU
 from nova.scheduler.columns import FloatColumn
 from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request
+from nova.scheduler.settings import Settings
 from nova.scheduler.view import FleetView
 from nova.scheduler.weighers.base import Weigher
 
@@ -70,6 +73,20 @@ class BuildFailureWeigher(Weigher):
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
         return view.failed_builds.astype(float)
+
+
+class PCIWeigher(Weigher):
+    """Free PCI devices: few first, so that hosts with many are left to servers that want some."""
+
+    option = "pci_weight_multiplier"
+    _MOST = 99
+
+    def multipliers(self, view: FleetView, settings: Settings) -> float | FloatColumn:
+        # Most fleets have none, and then nothing is to be compared.
+        return super().multipliers(view, settings) if view.any_parts else 0.0
+
+    def scores(self, view: FleetView, request: Request) -> FloatColumn:
+        return self._MOST + 1 - np.minimum(view.free_devices(), self._MOST)
 
 
 class HypervisorVersionWeigher(Weigher):

@@ -186,3 +186,11 @@ def test_what_fits_in_some_order_of_cells_is_found(one, first, second):
         zip(cells, second.cells, strict=True)))
         for cells in itertools.permutations(now.cells, len(second.cells)))
     assert (fit(now, second, Rules()) is not None) == possible
+
+
+def test_many_cells_of_which_one_finds_no_place_are_refused_at_once():
+    """Sixteen cells can be tried in 20,922,789,888,000 ways."""
+    wide = host(cells=16)
+    assert len(fit(wide, guest(*[(1, 0, 1)] * 16), Rules()).host_cells) == 16
+    assert fit(wide, guest(*[(1, 0, 1)] * 15, (1, 0, 4096)), Rules()) is None
+    assert fit(wide, guest(*[(1, 0, 1)] * 16), Rules(near=lambda cells: False)) is None

@@ -137,3 +137,55 @@ def test_a_file_that_is_not_there_is_named():
     CONF.set_override("scenario", "/nowhere/fleet.yaml", group="fake")
     with pytest.raises(exception.InvalidInput, match=r"/nowhere/fleet\.yaml.*cannot be read"):
         FakeDriver.of_all_hosts()
+
+
+PARTS = """
+groups:
+  - name: parts
+    vcpus: 8
+    memory_mb: 1024
+    cells: {count: 2, threads: 2, dedicated: 2, pages: {2048: 16}}
+    devices:
+      - {vendor_id: "10de", product_id: "20b0", cells: [0, 1]}
+      - {vendor_id: "8086", product_id: "1572", functions: 2, tags: {physical_network: one}}
+    children: {gpu: {inventories: {VGPU: 4}, traits: [CUSTOM_FAST]}}
+"""
+
+
+def test_hosts_have_cells_devices_and_providers_below(scenario_file):
+    scenario_file(PARTS)
+    [node] = FakeDriver("parts").nodes()
+    first, second = node.numa_topology.cells
+    assert (first.cpus, first.pcpus, second.pcpus) == ([0, 1], [2, 3], [6, 7])
+    assert first.siblings == [[0, 1], [2, 3]]
+    assert [(pages.size_kb, pages.total) for pages in second.pages] == [(4, (512 - 32) * 256), (2048, 16)]
+    assert {name: node.inventory(name).total for name in ("VCPU", "PCPU")} == {"VCPU": 4, "PCPU": 4}
+    assert [(device.numa_node, device.dev_type, device.parent) for device in node.pci_devices] == [
+        (0, "type-PCI", None), (1, "type-PCI", None), (None, "type-PF", None),
+        (None, "type-VF", node.pci_devices[2].address), (None, "type-VF", node.pci_devices[2].address)]
+    [child] = node.children
+    assert (child.parent_uuid, child.inventories["VGPU"].total, child.traits) == (node.uuid, 4, ["CUSTOM_FAST"])
+    assert FakeDriver("parts").nodes()[0].children[0].uuid == child.uuid
+
+
+def test_the_operator_chooses_among_the_devices(scenario_file):
+    scenario_file(PARTS)
+    CONF.set_override("device_spec", ['{"vendor_id": "10de", "resource_class": "CUSTOM_GPU"}'], group="pci")
+    try:
+        devices = FakeDriver("parts").nodes()[0].pci_devices
+    finally:
+        CONF.clear_override("device_spec", group="pci")
+    assert [device.tags for device in devices] == [{"resource_class": "CUSTOM_GPU"}] * 2
+
+
+@pytest.mark.parametrize(("group", "field"), [
+    ("cells: {count: 3}", "cells"), ("cells: {dedicated: 9}", "cells.dedicated"),
+    ("cells: {pages: {1048576: 2}}", "cells.pages"),
+    ('devices: [{vendor_id: "10de", product_id: "20b0", cells: [0]}]', "devices[0].cells"),
+    ('devices: [{vendor_id: "gpu", product_id: "20b0"}]', "vendor_id"),
+])
+def test_wrong_cells_and_devices_are_named(scenario_file, group, field):
+    scenario_file(f"groups:\n  - name: rack\n    vcpus: 8\n    memory_mb: 1024\n    {group}\n")
+    with pytest.raises(exception.InvalidInput) as refused:
+        fake_scenario.configured()
+    assert field in str(refused.value)

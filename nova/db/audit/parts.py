@@ -1,0 +1,61 @@
+"""NUMA cells and PCI devices: nobody has what another one has, and servers have what their claims say."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova.db import models
+from nova.db.audit.base import Check, Finding, alive, hold
+from nova.objects import fitting
+from nova.objects.fitting import GuestParts
+
+NODES = models.compute_nodes
+CLAIMS = models.allocations
+INSTANCES = models.instances
+MIGRATIONS = models.migrations
+
+
+class Parts(Check):
+    """What the claims on a node have of its cells and devices. Subjects: nodes."""
+
+    page_size = 50
+
+    def subjects(self) -> Sequence[sa.Select[Any]]:
+        return (sa.select(NODES.c.uuid).where(NODES.c.fitted == sa.true()),)
+
+    def lock(self, connection: sa.Connection, key: str) -> None:
+        hold(connection, NODES, NODES.c.uuid == key)
+
+    def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
+        nodes = {row.uuid: row for row in connection.execute(
+            sa.select(NODES.c.uuid, NODES.c.numa_topology).where(NODES.c.uuid.in_(keys)))}
+        claims = connection.execute(
+            sa.select(CLAIMS.c.root_uuid, CLAIMS.c.consumer_uuid, CLAIMS.c.numa_topology, CLAIMS.c.pci_devices)
+            .where(CLAIMS.c.root_uuid.in_(keys),
+                   sa.or_(CLAIMS.c.numa_topology.is_not(None), CLAIMS.c.pci_devices.is_not(None)))
+            .order_by(CLAIMS.c.consumer_uuid)).all()
+        held: dict[str, list[GuestParts]] = collections.defaultdict(list)
+        for row in claims:
+            held[row.root_uuid].append(GuestParts(numa_topology=row.numa_topology, pci_devices=row.pci_devices))
+        for uuid, node in nodes.items():
+            for conflict in fitting.conflicts(node.numa_topology, held[uuid]):
+                yield Finding("parts", uuid, conflict)
+        yield from _wrong_servers(connection, claims)
+
+
+def _wrong_servers(connection: sa.Connection, claims: Sequence[Any]) -> Iterator[Finding]:
+    """Servers that think they have something else than their claim (while they move, it may be the other one's)."""
+    uuids = [row.consumer_uuid for row in claims]
+    moving = set(connection.scalars(sa.select(MIGRATIONS.c.instance_uuid).where(
+        MIGRATIONS.c.instance_uuid.in_(uuids), MIGRATIONS.c.open == sa.true())))
+    servers = alive(connection, uuids, INSTANCES.c.numa_topology, INSTANCES.c.pci_devices)
+    for row in claims:
+        server = servers.get(row.consumer_uuid)
+        if server is not None and row.consumer_uuid not in moving and (
+                server.numa_topology, server.pci_devices) != (row.numa_topology, row.pci_devices):
+            yield Finding("parts", row.root_uuid, "the server has other cells or devices than its claim",
+                          subject=row.consumer_uuid)

@@ -1,0 +1,244 @@
+"""Servers with CPUs, pages and PCI devices of their host for themselves, over HTTP on fake hosts that have some."""
+
+import pytest
+
+from nova.compute.service import ComputeService
+from nova.conf import CONF
+from nova.db import parts
+from tests.functional.client import wait_for
+from tests.functional.hosts import error_of, migration_of, refused, service_of, told_scheduler, used
+
+# Two cells of two cores with two threads each (a thread of each core is shared), 8 huge pages and a device each.
+_SCENARIO = """
+groups:
+  - name: cells
+    hosts: 2
+    vcpus: 8
+    memory_mb: 2048
+    traits: [CUSTOM_CELLS]
+    cells: {count: 2, dedicated: 2, pages: {2048: 64}}
+    devices: [{vendor_id: "10de", product_id: "20b0", count: 1, cells: [0, 1]}]
+"""
+_FIRST, _SECOND = "cells-000", "cells-001"
+_PINNED = {"hw:cpu_policy": "dedicated", "trait:CUSTOM_CELLS": "required"}
+_GPU = {"pci_passthrough:alias": "gpu:1", "trait:CUSTOM_CELLS": "required"}
+_LIVE = {"host": None, "block_migration": "auto"}
+
+
+@pytest.fixture
+def cells(suite, admin, image_id, tmp_path):
+    """Hosts with cells and devices; the first one's fake driver."""
+    path = tmp_path / "scenario.yaml"
+    path.write_text(_SCENARIO)
+    CONF.set_override("scenario", str(path), group="fake")
+    CONF.set_override("alias", ['{"name": "gpu", "vendor_id": "10de", "product_id": "20b0"}'], group="pci")
+    services = [ComputeService(suite.transport, host=host) for host in (_FIRST, _SECOND)]
+    CONF.clear_override("scenario", group="fake")
+    for service in services:
+        service.start()
+        told_scheduler(suite, service.host, True)
+    yield {service.host: service.machine.driver for service in services}
+    for shown in admin.get("/servers", all_tenants=1)["servers"]:
+        admin.delete(f"/servers/{shown['id']}")
+        admin.wait_gone(shown["id"])
+    for service in services:
+        service.stop()
+        admin.delete(f"/os-services/{service_of(admin, service.host)['id']}")
+    CONF.clear_override("alias", group="pci")
+
+
+@pytest.fixture
+def flavored(admin):
+    """Makes flavors with extra specs."""
+    def make(extra_specs, **values):
+        flavor = admin.flavor(**{"vcpus": 2, **values})
+        admin.post(f"/flavors/{flavor}/os-extra_specs", {"extra_specs": extra_specs})
+        return flavor
+
+    return make
+
+
+@pytest.fixture
+def boot(admin, image_id):
+    """Boots a server on a host (anywhere, if none is named), and returns it when it is there or has failed."""
+    def one(flavor, host=None, **values):
+        where = {"host": host} if host else {}
+        uuid = admin.boot(flavor, image_id, **where, **values)
+        admin.wait(uuid, "ACTIVE", "ERROR")
+        return uuid
+
+    return one
+
+
+def guests(driver):
+    return [driver.guest(guest.uuid) for guest in driver.guests()]
+
+
+def left(suite):
+    """(CPUs for single guests, devices) that the scheduler knows to be free."""
+    with suite.scheduler.fleet.view() as view:
+        found = [known for position in range(len(view)) if (known := view.parts(position)) is not None]
+    cells = [cell for each in found for cell in each.numa_topology.cells]
+    return sum(len(cell.pcpus) - len(cell.pinned) for cell in cells), sum(each.free_devices for each in found)
+
+
+def freed(suite, *expected):
+    wait_for(lambda: left(suite) == expected, reason=f"the scheduler knows that {expected} are free")
+
+
+def nowhere(admin, uuid):
+    """Whether no host had room; a scheduler that has not heard of the last server leaves that to the claim."""
+    shown = admin.server(uuid)
+    message = shown["fault"]["message"]
+    return shown["status"] == "ERROR" and (message.startswith("No valid host was found") or "no room" in message)
+
+
+def test_pinned_servers_fill_the_cells_and_a_delete_makes_room(suite, admin, cells, flavored, boot):
+    pinned = flavored(_PINNED)
+    servers = [boot(pinned) for _number in range(4)]
+    taken = [guest.cpus for driver in cells.values() for guest in guests(driver)]
+    assert sorted(taken) == [(2, 3), (2, 3), (6, 7), (6, 7)]
+    assert nowhere(admin, boot(pinned))
+    gone = admin.server(servers[1])["OS-EXT-SRV-ATTR:host"]
+    admin.delete(f"/servers/{servers[1]}")
+    admin.wait_gone(servers[1])
+    freed(suite, 2, 4)
+    last = boot(pinned)
+    assert (admin.server(last)["status"], admin.server(last)["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", gone)
+
+
+def test_a_guest_over_two_cells_needs_both(suite, admin, cells, flavored, boot):
+    two = flavored({**_PINNED, "hw:numa_nodes": "2"}, vcpus=4)
+    boot(flavored(_PINNED, vcpus=1), host=_FIRST)
+    assert nowhere(admin, boot(two, host=_FIRST))
+    there = boot(two, host=_SECOND)
+    assert cells[_SECOND].guest(there).cpus == (2, 3, 6, 7)
+
+
+def test_servers_of_one_request_see_one_another(suite, admin, cells, flavored, image_id):
+    first = admin.boot(flavored(_PINNED), image_id, min_count=4, max_count=4)
+    admin.wait(first, "ACTIVE")
+    for shown in admin.get("/servers")["servers"]:
+        assert admin.wait(shown["id"], "ACTIVE", "ERROR")["status"] == "ACTIVE"
+    assert sorted(guest.cpus for driver in cells.values() for guest in guests(driver)) == [
+        (2, 3), (2, 3), (6, 7), (6, 7)]
+
+
+def test_huge_pages_run_out(suite, admin, cells, flavored, boot):
+    huge = flavored({"hw:mem_page_size": "2MB"}, ram=128, vcpus=1)
+    servers = [boot(huge, host=_FIRST) for _number in range(2)]
+    assert {admin.server(uuid)["status"] for uuid in servers} == {"ACTIVE"}
+    assert nowhere(admin, boot(huge, host=_FIRST))
+    assert admin.server(boot(huge))["OS-EXT-SRV-ATTR:host"] == _SECOND
+
+
+def test_devices_go_to_one_server_each(suite, admin, cells, flavored, boot):
+    gpu = flavored(_GPU)
+    servers = [boot(gpu) for _number in range(4)]
+    taken = [(host, address) for host, driver in cells.items() for guest in guests(driver)
+             for address in guest.devices]
+    assert len(set(taken)) == len(taken) == 4
+    assert nowhere(admin, boot(gpu))
+    admin.delete(f"/servers/{servers[0]}")
+    admin.wait_gone(servers[0])
+    freed(suite, 8, 1)
+    assert admin.server(boot(gpu))["status"] == "ACTIVE"
+
+
+def test_a_forced_host_is_asked_by_the_claim(suite, admin, cells, flavored, boot):
+    """It skips the filters, and still nothing is given twice."""
+    gpu = flavored(_GPU)
+    forced = {"availability_zone": f"nova:{_FIRST}"}
+    for _number in range(2):
+        assert admin.server(boot(gpu, **forced))["status"] == "ACTIVE"
+    assert admin.server(boot(gpu, **forced))["status"] == "ERROR"
+
+
+@pytest.mark.parametrize("word", ["confirmResize", "revertResize"])
+def test_a_resize_has_cpus_on_both_hosts_until_its_word(suite, admin, cells, flavored, boot, word):
+    small, large = flavored(_PINNED, vcpus=1), flavored(_PINNED, vcpus=2)
+    uuid = boot(small, host=_FIRST)
+    admin.action(uuid, "resize", {"flavorRef": large})
+    admin.wait(uuid, "VERIFY_RESIZE")
+    assert len(cells[_SECOND].guest(uuid).cpus) == 2
+    migration = migration_of(admin, uuid)["uuid"]
+    db = suite.conductor.core.db
+    held = {consumer: db.read(lambda connection, consumer=consumer: parts.of_claim(connection, consumer))
+            for consumer in (uuid, migration)}
+    assert [len(held[each].numa_topology.cells[0].pinning) for each in (uuid, migration)] == [1, 2]
+    admin.action(uuid, word)
+    admin.wait(uuid, "ACTIVE")
+    host = _SECOND if word == "confirmResize" else _FIRST
+    now = db.read(lambda connection: parts.of_claim(connection, uuid))
+    assert now == held[migration if word == "confirmResize" else uuid]
+    assert cells[host].guest(uuid).cpus == tuple(sorted(now.numa_topology.cells[0].pinning.values()))
+    admin.action(uuid, "reboot", {"type": "HARD"})
+    admin.wait(uuid, "ACTIVE")
+    assert cells[host].guest(uuid).cpus == tuple(sorted(now.numa_topology.cells[0].pinning.values()))
+
+
+def test_a_resize_to_a_plain_flavor_gives_the_cpus_back(suite, admin, cells, flavored, boot, flavor):
+    uuid = boot(flavored(_PINNED), host=_FIRST)
+    plain = flavored({"trait:CUSTOM_CELLS": "required"})
+    admin.action(uuid, "resize", {"flavorRef": plain})
+    admin.wait(uuid, "VERIFY_RESIZE")
+    assert cells[_SECOND].guest(uuid).cpus == ()
+    admin.action(uuid, "revertResize")
+    admin.wait(uuid, "ACTIVE")
+    assert len(cells[_FIRST].guest(uuid).cpus) == 2
+
+
+def test_a_server_that_migrates_live_is_pinned_anew(suite, admin, cells, flavored, boot):
+    one = flavored(_PINNED, vcpus=1)
+    boot(one, host=_SECOND)
+    uuid = boot(flavored(_PINNED), host=_FIRST)
+    assert cells[_FIRST].guest(uuid).cpus == (2, 3)
+    admin.action(uuid, "os-migrateLive", _LIVE)
+    assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == _SECOND
+    assert cells[_SECOND].guest(uuid).cpus == (6, 7)
+    freed(suite, 5, 4)
+    admin.action(uuid, "os-migrateLive", _LIVE)
+    assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == _FIRST
+
+
+def test_a_live_migration_without_room_leaves_the_server_where_it_is(suite, admin, cells, flavored, boot):
+    pinned = flavored(_PINNED)
+    for _number in range(2):
+        boot(pinned, host=_SECOND)
+    uuid = boot(pinned, host=_FIRST)
+    admin.action(uuid, "os-migrateLive", _LIVE)
+    admin.wait(uuid, "ACTIVE")
+    assert error_of(admin, uuid, "live-migration").startswith("No valid host was found")
+    assert cells[_FIRST].guest(uuid).cpus == (2, 3)
+
+
+def test_a_server_with_devices_cannot_migrate_live_but_cold(suite, admin, cells, flavored, boot):
+    uuid = boot(flavored(_GPU), host=_FIRST)
+    code, message = refused(lambda: admin.action(uuid, "os-migrateLive", _LIVE))
+    assert (code, "PCI devices" in message) == (400, True)
+    admin.action(uuid, "migrate")
+    admin.wait(uuid, "VERIFY_RESIZE")
+    assert len(cells[_SECOND].guest(uuid).devices) == 1
+    admin.action(uuid, "confirmResize")
+    admin.wait(uuid, "ACTIVE")
+    assert used(admin, _FIRST) == (0, 0)
+
+
+def test_a_build_that_fails_gives_its_cpus_back(suite, admin, cells, flavored, boot):
+    cells[_FIRST].behaviour.failure["spawn"] = 1.0
+    pinned = flavored(_PINNED)
+    assert admin.server(boot(pinned, availability_zone=f"nova:{_FIRST}"))["status"] == "ERROR"
+    cells[_FIRST].behaviour.failure.clear()
+    servers = [boot(pinned, availability_zone=f"nova:{_FIRST}") for _number in range(2)]
+    assert {admin.server(uuid)["status"] for uuid in servers} == {"ACTIVE"}
+
+
+@pytest.mark.parametrize(("extra_specs", "names"), [
+    ({"hw:numa_nodes": "3"}, "evenly distributed"), ({"hw:numa_nodes": "2", "hw:numa_cpus.0": "0"}, "hw:numa_mem.0"),
+    ({"hw:cpu_thread_policy": "isolate"}, "pinning policy"), ({"pci_passthrough:alias": "none:1"}, "PCI alias none"),
+    ({"resources1:VGPU": "1", "resources2:VGPU": "1"}, "group_policy"),
+    ({"hw:cpu_policy": "mixed"}, "hw:cpu_dedicated_mask"), ({"resources:PCPU": "7"}, "resources:PCPU"),
+])
+def test_what_no_host_can_give_is_refused_at_once(suite, admin, image_id, flavored, extra_specs, names):
+    code, message = refused(lambda: admin.boot(flavored(extra_specs), image_id))
+    assert (code, names in message) == (400, True), message

@@ -1,0 +1,189 @@
+"""Cells, CPUs, pages and devices are given out under the node's lock: never twice, and all or nothing."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nova import exception
+from nova.conductor import announcer
+from nova.db import allocations, audit, claims, compute_nodes, models, parts, services
+from nova.objects import fitting
+from nova.objects.base import new_uuid
+from nova.objects.fitting import GuestParts, NodeParts
+from nova.objects.guest_numa import guest_topology
+from nova.objects.instance import Instance
+from nova.objects.numa import HostCell, HostTopology, Pages
+from nova.objects.pci import PF, VF, PciDevice, PciRequest
+from nova.objects.scheduling import RequestSpec, Selection
+from tests.unit.conductor.books import Books, flavor, node, server
+
+# Two cells of two cores with two threads each, 1 GiB of small pages and four huge ones.
+TOPOLOGY = HostTopology(cells=[
+    HostCell(id=number, cpus=[number * 6, number * 6 + 1], pcpus=list(range(number * 6 + 2, number * 6 + 6)),
+             siblings=[[number * 6 + 2, number * 6 + 3], [number * 6 + 4, number * 6 + 5]], memory_mb=1032,
+             pages=[Pages(size_kb=4, total=1024 * 256), Pages(size_kb=2048, total=4)], socket=number)
+    for number in range(2)])
+DEVICES = [
+    PciDevice(address="0000:01:00.0", vendor_id="10de", product_id="20b0", numa_node=0),
+    PciDevice(address="0000:02:00.0", vendor_id="10de", product_id="20b0", numa_node=1),
+    PciDevice(address="0000:03:00.0", vendor_id="8086", product_id="1572", dev_type=PF, numa_node=0),
+    *(PciDevice(address=f"0000:03:00.{number}", vendor_id="8086", product_id="1572", dev_type=VF, numa_node=0,
+                parent="0000:03:00.0") for number in (1, 2))]
+
+
+def device(kind: str, count: int = 1, **changes: Any) -> PciRequest:
+    spec = {"gpu": {"vendor_id": "10de"}, "pf": {"dev_type": PF}, "vf": {"dev_type": VF}}[kind]
+    return PciRequest(alias=kind, count=count, specs=[spec], **changes)
+
+
+def asking(extra_specs: dict[str, str] | None = None, devices: list[PciRequest] | None = None,
+           **size: Any) -> RequestSpec:
+    wanted = flavor(extra_specs=extra_specs or {}, **{"vcpus": 2, "memory_mb": 4, **size})
+    return RequestSpec(instance_uuids=["x"], project_id="p1", flavor=wanted, resources={"MEMORY_MB": 1},
+                       numa_topology=guest_topology(wanted, None), pci_requests=devices or [])
+
+
+PINNED = {"hw:cpu_policy": "dedicated"}
+
+
+@pytest.fixture
+def host(core: Books) -> Selection:
+    core.db.write(lambda connection: services.register(connection, "a", "nova-compute", "compute", 1))
+    [made] = announcer.report_nodes(core, "a", [node("a", numa_topology=TOPOLOGY, pci_devices=DEVICES)])
+    return Selection(node_uuid=made.uuid, host="a", node="a")
+
+
+def claim(core: Books, selection: Selection, spec: RequestSpec, consumer: str = "") -> GuestParts:
+    instance = Instance(uuid=consumer or new_uuid(), project_id="p1", user_id="u1", display_name="vm", hostname="vm",
+                        flavor=spec.flavor, created_at=server(core).created_at)
+    return core.db.write(lambda connection: claims.claim(connection, instance, selection, spec))
+
+
+def everything(core: Books) -> Any:
+    return core.db.read(lambda connection: [
+        connection.execute(sa.select(table).order_by(*table.primary_key.columns)).all()
+        for table in (models.compute_nodes, models.allocations, models.inventories)])
+
+
+def free(core: Books, selection: Selection) -> NodeParts:
+    """As schedulers hear it, in states and in usages."""
+    [state] = core.db.read(lambda connection: compute_nodes.states_of(connection, [selection.node_uuid]))
+    [usage] = core.db.read(lambda connection: compute_nodes.usage(connection, [selection.node_uuid]))
+    assert usage.parts in (None, state.parts)
+    assert state.parts is not None
+    return state.parts
+
+
+def wishes() -> st.SearchStrategy[RequestSpec]:
+    cpus = st.sampled_from([
+        {}, PINNED, {**PINNED, "hw:cpu_thread_policy": "isolate"}, {**PINNED, "hw:cpu_thread_policy": "require"},
+        {**PINNED, "hw:numa_nodes": "2"}, {"hw:numa_nodes": "2"}, {"hw:cpu_policy": "mixed",
+                                                                  "hw:cpu_dedicated_mask": "0"}])
+    pages = st.sampled_from([{}, {"hw:mem_page_size": "large"}, {"hw:mem_page_size": "any"}])
+    devices = st.lists(st.sampled_from([device("gpu"), device("gpu", 2), device("vf"), device("pf"),
+                                        device("gpu", numa_policy="required")]), max_size=2)
+    return st.builds(lambda one, two, three: asking({**one, **two}, three), cpus, pages, devices)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.one_of(wishes(), st.integers(0, 5)), min_size=3, max_size=12))
+def test_whatever_comes_nothing_is_given_twice_and_what_is_refused_changes_nothing(
+        core: Books, steps: list[RequestSpec | int]) -> None:
+    core.reset()
+    core.db.write(lambda connection: services.register(connection, "a", "nova-compute", "compute", 1))
+    [made] = announcer.report_nodes(core, "a", [node("a", numa_topology=TOPOLOGY, pci_devices=DEVICES)])
+    selection = Selection(node_uuid=made.uuid, host="a", node="a")
+    empty, holders = free(core, selection), []
+    for step in steps:
+        if isinstance(step, RequestSpec):
+            before, consumer = everything(core), new_uuid()
+            expected = fitting.take(free(core, selection), step.wish, fitting.Ratios(cpu=4.0))
+            try:
+                claim(core, selection, step, consumer)
+                holders.append(consumer)
+                # Of what a scheduler counts a little less may be left: functions go with their devices.
+                assert expected is not None
+            except exception.ClaimLost:
+                assert everything(core) == before
+        elif holders:
+            gone = holders.pop(step % len(holders))
+            core.db.write(lambda connection, gone=gone: allocations.release(connection, gone))
+        held = core.db.read(lambda connection: parts.held(connection, [made.uuid])).get(made.uuid, [])
+        assert fitting.conflicts(TOPOLOGY, held) == []
+    for consumer in holders:
+        core.db.write(lambda connection, consumer=consumer: allocations.release(connection, consumer))
+    assert free(core, selection) == empty
+
+
+@pytest.mark.parametrize(("spec", "won"), [
+    (asking(PINNED), 4), (asking({**PINNED, "hw:cpu_thread_policy": "isolate"}), 2),
+    (asking({"hw:mem_page_size": "large"}), 4), (asking(devices=[device("gpu")]), 2)])
+def test_of_many_at_the_same_moment_as_many_get_something_as_there_is(
+        core: Books, host: Selection, spec: RequestSpec, won: int) -> None:
+    begin, outcomes = threading.Barrier(6), []
+
+    def run() -> None:
+        begin.wait()
+        try:
+            claim(core, host, spec)
+            outcomes.append(True)
+        except exception.ClaimLost:
+            outcomes.append(False)
+
+    threads = [threading.Thread(target=run) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count(True) == won
+    held = core.db.read(lambda connection: parts.held(connection, [host.node_uuid]))[host.node_uuid]
+    assert fitting.conflicts(TOPOLOGY, held) == []
+    assert len(held) == won
+
+
+def test_a_physical_function_goes_with_all_its_virtual_ones(core: Books, host: Selection) -> None:
+    one = new_uuid()
+    claim(core, host, asking(devices=[device("vf")]), one)
+    with pytest.raises(exception.ClaimLost):
+        claim(core, host, asking(devices=[device("pf")]))
+    core.db.write(lambda connection: allocations.release(connection, one))
+    claim(core, host, asking(devices=[device("pf")]))
+    with pytest.raises(exception.ClaimLost):
+        claim(core, host, asking(devices=[device("vf")]))
+
+
+def test_devices_are_near_where_that_is_required(core: Books, host: Selection) -> None:
+    wanted = [device("gpu", numa_policy="required")]
+    for _number in range(2):
+        got = claim(core, host, asking(PINNED, wanted))
+        assert got.numa_topology is not None
+        assert got.pci_devices is not None
+        assert [one.device.numa_node for one in got.pci_devices] == got.numa_topology.host_cells
+
+
+def test_a_node_without_cells_takes_no_guest_that_wants_some(core: Books) -> None:
+    core.db.write(lambda connection: services.register(connection, "b", "nova-compute", "compute", 1))
+    [made] = announcer.report_nodes(core, "b", [node("b")])
+    plain = Selection(node_uuid=made.uuid, host="b", node="b")
+    for spec in (asking({"hw:numa_nodes": "1"}), asking(devices=[device("gpu")])):
+        with pytest.raises(exception.ClaimLost):
+            claim(core, plain, spec)
+    assert claim(core, plain, asking()) == GuestParts()
+
+
+def test_what_is_given_twice_is_found(core: Books, host: Selection) -> None:
+    for _number in range(2):
+        claim(core, host, asking(PINNED, [device("gpu")]))
+    one = core.db.read(lambda connection: parts.held(connection, [host.node_uuid]))[host.node_uuid][0]
+    core.db.write(lambda connection: connection.execute(sa.update(models.allocations).values(
+        numa_topology=one.numa_topology, pci_devices=one.pci_devices)))
+    found = [finding.detail for finding in audit.audit(core.db) if finding.kind == "parts"]
+    assert len(found) == 2
+    assert "given out 2 times" in found[0]
+    assert "given out more than once" in found[1]

@@ -1,0 +1,137 @@
+"""Hosts with NUMA cells and PCI devices: who passes, who is preferred, and what counts as taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nova.exception import NoValidHost
+from nova.objects.fitting import NodeParts
+from nova.objects.flavor import Flavor
+from nova.objects.guest_numa import guest_topology
+from nova.objects.numa import HostCell, HostTopology, Pages
+from nova.objects.pci import PciPool, PciRequest
+from nova.objects.scheduling import HostState, NodeUsage, RequestSpec
+from nova.scheduler.filters.parts import NUMATopologyFilter, PciPassthroughFilter
+from nova.scheduler.hosts import Fleet
+from nova.scheduler.select import Planner
+from nova.scheduler.weighers.usage import PCIWeigher
+from tests.unit.scheduler import builders
+
+
+def cells(count: int = 2, pinned: int = 0) -> HostTopology:
+    """Of four CPUs for single guests each; of the first ``pinned`` ones are taken."""
+    return HostTopology(cells=[HostCell(
+        id=number, pcpus=list(range(number * 4, number * 4 + 4)), cpus=[100 + number], memory_mb=1024,
+        pages=[Pages(size_kb=4, total=256 * 1024)], pinned=list(range(pinned)) if not number else [])
+        for number in range(count)])
+
+
+def gpus(count: int, node: int | None = None) -> list[PciPool]:
+    return [PciPool(vendor_id="10de", product_id="20b0", numa_node=node, count=count)] if count else []
+
+
+def host(name: str, topology: HostTopology | None = None, pools: list[PciPool] | None = None,
+         **values: Any) -> HostState:
+    return builders.node(name, parts=NodeParts(numa_topology=topology, pci_pools=pools or []), **values)
+
+
+def asking(extra_specs: dict[str, str] | None = None, devices: int = 0, count: int = 1, policy: str = "legacy",
+           **values: Any) -> RequestSpec:
+    flavor = Flavor(flavorid="1", name="f", vcpus=values.pop("vcpus", 2), memory_mb=64, extra_specs=extra_specs or {})
+    wanted = [PciRequest(alias="gpu", count=devices, specs=[{"vendor_id": "10de"}], numa_policy=policy)]
+    return builders.spec(count, numa_topology=guest_topology(flavor, None), pci_requests=wanted if devices else [],
+                         **values)
+
+
+PINNED = {"hw:cpu_policy": "dedicated"}
+
+
+def test_hosts_whose_cells_have_no_room_are_left_out() -> None:
+    states = [builders.node("plain"), host("empty", cells()), host("small", cells(1, pinned=3)),
+              host("one", cells(1)), host("devices only", None, gpus(1))]
+    assert builders.passing(NUMATopologyFilter(), states, asking(PINNED)) == ["empty", "one"]
+    assert builders.passing(NUMATopologyFilter(), states, asking({**PINNED, "hw:numa_nodes": "2"})) == ["empty"]
+    assert builders.passing(NUMATopologyFilter(), states, asking()) == [state.node for state in states]
+
+
+def test_hosts_without_enough_devices_are_left_out() -> None:
+    states = [builders.node("plain"), host("one", None, gpus(1)), host("two", None, gpus(2))]
+    assert builders.passing(PciPassthroughFilter(), states, asking(devices=2)) == ["two"]
+    assert builders.passing(PciPassthroughFilter(), states, asking()) == ["plain", "one", "two"]
+
+
+def test_devices_have_to_be_near_where_that_is_required() -> None:
+    # The only cell with room is the other one.
+    states = [host("far", cells(2, pinned=4), gpus(1, node=0)), host("near", cells(2, pinned=4), gpus(1, node=1))]
+    assert builders.passing(PciPassthroughFilter(), states, asking(PINNED, 1, policy="required")) == ["near"]
+    assert builders.passing(PciPassthroughFilter(), states, asking(PINNED, 1, policy="preferred")) == ["far", "near"]
+
+
+def test_servers_of_one_request_see_what_the_others_got() -> None:
+    planner = Planner([NUMATopologyFilter(), PciPassthroughFilter()], [])
+    made = builders.fleet(host("a", cells()), host("b", cells(1)))
+    chosen = builders.choose(made, asking(PINNED, count=6, resources={"VCPU": 1}), planner)
+    assert sorted(found[0] for found in chosen) == ["a"] * 4 + ["b"] * 2
+    with pytest.raises(NoValidHost):
+        builders.choose(made, asking(PINNED, resources={"VCPU": 1}), planner)
+
+
+def test_what_was_chosen_counts_until_it_is_told_otherwise() -> None:
+    planner = Planner([PciPassthroughFilter()], [])
+    made = builders.fleet(host("a", None, gpus(1)))
+    builders.choose(made, asking(devices=1), planner)
+    with pytest.raises(NoValidHost):
+        builders.choose(made, asking(devices=1), planner)
+    assert made.expire(0) == 1
+    builders.choose(made, asking(devices=1), planner)
+    made.apply(NodeUsage(node_uuid="a", generation=2, parts=NodeParts(pci_pools=gpus(1))))
+    builders.choose(made, asking(devices=1), planner)
+    made.upsert(host("a", None, gpus(0), generation=3))
+    with pytest.raises(NoValidHost):
+        builders.choose(made, asking(devices=1), planner)
+
+
+def test_a_usage_that_says_nothing_of_devices_takes_back_what_was_only_chosen() -> None:
+    planner = Planner([PciPassthroughFilter()], [])
+    made = builders.fleet(host("a", None, gpus(1)))
+    builders.choose(made, asking(devices=1), planner)
+    made.apply(NodeUsage(node_uuid="a", generation=2))
+    builders.choose(made, asking(devices=1), planner)
+
+
+def test_full_cells_come_first_where_they_shall_be_packed(settings: Callable[..., None]) -> None:
+    settings("compute", packing_host_numa_cells_allocation_strategy=True)
+    made = builders.fleet(host("a", cells(pinned=1)))
+    builders.choose(made, asking(PINNED, resources={"VCPU": 1}), Planner([NUMATopologyFilter()], []))
+    state = made.state("a")
+    assert state is not None
+    assert state.parts is not None
+    assert state.parts.numa_topology is not None
+    assert [len(cell.pinned) for cell in state.parts.numa_topology.cells] == [3, 0]
+
+
+def test_hosts_with_few_free_devices_are_preferred() -> None:
+    states = [host("none", cells()), host("one", None, gpus(1)), host("many", None, gpus(500))]
+    assert builders.scores(PCIWeigher(), states) == {"none": 100, "one": 99, "many": 1}
+
+
+def _names(weighers: list[Any], made: Fleet) -> list[str]:
+    with made.view() as view:
+        asked = builders.request(builders.spec())
+        return [each.name for each in weighers if each.multipliers(view, asked.settings) != 0.0]
+
+
+def test_a_fleet_without_devices_is_not_weighed_by_them() -> None:
+    assert _names([PCIWeigher()], builders.fleet(builders.node("a"))) == []
+    assert _names([PCIWeigher()], builders.fleet(host("a", None, gpus(1)))) == ["PCIWeigher"]
+
+
+def test_a_node_that_is_gone_leaves_nothing_behind() -> None:
+    made = builders.fleet(host("a", None, gpus(1)))
+    made.remove("a")
+    made.upsert(builders.node("b"))
+    with made.view() as view:
+        assert not view.any_parts
