@@ -19,7 +19,7 @@ from oslo_messaging import opts
 
 from nova.api.guest_metadata.service import MetadataService
 from nova.api.service import ApiService
-from nova.compute.service import ComputeService
+from nova.compute.virtual_hosts import compute_of
 from nova.conductor.service import ConductorService
 from nova.conf import CONF
 from nova.db import migrate
@@ -47,7 +47,7 @@ class AllInOne:
         transport = bus.connect(CONF)
         self.conductor = ConductorService(transport)
         self.scheduler = SchedulerService(transport)
-        self.compute = ComputeService(transport)
+        self.compute = compute_of(transport)
         self.api = ApiService(transport, CONF.api.listen, CONF.api.port)
         self.transport = transport
         self._services: list[run.Service] = [self.conductor, self.scheduler, self.compute, self.api]

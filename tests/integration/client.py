@@ -31,7 +31,7 @@ class Client:
         return self._expect((200,), "GET", path, None, version)
 
     def post(self, path: str, body: Any, version: str = NEWEST) -> Any:
-        return self._expect((200, 201, 202), "POST", path, body, version)
+        return self._expect((200, 201, 202, 204), "POST", path, body, version)
 
     def delete(self, path: str) -> None:
         self._expect((202, 204), "DELETE", path, None, NEWEST)
