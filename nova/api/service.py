@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import logging
 import socket
 import struct
@@ -16,6 +17,7 @@ from cheroot import wsgi
 
 from nova.api import app as api_app
 from nova.api.auth import App
+from nova.api.backlog import Backlog, Connection
 from nova.conf import CONF
 
 LOG = logging.getLogger(__name__)
@@ -24,6 +26,8 @@ LOG = logging.getLogger(__name__)
 # server does not even read them.
 _MOST_BODY = 64 * 1024 * 1024
 _BACKLOG = 1024
+# Connections that are taken from the system at once.
+_AT_ONCE = 64
 # Seconds in which a handshake that has begun is over.
 _HANDSHAKE = 0.05
 # A classic packet filter (linux/filter.h): load the TCP flags; with SYN among them drop the packet, else keep it.
@@ -60,13 +64,17 @@ class Server(wsgi.Server):
 
     stop() answers for ``linger`` seconds as before, but ends every connection with the answer; then it takes no more
     connections, and requests in flight have graceful_shutdown_timeout. ``last``: whether the socket ends with it,
-    rather than being left to other processes.
+    rather than being left to other processes. A request whose client has gone before a thread was free is not done.
     """
+
+    ConnectionClass = Connection
 
     def __init__(self, shared: socket.socket, application: App, threads: int, linger: float = 0.0,
                  last: Callable[[], bool] = lambda: True) -> None:
         super().__init__(shared.getsockname()[:2], application, numthreads=threads, request_queue_size=_BACKLOG,
                          timeout=60, shutdown_timeout=CONF.graceful_shutdown_timeout, server_name="nova")
+        waiting = Backlog()
+        self.requests._queue, self.requests.get = waiting, waiting.get
         self._shared = shared
         self._linger = linger
         self._last = last
@@ -84,6 +92,19 @@ class Server(wsgi.Server):
         super().prepare()
         # Another process may have accepted the connection that woke this one up: do not wait for the next.
         self.socket.setblocking(False)
+        connections: Any = self._connections  # type: ignore[attr-defined]
+        connections._from_server_socket = functools.partial(self._accept, connections._from_server_socket)
+
+    def _accept(self, one: Callable[[socket.socket], Any], listening: socket.socket) -> None:
+        """Take all who wait to be connected: in the system's queue the first would keep the others waiting.
+
+        cheroot takes one before it looks at all other connections again.
+        """
+        for _ in range(_AT_ONCE):
+            made = one(listening)
+            if made is None:
+                break
+            self.process_conn(made)
 
     @property
     def can_add_keepalive_connection(self) -> bool:

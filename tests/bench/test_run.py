@@ -63,5 +63,26 @@ def test_cpu_is_told_by_process(results):
     assert sum(used.values()) == pytest.approx(results["cpu_ms_per_boot"], abs=0.1)
 
 
+def test_servers_were_resized_and_confirmed(results):
+    assert results["resizes"] == TINY.resizes
+    assert results["resizes_per_s"] > 0
+
+
+def test_fairness_was_measured_while_another_project_asked_for_a_crowd(results):
+    assert results["crowd"] == TINY.crowd
+    assert results["fair_rounds"] > 0
+    for name in ("boot", "stop", "delete"):
+        assert 0 < results[f"fair_{name}_p50_s"] <= results[f"fair_{name}_s"]
+        assert results[f"fair_{name}_alone_s"] > 0
+
+
+def test_four_times_the_load_of_the_peak_was_offered(results):
+    assert results["overload_offered_per_s"] > results["peak_per_s"] > 0
+    assert sum(results["overload_answers"].values()) > 0
+    assert set(results["overload_answers"]) <= {"0", "200"}, "others than answers in time and none"
+    assert results["goodput_ratio"] == pytest.approx(results["goodput_per_s"] / results["peak_per_s"], rel=0.01)
+    assert results["overload_boots_ratio"] > 0
+
+
 def test_the_table_can_be_made_of_it(results):
     assert "bus messages per boot" in report.table(results)

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import signal
 import sys
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from tools.bench.amounts import Amounts
     from tools.bench.world import World
 
-PARTS = ("starts", "boots", "counts", "reads", "memory", "growth", "selects")
+PARTS = ("starts", "boots", "counts", "overload", "reads", "memory", "growth", "resizes", "fairness", "selects")
+# What needs a suite of its own: with two hosts, to move between them, and thrown away with all that waits in it; and
+# what needs none.
+_TWO_HOSTS, _NONE = ("resizes", "fairness"), ("selects",)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -93,20 +97,28 @@ def measure(options: argparse.Namespace, amounts: Amounts, results: dict[str, An
 
 def _measure_parts(options: argparse.Namespace, amounts: Amounts, results: dict[str, Any],
                    part: Callable[[str], bool]) -> None:
-    from tools.bench import selects, world
+    from tools.bench import fairness, resizes, selects, world
 
-    if set(options.only) - {"selects"}:
+    if set(options.only) - {*_TWO_HOSTS, *_NONE}:
         with world.start(_setup(options)) as running:
             results["environment"] = running.environment()
             _measure_running(running, amounts, results, part)
             # What was written by hand and what was booted: the books must balance.
             running.nova.audit()
+    if set(options.only) & set(_TWO_HOSTS):
+        with world.start(dataclasses.replace(_setup(options), computes=2)) as running:
+            results.setdefault("environment", running.environment())
+            if part("resizes"):
+                results |= resizes.measure(running, amounts)
+                running.nova.audit()
+            if part("fairness"):
+                results |= fairness.measure(running, amounts)
     if part("selects"):
         results |= selects.measure(amounts)
 
 
 def _measure_running(running: World, amounts: Amounts, results: dict[str, Any], part: Callable[[str], bool]) -> None:
-    from tools.bench import boots, counts, growth, reads, starts
+    from tools.bench import boots, counts, growth, overload, reads, starts
     from tools.bench.fill import fill
 
     if part("starts"):
@@ -116,6 +128,8 @@ def _measure_running(running: World, amounts: Amounts, results: dict[str, Any], 
         results["rss_after_boots_mb"] = starts.memories(running, "after the boots")["rss_mb"]
     if part("counts"):
         results |= counts.measure(running, amounts)
+    if part("overload"):
+        results |= overload.measure(running, amounts)
     if part("reads"):
         fill(running, amounts.listed)
         results |= reads.measure(running, amounts)

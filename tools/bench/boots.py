@@ -13,7 +13,7 @@ from tools.bench.load import Connection, Unexpected, Watcher, in_parallel, milli
 from tools.bench.world import World
 
 # Seconds between two looks of the watcher: one client must not wait for it, many must not pay for it.
-_INTERVAL_ALONE, _INTERVAL = 0.02, 0.1
+_INTERVAL_ALONE, INTERVAL = 0.02, 0.1
 
 
 def measure(world: World, amounts: Amounts) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def boot_and_delete(world: World, clients: int, count: int) -> dict[str, Any]:
 
 def boot(world: World, clients: int, count: int) -> tuple[dict[str, Any], list[str]]:
     """Make servers; returns the numbers and their ids. Raises Unexpected when one did not become ACTIVE."""
-    since = _now()
+    since = now()
     meter = Meter(world.roots())
     with Watcher(world.connect(), f"/servers?status=BUILD&changes-since={since}", _interval(clients)) as watcher:
         def act(connection: Connection, number: int) -> tuple[str, float, float]:
@@ -72,7 +72,7 @@ def boot(world: World, clients: int, count: int) -> tuple[dict[str, Any], list[s
 def delete(world: World, clients: int, ids: list[str]) -> dict[str, Any]:
     """Delete servers until they are gone."""
     meter = Meter(world.roots())
-    path = f"/servers?task_state=deleting&deleted=false&changes-since={_now()}"
+    path = f"/servers?task_state=deleting&deleted=false&changes-since={now()}"
     with Watcher(world.connect(), path, _interval(clients)) as watcher:
         def act(connection: Connection, server_id: str) -> tuple[float, float]:
             began = time.monotonic()
@@ -95,13 +95,13 @@ def delete(world: World, clients: int, ids: list[str]) -> dict[str, Any]:
 
 
 def _interval(clients: int) -> float:
-    return _INTERVAL_ALONE if clients == 1 else _INTERVAL
+    return _INTERVAL_ALONE if clients == 1 else INTERVAL
 
 
 def _cost_of_a_poll(world: World, count: int = 50) -> float:
     """CPU milliseconds of one look of the watcher."""
     with world.connect() as connection:
-        path = f"/servers?status=BUILD&changes-since={_now()}"
+        path = f"/servers?status=BUILD&changes-since={now()}"
         connection.get(path)
         meter = Meter(world.roots())
         for _ in range(count):
@@ -109,7 +109,7 @@ def _cost_of_a_poll(world: World, count: int = 50) -> float:
         return meter.stop().ms_per(count)
 
 
-def _now() -> str:
+def now() -> str:
     """A little earlier than now: the filter counts whole seconds."""
     return (datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -27,17 +27,20 @@ SERVICES = ("api", "conductor", "scheduler", "compute")
 # Seconds that a service may take to start on a machine that has other things to do.
 _PATIENCE = 180.0
 _PROJECT = "b" * 32
-_HEADERS = {"X-Auth-Token": f"bench:{_PROJECT}", "X-Roles": "admin", "OpenStack-API-Version": "compute 2.104"}
+_HEADERS = {"X-Roles": "admin", "OpenStack-API-Version": "compute 2.104"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What is started. ``durable``: the database waits for its disk at every commit, as in production."""
+    """What is started. ``nodes``: of each of the ``computes``. ``durable``: the database waits for its disk at every
+    commit, as in production.
+    """
 
     database: str = "postgresql"
     api_workers: int = 2
     conductor_workers: int = 2
     scheduler_workers: int = 1
+    computes: int = 1
     nodes: int = NODES
     networks: str = "none"
     durable: bool = True
@@ -59,23 +62,29 @@ class World:
 
     def roots(self) -> dict[str, list[int]]:
         """The first process of everything that works for Nova, by name."""
-        found = {name: [self.process(name).pid] for name in SERVICES}
+        found = {name: [process.pid for each, process in self.nova.processes.items() if each.startswith(name)]
+                 for name in SERVICES}
         found["rabbitmq"] = [self._rabbit.pid]
         if self._server is not None:
             found["database"] = [self._server.process.pid]
         return found
 
     def process(self, service: str) -> Any:
-        """The process of a service (there is one of each, with workers)."""
+        """The (first) process of a service, with its workers."""
         processes = self.nova.processes
         return processes["api"] if service == "api" else processes[f"{service}-1"]
 
     def counters(self) -> Counters:
         return Counters(self.broker, self.database)
 
-    def connect(self) -> Connection:
-        """A new persistent connection to the API, as administrator of the benchmark's project."""
-        return Connection(str(self.address.host), int(self.address.port or 0), _HEADERS)
+    def connect(self, project: str = _PROJECT) -> Connection:
+        """A new persistent connection to the API, as administrator of a project, by default the benchmark's."""
+        return Connection(str(self.address.host), int(self.address.port or 0), self.headers(project))
+
+    @staticmethod
+    def headers(project: str = _PROJECT) -> dict[str, str]:
+        """What a request says of who asks."""
+        return {"X-Auth-Token": f"bench:{project}", **_HEADERS}
 
     def server_body(self, name: str, networks: str | None = None) -> bytes:
         """The body of POST /servers; ``networks``: not those of the setup."""
@@ -155,7 +164,8 @@ def start(setup: Setup) -> Iterator[World]:
         rabbit = stack.enter_context(start_rabbitmq(("rabbitmq_prometheus",), broker_settings(port)))
         server = _database(stack, setup)
         url = server.new_database() if server else None
-        cluster = stack.enter_context(Cluster(rabbit.new_vhost(), url, conductors=1, schedulers=1, options=options))
+        cluster = stack.enter_context(Cluster(
+            rabbit.new_vhost(), url, conductors=1, schedulers=1, computes=setup.computes, options=options))
         world = World(setup, rabbit, server, url, cluster, Broker(f"http://127.0.0.1:{port}/metrics"))
         stack.callback(world.database.close)
         world.furnish()

@@ -1,0 +1,67 @@
+"""Connections with a request that waits for a thread: in which order they get one when there are too many."""
+
+from __future__ import annotations
+
+import collections
+import queue
+import select
+import socket
+import time
+from typing import Any
+
+from cheroot import server
+
+# Seconds that the first may wait before there is too much to do.
+_LATE = 2.0
+# While there is too much to do, the first of so many that are taken is the one that has waited longest.
+_SHARE = 5
+_GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+
+
+class Backlog(queue.Queue[Any]):
+    """First come, first served, until the first has waited for ``late`` seconds.
+
+    From then on there is more to do than can be done, and whoever came first is the next to give up: taking turns,
+    everybody would be answered just too late. So mostly the newest is taken, which is answered in time. What is no
+    connection (a thread is to end) comes after all that are.
+    """
+
+    def __init__(self, late: float = _LATE) -> None:
+        self._late = late
+        super().__init__()
+
+    def _init(self, maxsize: int) -> None:
+        self._waiting: collections.deque[tuple[float, server.HTTPConnection]] = collections.deque()
+        self._others: collections.deque[Any] = collections.deque()
+        self._taken = 0
+
+    def _qsize(self) -> int:
+        return len(self._waiting) + len(self._others)
+
+    def _put(self, item: Any) -> None:
+        if isinstance(item, server.HTTPConnection):
+            self._waiting.append((time.monotonic(), item))
+        else:
+            self._others.append(item)
+
+    def _get(self) -> Any:
+        if not self._waiting:
+            return self._others.popleft()
+        if time.monotonic() - self._waiting[0][0] < self._late:
+            return self._waiting.popleft()[1]
+        self._taken += 1
+        return (self._waiting.popleft() if self._taken % _SHARE == 0 else self._waiting.pop())[1]
+
+
+class Connection(server.HTTPConnection):
+    """One whose client has closed it meanwhile is not answered, and what it asked for is not done."""
+
+    def communicate(self) -> bool:
+        return not has_gone(self.socket) and bool(super().communicate())  # type: ignore[no-untyped-call]
+
+
+def has_gone(connected: socket.socket) -> bool:
+    """Whether the other side has closed the connection, or will say no more."""
+    look = select.poll()
+    look.register(connected, _GONE)
+    return bool(look.poll(0))
