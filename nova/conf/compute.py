@@ -8,6 +8,9 @@ OPTIONS = {
         cfg.IntOpt("max_concurrent_builds", default=10, min=0, help="Builds at the same time; 0: unlimited."),
         cfg.IntOpt("reserved_host_cpus", default=0, min=0, help="CPUs that guests do not get."),
         cfg.IntOpt("reserved_host_memory_mb", default=512, min=0, help="Memory in MiB that guests do not get."),
+        cfg.MultiStrOpt("reserved_huge_pages", default=[],
+                        help="Huge pages that guests do not get, of a NUMA cell and a size in KiB: "
+                             "node:0,size:2048,count:64."),
         cfg.IntOpt("reserved_host_disk_mb", default=0, min=0, help="Disk in MiB that guests do not get."),
         cfg.FloatOpt("cpu_allocation_ratio", min=0.0, help="Virtual CPUs per CPU; unset: initial_..."),
         cfg.FloatOpt("ram_allocation_ratio", min=0.0, help="Memory over-commit; unset: initial_..."),

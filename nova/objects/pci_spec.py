@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -51,7 +51,7 @@ def parse(options: Iterable[str]) -> list[DeviceSpec]:
 
 
 def given_out(devices: Iterable[PciDevice], specs: Iterable[DeviceSpec],
-              names: dict[str, Collection[str]] | None = None) -> list[PciDevice]:
+              names: Mapping[str, Collection[str]] | None = None) -> list[PciDevice]:
     """The devices that guests may get, with the tags of the first of ``specs`` that names them.
 
     ``names``: the network interfaces of an address.

@@ -8,6 +8,8 @@ from typing import Any
 
 import libvirt
 
+from nova.objects.numa import HostTopology
+from nova.virt.libvirt import cells
 from nova.virt.libvirt.settings import Settings
 
 
@@ -28,12 +30,14 @@ class Capabilities:
     cpu_modes: frozenset[str] = frozenset()
     disk_buses: frozenset[str] = frozenset()
     video_models: frozenset[str] = frozenset()
+    # With the CPUs as the operator shares them out.
+    cells: HostTopology | None = None
     uefi: bool = False
     secure_boot: bool = False
 
 
 def of_host(connection: libvirt.virConnect) -> Capabilities:
-    """What does not depend on how guests are configured."""
+    """What does not depend on how guests are configured. Raises InvalidInput naming an option of [compute]."""
     root = ET.fromstring(connection.getCapabilities())  # noqa: S314 - libvirt's own output
     cpu = root.find("host/cpu")
     arch = root.findtext("host/cpu/arch", "x86_64")
@@ -43,8 +47,10 @@ def of_host(connection: libvirt.virConnect) -> Capabilities:
         for item in guest.findall("arch"):
             guests += [(item.get("name", ""), domain.get("type", ""), "exe" if mode == "exe" else mode)
                        for domain in item.findall("domain")]
+    topology = cells.of_host(root)
     machines = frozenset(machine.text or "" for machine in root.findall(f"guest/arch[@name='{arch}']//machine"))
     return Capabilities(arch=arch, machines=machines, host_uuid=root.findtext("host/uuid", ""), guests=tuple(guests),
+                        cells=cells.shared_out(topology) if topology is not None else None,
                         cpu_info=_cpu_info(connection, root, cpu, arch))
 
 
@@ -85,10 +91,10 @@ def _cpu_info(connection: libvirt.virConnect, root: ET.Element, cpu: ET.Element 
         return {"arch": arch}
     topology = cpu.find("topology")
     sizes = dict(topology.attrib) if topology is not None else {}
-    cells = len(root.findall("host/topology/cells/cell")) or 1
+    number = len(root.findall("host/topology/cells/cell")) or 1
     return {
         "arch": arch, "model": cpu.findtext("model", ""), "vendor": cpu.findtext("vendor", ""),
-        "topology": {"cells": cells, **{name: int(sizes.get(name, 1)) for name in ("sockets", "cores", "threads")}},
+        "topology": {"cells": number, **{name: int(sizes.get(name, 1)) for name in ("sockets", "cores", "threads")}},
         "features": sorted(_expand_host(connection, cpu)),
     }
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from nova import exception
 from nova.objects.network import VIF
 from nova.objects.volume import VolumeConnection
+from nova.virt.libvirt import guest_parts
 from nova.virt.libvirt.disks import LocalDisk
 from nova.virt.libvirt.guest_config import GuestConfig
 from nova.virt.libvirt.layout import GuestDisk
@@ -37,6 +38,7 @@ def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], int
         if port == 0:
             element(serial, "log", file=console_log, append="on")
         element(serial, "target", port=port)
+    guest_parts.add_devices(devices, config.parts)
     _add_screen(devices, config, settings)
     if config.guest_agent:
         channel = element(devices, "channel", type="unix")
@@ -118,7 +120,8 @@ def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[G
         element(devices, "controller", type="usb", index=0, model=config.usb_model)
     if "q35" in config.machine or config.machine.startswith("virt"):
         # Every device sits on a port of its own, and ports cannot come later.
-        ports = settings.pcie_ports or len(disks) + interfaces + _PORTS_OF_HELPERS + _SPARE_PORTS
+        own = len(disks) + interfaces + len(config.parts.devices)
+        ports = settings.pcie_ports or own + _PORTS_OF_HELPERS + _SPARE_PORTS
         for index in range(1, ports + 1):
             element(devices, "controller", type="pci", index=index, model="pcie-root-port")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from nova import __version__
 from nova.objects.instance import Instance
-from nova.virt.libvirt import definition, device_xml
+from nova.virt.libvirt import definition, device_xml, guest_parts
 from nova.virt.libvirt.disks import LocalDisks
 from nova.virt.libvirt.guest_config import GuestConfig
 from nova.virt.libvirt.layout import GuestDisk
@@ -27,11 +27,13 @@ def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks
     element(domain, "name", instance.name)
     _metadata(domain, instance, settings)
     element(domain, "memory", config.memory_mb * 1024, unit="KiB")
-    element(domain, "vcpu", config.vcpus)
-    if config.cpu_limits:
+    guest_parts.add_memory(domain, config.parts)
+    element(domain, "vcpu", config.vcpus, cpuset=guest_parts.numbers(config.parts.cpuset) or None)
+    if config.cpu_limits or config.parts.pins:
         tune = element(domain, "cputune")
         for tag, value in config.cpu_limits:
             element(tune, tag, value)
+        guest_parts.add_pins(tune, config.parts)
     _system_information(domain, instance, settings)
     machine = _lasting_machine(config, settings, previous)
     _boot(domain, config, local, disks, settings, machine, previous)
@@ -153,7 +155,7 @@ def _features(domain: ET.Element, config: GuestConfig, settings: Settings) -> No
 
 def _cpu(domain: ET.Element, config: GuestConfig, settings: Settings) -> None:
     mode, arrangement = settings.cpu_mode, config.topology
-    if mode is None and arrangement is None:
+    if mode is None and arrangement is None and not config.parts.cells:
         return
     attributes: dict[str, str] = {}
     if mode == "host-model":
@@ -167,6 +169,7 @@ def _cpu(domain: ET.Element, config: GuestConfig, settings: Settings) -> None:
         element(cpu, "model", settings.cpu_model, fallback="forbid")
     if arrangement is not None:
         element(cpu, "topology", sockets=arrangement.sockets, cores=arrangement.cores, threads=arrangement.threads)
+    guest_parts.add_cells(cpu, config.parts)
     if mode is not None:
         for flag in settings.cpu_flags:
             element(cpu, "feature", policy="disable" if flag.startswith("-") else "require", name=flag.lstrip("+-"))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from nova import exception
 from nova.objects.instance import Instance
+from nova.virt.libvirt.guest_parts import Parts, parts_of
 from nova.virt.libvirt.properties import Properties, choice, is_unset, number, truth
 from nova.virt.libvirt.settings import Settings
 from nova.virt.libvirt.topology import Topology, topology
@@ -73,6 +74,7 @@ class GuestConfig:
     watchdog: str | None = None
     rng: tuple[int, ...] | None = ()
     guest_agent: bool = False
+    parts: Parts = dataclasses.field(default_factory=Parts)
 
 
 def guest_config(instance: Instance, settings: Settings) -> GuestConfig:
@@ -104,7 +106,7 @@ def guest_config(instance: Instance, settings: Settings) -> GuestConfig:
         serial_ports=_serial_ports(wishes), video_model=wishes.image_choice("hw_video_model", VIDEO_MODELS),
         video_ram=_video_ram(wishes), usb_model=wishes.choice("usb_model", USB_MODELS),
         sound_model=wishes.choice("sound_model", SOUND_MODELS), watchdog=_watchdog(wishes), rng=_rng(wishes),
-        guest_agent=wishes.image_flag("hw_qemu_guest_agent"))
+        guest_agent=wishes.image_flag("hw_qemu_guest_agent"), parts=parts_of(instance, settings))
 
 
 def default_machine(settings: Settings) -> str:
@@ -188,20 +190,13 @@ def _known(values: Iterator[tuple[str, int | None]] | list[tuple[str, int | None
 
 
 # Wishes that promise a property of the host which this driver cannot give: refused, never ignored.
-_REFUSED_SPECS = ("hw:pmem", "hw:tpm_version", "hw:viommu_model", "hw:cpu_realtime", "hw:numa_nodes",
-                  "hw:locked_memory", "hw:mem_encryption", "hw:ephemeral_encryption", "hw:cpu_dedicated_mask",
-                  "hw:emulator_threads_policy", "hw:maxphysaddr_mode", "pci_passthrough:alias",
-                  "accel:device_profile")
-_REFUSED_PROPERTIES = ("hw_tpm_version", "hw_viommu_model", "hw_numa_nodes", "hw_locked_memory",
-                       "hw_mem_encryption", "hw_ephemeral_encryption", "hw_firmware_stateless",
+_REFUSED_SPECS = ("hw:pmem", "hw:tpm_version", "hw:viommu_model", "hw:cpu_realtime", "hw:locked_memory",
+                  "hw:mem_encryption", "hw:ephemeral_encryption", "hw:maxphysaddr_mode", "accel:device_profile")
+_REFUSED_PROPERTIES = ("hw_tpm_version", "hw_viommu_model", "hw_locked_memory", "hw_mem_encryption",
+                       "hw_ephemeral_encryption", "hw_firmware_stateless",
                        "hw_maxphysaddr_mode")
 
 
 def _refused(wishes: Properties) -> Iterator[tuple[str, str | None]]:
     for source, keys in ((wishes.specs, _REFUSED_SPECS), (wishes.image, _REFUSED_PROPERTIES)):
         yield from ((key, source[key]) for key in keys if not is_unset(source.get(key)))
-    policy, size = wishes.get("cpu_policy"), wishes.get("mem_page_size")
-    if policy not in (None, "shared"):
-        yield "hw:cpu_policy", policy
-    if size not in (None, "small", "any"):
-        yield "hw:mem_page_size", size

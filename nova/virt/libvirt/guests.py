@@ -21,7 +21,7 @@ from nova.virt.libvirt.guest_config import GuestConfig, default_machine, guest_c
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.layout import layout
 from nova.virt.libvirt.locks import GuestLocks
-from nova.virt.libvirt.settings import Settings, from_conf, with_cpu
+from nova.virt.libvirt.settings import Settings, from_conf, with_cells, with_cpu
 
 LOG = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Guests:
                           direct_io=directories.supports_direct_io(CONF.instances_path), known_machines=host.machines)
         machines = ("pc", "q35") if host.arch == "x86_64" else (default_machine(plain),)
         found = self.host.call(lambda connection: of_guests(connection, host, plain, machines))
-        chosen = with_cpu(plain, found.cpu_modes, found.models)
+        chosen = with_cells(with_cpu(plain, found.cpu_modes, found.models), host.cells)
         if chosen.cpu_mode == "custom":
             found = self.host.call(lambda connection: of_guests(connection, host, chosen, machines))
         self._settings, self._capabilities = chosen, found

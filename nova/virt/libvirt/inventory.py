@@ -13,7 +13,8 @@ import libvirt
 
 from nova.conf import CONF
 from nova.objects.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode, Inventory, Provider
-from nova.virt.libvirt import disks, traits
+from nova.objects.requested_resources import PCPU
+from nova.virt.libvirt import disks, node_devices, traits
 from nova.virt.libvirt.capabilities import Capabilities
 
 _GIB = 1 << 30
@@ -27,8 +28,10 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
     name = node_name(host, connection.getHostname())
     identity = node_uuid(host, name)
     usage = shutil.disk_usage(CONF.instances_path)
+    shared, dedicated = _cpus(capabilities, cpus)
     inventories = {
-        VCPU: _inventory(cpus, CONF.reserved_host_cpus, CONF.cpu_allocation_ratio, CONF.initial_cpu_allocation_ratio),
+        VCPU: _inventory(shared, CONF.reserved_host_cpus, CONF.cpu_allocation_ratio, CONF.initial_cpu_allocation_ratio),
+        PCPU: _inventory(dedicated, 0, 1.0, 1.0),
         MEMORY_MB: _inventory(memory, CONF.reserved_host_memory_mb, CONF.ram_allocation_ratio,
                               CONF.initial_ram_allocation_ratio),
         DISK_GB: _inventory(usage.total // _GIB, math.ceil(CONF.reserved_host_disk_mb / 1024),
@@ -38,9 +41,19 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
         uuid=identity, host=host, hypervisor_hostname=name, hypervisor_type=connection.getType(),
         hypervisor_version=connection.getVersion(), host_ip=CONF.my_ip, cpu_info=capabilities.cpu_info,
         supported_instances=list(capabilities.guests), uptime=_uptime(),
+        numa_topology=capabilities.cells, pci_devices=node_devices.of_host(connection),
         disk_available_least=(usage.free - disks.promised_bytes()) // _GIB,
-        provider=Provider(uuid=identity, name=name, inventories=inventories,
+        provider=Provider(uuid=identity, name=name, inventories={
+            resource_class: inventory for resource_class, inventory in inventories.items() if inventory.total},
                           traits=traits.of_node(capabilities, CONF.libvirt.virt_type)))
+
+
+def _cpus(capabilities: Capabilities, online: int) -> tuple[int, int]:
+    """How many guests share, and how many are given to single ones."""
+    if capabilities.cells is None or not (CONF.compute.cpu_shared_set or CONF.compute.cpu_dedicated_set):
+        return online, 0
+    cells = capabilities.cells.cells
+    return sum(len(cell.cpus) for cell in cells), sum(len(cell.pcpus) for cell in cells)
 
 
 def node_name(host: str, machine: str) -> str:

@@ -10,7 +10,7 @@ from nova.virt.libvirt.definition import Definition, disk_key
 from nova.virt.libvirt.domain_xml import NAMESPACE
 
 # What the destination decides of the guest as a whole; all the rest is what the guest sees, and stays.
-_OWN = ("metadata", "cputune", "numatune")
+_OWN = ("metadata", "cputune", "numatune", "memoryBacking")
 _OWN_FILES = ("os/kernel", "os/initrd", "os/nvram")
 
 
@@ -23,6 +23,7 @@ def for_destination(text: str, there: str) -> str:
     root, other = ET.fromstring(text), ET.fromstring(there)  # noqa: S314 - libvirt's output, and our own
     for tag in _OWN:
         _replace(root, other, tag)
+    _confine(root, other)
     for path in _OWN_FILES:
         mine, theirs = root.find(path), other.find(path)
         if mine is not None and theirs is not None:
@@ -53,6 +54,15 @@ def targets(text: str, keys: list[str]) -> list[str]:
     """The names that these disks (by what tells a disk from the others) have in the guest."""
     known = Definition(text).disks
     return [known[key].target for key in keys if key in known]
+
+
+def _confine(root: ET.Element, other: ET.Element) -> None:
+    """The guest's CPUs run where the destination wants them."""
+    mine, theirs = root.find("vcpu"), other.find("vcpu")
+    if mine is not None and theirs is not None:
+        mine.attrib.pop("cpuset", None)
+        if theirs.get("cpuset"):
+            mine.set("cpuset", theirs.get("cpuset", ""))
 
 
 def _consoles(root: ET.Element, other: ET.Element) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 
 from nova import exception
 from nova.conf import CONF
+from nova.objects.numa import HostTopology
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +19,8 @@ class Settings:
     ``owner`` is the nova-compute host that a domain belongs to. ``machines``: the default machine type by
     architecture, ``known_machines`` all of the host's (empty: not known). ``host_serial`` is the serial number
     guests show (None: the server's id; "": none). ``balloon_period`` in seconds, 0: no statistics.
-    ``pcie_ports`` 0: as many as a guest's devices need, and a few.
+    ``pcie_ports`` 0: as many as a guest's devices need, and a few. ``shared_cpus``: where guests without CPUs of their
+    own may run (empty: anywhere), and ``cells`` the same by the host's NUMA cells; ``page_kb``: of a small page.
     """
 
     owner: str
@@ -35,6 +37,9 @@ class Settings:
     vnc_listen: str | None = None
     balloon_period: int = 10
     pcie_ports: int = 0
+    shared_cpus: tuple[int, ...] = ()
+    cells: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    page_kb: int = 4
 
 
 def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
@@ -69,6 +74,18 @@ def with_cpu(settings: Settings, modes: Collection[str], models: Collection[str]
             return dataclasses.replace(settings, cpu_mode=mode, cpu_model=model)
     raise exception.InvalidInput(
         reason=f"[libvirt]cpu_models {', '.join(CONF.libvirt.cpu_models) or '(empty)'}: the host has none of them")
+
+
+def with_cells(settings: Settings, topology: HostTopology | None) -> Settings:
+    """For a host with these cells, as its operator shared them out."""
+    if topology is None:
+        return settings
+    cells = tuple((cell.id, tuple(cell.cpus)) for cell in topology.cells)
+    confined = CONF.compute.cpu_shared_set or CONF.compute.cpu_dedicated_set
+    sizes = [pages.size_kb for cell in topology.cells for pages in cell.pages]
+    return dataclasses.replace(
+        settings, cells=cells, page_kb=min(sizes, default=settings.page_kb),
+        shared_cpus=tuple(sorted(cpu for _cell, cpus in cells for cpu in cpus)) if confined else ())
 
 
 def pairs(option: str, items: Sequence[str]) -> dict[str, str]:
