@@ -367,6 +367,12 @@ class TooManyDiskDevices(Forbidden):
     template = "A server may have at most {maximum} disk devices."
 
 
+class VolumeServiceUnavailable(ServiceUnavailable):
+    """It does not answer; what it was asked for may be done."""
+
+    template = "The volume service is not available: {reason}."
+
+
 class VolumeUnusable(NovaException):
     template = "Volume {volume_id} cannot be used on its host: {reason}"
 

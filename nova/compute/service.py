@@ -186,7 +186,8 @@ class ComputeService:
     def _register(self) -> None:
         """Raises HostIdentityMismatch: the database knows this name as another machine's, or this machine otherwise."""
         whose = identity.of_virtual_host(self.host) if self.machine.driver.virtual else identity.of_this_machine()
-        service = self._heartbeat.register(context.admin(), self.host, BINARY, COMPUTE, SERVICE_VERSION, whose)
+        service = self._heartbeat.register(context.admin(), self.host, BINARY, COMPUTE, SERVICE_VERSION, whose,
+                                           self.machine.volumes.connector(self.host))
         self.runner.clock.learn(service.last_seen_up)
 
     def _beat(self) -> None:

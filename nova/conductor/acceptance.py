@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor import server_volumes
 from nova.conductor.control import ConductorControl
+from nova.conductor.core import Core
 from nova.conductor.engine import Engine
 from nova.conductor.run import Run, ended, inherited
 from nova.conf import CONF
@@ -37,6 +38,11 @@ class ConductorDesk:
 
     ctx: context.RequestContext
     instance: Instance
+    core: Core
+
+    def check_volume(self, volume_id: str, status: str) -> None:
+        if self.core.attachments.external:
+            self.core.attachments.validate(self.ctx, self.instance.project_id, volume_id, status)
 
 
 class ConductorAcceptance(ConductorControl):
@@ -85,10 +91,13 @@ class ConductorAcceptance(ConductorControl):
         return self.volumes.add(device, self.connection)
 
     def bound_host(self) -> str | None:
-        return server_volumes.host_of(self.core, self.connection, self.instance.volumes)
+        return server_volumes.host_of(self.core, self.connection, self.instance)
 
     def begin_detaching(self, device: BlockDevice) -> None:
         self.volumes.begin_detaching(device, self.connection)
+
+    def has_outside_volumes(self) -> bool:
+        return server_volumes.are_outside(self.core, self.instance)
 
     def compute_exists(self, host: str) -> bool:
         return services.compute_exists(self.connection, host)
@@ -140,7 +149,7 @@ class _Request:
     def _prepare(self) -> None:
         instance = self.engine.core.db.read(lambda connection: servers.get(connection, self.uuid, self.project_id))
         run = self.operation(instance, self.operation.begin(instance, self.asked))
-        run.prepare(ConductorDesk(self.ctx, instance), self.asked)
+        run.prepare(ConductorDesk(self.ctx, instance, self.engine.core), self.asked)
         self.prepared = msgspec.to_builtins(run.data)
 
     def _transaction(self, connection: sa.Connection) -> tuple[Run | None, Accepted, ConductorAcceptance]:

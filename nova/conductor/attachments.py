@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from nova.conductor.core import Core
+from nova import exception
 from nova.context import RequestContext
 from nova.db import volumes
+from nova.db.engine import Database
 from nova.objects import volume as states
 from nova.objects.base import new_uuid
 from nova.objects.image import Image
@@ -22,11 +24,16 @@ class EmbeddedAttachments:
 
     external = False
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, db: Database) -> None:
+        self._db = db
 
-    def validate(self, ctx: RequestContext, project_id: str, volume_id: str) -> Volume:
-        return self.core.db.read(lambda connection: volumes.get(connection, volume_id, project_id))
+    def validate(self, ctx: RequestContext, project_id: str, volume_id: str,
+                 status: str = states.AVAILABLE) -> Volume:
+        volume = self._db.read(lambda connection: volumes.get(connection, volume_id, project_id))
+        if volume.status != status:
+            raise exception.InvalidVolume(reason=f"the status of volume {volume_id} must be {status}, but is "
+                                                 f"{volume.status}")
+        return volume
 
     def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str,
                 connection: sa.Connection) -> Volume:
@@ -42,15 +49,15 @@ class EmbeddedAttachments:
             attachment_id=device.attachment_id, device_name=device.device_name))
 
     def connect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
-                connection: sa.Connection) -> BlockDevice:
+                connector: Mapping[str, Any], connection: sa.Connection) -> BlockDevice:
         volume = volumes.bind(connection, volumes.lock(connection, device.volume_id or ""), host)
         return msgspec.structs.replace(device, connection_info=volume.connection_info())
 
     def disconnect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
-                   connection: sa.Connection) -> list[VolumeRemoval]:
+                   connection: sa.Connection) -> tuple[BlockDevice, list[VolumeRemoval]]:
         volume = volumes.lock(connection, device.volume_id or "")
         removal = volumes.unbind(connection, volume) if volume.attachment_id == device.attachment_id else None
-        return [removal] if removal else []
+        return msgspec.structs.replace(device, connection_info={}), [removal] if removal else []
 
     def complete(self, ctx: RequestContext, device: BlockDevice, connection: sa.Connection) -> BlockDevice:
         volumes.complete(connection, device.volume_id or "", device.attachment_id or "")
@@ -63,7 +70,7 @@ class EmbeddedAttachments:
     def roll_detaching(self, ctx: RequestContext, device: BlockDevice, connection: sa.Connection) -> None:
         volumes.roll_detaching(connection, device.volume_id or "", device.attachment_id or "")
 
-    def release(self, ctx: RequestContext, device: BlockDevice, delete: bool,
+    def release(self, ctx: RequestContext, instance: Instance, device: BlockDevice, delete: bool,
                 connection: sa.Connection) -> list[VolumeRemoval]:
         removal = volumes.release(connection, device.volume_id or "", device.attachment_id or "", delete)
         return [removal] if removal else []

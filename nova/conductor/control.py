@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from nova import context
 from nova.conductor import addresses, volume_removals
 from nova.conductor.core import Core
+from nova.conductor.outside_volumes import OutsideVolumes
 from nova.conductor.security_rules import refresh
 from nova.conductor.server_volumes import ServerVolumes
 from nova.conf import CONF
@@ -175,6 +176,10 @@ class ConductorControl:
     @functools.cached_property
     def volumes(self) -> ServerVolumes:
         return ServerVolumes(self)
+
+    @functools.cached_property
+    def outside_volumes(self) -> OutsideVolumes:
+        return OutsideVolumes(self)
 
     # --- addresses and quota ---------------------------------------------------------------------
     def take_addresses(self) -> None:

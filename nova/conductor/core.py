@@ -15,6 +15,7 @@ from nova.db.engine import Database
 from nova.network.allocator import Allocator
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.scheduler import Scheduler
+from nova.volume.attachments import Attachments
 
 if TYPE_CHECKING:
     import oslo_messaging as messaging
@@ -49,6 +50,13 @@ class Core:
         manager: Any = stevedore_driver.DriverManager("nova.network.allocators", CONF.network.driver,
                                                       invoke_on_load=True, invoke_args=(self.db,))
         return cast(Allocator, manager.driver)
+
+    @functools.cached_property
+    def attachments(self) -> Attachments:
+        """The conductor's half of the volume back end. Raises stevedore's NoMatches for a bad [volume]driver."""
+        manager: Any = stevedore_driver.DriverManager("nova.volume.attachments", CONF.volume.driver,
+                                                      invoke_on_load=True, invoke_args=(self.db,))
+        return cast(Attachments, manager.driver)
 
     def __post_init__(self) -> None:
         self.peers = PeersFeed(self.db, self.compute_at)

@@ -26,6 +26,7 @@ from nova.objects.instance import Instance, Key
 from nova.objects.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
 from nova.objects.server_request import ServerCreate, ServerCreated
+from nova.objects.volume import Volume
 from nova.operations.build import Build, BuildData
 
 _GIB = 1024**3
@@ -85,9 +86,10 @@ def _uuid(request: ServerCreate, index: int) -> str:
 
 def _create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
     tried: list[tuple[list[Run], ServerCreated]] = []
+    seen = server_volumes.look(engine.core, ctx, request.block_devices)
 
     def accept(connection: sa.Connection) -> tuple[list[Run], ServerCreated]:
-        tried.append(_accept(engine, connection, ctx, request))
+        tried.append(_accept(engine, connection, ctx, request, seen))
         return tried[-1]
 
     def accepted(connection: sa.Connection) -> tuple[list[Run], ServerCreated] | None:
@@ -99,7 +101,7 @@ def _create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) 
 
 
 def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestContext,
-            request: ServerCreate) -> tuple[list[Run], ServerCreated]:
+            request: ServerCreate, seen: dict[str, Volume]) -> tuple[list[Run], ServerCreated]:
     project_id, user_id = ctx.project_id or "", ctx.user_id or ""
     flavor = _flavor(connection, request, project_id)
     volume_backed = any(disk.boot_index == 0 and disk.destination == "volume" for disk in request.block_devices)
@@ -136,10 +138,12 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     runs = []
     for index in range(count):
         instance = _named(template, request, index, count)
-        host = _give_volumes(engine, connection, ctx, request, instance) if request.block_devices else None
+        host = _give_volumes(engine, connection, ctx, request, instance, seen) if request.block_devices else None
         spec = _spec(instance, request, group, host)
-        data = msgspec.to_builtins(BuildData(spec=spec, max_tries=1 if request.forced_node or request.forced_host
-                                             else CONF.conductor.max_attempts))
+        outside = server_volumes.are_outside(engine.core, instance)
+        data = msgspec.to_builtins(BuildData(
+            spec=spec, outside_volumes=outside,
+            max_tries=1 if request.forced_node or request.forced_host else CONF.conductor.max_attempts))
         action = engine.new_action(ctx, Build, instance, data)
         instance.action_uuid = action.uuid
         runs.append(Run(action, instance))
@@ -150,19 +154,19 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
 
 
 def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.RequestContext, request: ServerCreate,
-                  instance: Instance) -> str | None:
+                  instance: Instance, seen: dict[str, Volume]) -> str | None:
     """The volumes that the server begins with, which may say what it boots; returns the host where it has to be.
 
     Raises what :func:`nova.conductor.server_volumes.give` raises, and FlavorMemoryTooSmall.
     """
     images = {**request.device_images, **({request.image.id: request.image} if request.image else {})}
-    server_volumes.give(engine.core, ctx, connection, instance, images)
+    server_volumes.give(engine.core, ctx, connection, instance, images, seen)
     if instance.image is not request.image:
         check_image_fits(instance.flavor, instance.image, volume_backed=True)
         instance.system_metadata = _image_metadata(instance.image)
         instance.kernel_id = _property(instance.image, "kernel_id")
         instance.ramdisk_id = _property(instance.image, "ramdisk_id")
-    host = server_volumes.host_of(engine.core, connection, instance.volumes)
+    host = server_volumes.host_of(engine.core, connection, instance)
     for wanted in (request.forced_host, request.requested_host):
         if wanted and host and wanted != host:
             raise exception.InvalidVolume(reason=f"the volumes of the server cannot be reached from host {wanted}")

@@ -111,8 +111,9 @@ class Engine:
         """Place the servers of one request together, some at a time, so that they are chosen in one look."""
         for start in range(0, len(runs), _TOGETHER):
             some = runs[start:start + _TOGETHER]
-            if len(some) == 1:
-                self.submit(ctx, some[0])
+            if len(some) == 1 or not some[0].asks_scheduler:
+                for run in some:
+                    self.submit(ctx, run)
             else:
                 self._later(self._place_together, ctx, some)
 

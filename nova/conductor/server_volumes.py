@@ -1,4 +1,7 @@
-"""The volumes of one server, for the steps of its operations: what they want is written in their transaction."""
+"""The volumes of one server, for the steps of its operations: what they want is written in their transaction.
+
+Of volumes that an outside service keeps this knows the server's row; nova.conductor.outside_volumes asks the service.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import context, exception
-from nova.conductor.attachments import EmbeddedAttachments
 from nova.conductor.core import Core
 from nova.conf import CONF
 from nova.db import servers
@@ -18,7 +20,7 @@ from nova.objects import volume as states
 from nova.objects.base import new_uuid
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import VolumeRemoval
+from nova.objects.volume import Volume, VolumeRemoval
 
 # What becomes of a device; None: the server has it no longer.
 Change = Callable[[sa.Connection, BlockDevice], BlockDevice | None]
@@ -42,7 +44,8 @@ class ServerVolumes:
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes
-        self._attachments = EmbeddedAttachments(wishes.core)
+        self._attachments = wishes.core.attachments
+        self._outside = self._attachments.external
 
     # --- in the accepting transaction ------------------------------------------------------------------
     def add(self, device: BlockDevice, connection: sa.Connection) -> BlockDevice:
@@ -51,54 +54,66 @@ class ServerVolumes:
         if device.volume_id in [other.volume_id for other in instance.volumes]:
             raise exception.InvalidVolume(
                 reason=f"volume {device.volume_id} is already attached to instances: {instance.uuid}")
-        device = msgspec.structs.replace(device, uuid=new_uuid(), attachment_id=new_uuid())
+        device = msgspec.structs.replace(device, uuid=new_uuid())
         check_count(instance, 1)
         device_names.assign(instance, [device])
-        self._attachments.reserve(self._wishes.ctx, instance, device, states.ATTACHING, connection)
-        if instance.host:
-            device = self._attachments.connect(self._wishes.ctx, instance, device, instance.host, connection)
+        if not self._outside:
+            device.attachment_id = new_uuid()
+            self._attachments.reserve(self._wishes.ctx, instance, device, states.ATTACHING, connection)
+            if instance.host:
+                device = self._connected(device, instance.host, connection)
         self._wishes.set(block_devices=[*instance.block_devices, device])
         return device
 
     def begin_detaching(self, device: BlockDevice, connection: sa.Connection) -> None:
         """Raises InvalidVolume when somebody else is at it."""
-        self._attachments.begin_detaching(self._wishes.ctx, device, connection)
+        if not self._outside:
+            self._attachments.begin_detaching(self._wishes.ctx, device, connection)
 
     # --- written with the step -------------------------------------------------------------------------
     def connect(self, host: str) -> None:
-        ctx, instance = self._wishes.ctx, self._wishes.instance
-        self._change((), lambda connection, device: self._attachments.connect(ctx, instance, device, host, connection))
+        if not self._outside:
+            self._change((), lambda connection, device: self._connected(device, host, connection))
+
+    def _connected(self, device: BlockDevice, host: str, connection: sa.Connection) -> BlockDevice:
+        return self._attachments.connect(self._wishes.ctx, self._wishes.instance, device, host, {}, connection)
 
     def disconnect(self, host: str) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
-            self._wishes.removals += self._attachments.disconnect(
+            device, removals = self._attachments.disconnect(
                 self._wishes.ctx, self._wishes.instance, device, host, connection)
-            return msgspec.structs.replace(device, connection_info={})
+            self._wishes.removals += removals
+            return device
 
-        self._change((), change)
+        if not self._outside:
+            self._change((), change)
 
     def complete(self, *devices: BlockDevice) -> None:
-        self._change(devices, lambda connection, device: self._attachments.complete(
-            self._wishes.ctx, device, connection))
+        if not self._outside:
+            self._change(devices, lambda connection, device: self._attachments.complete(
+                self._wishes.ctx, device, connection))
 
     def roll_detaching(self, device: BlockDevice) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
             self._attachments.roll_detaching(self._wishes.ctx, device, connection)
             return device
 
-        self._change((device,), change)
+        if not self._outside:
+            self._change((device,), change)
 
     def release(self, *devices: BlockDevice, keep: bool = False) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> None:
-            self._wishes.removals += self._attachments.release(
-                self._wishes.ctx, device, device.delete_on_termination and not keep, connection)
+            if not self._outside:
+                self._wishes.removals += self._attachments.release(
+                    self._wishes.ctx, self._wishes.instance, device, device.delete_on_termination and not keep,
+                    connection)
 
         self._change(devices, change)
 
     def _change(self, devices: Collection[BlockDevice], change: Change) -> None:
         """``change`` these volumes of the server, as its row has them when the step is written."""
         wishes = self._wishes
-        if not wishes.instance.volumes:
+        if not any(map(_is_volume, wishes.instance.block_devices)):
             return
         only = {device.uuid for device in devices}
 
@@ -107,8 +122,7 @@ class ServerVolumes:
                 now = servers.lock(connection, wishes.instance.uuid)
             except exception.InstanceNotFound:
                 return
-            volumes = {device.uuid for device in now.volumes}
-            changed = [change(connection, device) if device.uuid in volumes and (not only or device.uuid in only)
+            changed = [change(connection, device) if _is_volume(device) and (not only or device.uuid in only)
                        else device for device in now.block_devices]
             wishes.instance.block_devices = [device for device in changed if device is not None]
             servers.update(connection, now.uuid, {"block_devices": wishes.instance.block_devices})
@@ -116,31 +130,58 @@ class ServerVolumes:
         wishes.effects.append(effect)
 
 
+def _is_volume(device: BlockDevice) -> bool:
+    """Also one that is yet to be made."""
+    return device.destination == "volume"
+
+
+def are_outside(core: Core, instance: Instance) -> bool:
+    """Whether the server has, or is to have, volumes that an outside service keeps."""
+    return any(map(_is_volume, instance.block_devices)) and core.attachments.external
+
+
+def look(core: Core, ctx: context.RequestContext, devices: Sequence[BlockDevice]) -> dict[str, Volume]:
+    """Before the transaction that accepts a new server: its volumes that an outside service keeps, with the caller's
+    eyes. Raises VolumeNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable."""
+    wanted = [device.volume_id for device in devices if device.volume_id]
+    if not wanted or not core.attachments.external:
+        return {}
+    return {uuid: core.attachments.validate(ctx, ctx.project_id or "", uuid) for uuid in wanted}
+
+
 def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, instance: Instance,
-         images: dict[str, Image]) -> None:
+         images: dict[str, Image], seen: dict[str, Volume]) -> None:
     """In the transaction that accepts a new server: its volumes, those that are there and those that are to be made.
 
-    The devices of ``instance`` become its own. Raises VolumeNotFound, InvalidVolume, InvalidInput, QuotaLimit,
-    DevicePathInUse, TooManyDiskDevices.
+    The devices of ``instance`` become its own; ``seen`` is what look() returned. Raises VolumeNotFound, InvalidVolume,
+    InvalidInput, QuotaLimit, DevicePathInUse, TooManyDiskDevices.
     """
-    attachments = EmbeddedAttachments(core)
     instance.block_devices = [msgspec.structs.replace(device, uuid=new_uuid()) for device in instance.block_devices]
-    wanted = [device for device in instance.block_devices if device.destination == "volume"]
+    wanted = [device for device in instance.block_devices if _is_volume(device)]
     check_count(instance, 0)
     device_names.assign(instance, wanted)
     for device in wanted:
-        device.attachment_id = new_uuid()
-        if device.source == "volume":
-            volume = attachments.reserve(ctx, instance, device, states.RESERVED, connection)
-            if device.boot_index == 0:
-                if not volume.bootable:
-                    raise exception.InvalidVolume(reason=f"volume {volume.uuid} is not bootable")
-                instance.image = volume.image
+        image = images.get(device.image_id or "")
+        _check_fits(image, device)
+        if core.attachments.external:
+            volume = seen.get(device.volume_id or "")
         else:
-            image = images.get(device.image_id or "")
-            _check_fits(image, device)
-            volume = attachments.create(ctx, instance, device, image, connection)
+            volume = _given(core, ctx, connection, instance, device, image)
+        if volume is None:
+            continue
+        if device.source == "volume" and device.boot_index == 0:
+            if not volume.bootable:
+                raise exception.InvalidVolume(reason=f"volume {volume.uuid} is not bootable")
+            instance.image = volume.image
         device.volume_id, device.size_gb = volume.uuid, volume.size_gb
+
+
+def _given(core: Core, ctx: context.RequestContext, connection: sa.Connection, instance: Instance,
+           device: BlockDevice, image: Image | None) -> Volume:
+    device.attachment_id = new_uuid()
+    if device.source == "volume":
+        return core.attachments.reserve(ctx, instance, device, states.RESERVED, connection)
+    return core.attachments.create(ctx, instance, device, image, connection)
 
 
 def _check_fits(image: Image | None, device: BlockDevice) -> None:
@@ -152,9 +193,12 @@ def _check_fits(image: Image | None, device: BlockDevice) -> None:
             reason=f"a volume of {device.size_gb} GiB is too small for image {image.id}, which needs {needed} GiB.")
 
 
-def host_of(core: Core, connection: sa.Connection, devices: Sequence[BlockDevice]) -> str | None:
-    """The host on which a server with these volumes has to be; None: anywhere. Raises InvalidVolume."""
-    hosts = EmbeddedAttachments(core).hosts(devices, connection)
+def host_of(core: Core, connection: sa.Connection, instance: Instance) -> str | None:
+    """The host on which the server with its volumes has to be; None: anywhere. Raises InvalidVolume."""
+    if core.attachments.external:
+        # The way of an attachment leads to one host, and moves do not take it along.
+        return instance.host if instance.volumes else None
+    hosts = core.attachments.hosts(instance.volumes, connection)
     if len(hosts) > 1:
         raise exception.InvalidVolume(reason="these volumes cannot be reached from one and the same host")
     return hosts.pop() if hosts else None

@@ -116,7 +116,9 @@ class Walk:
 
     def _park(self, run: Run, wait: Wait) -> None:
         """Let the action wait without a thread, unless what it waits for has come meanwhile."""
-        until = run.journal.waits_until or clock.after(wait.seconds)
+        until = run.journal.waits_until
+        if until is None or clock.now() >= until:
+            until = clock.after(wait.seconds)
         run.journal.waits_until = until
         payload = run.payload()
 

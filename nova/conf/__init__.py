@@ -20,7 +20,7 @@ from nova import __version__
 CONF = cfg.CONF
 
 MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "quota", "scheduler",
-           "volume", "metadata", "pci", "fake", "metrics", "tracing")
+           "volume", "cinder", "metadata", "pci", "fake", "metrics", "tracing")
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:
@@ -80,10 +80,11 @@ def set_library_defaults() -> None:
 
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
-    """The entry point of oslo-config-generator: every option, and how the image service is asked by password.
+    """The entry point of oslo-config-generator: every option, and how other services are asked by password.
 
-    keystoneauth registers the options of an [glance]auth_type by itself when it is used.
+    keystoneauth registers the options of an auth_type by itself when it is used.
     """
     from keystoneauth1 import loading
 
-    return [*groups(), ("glance", list(loading.get_auth_plugin_conf_options("password")))]
+    return [*groups(), *((group, list(loading.get_auth_plugin_conf_options("password")))
+                         for group in ("glance", "cinder"))]

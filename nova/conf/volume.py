@@ -1,11 +1,13 @@
-"""[volume]: the embedded volumes, files in a directory of the hosts."""
+"""[volume]: who keeps volumes; and the embedded ones, files in a directory of the hosts."""
 
 from oslo_config import cfg
 
 OPTIONS = {
     "volume": [
         cfg.StrOpt("driver", default="local",
-                   help="What connects volumes on a host: a name of the entry points nova.volume.drivers."),
+                   help="Who keeps volumes: local (Nova itself), cinder (see [cinder]) or none; a name of the entry "
+                        "points nova.volume.drivers (hosts) and nova.volume.attachments (conductors). The same "
+                        "everywhere, and not to be changed while servers have volumes."),
         cfg.StrOpt("pool", default="$state_path/volumes", help="The directory of a host that keeps volumes."),
         cfg.BoolOpt("shared", default=False,
                     help="Whether all hosts share one pool (a network file system): then a volume is not bound to a "
@@ -20,3 +22,6 @@ OPTIONS = {
                    help="Seconds after which a host is told once more of volumes that it has to remove."),
     ],
 }
+
+# The back ends whose volumes are in Nova's own database.
+EMBEDDED = ("none", "local")

@@ -46,6 +46,8 @@ services = _table(
     Column("load", Json(list[WorkerStats])),
     # Of the machine of a nova-compute; null: it has never told.
     Column("identity", text(36)),
+    # How the machine of a nova-compute reaches volumes; null: it has never told.
+    Column("connector", Json(dict[str, Any])),
     # Orders what schedulers are told: grows with every change of up, disabled and forced_down.
     Column("generation", sa.BigInteger, nullable=False, server_default="0"),
     *_times(),

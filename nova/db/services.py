@@ -157,7 +157,7 @@ def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, Servic
 
 # --- liveness --------------------------------------------------------------------------------
 def register(connection: sa.Connection, host: str, binary: str, topic: str, version: int,
-             identity: str | None = None) -> Service:
+             identity: str | None = None, connector: dict[str, Any] | None = None) -> Service:
     """A service started: make or renew its row, alive from now on.
 
     Raises HostIdentityMismatch when the row is of another machine than that of ``identity``.
@@ -168,6 +168,8 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
     if identity:
         _identify(connection, host, binary, identity)
         values["identity"] = identity
+    if connector is not None:
+        values["connector"] = connector
     try:
         if connection.execute(sa.update(TABLE).where(this).values(
                 **values, updated_at=now, generation=_NEXT)).rowcount == 0:
@@ -180,6 +182,13 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
     except db_exception.DBDuplicateEntry as error:  # it, or its like, started twice at the same moment
         raise db_exception.RetryRequest(error) from error
     return _fill(connection, connection.execute(sa.select(TABLE).where(this)).all())[0]
+
+
+def connector(connection: sa.Connection, host: str) -> dict[str, Any] | None:
+    """What the compute of the host told of how it reaches volumes; None: nothing."""
+    found: dict[str, Any] | None = connection.execute(sa.select(TABLE.c.connector).where(
+        TABLE.c.host == host, TABLE.c.binary == COMPUTE)).scalar()
+    return found
 
 
 def _identify(connection: sa.Connection, host: str, binary: str, identity: str) -> None:

@@ -53,9 +53,10 @@ class Step:
     """One step. ``event`` is its name in os-instance-actions; neighbours of one name are one event.
 
     ``external``: a conductor step with effects outside the database; its compensation runs even if it failed
-    half-way. ``asks_scheduler``: it waits for an answer, in threads of its own. ``evict``: when the host is given up
-    before the step was compensated (or, with ``when_down`` skip, done), the guest may not stay there: the host removes
-    it when it returns. ``deadline``: seconds on a host.
+    half-way. ``when``: the name of a field of the data; the step is left out while that is false. ``asks_scheduler``:
+    it waits for an answer, in threads of its own. ``evict``: when the host is given up before the step was compensated
+    (or, with ``when_down`` skip, done), the guest may not stay there: the host removes it when it returns.
+    ``deadline``: seconds on a host.
     """
 
     name: str
@@ -65,20 +66,21 @@ class Step:
     task_state: str | None = None
     when_down: WhenDown = "fail"
     external: bool = False
+    when: str | None = None
     asks_scheduler: bool = False
     evict: bool = False
     deadline: float = DEADLINE
 
 
 def step(place: str, *, undo: str | None = None, event: str | None = None, task_state: str | None = None,
-         when_down: WhenDown = "fail", external: bool = False, asks_scheduler: bool = False,
+         when_down: WhenDown = "fail", external: bool = False, when: str | None = None, asks_scheduler: bool = False,
          evict: bool = False, deadline: float = DEADLINE) -> Callable[[F], F]:
     """Mark a method as a step; see the module's text and :class:`Step`."""
 
     def mark(function: F) -> F:
         function.__step__ = Step(  # type: ignore[attr-defined]
             name=function.__name__, place=place, undo=undo, event=event, task_state=task_state, when_down=when_down,
-            external=external, asks_scheduler=asks_scheduler, evict=evict, deadline=deadline)
+            external=external, when=when, asks_scheduler=asks_scheduler, evict=evict, deadline=deadline)
         return function
 
     return mark
@@ -88,7 +90,8 @@ class Wait(Exception):
     """Raised by a conductor step that has to wait: the action is parked, no thread is held.
 
     The step runs again when one of ``events`` (as :func:`event_key` names them) comes for the instance, also if it
-    came first, and at the latest ``seconds`` after it began to wait; then ``ctl.waited_out`` is true.
+    came first, and at the latest ``seconds`` after it began to wait; then ``ctl.waited_out`` is true. One that waits
+    again then waits anew.
     """
 
     def __init__(self, *events: str, seconds: float) -> None:
@@ -230,6 +233,8 @@ class Operation:
 
     def _first(self, candidates: Any) -> Step | None:
         for candidate in candidates:
+            if candidate.when and not getattr(self.data, candidate.when):
+                continue
             if candidate.place == CONDUCTOR or self.host_of(candidate):
                 return candidate  # type: ignore[no-any-return]
         return None

@@ -2,6 +2,9 @@
 
 place (conductor) → network, disks, start (on the host). A host that fails is cleaned up and the
 build goes on with the next alternate; the last failure is the server's fault.
+
+Volumes that an outside service keeps are made before (make_volumes), once, are made reachable from each host that is
+tried (bind_volumes), and are the guest's when it runs (complete_volumes).
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ class BuildData(Object, kw_only=True):
     host: str = ""
     tries: int = 0
     max_tries: int = 3
+    # It has volumes that an outside service keeps; how often it has waited for new ones.
+    outside_volumes: bool = False
+    looks: int = 0
 
 
 class Build(Operation):
@@ -37,6 +43,11 @@ class Build(Operation):
     retry_from = "place"
     kind = "build"
     may_be_followed = False
+
+    @step(CONDUCTOR, undo="unmake_volumes", external=True, when="outside_volumes")
+    def make_volumes(self, ctl: Control) -> None:
+        self.data.looks += 1
+        ctl.outside_volumes.make(self.data.looks - 1)
 
     @step(CONDUCTOR, undo="unplace", asks_scheduler=True)
     def place(self, ctl: Control) -> None:
@@ -54,6 +65,10 @@ class Build(Operation):
         ctl.volumes.connect(selection.host)
         ctl.set(host=selection.host, node=selection.node, availability_zone=selection.availability_zone)
 
+    @step(CONDUCTOR, undo="unbind_volumes", external=True, when="outside_volumes")
+    def bind_volumes(self, ctl: Control) -> None:
+        ctl.outside_volumes.connect(self.data.host)
+
     @step("host", event=_EVENT, task_state=states.NETWORKING, undo="unplug", evict=True)
     def network(self, host: Host) -> None:
         host.network.plug(host.instance, host.rules)
@@ -69,6 +84,10 @@ class Build(Operation):
         host.spawn()
         host.set(power_state=host.driver.power_state(host.instance.uuid))
 
+    @step(CONDUCTOR, event=_EVENT, external=True, when="outside_volumes")
+    def complete_volumes(self, ctl: Control) -> None:
+        ctl.outside_volumes.complete()
+
     # --- compensations ---------------------------------------------------------------------------
     def unplug(self, host: Host) -> None:
         host.network.unplug(host.instance)
@@ -76,6 +95,9 @@ class Build(Operation):
     def wipe(self, host: Host) -> None:
         host.driver.destroy(host.instance)
         host.disconnect_volumes()
+
+    def unbind_volumes(self, ctl: Control) -> None:
+        ctl.outside_volumes.disconnect(self.data.host)
 
     def unplace(self, ctl: Control) -> None:
         data: BuildData = self.data
@@ -87,6 +109,9 @@ class Build(Operation):
         if data.candidates:
             data.spec.ignore_hosts = [*data.spec.ignore_hosts, data.candidates.pop(0).host]
         data.host = ""
+
+    def unmake_volumes(self, ctl: Control) -> None:
+        ctl.outside_volumes.unmake()
 
     # --- decisions ---------------------------------------------------------------------------------
     def may_retry(self, failure: Failure) -> bool:

@@ -28,6 +28,12 @@ class Desk(Protocol):
     ctx: RequestContext
     instance: Instance
 
+    def check_volume(self, volume_id: str, status: str) -> None:
+        """An outside service lets the caller use the volume, which is in this status.
+
+        Raises VolumeNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable.
+        """
+
 
 class ServerVolumes(Protocol):
     """The volumes of the instance; without ``devices`` all of them. What is not the instance's any more is left out."""
@@ -48,6 +54,42 @@ class ServerVolumes(Protocol):
         """They are not the instance's any more; those that are to go with it are deleted, unless ``keep``."""
 
 
+class OutsideVolumes(Protocol):
+    """The same for volumes that an outside service keeps: for external steps, each as often as needed.
+
+    Returns devices as they are then. All raise VolumeServiceUnavailable and what the service refuses: InvalidVolume,
+    VolumeNotFound, Forbidden, QuotaLimit.
+    """
+
+    def make(self, looks: int) -> None:
+        """All volumes of the instance exist and are its own. Raises Wait while new ones are being made; ``looks``: how
+        often it has waited."""
+
+    def unmake(self) -> None:
+        """As before make(): what was there is free, what was new is gone."""
+
+    def reserve(self, device: BlockDevice) -> BlockDevice:
+        """It is the instance's."""
+
+    def connect(self, host: str, *devices: BlockDevice) -> list[BlockDevice]:
+        """They can be used on this host."""
+
+    def disconnect(self, host: str) -> None:
+        """They cannot be used on this host any more, and are still the instance's."""
+
+    def complete(self, *devices: BlockDevice) -> None:
+        """The guest has them."""
+
+    def begin_detaching(self, device: BlockDevice) -> None:
+        """Raises InvalidVolume when it cannot be detached."""
+
+    def roll_detaching(self, device: BlockDevice) -> None:
+        """The guest keeps it."""
+
+    def release(self, *devices: BlockDevice, keep: bool = False) -> None:
+        """They are not the instance's any more; those that are to go with it are deleted, unless ``keep``."""
+
+
 class Control(Protocol):
     """The conductor's side. Everything here is written together, when the step ends, or not at all."""
 
@@ -56,7 +98,11 @@ class Control(Protocol):
     waited_out: bool
 
     @property
-    def volumes(self) -> ServerVolumes: ...
+    def volumes(self) -> ServerVolumes:
+        """In the server's row and, where Nova keeps volumes itself, in theirs."""
+
+    @property
+    def outside_volumes(self) -> OutsideVolumes: ...
 
     def set(self, **changes: Any) -> None:
         """Change columns of the instance (they show in ``instance`` at once)."""
@@ -164,6 +210,9 @@ class Acceptance(Control, Protocol):
 
     def begin_detaching(self, device: BlockDevice) -> None:
         """Raises InvalidVolume when somebody else is attaching or detaching it."""
+
+    def has_outside_volumes(self) -> bool:
+        """Whether the instance has, or is to have, volumes that an outside service keeps."""
 
     def compute_exists(self, host: str) -> bool: ...
 

@@ -21,6 +21,8 @@ class DeleteData(Object, kw_only=True):
     host: str = ""
     other: str = ""
     moved: bool = False
+    # It has volumes that an outside service keeps.
+    outside_volumes: bool = False
 
 
 class Delete(Operation):
@@ -33,6 +35,7 @@ class Delete(Operation):
     may_be_followed = False
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
+        self.data.outside_volumes = ctl.has_outside_volumes()
         for migration in ctl.open_migrations():
             self.data.moved = True
             places = {migration.source_compute, migration.dest_compute} - {self.data.host, ""}
@@ -52,6 +55,10 @@ class Delete(Operation):
             host.driver.remove_orphan(host.instance.uuid)
         host.network.unplug(host.instance)
         host.disconnect_volumes()
+
+    @step(CONDUCTOR, external=True, when="outside_volumes")
+    def let_go_of_volumes(self, ctl: Control) -> None:
+        ctl.outside_volumes.release()
 
     @step(CONDUCTOR)
     def forget(self, ctl: Control) -> None:

@@ -1,7 +1,8 @@
 """Attaching and detaching volumes: beside whatever else is done to the server, one after the other.
 
 Whose a volume is, is decided when the operation is accepted; the host makes it so. A host that is away is waited for:
-what it has done is not known, and what it has not done it does when it is back.
+what it has done is not known, and what it has not done it does when it is back. With volumes that an outside service
+keeps, acceptance is the intent, and that service decides in the first step.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import Attachment
-from nova.operations.base import NoRequest, Operation, Rules, step
-from nova.operations.contexts import Acceptance, Control, Host
+from nova.objects.volume import AVAILABLE, IN_USE, Attachment
+from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, step
+from nova.operations.contexts import Acceptance, Control, Desk, Host
 
 _SHELVED = frozenset({states.SHELVED, states.SHELVED_OFFLOADED})
 _STATES = frozenset({states.ACTIVE, states.PAUSED, states.STOPPED, states.RESIZED, states.SOFT_DELETED}) | _SHELVED
@@ -35,10 +36,17 @@ class DetachRequest(Object, kw_only=True):
 
 
 class VolumeData(Object, kw_only=True):
-    """The device that the operation is about, as the server's row has it."""
+    """The device that the operation is about, as the server's row has it.
+
+    ``outside_volumes``: an outside service keeps it; ``let_go``: the guest does not have it any more; ``released``:
+    nor does the server, for that service.
+    """
 
     host: str = ""
     device: BlockDevice | None = None
+    outside_volumes: bool = False
+    let_go: bool = False
+    released: bool = False
 
 
 class AttachVolume(Operation):
@@ -48,6 +56,9 @@ class AttachVolume(Operation):
     request_type = AttachRequest
     answer_type = Attachment
 
+    def prepare(self, desk: Desk, request: AttachRequest) -> None:
+        desk.check_volume(request.volume_id, AVAILABLE)
+
     def accept(self, ctl: Acceptance, request: AttachRequest) -> Attachment:
         _check_shelved(self.instance, request.shelved, self.rules.label)
         if request.tag and self.instance.vm_state == states.SHELVED_OFFLOADED:
@@ -56,19 +67,35 @@ class AttachVolume(Operation):
             source="volume", destination="volume", volume_id=request.volume_id, device_name=request.device_name,
             tag=request.tag, delete_on_termination=request.delete_on_termination))
         self.data.device = device
+        self.data.outside_volumes = ctl.has_outside_volumes()
         return Attachment(
             volume_id=request.volume_id, instance_uuid=self.instance.uuid, device_name=device.device_name,
             attachment_id=device.attachment_id, bdm_uuid=device.uuid, tag=device.tag,
             delete_on_termination=device.delete_on_termination)
 
+    @step(CONDUCTOR, undo="give_back", external=True, when="outside_volumes")
+    def take(self, ctl: Control) -> None:
+        self.data.device = ctl.outside_volumes.reserve(self.data.device)
+        if self.data.host:
+            self.data.device, = ctl.outside_volumes.connect(self.data.host, self.data.device)
+
     @step("host", event="compute_attach_volume", undo="take_away", when_down="wait")
     def attach(self, host: Host) -> None:
         host.driver.attach_volume(host.instance, host.connected(self.data.device))
+
+    @step(CONDUCTOR, event="compute_attach_volume", external=True, when="outside_volumes")
+    def complete(self, ctl: Control) -> None:
+        ctl.outside_volumes.complete(self.data.device)
+
+    # --- compensations ---------------------------------------------------------------------------
+    def give_back(self, ctl: Control) -> None:
+        ctl.outside_volumes.release(self.data.device, keep=True)
 
     def take_away(self, host: Host) -> None:
         host.driver.detach_volume(host.instance, self.data.device)
         host.volumes.disconnect(self.data.device.connection_info)
 
+    # --- the end ---------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         ctl.volumes.complete(self.data.device)
 
@@ -87,6 +114,10 @@ class DetachVolume(Operation):
     request_type = DetachRequest
     answer_type = NoRequest
 
+    def prepare(self, desk: Desk, request: DetachRequest) -> None:
+        if request.volume_id in [device.volume_id for device in self.instance.volumes]:
+            desk.check_volume(request.volume_id, IN_USE)
+
     def accept(self, ctl: Acceptance, request: DetachRequest) -> None:
         _check_shelved(self.instance, request.shelved, self.rules.label)
         device = next((item for item in self.instance.volumes if item.volume_id == request.volume_id), None)
@@ -98,24 +129,47 @@ class DetachVolume(Operation):
             raise exception.ServiceUnavailable()
         ctl.begin_detaching(device)
         self.data.device = device
+        self.data.outside_volumes = ctl.has_outside_volumes()
+
+    @step(CONDUCTOR, undo="roll_back", external=True, when="outside_volumes")
+    def begin_outside(self, ctl: Control) -> None:
+        ctl.outside_volumes.begin_detaching(self.data.device)
 
     @step("host", event="compute_detach_volume", undo="put_back", when_down="wait")
     def detach(self, host: Host) -> None:
         host.driver.detach_volume(host.instance, self.data.device)
         host.volumes.disconnect(self.data.device.connection_info)
+        host.result(let_go=True)
 
+    # Compensated by being done: what the service has heard of cannot be taken back.
+    @step(CONDUCTOR, event="compute_detach_volume", undo="release", external=True, when="outside_volumes")
+    def release(self, ctl: Control) -> None:
+        ctl.outside_volumes.release(self.data.device, keep=True)
+        self.data.released = True
+
+    # --- compensations ---------------------------------------------------------------------------
     def put_back(self, host: Host) -> None:
+        if self.data.let_go and self.data.outside_volumes:
+            return
         host.driver.attach_volume(host.instance, host.connected(self.data.device))
 
+    def roll_back(self, ctl: Control) -> None:
+        if not self.data.released:
+            ctl.outside_volumes.roll_detaching(self.data.device)
+
+    # --- the end ---------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         ctl.volumes.release(self.data.device, keep=True)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         super().failed(ctl, failure)
-        ctl.volumes.roll_detaching(self.data.device)
+        self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
-        ctl.volumes.roll_detaching(self.data.device)
+        if self.data.released:
+            ctl.volumes.release(self.data.device, keep=True)
+        else:
+            ctl.volumes.roll_detaching(self.data.device)
 
 
 def _check_shelved(instance: Instance, allowed: bool, method: str) -> None:

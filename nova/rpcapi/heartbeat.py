@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nova.bus import Interface, slow_call
 from nova.context import RequestContext
 from nova.objects.service import Service, WorkerStats
@@ -17,11 +19,12 @@ class Heartbeat(Interface):
 
     @slow_call(5)
     def register(self, ctx: RequestContext, host: str, binary: str, topic: str, version: int,
-                 identity: str | None = None) -> Service:
+                 identity: str | None = None, connector: dict[str, Any] | None = None) -> Service:
         """A service started; makes its row if it is new.
 
-        ``identity``: of its machine, kept there. Raises HostIdentityMismatch when the database knows another machine
-        by this name, or this machine by another name: then the service must not start.
+        ``identity``: of its machine, and ``connector``: how that reaches volumes, kept there. Raises
+        HostIdentityMismatch when the database knows another machine by this name, or this machine by another name:
+        then the service must not start.
         """
 
     @slow_call(5)

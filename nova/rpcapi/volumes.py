@@ -1,4 +1,7 @@
-"""Volumes of the embedded back end. ``project_id`` None looks at every project."""
+"""Volumes of the embedded back end. ``project_id`` None looks at every project.
+
+Where an outside service keeps volumes, all but attachments raise NotSupported.
+"""
 
 from __future__ import annotations
 

@@ -5,31 +5,32 @@ The other half, on the hosts, is :class:`nova.volume.base.HostVolumes`. Both com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from nova.context import RequestContext
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import Volume, VolumeRemoval
+from nova.objects.volume import AVAILABLE, Volume, VolumeRemoval
 
 # A database's; this side of the house knows nothing of it.
 Connection = Any
 
 
 class Attachments(Protocol):
-    """A volume in a server is a device with an ``attachment_id``, by which every verb finds it again after half a run.
+    """A volume in a server is a device with an ``attachment_id``. Every verb finds what it did again after half a run.
 
     ``external`` says how: such a back end talks to a service of its own, never inside of a transaction, and its verbs
     are external steps. Others do everything in the transaction of the step, on the ``connection`` they are given.
+    An external one raises VolumeServiceUnavailable, too: then what was asked for may be done.
     """
 
     external: bool
 
-    def validate(self, ctx: RequestContext, project_id: str, volume_id: str) -> Volume:
+    def validate(self, ctx: RequestContext, project_id: str, volume_id: str, status: str = AVAILABLE) -> Volume:
         """The volume as its owner may use it. Outside of any transaction, before the request is accepted.
 
-        Raises VolumeNotFound, InvalidVolume.
+        Raises VolumeNotFound, InvalidVolume (its status is another one).
         """
 
     def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str,
@@ -38,17 +39,21 @@ class Attachments(Protocol):
 
     def create(self, ctx: RequestContext, instance: Instance, device: BlockDevice, image: Image | None,
                connection: Connection = None) -> Volume:
-        """A new volume that belongs to the server: empty, or to be made from an image. Raises QuotaLimit."""
+        """A new volume for the server: empty, or to be made from an image. Raises QuotaLimit, InvalidVolume.
+
+        Without a service of its own it belongs to the server at once. One that is external has to be reserved when its
+        status says that it was made.
+        """
 
     def connect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
-                connection: Connection = None) -> BlockDevice:
-        """The device as this host reaches it (``connection_info``); a second host of a move gets a way of its own.
+                connector: Mapping[str, Any], connection: Connection = None) -> BlockDevice:
+        """The device as this host reaches it (``connection_info``). ``connector``: what the host told of itself.
 
         Raises InvalidVolume when the host cannot.
         """
 
     def disconnect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
-                   connection: Connection = None) -> list[VolumeRemoval]:
+                   connection: Connection = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
         """The host does not need the way any more; the server keeps the volume. Returns what hosts are to be told."""
 
     def complete(self, ctx: RequestContext, device: BlockDevice, connection: Connection = None) -> BlockDevice:
@@ -60,7 +65,7 @@ class Attachments(Protocol):
     def roll_detaching(self, ctx: RequestContext, device: BlockDevice, connection: Connection = None) -> None:
         """The guest keeps the volume."""
 
-    def release(self, ctx: RequestContext, device: BlockDevice, delete: bool = False,
+    def release(self, ctx: RequestContext, instance: Instance, device: BlockDevice, delete: bool = False,
                 connection: Connection = None) -> list[VolumeRemoval]:
         """The server does not have the volume any more; ``delete``: nobody shall. Returns what hosts are to be told."""
 

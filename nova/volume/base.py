@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from nova import exception
 from nova.objects.image import Image
@@ -42,6 +42,10 @@ class HostVolumes(abc.ABC):
     @abc.abstractmethod
     def start(self) -> None:
         """The service started: make the place of the volumes ready."""
+
+    def connector(self, host: str) -> dict[str, Any]:
+        """What the other half is to know of this machine (the service ``host``) to make volumes reachable here."""
+        return {}
 
     @abc.abstractmethod
     def connect(self, info: ConnectionInfo, fetch: Fetch | None = None) -> VolumeConnection:

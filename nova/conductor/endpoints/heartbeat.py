@@ -25,9 +25,9 @@ class Heartbeat:
         self.core = core
 
     def register(self, ctx: RequestContext, host: str, binary: str, topic: str, version: int,
-                 identity: str | None = None) -> Service:
+                 identity: str | None = None, connector: dict[str, Any] | None = None) -> Service:
         service = self.core.db.write(
-            lambda connection: db.register(connection, host, binary, topic, version, identity))
+            lambda connection: db.register(connection, host, binary, topic, version, identity, connector))
         LOG.info("%s on %s started", binary, host)
         announcer.publish_services(self.core, [(service, True)])
         return service

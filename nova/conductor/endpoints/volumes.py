@@ -1,4 +1,4 @@
-"""The embedded volumes."""
+"""The embedded volumes, and the attachments of all."""
 
 from __future__ import annotations
 
@@ -23,14 +23,22 @@ class Volumes:
     def __init__(self, core: Core) -> None:
         self.core = core
 
+    def _check_ours(self) -> None:
+        if self.core.attachments.external:
+            raise exception.NotSupported("Volumes are kept by a volume service, which has to be asked itself.")
+
     def index(self, ctx: context.RequestContext, project_id: str | None = None, limit: int | None = None,
               offset: int = 0) -> list[Volume]:
+        self._check_ours()
         return self.core.db.read(lambda connection: db.index(connection, project_id, limit, offset))
 
     def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None) -> Volume:
+        self._check_ours()
         return self.core.db.read(lambda connection: db.get(connection, uuid, project_id))
 
     def create(self, ctx: context.RequestContext, volume: Volume) -> Volume:
+        self._check_ours()
+
         def transaction(connection: sa.Connection) -> Volume:
             zone = volume.availability_zone
             if zone and not services.zone_is_available(connection, zone):
@@ -42,6 +50,7 @@ class Volumes:
         return created
 
     def delete(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None) -> None:
+        self._check_ours()
         removal = self.core.db.write(lambda connection: db.delete(connection, uuid, project_id))
         LOG.info("Volume %s is deleted%s", uuid, ", its host removes the data" if removal else "")
         if removal is not None:

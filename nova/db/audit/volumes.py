@@ -7,6 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from nova.conf import CONF
+from nova.conf.volume import EMBEDDED
 from nova.db import models
 from nova.db.audit.base import Check, Finding, alive, hold, put
 from nova.objects import volume as states
@@ -57,12 +59,14 @@ class Volumes(Check):
 
 
 class Devices(Check):
-    """The volumes that a living server has are its own. Subjects: instances."""
+    """The volumes that a living server has are its own, where Nova keeps them itself. Subjects: instances."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         # The devices are JSON: servers without any are told by its text.
         text = sa.type_coerce(INSTANCES.c.block_devices, sa.Text)
-        return (sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), text.like('%"volume_id"%')),)
+        ours = sa.true() if CONF.volume.driver in EMBEDDED else sa.false()
+        return (sa.select(INSTANCES.c.uuid).where(
+            INSTANCES.c.deleted == sa.false(), text.like('%"volume_id"%'), ours),)
 
     def lock(self, connection: sa.Connection, key: str) -> None:
         hold(connection, INSTANCES, INSTANCES.c.uuid == key)

@@ -33,8 +33,22 @@ def names(steps):
     return [step.name for step in steps]
 
 
-def test_steps_are_collected_in_the_order_they_are_written():
-    assert names(Build.steps) == ["place", "network", "disks", "start"]
+def walked(operation):
+    found = [operation.first()]
+    while (follower := operation.after(found[-1])) is not None:
+        found.append(follower)
+    return names(found)
+
+
+def test_steps_are_walked_in_the_order_they_are_written():
+    assert walked(build(host="a")) == ["place", "network", "disks", "start"]
+
+
+def test_steps_that_are_for_some_only_are_left_out_for_the_others():
+    some = build(host="a", outside_volumes=True)
+    assert walked(some) == ["make_volumes", "place", "bind_volumes", "network", "disks", "start", "complete_volumes"]
+    assert some.before(Build.step_named("place")).name == "make_volumes"
+    assert build(host="a").before(Build.step_named("place")) is None
 
 
 def test_consecutive_steps_of_a_host_travel_together():

@@ -9,6 +9,8 @@ from nova import exception
 from nova.api.fields import is_true
 from nova.api.formats import is_uuid
 from nova.api.request import whole
+from nova.conf import CONF
+from nova.conf.volume import EMBEDDED
 from nova.objects.instance import BlockDevice
 
 _INVALID = "Block Device Mapping is Invalid: "
@@ -84,7 +86,7 @@ def _check_volume(device: BlockDevice) -> None:
             "Images with destination_type 'volume' need to have a non-zero size specified"))
     if device.source == "image" and not device.image_id:
         raise exception.InvalidInput(_INVALID + "the uuid of the image is missing.")
-    if device.volume_type:
+    if device.volume_type and CONF.volume.driver in EMBEDDED:
         raise exception.InvalidInput(_INVALID + f"volume type {device.volume_type} could not be found.")
 
 

@@ -68,16 +68,18 @@ def _view(ids_until: int) -> View:
 SHOWN, CREATED = _view(88), _view(100)
 
 
-def _attachments(server: Instance) -> list[Attachment]:
+def _attachments(req: Request, server: Instance) -> list[Attachment]:
+    """Since 2.89 those that are known by their attachment's id: not what the volume service is yet to be asked for."""
     return [Attachment(
         volume_id=device.volume_id or "", instance_uuid=server.uuid, device_name=device.device_name,
         attachment_id=device.attachment_id, bdm_uuid=device.uuid, tag=device.tag,
-        delete_on_termination=device.delete_on_termination) for device in server.volumes]
+        delete_on_termination=device.delete_on_termination)
+        for device in server.volumes if device.attachment_id or req.version < 89]
 
 
 def _attachment(req: Request, server: Instance) -> Attachment:
     """The one that the URL names. Raises VolumeNotAttached."""
-    for found in _attachments(server):
+    for found in _attachments(req, server):
         if found.volume_id == req.params["id"]:
             return found
     raise exception.VolumeNotAttached(instance_uuid=server.uuid, volume_id=req.params["id"])
@@ -86,7 +88,7 @@ def _attachment(req: Request, server: Instance) -> Attachment:
 @accepts(query=INDEX_QUERY, answer=Object({"volumeAttachments": Array(SHOWN)}))
 def index(req: Request) -> dict[str, Any]:
     """List the volumes of a server."""
-    found = _attachments(authorized_get(req, POLICY + "index"))
+    found = _attachments(req, authorized_get(req, POLICY + "index"))
     # A limit of 0 is no limit here.
     start, limit = whole(req.arg("offset") or 0), req.page()[0] or CONF.api.max_limit
     return {"volumeAttachments": [SHOWN.render(item, req) for item in found[start:start + limit]]}

@@ -1,0 +1,17 @@
+"""Hosts tell how they reach the volumes of a volume service."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from nova.db.migrations.schema import column
+from nova.db.types import Json
+
+revision = "0010"
+down_revision = "0009"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    column("services", sa.Column("connector", Json(object)))

@@ -1,0 +1,195 @@
+"""Volumes in Cinder (:class:`nova.volume.attachments.Attachments`): an attachment there says that a server has one.
+
+Whatever was made there is found again: an attachment by the server's id and the volume's, a new volume by the id of
+the server's device, which it has in its metadata. So every verb may run again after half a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from nova import exception
+from nova.conf import CONF
+from nova.context import RequestContext
+from nova.objects import volume as states
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.volume import Volume, VolumeRemoval
+from nova.volume.cinder_api import CinderApi, Raw
+
+LOG = logging.getLogger(__name__)
+
+# The metadata by which a new volume is found again.
+_MARK = "nova_device"
+# Seconds until the service is asked again for a new volume.
+_PAUSE = 1.0
+_IMAGE_FIELDS = {"image_id": "id", "image_name": "name", "checksum": "checksum", "container_format": "container_format",
+                 "disk_format": "disk_format"}
+_IMAGE_NUMBERS = ("min_disk", "min_ram", "size")
+
+
+class CinderAttachments:
+    """``[volume]driver`` cinder, on conductors."""
+
+    external = True
+
+    def __init__(self, db: object = None) -> None:
+        """What is to be remembered is in the server's own row."""
+
+    @functools.cached_property
+    def _api(self) -> CinderApi:
+        return CinderApi()
+
+    # --- looking -------------------------------------------------------------------------------------
+    def validate(self, ctx: RequestContext, project_id: str, volume_id: str, status: str = states.AVAILABLE) -> Volume:
+        raw = self._api.volume(ctx, volume_id, ctx.auth_token)
+        if raw["status"] != status:
+            servers = ", ".join(str(each.get("server_id")) for each in raw.get("attachments", ()))
+            raise exception.InvalidVolume(reason=(
+                f"volume {volume_id} is already attached to instances: {servers}"
+                if servers and status == states.AVAILABLE else
+                f"the status of volume {volume_id} must be {status}, but is {raw['status']}"))
+        return to_volume(raw, project_id)
+
+    def hosts(self, devices: Sequence[BlockDevice], connection: object = None) -> set[str]:
+        return set()
+
+    # --- making --------------------------------------------------------------------------------------
+    def create(self, ctx: RequestContext, instance: Instance, device: BlockDevice, image: Image | None,
+               connection: object = None) -> Volume:
+        for _again in range(CONF.cinder.http_retries):
+            # Whoever goes on with the operation after a pause has no token of the user any more.
+            with contextlib.suppress(exception.VolumeServiceUnavailable):
+                return self._create(ctx, instance, device)
+            time.sleep(_PAUSE)
+        return self._create(ctx, instance, device)
+
+    def _create(self, ctx: RequestContext, instance: Instance, device: BlockDevice) -> Volume:
+        made = self._made_for(ctx, device)
+        if made:
+            return to_volume(made[0], instance.project_id)
+        if not ctx.auth_token:
+            raise exception.InvalidVolume(reason="the server's new volume was not made while its user's token was "
+                                                 "there; ask for the server once more")
+        wanted = {"size": device.size_gb, "name": "" if device.image_id else f"{instance.uuid}-blank-vol",
+                  "metadata": {_MARK: device.uuid},
+                  **({"imageRef": device.image_id} if device.image_id else {}),
+                  **({"volume_type": device.volume_type} if device.volume_type else {})}
+        return to_volume(self._api.create_volume(ctx, wanted), instance.project_id)
+
+    def _made_for(self, ctx: RequestContext, device: BlockDevice) -> list[Raw]:
+        return self._api.volumes_with(ctx, {_MARK: device.uuid or ""})
+
+    def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str = states.RESERVED,
+                connection: object = None) -> Volume:
+        volume = device.volume_id or ""
+        found = self._api.attachments(ctx, instance.uuid, volume)
+        attachment = found[0] if found else self._api.create_attachment(ctx, volume, instance.uuid)
+        return Volume(uuid=volume, project_id=instance.project_id, size_gb=device.size_gb or 0, status=status,
+                      instance_uuid=instance.uuid, attachment_id=attachment["id"])
+
+    # --- the way to it -------------------------------------------------------------------------------
+    def connect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
+                connector: Mapping[str, Any], connection: object = None) -> BlockDevice:
+        found = self._api.update_attachment(ctx, device.attachment_id or "",
+                                            {**connector, "mountpoint": device.device_name})
+        return msgspec.structs.replace(device, connection_info={
+            **found["connection_info"], "volume_id": device.volume_id})
+
+    def disconnect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
+                   connection: object = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
+        volume = device.volume_id or ""
+        found = self._api.attachments(ctx, instance.uuid, volume)
+        ways = [each for each in found if each.get("connection_info")]
+        kept = next((each for each in found if not each.get("connection_info")), None)
+        if kept is None:
+            for each in ways:
+                # Cinder takes no second attachment while the first one is on its way.
+                self._api.complete_attachment(ctx, each["id"])
+            # Nobody else gets the volume in between.
+            kept = self._api.create_attachment(ctx, volume, instance.uuid)
+        for each in ways:
+            self._api.delete_attachment(ctx, each["id"])
+        return msgspec.structs.replace(device, attachment_id=kept["id"], connection_info={}), []
+
+    def complete(self, ctx: RequestContext, device: BlockDevice, connection: object = None) -> BlockDevice:
+        self._api.complete_attachment(ctx, device.attachment_id or "")
+        return device
+
+    # --- the end -------------------------------------------------------------------------------------
+    def begin_detaching(self, ctx: RequestContext, device: BlockDevice, connection: object = None) -> None:
+        volume = device.volume_id or ""
+        try:
+            self._api.act(ctx, volume, "os-begin_detaching")
+        except exception.InvalidVolume:
+            if not self._is_detaching(ctx, device):
+                raise
+
+    def roll_detaching(self, ctx: RequestContext, device: BlockDevice, connection: object = None) -> None:
+        try:
+            if self._is_detaching(ctx, device):
+                self._api.act(ctx, device.volume_id or "", "os-roll_detaching")
+        except exception.VolumeNotFound:
+            LOG.warning("Volume %s is gone, though a server has it", device.volume_id)
+
+    def _is_detaching(self, ctx: RequestContext, device: BlockDevice) -> bool:
+        """Whether we, or somebody, said so: Cinder does not tell who."""
+        raw = self._api.volume(ctx, device.volume_id or "")
+        mine = [each for each in raw.get("attachments", ()) if each.get("attachment_id") == device.attachment_id]
+        return raw["status"] == states.DETACHING and bool(mine)
+
+    def release(self, ctx: RequestContext, instance: Instance, device: BlockDevice, delete: bool = False,
+                connection: object = None) -> list[VolumeRemoval]:
+        if device.volume_id:
+            volumes = [device.volume_id]
+        elif device.source == "volume":
+            return []
+        else:
+            volumes = [raw["id"] for raw in self._made_for(ctx, device)]
+        for volume in volumes:
+            for attachment in self._api.attachments(ctx, instance.uuid, volume):
+                self._api.delete_attachment(ctx, attachment["id"])
+            if delete:
+                self._delete(ctx, volume)
+        return []
+
+    def _delete(self, ctx: RequestContext, volume: str) -> None:
+        try:
+            raw = self._api.volume(ctx, volume)
+            if raw.get("attachments"):
+                LOG.warning("Volume %s stays: somebody else has it, too", volume)
+            elif raw["status"] in (states.RESERVED, states.ATTACHING, states.IN_USE, states.DETACHING):
+                # The attachment is gone, and Cinder is about to free the volume.
+                raise exception.VolumeServiceUnavailable(reason=f"volume {volume} is not free yet")
+            elif raw["status"] != states.DELETING:
+                self._api.delete_volume(ctx, volume)
+        except exception.VolumeNotFound:
+            pass
+        except exception.InvalidVolume as error:
+            LOG.warning("Volume %s could not be deleted: %s", volume, error)
+
+
+def to_volume(raw: Raw, project_id: str) -> Volume:
+    """Cinder's description of a volume as Nova's."""
+    return Volume(
+        uuid=raw["id"], project_id=raw.get("os-vol-tenant-attr:tenant_id") or project_id, size_gb=raw["size"],
+        user_id=raw.get("user_id") or "", name=raw.get("name") or "", status=raw["status"],
+        volume_type=raw.get("volume_type"), availability_zone=raw.get("availability_zone"),
+        bootable=raw.get("bootable") == "true", image=_image(raw.get("volume_image_metadata") or {}))
+
+
+def _image(told: Mapping[str, Any]) -> Image | None:
+    """What Cinder remembers of the image that a volume was made from: strings, all in one place."""
+    if not told.get("image_id"):
+        return None
+    fields: dict[str, Any] = {name: told[key] for key, name in _IMAGE_FIELDS.items() if told.get(key)}
+    fields.update({name: int(told[name]) for name in _IMAGE_NUMBERS if str(told.get(name, "")).isdigit()})
+    return Image(**fields, properties={
+        key: str(value) for key, value in told.items() if key not in _IMAGE_FIELDS and key not in _IMAGE_NUMBERS})

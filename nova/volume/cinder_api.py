@@ -1,0 +1,106 @@
+"""Cinder's API (v3, from microversion 3.44 on), as conductors ask it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from nova import exception
+from nova.conf import CONF
+from nova.context import RequestContext
+from nova.neighbours import Neighbour, Unreachable
+from nova.volume.cinder_errors import checked
+
+GROUP = "cinder"
+# Attachments begin with 3.27 and can be completed from 3.44 on.
+_VERSION = "volume 3.44"
+_INTERFACES = {"publicURL": "public", "internalURL": "internal", "adminURL": "admin"}
+
+Raw = dict[str, Any]
+
+
+class CinderApi:
+    """With Nova's own rights, or with a caller's ``token``.
+
+    All verbs raise VolumeServiceUnavailable (what they asked for may be done), Forbidden, and what is told of each.
+    """
+
+    def __init__(self) -> None:
+        kind, name, interface = (*CONF.cinder.catalog_info.split(":"), "", "")[:3]
+        where = {"service_type": kind, "service_name": name or None, "region_name": CONF.cinder.os_region_name,
+                 "interface": _INTERFACES.get(interface, interface) or None}
+        self._cinder = Neighbour(GROUP, {key: value for key, value in where.items() if value}, ("/v3", "/v2"))
+
+    # --- volumes -----------------------------------------------------------------------------------
+    def volume(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
+        """Raises VolumeNotFound."""
+        return self._asked(ctx, "GET", f"/volumes/{uuid}", token, volume=uuid)["volume"]  # type: ignore[no-any-return]
+
+    def volumes_with(self, ctx: RequestContext, metadata: Mapping[str, str]) -> list[Raw]:
+        """Those of all projects that have these metadata."""
+        found = self._asked(ctx, "GET", "/volumes/detail",
+                            params={"all_tenants": 1, "metadata": json.dumps(metadata)})["volumes"]
+        return [volume for volume in found if metadata.items() <= volume.get("metadata", {}).items()]
+
+    def create_volume(self, ctx: RequestContext, wanted: Raw) -> Raw:
+        """A volume of the caller, so with the caller's token. Raises InvalidVolume, QuotaLimit."""
+        return self._asked(ctx, "POST", "/volumes", ctx.auth_token,  # type: ignore[no-any-return]
+                           json={"volume": wanted})["volume"]
+
+    def delete_volume(self, ctx: RequestContext, uuid: str) -> None:
+        """Raises VolumeNotFound, InvalidVolume (it is in use)."""
+        self._asked(ctx, "DELETE", f"/volumes/{uuid}", volume=uuid)
+
+    def act(self, ctx: RequestContext, uuid: str, action: str) -> None:
+        """Raises VolumeNotFound, InvalidVolume (its status does not allow it)."""
+        self._asked(ctx, "POST", f"/volumes/{uuid}/action", json={action: {}}, volume=uuid)
+
+    # --- attachments -------------------------------------------------------------------------------
+    def attachments(self, ctx: RequestContext, instance_uuid: str, volume: str | None = None) -> list[Raw]:
+        """Those of a server (to one volume)."""
+        query = {"all_tenants": 1, "instance_id": instance_uuid, **({"volume_id": volume} if volume else {})}
+        found = self._asked(ctx, "GET", "/attachments/detail", params=query)["attachments"]
+        return [each for each in found if each["instance"] == instance_uuid and volume in (None, each["volume_id"])]
+
+    def create_attachment(self, ctx: RequestContext, volume: str, instance_uuid: str) -> Raw:
+        """The volume is the server's. Raises VolumeNotFound, InvalidVolume (it is somebody else's)."""
+        wanted = {"volume_uuid": volume, "instance_uuid": instance_uuid, "connector": None}
+        return self._asked(ctx, "POST", "/attachments", json={"attachment": wanted},  # type: ignore[no-any-return]
+                           volume=volume)["attachment"]
+
+    def update_attachment(self, ctx: RequestContext, attachment: str, connector: Mapping[str, Any]) -> Raw:
+        """A host will use the volume; connection_info says how. Raises InvalidVolume."""
+        return self._asked(ctx, "PUT", f"/attachments/{attachment}",  # type: ignore[no-any-return]
+                           json={"attachment": {"connector": connector}})["attachment"]
+
+    def complete_attachment(self, ctx: RequestContext, attachment: str) -> None:
+        """The guest has the volume. Raises InvalidVolume."""
+        self._asked(ctx, "POST", f"/attachments/{attachment}/action", json={"os-complete": {}})
+
+    def delete_attachment(self, ctx: RequestContext, attachment: str) -> None:
+        """The server does not have the volume any more; nor had it: fine."""
+        with contextlib.suppress(exception.NotFound):
+            # Without such a token Cinder asks Nova first whether the server still has the volume.
+            self._asked(ctx, "DELETE", f"/attachments/{attachment}", headers={"X-Service-Token": self._own_token()})
+
+    # --- requests ----------------------------------------------------------------------------------
+    def _own_token(self) -> str:
+        try:
+            return self._cinder.token() or ""
+        except Unreachable as error:
+            raise exception.VolumeServiceUnavailable(reason=str(error)) from error
+
+    def _asked(self, ctx: RequestContext, method: str, path: str, token: str | None = None, volume: str = "",
+               headers: Mapping[str, str] | None = None, **more: Any) -> Raw:
+        repeats = CONF.cinder.http_retries if method == "GET" else 0
+        try:
+            # Older releases want the project of the token in the path.
+            project = ctx.project_id if token else self._cinder.project_id()
+            answer = self._cinder.request(
+                ctx, method, f"/v3/{project}{path}" if project else f"/v3{path}", token,
+                {"OpenStack-API-Version": _VERSION, **(headers or {})}, connect_retries=repeats, **more)
+        except Unreachable as error:
+            raise exception.VolumeServiceUnavailable(reason=str(error)) from error
+        return checked(answer, volume)

@@ -1,0 +1,48 @@
+"""What Cinder answers, as Nova's errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import requests
+
+from nova import exception
+
+
+def checked(answer: requests.Response, volume: str = "") -> dict[str, Any]:
+    """The body of an answer. Raises VolumeNotFound (of ``volume``) or NotFound, InvalidVolume, Forbidden, QuotaLimit,
+    VolumeServiceUnavailable."""
+    status = answer.status_code
+    if status < 400:
+        return _body(answer) if answer.content else {}
+    message = _message(answer)
+    if status == 404 and volume:
+        raise exception.VolumeNotFound(volume_id=volume)
+    if status == 404:
+        raise exception.NotFound(message)
+    if status in (400, 409):
+        raise exception.InvalidVolume(reason=message.removeprefix("Invalid volume: "))
+    if status == 413:
+        raise exception.QuotaLimit(message)
+    if status in (401, 403):
+        raise exception.Forbidden(message)
+    raise exception.VolumeServiceUnavailable(reason=f"it answered {status}")
+
+
+def _body(answer: requests.Response) -> dict[str, Any]:
+    try:
+        found = answer.json()
+    except ValueError as error:
+        raise exception.VolumeServiceUnavailable(reason="its answer is no JSON") from error
+    if not isinstance(found, dict):
+        raise exception.VolumeServiceUnavailable(reason="its answer is no JSON object")
+    return found
+
+
+def _message(answer: requests.Response) -> str:
+    """What Cinder tells people of an error: {"badRequest": {"code": 400, "message": ...}}."""
+    try:
+        fault = next(iter(answer.json().values()))
+        return str(fault["message"])
+    except (ValueError, AttributeError, StopIteration, KeyError, TypeError):
+        return f"the volume service answered {answer.status_code}"

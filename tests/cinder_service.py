@@ -1,0 +1,317 @@
+"""A small volume service that speaks as much of Cinder's API as Nova uses, and breaks when told to.
+
+It answers as a real one (release 29) was seen to answer. Its Keystone gives tokens by password; a caller's token is
+"user:project", and Nova's own begins with "service".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import http.server
+import json
+import threading
+import urllib.parse
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+SERVICE = "service-token"
+PROJECT = "service-project"
+
+# Answer that it will not; break down before, or after it was done, with an answer or without one.
+How = Literal["refuse", "error", "error after", "silence", "silence after"]
+Raw = dict[str, Any]
+
+
+class Refused(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+@dataclasses.dataclass
+class Volume:
+    project: str
+    size: int = 1
+    status: str = "available"
+    name: str = ""
+    bootable: bool = False
+    image: Raw = dataclasses.field(default_factory=dict)
+    metadata: dict[str, str] = dataclasses.field(default_factory=dict)
+    volume_type: str | None = None
+    # How often it is looked at until it is made.
+    looks: int = 0
+    id: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
+
+
+@dataclasses.dataclass
+class Attachment:
+    volume: str
+    server: str
+    connector: Raw | None = None
+    complete: bool = False
+    id: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
+
+
+class CinderService:
+    """Runs from start() to stop(); ``asked`` are (verb, project of the token) in order."""
+
+    def __init__(self) -> None:
+        self.volumes: dict[str, Volume] = {}
+        self.attachments: dict[str, Attachment] = {}
+        self.asked: list[tuple[str, str]] = []
+        # The next volumes are made at the so manieth look, and end in this status.
+        self.looks, self.outcome = 0, "available"
+        self._failures: list[tuple[str, How, threading.Event, threading.Event]] = []
+        self._lock = threading.RLock()
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self._server.service = self  # type: ignore[attr-defined]
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def start(self) -> None:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def options(self) -> dict[str, Any]:
+        """[cinder] for a Nova that asks this service."""
+        return {"auth_type": "password", "auth_url": f"{self.url}/identity/v3", "username": "nova",
+                "password": "right", "project_name": "service", "user_domain_id": "default",
+                "project_domain_id": "default", "timeout": 20}
+
+    # --- what tests say ------------------------------------------------------------------------------
+    def new(self, project: str, **values: Any) -> str:
+        made = Volume(project=project, **values)
+        self.volumes[made.id] = made
+        return made.id
+
+    def fail(self, verb: str, how: How, times: int = 1) -> None:
+        """Fail when ``verb`` (a method's name) is asked for."""
+        with self._lock:
+            self._failures += [(verb, how, threading.Event(), _over())] * times
+
+    def hold(self, verb: str, after: bool = False) -> tuple[threading.Event, Callable[[], None]]:
+        """Say nothing to the next who asks for ``verb``, before or after it is done: (is asked, let go)."""
+        asked, released = threading.Event(), threading.Event()
+        with self._lock:
+            self._failures.append((verb, "silence after" if after else "silence", asked, released))
+        return asked, released.set
+
+    def servers_of(self, volume: str) -> list[str]:
+        return [each.server for each in self.attachments.values() if each.volume == volume]
+
+    def count(self, verb: str) -> int:
+        return sum(asked == verb for asked, _project in self.asked)
+
+    # --- the verbs -----------------------------------------------------------------------------------
+    def answer(self, verb: str, project: str, act: Callable[[], tuple[int, Any]]) -> tuple[int, Any] | None:
+        """What to answer; None: nothing."""
+        with self._lock:
+            self.asked.append((verb, project))
+            failure = next((each for each in self._failures if each[0] == verb), None)
+            if failure is not None:
+                self._failures.remove(failure)
+        if failure is None:
+            with self._lock:
+                return act()
+        _verb, how, asked, released = failure
+        if how.endswith("after"):
+            with self._lock:
+                act()
+        asked.set()
+        released.wait(60)
+        if how == "refuse":
+            raise Refused(400, "Invalid volume: it was told to refuse.")
+        return (500, None) if how.startswith("error") else None
+
+    def volume(self, project: str, uuid_: str) -> Volume:
+        found = self.volumes.get(uuid_)
+        if found is None or project not in (found.project, PROJECT):
+            raise Refused(404, f"Volume {uuid_} could not be found.")
+        if found.status == "creating":
+            found.looks -= 1
+            if found.looks < 0:
+                found.status = self.outcome
+        return found
+
+    def shown(self, volume: Volume) -> Raw:
+        return {"id": volume.id, "status": volume.status, "size": volume.size, "name": volume.name,
+                "user_id": "u", "bootable": "true" if volume.bootable else "false", "encrypted": False,
+                "multiattach": False, "metadata": volume.metadata, "volume_type": volume.volume_type,
+                "os-vol-tenant-attr:tenant_id": volume.project, "availability_zone": "nova",
+                "volume_image_metadata": volume.image, "attachments": [
+                    {"id": volume.id, "attachment_id": each.id, "volume_id": volume.id, "server_id": each.server}
+                    for each in self.attachments.values()
+                    if each.volume == volume.id and (each.complete or each.connector)]}
+
+    def create_volume(self, project: str, wanted: Raw) -> Raw:
+        image = wanted.get("imageRef")
+        made = Volume(project=project, size=wanted["size"], name=wanted.get("name", ""), status="creating",
+                      metadata=wanted.get("metadata", {}), volume_type=wanted.get("volume_type"),
+                      bootable=bool(image), image={"image_id": image} if image else {}, looks=self.looks)
+        self.volumes[made.id] = made
+        return self.shown(made)
+
+    def delete_volume(self, project: str, uuid_: str) -> None:
+        found = self.volume(project, uuid_)
+        if found.status not in ("available", "error") or self.servers_of(uuid_):
+            raise Refused(400, "Invalid volume: Volume status must be available or error and must not be attached.")
+        del self.volumes[uuid_]
+
+    def act(self, project: str, uuid_: str, action: str) -> None:
+        found, (before, after) = self.volume(project, uuid_), {
+            "os-begin_detaching": ("in-use", "detaching"), "os-roll_detaching": ("detaching", "in-use")}[action]
+        if found.status != before:
+            raise Refused(400, f"Invalid volume: Volume status must be {before}, but is {found.status}.")
+        found.status = after
+
+    def create_attachment(self, project: str, wanted: Raw) -> Raw:
+        found = self.volume(project, wanted["volume_uuid"])
+        again = found.status in ("in-use", "reserved") and wanted["instance_uuid"] in self.servers_of(found.id)
+        if found.status not in ("available", "downloading") and not again:
+            raise Refused(400, f"Invalid volume: Volume {found.id} status must be available or downloading to "
+                               f"reserve, but the current status is {found.status}.")
+        if not again:
+            found.status = "reserved"
+        made = Attachment(volume=found.id, server=wanted["instance_uuid"])
+        self.attachments[made.id] = made
+        return self.attached(made)
+
+    def attached(self, attachment: Attachment) -> Raw:
+        info: Raw = {}
+        if attachment.connector is not None:
+            info = {"driver_volume_type": "rbd", "name": f"volumes/volume-{attachment.volume}",
+                    "hosts": ["127.0.0.1"], "ports": ["6789"], "auth_enabled": True, "auth_username": "cinder",
+                    "secret_uuid": "457eb676-33da-42ec-9a8c-9293d545c337", "discard": True, "qos_specs": None,
+                    "access_mode": "rw", "encrypted": False, "volume_id": attachment.volume,
+                    "attachment_id": attachment.id}
+        return {"id": attachment.id, "status": "reserved", "instance": attachment.server,
+                "volume_id": attachment.volume, "connection_info": info}
+
+    def attachment(self, uuid_: str) -> Attachment:
+        if uuid_ not in self.attachments:
+            raise Refused(404, f"Volume attachment could not be found with filter: attachment_id = {uuid_}.")
+        return self.attachments[uuid_]
+
+    def update_attachment(self, uuid_: str, wanted: Raw) -> Raw:
+        found = self.attachment(uuid_)
+        found.connector = wanted["connector"]
+        if self.volumes[found.volume].status != "in-use":
+            self.volumes[found.volume].status = "attaching"
+        return self.attached(found)
+
+    def complete_attachment(self, uuid_: str) -> None:
+        found = self.attachment(uuid_)
+        found.complete = True
+        self.volumes[found.volume].status = "in-use"
+
+    def delete_attachment(self, uuid_: str, service_token: str) -> None:
+        found = self.attachment(uuid_)
+        if service_token != SERVICE:
+            raise Refused(500, "The server has either erred or is incapable of performing the requested operation.")
+        del self.attachments[uuid_]
+        if not self.servers_of(found.volume):
+            self.volumes[found.volume].status = "available"
+
+
+def _over() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args: Any) -> None: ...
+
+    def _send(self, status: int, body: Any = None, **headers: str) -> None:
+        data = b"" if body is None else json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(data)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _handle(self) -> None:
+        url = urllib.parse.urlsplit(self.path)
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"null")
+        service: CinderService = self.server.service  # type: ignore[attr-defined]
+        if url.path.startswith("/identity"):
+            self._identity(service, url.path, body)
+            return
+        query = dict(urllib.parse.parse_qsl(url.query))
+        try:
+            found = next(self._verbs(service, url.path, query, body))
+            answer = service.answer(*found)
+        except Refused as refused:
+            answer = refused.status, {"error": {"code": refused.status, "message": refused.message}}
+        except StopIteration:
+            answer = 404, {"itemNotFound": {"code": 404, "message": "The resource could not be found."}}
+        if answer is None:
+            self.close_connection = True
+        else:
+            self._send(*answer)
+
+    do_GET = do_POST = do_PUT = do_DELETE = _handle
+
+    def _verbs(self, service: CinderService, path: str, query: dict[str, str], body: Any
+               ) -> Iterator[tuple[str, str, Callable[[], tuple[int, Any]]]]:
+        token = self.headers.get("X-Auth-Token", "")
+        project = PROJECT if token == SERVICE else token.partition(":")[2]
+        _, version, in_path, kind, *rest = [*path.split("/"), "", ""]
+        if (version, in_path) != ("v3", project) or not project:
+            raise Refused(400, "Malformed request url")
+        rest, method = [each for each in rest if each], self.command
+        whole = query.get("all_tenants") and project == PROJECT
+        match method, kind, rest:
+            case "GET", "volumes", ["detail"]:
+                wanted = json.loads(query.get("metadata", "{}"))
+                yield "list_volumes", project, lambda: (200, {"volumes": [
+                    service.shown(service.volume(project, each.id)) for each in list(service.volumes.values())
+                    if (whole or each.project == project) and wanted.items() <= each.metadata.items()]})
+            case "GET", "volumes", [this]:
+                yield "show_volume", project, lambda: (200, {"volume": service.shown(service.volume(project, this))})
+            case "POST", "volumes", []:
+                yield "create_volume", project, lambda: (202, {"volume": service.create_volume(
+                    project, body["volume"])})
+            case "DELETE", "volumes", [this]:
+                yield "delete_volume", project, lambda: (202, service.delete_volume(project, this))
+            case "POST", "volumes", [this, "action"]:
+                action, = body
+                yield action, project, lambda: (202, service.act(project, this, action))
+            case "GET", "attachments", ["detail"]:
+                yield "list_attachments", project, lambda: (200, {"attachments": [
+                    service.attached(each) for each in service.attachments.values()
+                    if whole and query.get("instance_id", each.server) == each.server
+                    and query.get("volume_id", each.volume) == each.volume]})
+            case "POST", "attachments", []:
+                yield "create_attachment", project, lambda: (200, {"attachment": service.create_attachment(
+                    project, body["attachment"])})
+            case "PUT", "attachments", [this]:
+                yield "update_attachment", project, lambda: (200, {"attachment": service.update_attachment(
+                    this, body["attachment"])})
+            case "POST", "attachments", [this, "action"]:
+                yield "complete_attachment", project, lambda: (204, service.complete_attachment(this))
+            case "DELETE", "attachments", [this]:
+                given = self.headers.get("X-Service-Token", "")
+                yield "delete_attachment", project, lambda: (200, service.delete_attachment(this, given))
+
+    def _identity(self, service: CinderService, path: str, body: Any) -> None:
+        if path != "/identity/v3/auth/tokens":
+            self._send(200, {"version": {"id": "v3.14", "status": "stable", "links": [
+                {"rel": "self", "href": f"{service.url}/identity/v3/"}]}})
+            return
+        user = body["auth"]["identity"]["password"]["user"]
+        if user["password"] != "right":
+            self._send(401, {"error": {"code": 401, "message": "no"}})
+            return
+        endpoint = {"id": "e", "interface": "public", "region": "R", "region_id": "R",
+                    "url": f"{service.url}/v3/{PROJECT}"}
+        token = {"methods": ["password"], "expires_at": "2099-01-01T00:00:00.000000Z", "issued_at":
+                 "2026-01-01T00:00:00.000000Z", "user": {"id": "n", "name": "nova", "domain": {"id": "default"}},
+                 "roles": [], "project": {"id": PROJECT, "name": "service", "domain": {"id": "default"}},
+                 "catalog": [{"type": "volumev3", "name": "cinderv3", "id": "s", "endpoints": [endpoint]}]}
+        self._send(201, {"token": token}, X_Subject_Token=SERVICE)
