@@ -1,6 +1,7 @@
 """nova-manage and nova-status against the running suite."""
 
 import concurrent.futures
+import datetime
 import json
 import os
 import time
@@ -9,7 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from nova.cmd import manage, status
-from nova.db import audit, models
+from nova.db import audit, models, purge
+from nova.objects.base import utcnow
 
 
 def eventually(condition):
@@ -130,6 +132,65 @@ def test_a_server_without_a_guest_is_found(run, suite, admin, flavor, image_id):
     suite.compute.machine.driver.remove_orphan(uuid)
     code, out, _err = run("audit", "--settle", "0.1")
     assert (code, uuid in out) == (1, True)
+
+
+def deleted_long_ago(suite, uuid):
+    """As if the deleted server had been so for two hours."""
+    when = utcnow() - datetime.timedelta(hours=2)
+    suite.conductor.core.db.write(lambda connection: connection.execute(
+        sa.update(models.instances).where(models.instances.c.uuid == uuid).values(terminated_at=when)))
+
+
+def test_deleted_servers_are_counted_archived_and_purged(run, suite, admin, flavor, image_id, tmp_path):
+    uuids = [admin.boot(flavor, image_id) for _number in range(2)]
+    for uuid in uuids:
+        admin.wait(uuid, "ACTIVE")
+        admin.delete(f"/servers/{uuid}")
+        admin.wait_gone(uuid)
+    eventually(lambda: not suite.conductor.core.db.read(audit.unfinished))
+    deleted_long_ago(suite, uuids[0])
+    code, out, _err = run("db", "purge", "--dry-run")
+    assert (code, " 1 " in out) == (0, True)
+    archive = tmp_path / "archive"
+    code, out, _err = run("db", "purge", "--archive", str(archive), "--compact")
+    assert (code, "1 instances removed" in out) == (0, True)
+    assert oct(archive.stat().st_mode)[-3:] == "600"
+    assert {json.loads(line)["row"].get("instance_uuid", uuids[0]) for line in archive.open()} == {uuids[0]}
+    shown = {server["id"] for server in admin.get("/servers", deleted=True)["servers"]}
+    assert uuids[1] in shown
+    assert uuids[0] not in shown
+    assert run("db", "purge")[0] == 3  # nothing is left to go
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (("--older-than", "60"), "--older-than"), (("--history-older-than", "0"), "--history-older-than"),
+    (("--page", "0"), "--page"), (("--archive", "/nowhere/at/all"), "/nowhere/at/all")])
+def test_a_purge_that_cannot_be_meant_is_refused_by_name(run, arguments, says):
+    code, _out, err = run("db", "purge", *arguments)
+    assert (code, says in err) == (127, True)
+
+
+def test_a_purge_disturbs_nobody(run, suite, admin, flavor, image_id):
+    db = suite.conductor.core.db
+
+    def come_and_go(number):
+        for _round in range(5):
+            uuid = admin.boot(flavor, image_id)
+            admin.wait(uuid, "ACTIVE")
+            admin.delete(f"/servers/{uuid}")
+            admin.wait_gone(uuid)
+            deleted_long_ago(suite, uuid)
+
+    with concurrent.futures.ThreadPoolExecutor(3) as users:
+        busy = [users.submit(come_and_go, number) for number in range(3)]
+        removed = purge.Removed()
+        while not all(user.done() for user in busy):
+            an_hour_ago = utcnow() - datetime.timedelta(hours=1)
+            removed += sum(purge.purge(db, purge.What(an_hour_ago, an_hour_ago), page=2), purge.Removed())
+        for user in busy:
+            user.result()
+    assert removed["instances"] > 0
+    assert run("audit", "--settle", "0.1") == (0, "", "")
 
 
 def test_the_upgrade_check_passes_on_a_running_suite(suite, capsys):

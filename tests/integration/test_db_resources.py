@@ -23,6 +23,7 @@ from tests.unit.conductor.test_flavors import *  # noqa: F403
 from tests.unit.conductor.test_network_hosts import *  # noqa: F403
 from tests.unit.conductor.test_networks import *  # noqa: F403
 from tests.unit.conductor.test_nodes import *  # noqa: F403
+from tests.unit.conductor.test_purge import *  # noqa: F403
 from tests.unit.conductor.test_quotas import *  # noqa: F403
 from tests.unit.conductor.test_security_groups import *  # noqa: F403
 from tests.unit.conductor.test_services import *  # noqa: F403

@@ -1,20 +1,23 @@
-"""nova-manage db: the schema."""
+"""nova-manage db: the schema, and what the tables keep."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
+from nova.cmd.manage import purge
 from nova.conf import CONF
 from nova.db import migrate
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("db", help="the database schema").add_subparsers(required=True, metavar="ACTION")
+    command = commands.add_parser("db", help="the database: its schema, and what leaves it")
+    group = command.add_subparsers(required=True, metavar="ACTION")
     sync = group.add_parser("sync", help="bring the schema to the newest revision (or to VERSION)")
     sync.add_argument("version", nargs="?")
     sync.set_defaults(run=_sync)
     group.add_parser("version", help="print the revision of the schema").set_defaults(run=_version)
+    purge.add_command(group)
 
 
 def _sync(arguments: argparse.Namespace) -> None:
