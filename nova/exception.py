@@ -318,6 +318,14 @@ class NetworkSetupError(NovaException):
     template = "The network could not be set up on the host: {reason}"
 
 
+class VirtualInterfaceCreateFailed(NovaException):
+    template = "Virtual Interface creation failed: {reason}"
+
+
+class PortNotFound(NotFound):
+    template = "Port id {port_id} could not be found."
+
+
 class PortNotSupported(Invalid):
     template = "Ports are not supported by the network driver in use."
 

@@ -18,6 +18,7 @@ from nova.api.compute.servers import (
     console_output,
     external_events,
     instance_actions,
+    interfaces,
     ips,
     migrations,
     server_actions,
@@ -57,6 +58,7 @@ _SECURITY = "os_compute_api:os-security-groups:"
 _VOLUMES = "os_compute_api:os-volumes:"
 _MIGRATIONS = "/servers/{server_id}/migrations"
 _ATTACHMENTS = "/servers/{server_id}/os-volume_attachments"
+_INTERFACES = "/servers/{server_id}/os-interface"
 
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/versions/{id}", versions.show),
@@ -180,6 +182,10 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_SERVER}/os-instance-actions", instance_actions.index),
     Route("GET", f"{_SERVER}/os-instance-actions/{{id}}", instance_actions.show),
     Route("GET", f"{_SERVER}/os-security-groups", security_groups.of_server),
+    Route("GET", _INTERFACES, interfaces.index),
+    Route("POST", _INTERFACES, interfaces.create),
+    Route("GET", f"{_INTERFACES}/{{id}}", interfaces.show),
+    Route("DELETE", f"{_INTERFACES}/{{id}}", interfaces.delete, success=202),
     Route("GET", "/os-migrations", migrations.index, "os_compute_api:os-migrations:index"),
     Route("GET", _MIGRATIONS, migrations.of_server, since=23),
     Route("GET", f"{_MIGRATIONS}/{{id}}", migrations.show, since=23),

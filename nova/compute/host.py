@@ -82,8 +82,8 @@ class StepHost:
     def prepare_disks(self) -> None:
         self.driver.prepare(self.instance, self.disks())
 
-    def spawn(self) -> None:
-        self.driver.spawn(self.instance, self.disks())
+    def spawn(self, paused: bool = False) -> None:
+        self.driver.spawn(self.instance, self.disks(), paused=paused)
 
     def disks(self) -> Disks:
         """The guest's images, fetched if they are not there yet, and its config drive."""

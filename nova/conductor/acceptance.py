@@ -22,6 +22,7 @@ from nova.objects.action import Accepted, Action, Failure
 from nova.objects.flavor import Flavor
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.migration import Migration
+from nova.objects.network import VIF, NetworkRequest
 from nova.objects.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
 from nova.operations import REGISTRY
@@ -43,6 +44,13 @@ class ConductorDesk:
     def check_volume(self, volume_id: str, status: str) -> None:
         if self.core.attachments.external:
             self.core.attachments.validate(self.ctx, self.instance.project_id, volume_id, status)
+
+    def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
+        named = bool(wanted.network_id or wanted.port_id)
+        found = self.core.allocator.validate(self.ctx, self.instance.project_id, [wanted] if named else None)
+        if not found:
+            raise exception.NetworkNotFound("No network is available.")
+        return found[0] if named else msgspec.structs.replace(found[0], tag=wanted.tag)
 
 
 class ConductorAcceptance(ConductorControl):
@@ -89,6 +97,9 @@ class ConductorAcceptance(ConductorControl):
 
     def add_volume(self, device: BlockDevice) -> BlockDevice:
         return self.volumes.add(device, self.connection)
+
+    def add_interface(self, wanted: NetworkRequest) -> VIF:
+        return self.interfaces.add(wanted, self.connection)
 
     def bound_host(self) -> str | None:
         return server_volumes.host_of(self.core, self.connection, self.instance)

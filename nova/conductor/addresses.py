@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import uuid
 from collections.abc import Sequence
 
 import sqlalchemy as sa
@@ -51,7 +52,7 @@ def choose(connection: sa.Connection, project_id: str,
            wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
     """The networks of a server, checked: what was asked for, or the project's only network.
 
-    Raises NetworkAmbiguous, InvalidInput (no such network), PortNotSupported, FixedIpInvalid, FixedIpInUse.
+    Raises NetworkAmbiguous, NetworkNotFound, PortNotSupported, FixedIpInvalid, FixedIpInUse.
     """
     if wanted is not None and not wanted:
         return []
@@ -65,8 +66,7 @@ def choose(connection: sa.Connection, project_id: str,
             raise exception.PortNotSupported()
         network = usable.get(request.network_id or "")
         if network is None:
-            # What the API says of a network that a create request names: 400, not 404.
-            raise exception.InvalidInput(f"Network {request.network_id} could not be found.")
+            raise exception.NetworkNotFound(network_id=request.network_id)
         if request.fixed_ip:
             address = fixed_ips.check(network, request.fixed_ip)
             owner = fixed_ips.owner_of(connection, network.uuid, address)
@@ -91,15 +91,6 @@ def allocate(connection: sa.Connection, instance: Instance, wanted: Sequence[Net
     return vifs
 
 
-def take(connection: sa.Connection, instance: Instance) -> list[VIF]:
-    """The interfaces that a new server asked for."""
-    return allocate(connection, instance, instance.requested_networks or [])
-
-
-def release(connection: sa.Connection, instance_uuid: str) -> None:
-    fixed_ips.release(connection, instance_uuid)
-
-
 def _vif(network: Network, vif_id: str, taken: fixed_ips.Taken, tag: str | None) -> VIF:
     return VIF(
         id=vif_id, network_id=network.uuid, label=network.label, mac=taken.mac,
@@ -108,10 +99,15 @@ def _vif(network: Network, vif_id: str, taken: fixed_ips.Taken, tag: str | None)
         tag=tag)
 
 
+def subnet_id(network_id: str, cidr: str) -> str:
+    """Our subnets have no rows of their own; users see this id."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{network_id}/{cidr}"))
+
+
 def _fixed_ip(network: Network, address: str) -> FixedIp:
     version = ipaddress.ip_address(address).version
     cidr, gateway, mode = (network.cidr, network.gateway, "dhcp") if version == 4 else (
         network.cidr_v6 or "", network.gateway_v6, network.ipv6_mode)
     dns = [server for server in network.dns if ipaddress.ip_address(server).version == version]
     return FixedIp(address=address, version=version, prefix=ipaddress.ip_network(cidr).prefixlen, cidr=cidr,
-                   gateway=gateway, dns=dns, mode=mode)
+                   gateway=gateway, dns=dns, mode=mode, subnet_id=subnet_id(network.uuid, cidr))

@@ -11,10 +11,11 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import context
-from nova.conductor import addresses, volume_removals
+from nova.conductor import volume_removals
 from nova.conductor.core import Core
 from nova.conductor.outside_volumes import OutsideVolumes
 from nova.conductor.security_rules import refresh
+from nova.conductor.server_interfaces import ServerInterfaces
 from nova.conductor.server_volumes import ServerVolumes
 from nova.conf import CONF
 from nova.db import (
@@ -64,6 +65,14 @@ class ConductorControl:
     removals: list[VolumeRemoval] = dataclasses.field(default_factory=list)
     claims: int = 0
     waited_out: bool = False
+
+    @property
+    def plugging_timeout(self) -> int:
+        return int(CONF.vif_plugging_timeout)
+
+    @property
+    def plugging_is_fatal(self) -> bool:
+        return bool(CONF.vif_plugging_is_fatal)
 
     # --- what a step says ------------------------------------------------------------------------
     def set(self, **changes: Any) -> None:
@@ -181,29 +190,10 @@ class ConductorControl:
     def outside_volumes(self) -> OutsideVolumes:
         return OutsideVolumes(self)
 
-    # --- addresses and quota ---------------------------------------------------------------------
-    def take_addresses(self) -> None:
-        if self.instance.network_info or self.instance.requested_networks == []:
-            return
-        instance = self.instance
-
-        def take(connection: sa.Connection) -> None:
-            self.set(network_info=addresses.take(connection, instance))
-            self.peers.update(security_groups.peers(connection, instance.uuid))
-
-        self.effects.append(take)
-
-    def release_addresses(self) -> None:
-        uuid = self.instance.uuid
-        if not self.instance.network_info:
-            return
-
-        def release(connection: sa.Connection) -> None:
-            self.peers.update(security_groups.peers(connection, uuid))
-            addresses.release(connection, uuid)
-
-        self.effects.append(release)
-        self.set(network_info=[])
+    # --- interfaces and quota --------------------------------------------------------------------
+    @functools.cached_property
+    def interfaces(self) -> ServerInterfaces:
+        return ServerInterfaces(self)
 
     def release_quota(self) -> None:
         instance = self.instance

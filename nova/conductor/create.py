@@ -23,6 +23,7 @@ from nova.objects.flavor import Flavor
 from nova.objects.hostname import hostname_of
 from nova.objects.image import Image
 from nova.objects.instance import Instance, Key
+from nova.objects.network import NetworkRequest
 from nova.objects.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
 from nova.objects.server_request import ServerCreate, ServerCreated
@@ -114,7 +115,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         _check_zone(connection, zone)
     _check_hosts(connection, request)
     group = _group(connection, request, project_id)
-    requested_networks = addresses.choose(connection, project_id, request.networks)
+    requested_networks = _networks(connection, request, project_id)
     groups = security_groups.resolve(connection, project_id, request.security_groups or ["default"])
     count = quotas.reserve(connection, project_id, user_id, flavor.vcpus, flavor.memory_mb, request.min_count,
                            request.max_count)
@@ -234,6 +235,14 @@ def _flavor(connection: sa.Connection, request: ServerCreate, project_id: str) -
         return flavors.get(connection, request.flavor_id, project_id)
     except exception.FlavorNotFound as error:
         # In a create request an unknown flavor is bad input, not a missing resource.
+        raise exception.InvalidInput(str(error)) from error
+
+
+def _networks(connection: sa.Connection, request: ServerCreate, project_id: str) -> list[NetworkRequest]:
+    try:
+        return addresses.choose(connection, project_id, request.networks)
+    except exception.NetworkNotFound as error:
+        # As with flavors: 400, not 404.
         raise exception.InvalidInput(str(error)) from error
 
 

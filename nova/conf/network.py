@@ -3,6 +3,14 @@
 from oslo_config import cfg
 
 OPTIONS = {
+    None: [
+        cfg.IntOpt("vif_plugging_timeout", default=300, min=0,
+                   help="Seconds that a guest waits for the network back end to say that its interfaces are plugged, "
+                        "where it says so; 0: it does not wait. Read by conductors."),
+        cfg.BoolOpt("vif_plugging_is_fatal", default=True,
+                    help="Whether a server fails whose interfaces are not plugged in that time, or of which the back "
+                         "end says that they cannot be. Read by conductors."),
+    ],
     "network": [
         cfg.StrOpt("driver", default="linuxnet",
                    help="What plugs guests on a host: a name of the entry points nova.network.drivers."),

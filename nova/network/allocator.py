@@ -30,7 +30,7 @@ class Allocator(Protocol):
         """What the interfaces of a new server (or the new one of a server) shall be, as the caller may have it.
 
         Outside of any transaction, before the request is accepted. ``wanted`` None: as the project has it.
-        Raises InvalidInput, NetworkAmbiguous, NetworkNotFound, PortNotSupported, FixedIpInvalid, FixedIpInUse.
+        Raises NetworkAmbiguous, NetworkNotFound, PortNotSupported, FixedIpInvalid, FixedIpInUse.
         """
 
     def allocate(self, ctx: RequestContext, instance: Instance, wanted: Sequence[NetworkRequest],

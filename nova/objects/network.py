@@ -57,6 +57,7 @@ class NetworkRequest(Object, kw_only=True):
 class FixedIp(Object, kw_only=True):
     """An address of an interface, and the subnet that it is of.
 
+    ``subnet_id`` is the back end's name of the subnet.
     ``mode`` is how the guest learns it: "dhcp" (version 4), "slaac", "dhcpv6-stateful" or "dhcpv6-stateless"
     (version 6), None: it must be told in another way.
     """
@@ -68,6 +69,7 @@ class FixedIp(Object, kw_only=True):
     gateway: str | None = None
     dns: list[str] = []
     mode: str | None = None
+    subnet_id: str = ""
 
 
 class VIF(Object, kw_only=True):
@@ -75,6 +77,8 @@ class VIF(Object, kw_only=True):
 
     ``vif_type`` names how (as Neutron's binding:vif_type), ``details`` are the back end's own words about it
     (binding:vif_details), ``profile`` is what the owner of the port says of it (binding:profile).
+    ``active``: it is plugged, as far as anybody has told. ``awaits_plug``: the back end sends the event
+    network-vif-plugged when it is, and the guest does not begin to run before.
     """
 
     id: str
@@ -94,6 +98,8 @@ class VIF(Object, kw_only=True):
     devname: str
     tag: str | None = None
     security: bool = True
+    active: bool = True
+    awaits_plug: bool = False
 
     def addresses(self, version: int | None = None) -> list[str]:
         """Its addresses of a version (None: all), in order."""

@@ -1,7 +1,8 @@
 """Build: from an accepted request to a running guest.
 
-place (conductor) → network, disks, start (on the host). A host that fails is cleaned up and the
-build goes on with the next alternate; the last failure is the server's fault.
+place (conductor) → network, disks, start (on the host). Where the network back end tells when interfaces are plugged
+the guest starts paused: → plugged (conductor) → go (on the host). A host that fails is cleaned up and the build goes on
+with the next alternate; the last failure is the server's fault.
 
 Volumes that an outside service keeps are made before (make_volumes), once, are made reachable from each host that is
 tried (bind_volumes), and are the guest's when it runs (complete_volumes).
@@ -14,6 +15,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.scheduling import RequestSpec, Selection
+from nova.operations import plugging
 from nova.operations.base import CONDUCTOR, Operation, Rules, step
 from nova.operations.contexts import Control, Host
 
@@ -21,7 +23,9 @@ _EVENT = "compute__do_build_and_run_instance"
 
 
 class BuildData(Object, kw_only=True):
-    """``candidates``: the host in use first, then the alternates. ``tries`` counts hosts tried."""
+    """``candidates``: the host in use first, then the alternates. ``tries`` counts hosts tried. ``plugs``: the
+    interfaces whose plug the guest waits for.
+    """
 
     spec: RequestSpec
     candidates: list[Selection] = []
@@ -32,6 +36,7 @@ class BuildData(Object, kw_only=True):
     # It has volumes that an outside service keeps; how often it has waited for new ones.
     outside_volumes: bool = False
     looks: int = 0
+    plugs: list[str] = []
 
 
 class Build(Operation):
@@ -61,7 +66,8 @@ class Build(Operation):
         selection = data.candidates[0]
         data.host = selection.host
         ctl.claim(selection, data.spec)
-        ctl.take_addresses()
+        plugging.forget(ctl)
+        ctl.interfaces.take()
         ctl.volumes.connect(selection.host)
         ctl.set(host=selection.host, node=selection.node, availability_zone=selection.availability_zone)
 
@@ -81,8 +87,18 @@ class Build(Operation):
     @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True)
     def start(self, host: Host) -> None:
         host.connect_volumes()
-        host.spawn()
+        plugs = plugging.awaited(host.instance.network_info)
+        host.spawn(paused=bool(plugs))
+        host.result(plugs=plugs)
         host.set(power_state=host.driver.power_state(host.instance.uuid))
+
+    @step(CONDUCTOR, when="plugs")
+    def plugged(self, ctl: Control) -> None:
+        plugging.wait(ctl, self.data.plugs)
+
+    @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True, when="plugs")
+    def go(self, host: Host) -> None:
+        plugging.go(host)
 
     @step(CONDUCTOR, event=_EVENT, external=True, when="outside_volumes")
     def complete_volumes(self, ctl: Control) -> None:
@@ -108,7 +124,7 @@ class Build(Operation):
                 pci_devices=None)
         if data.candidates:
             data.spec.ignore_hosts = [*data.spec.ignore_hosts, data.candidates.pop(0).host]
-        data.host = ""
+        data.host, data.plugs = "", []
 
     def unmake_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.unmake()
@@ -133,7 +149,7 @@ class Build(Operation):
                 admin_pass=None)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
-        ctl.release_addresses()
+        ctl.interfaces.release()
         ctl.volumes.release()
         ctl.set(vm_state=states.ERROR, task_state=None)
         ctl.fault(failure)

@@ -17,7 +17,7 @@ from nova.objects.guest import GuestStatus
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.migration import Migration
 from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
-from nova.objects.network import VIF, RuleSet
+from nova.objects.network import VIF, NetworkRequest, RuleSet
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.objects.volume import ConnectionInfo
 
@@ -33,6 +33,25 @@ class Desk(Protocol):
 
         Raises VolumeNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable.
         """
+
+    def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
+        """What one interface more shall be, as the caller may have it; without a network it is the project's only one.
+
+        Raises what :meth:`nova.network.allocator.Allocator.validate` raises, and NetworkNotFound when there is none.
+        """
+
+
+class ServerInterfaces(Protocol):
+    """The interfaces of the instance; without ``vifs`` all of them."""
+
+    def take(self) -> None:
+        """Give the instance the interfaces that it asked for; kept when it has them already."""
+
+    def complete(self, *vifs: str) -> None:
+        """Those with these ids are plugged, and the guest has them."""
+
+    def release(self, *vifs: VIF) -> None:
+        """They are not the instance's any more, and neither are their addresses."""
 
 
 class ServerVolumes(Protocol):
@@ -98,11 +117,22 @@ class Control(Protocol):
     waited_out: bool
 
     @property
+    def plugging_timeout(self) -> int:
+        """Seconds to wait until interfaces are plugged; 0: do not."""
+
+    @property
+    def plugging_is_fatal(self) -> bool:
+        """Whether the operation fails without."""
+
+    @property
     def volumes(self) -> ServerVolumes:
         """In the server's row and, where Nova keeps volumes itself, in theirs."""
 
     @property
     def outside_volumes(self) -> OutsideVolumes: ...
+
+    @property
+    def interfaces(self) -> ServerInterfaces: ...
 
     def set(self, **changes: Any) -> None:
         """Change columns of the instance (they show in ``instance`` at once)."""
@@ -160,11 +190,6 @@ class Control(Protocol):
     def forget_events(self, *keys: str) -> None:
         """These external events were seen, or are from before."""
 
-    def take_addresses(self) -> None:
-        """Give the instance its interfaces and addresses; kept when it has them already."""
-
-    def release_addresses(self) -> None: ...
-
     def release_quota(self) -> None:
         """The instance no longer counts against its project."""
 
@@ -205,6 +230,9 @@ class Acceptance(Control, Protocol):
         Raises VolumeNotFound, InvalidVolume (of two that want it one wins), DevicePathInUse, TooManyDiskDevices.
         """
 
+    def add_interface(self, wanted: NetworkRequest) -> VIF:
+        """Give the instance one interface more. Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
+
     def bound_host(self) -> str | None:
         """The only host where the instance's volumes can be; None: it may be anywhere."""
 
@@ -223,7 +251,7 @@ class GuestDriver(Protocol):
     """The verbs of a hypervisor driver that steps use (nova/virt/driver.py describes them)."""
 
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None: ...
-    def power_on(self, instance: Instance) -> None: ...
+    def power_on(self, instance: Instance, paused: bool = False) -> None: ...
     def power_off(self, instance: Instance, timeout: int = 0) -> None: ...
     def reboot(self, instance: Instance, hard: bool, timeout: int = 0) -> None: ...
     def pause(self, instance: Instance) -> None: ...
@@ -251,6 +279,8 @@ class GuestDriver(Protocol):
     def rollback_migration(self, instance: Instance, target: MigrationTarget) -> None: ...
     def attach_volume(self, instance: Instance, device: BlockDevice) -> None: ...
     def detach_volume(self, instance: Instance, device: BlockDevice) -> None: ...
+    def attach_interface(self, instance: Instance, vif: VIF) -> None: ...
+    def detach_interface(self, instance: Instance, vif: VIF) -> None: ...
 
 
 class HostNetwork(Protocol):
@@ -301,5 +331,5 @@ class Host(Protocol):
     def prepare_disks(self) -> None:
         """Fetch the images into the cache, make the config drive, make the guest's disks."""
 
-    def spawn(self) -> None:
+    def spawn(self, paused: bool = False) -> None:
         """Define and start the guest on what was prepared."""

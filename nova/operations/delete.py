@@ -65,7 +65,7 @@ class Delete(Operation):
         ctl.release_claim()
         if self.data.moved:
             ctl.close_migrations()
-        ctl.release_addresses()
+        ctl.interfaces.release()
         ctl.volumes.release()
         ctl.release_quota()
         ctl.set(vm_state=states.DELETED, task_state=None, terminated_at=utcnow(), deleted=True,

@@ -1,6 +1,7 @@
 """Evacuate: a server of a host that is down goes on on another one, from its shared disks or from its image.
 
-place (conductor) → network, disks, start (destination). From the moment in which the destination may run the guest
+place (conductor) → network, disks, start (destination), and where the network back end tells when interfaces are
+plugged → plugged (conductor) → go (destination). From the moment in which the destination may run the guest
 the source may not: an eviction tells it so when it returns.
 """
 
@@ -14,6 +15,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.instance import Instance
+from nova.operations import plugging
 from nova.operations.base import CONDUCTOR, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.moves import Move, MoveData
@@ -88,10 +90,20 @@ class Evacuate(Move):
     @step("host", event=_EVENT, task_state=states.REBUILD_SPAWNING, evict=True)
     def start(self, host: Host) -> None:
         host.connect_volumes()
-        host.spawn()
+        plugs = [] if self.data.off else plugging.awaited(host.instance.network_info)
+        host.spawn(paused=bool(plugs))
+        host.result(plugs=plugs)
         if self.data.off:
             host.driver.power_off(host.instance, timeout=0)
         host.set(power_state=host.driver.power_state(host.instance.uuid))
+
+    @step(CONDUCTOR, when="plugs")
+    def plugged(self, ctl: Control) -> None:
+        plugging.wait(ctl, self.data.plugs)
+
+    @step("host", event=_EVENT, task_state=states.REBUILD_SPAWNING, evict=True, when="plugs")
+    def go(self, host: Host) -> None:
+        plugging.go(host)
 
     # --- compensations ---------------------------------------------------------------------------------
     def unplug(self, host: Host) -> None:

@@ -9,7 +9,7 @@ from nova.objects.action import Failure
 
 # What is wrong with the request is wrong on every host.
 _FINAL = (exception.Invalid, exception.NotFound, exception.Forbidden, exception.NoValidHost,
-          exception.MaxRetriesExceeded)
+          exception.MaxRetriesExceeded, exception.VirtualInterfaceCreateFailed)
 
 
 def failure_of(error: BaseException, host: str | None = None) -> Failure:

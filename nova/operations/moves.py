@@ -10,12 +10,16 @@ from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.migration import Migration
 from nova.objects.scheduling import RequestSpec, Selection
+from nova.operations import plugging
 from nova.operations.base import Operation, Step
 from nova.operations.contexts import Acceptance, Control
 
 
 class MoveData(Object, kw_only=True):
-    """``source`` and ``host`` (the destination) are places of the guest while ``migration`` (a uuid) is open."""
+    """``source`` and ``host`` (the destination) are places of the guest while ``migration`` (a uuid) is open.
+
+    ``plugs``: the interfaces whose plug on the destination the guest waits for.
+    """
 
     spec: RequestSpec
     migration: str = ""
@@ -26,6 +30,7 @@ class MoveData(Object, kw_only=True):
     selected: bool = False
     host: str = ""
     tries: int = 0
+    plugs: list[str] = []
 
 
 def fitted(instance: Instance) -> bool:
@@ -94,6 +99,7 @@ class Move(Operation):
         selection = data.candidates[0]
         data.host = selection.host
         ctl.claim(selection, data.spec, data.migration)
+        plugging.forget(ctl)
         ctl.migrate(data.migration, dest_compute=selection.host, dest_node=selection.node, status=status)
         return selection
 
@@ -106,7 +112,7 @@ class Move(Operation):
             ctl.release_claim(data.migration)
             ctl.migrate(data.migration, dest_compute="", dest_node="")
             data.candidates.pop(0)
-        data.host = ""
+        data.host, data.plugs = "", []
 
     def may_retry(self, failure: Failure) -> bool:
         # Losing the room to another server is nobody's fault; every host is lost at most once.

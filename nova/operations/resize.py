@@ -1,7 +1,8 @@
 """Resize and cold migration: the guest is shut down, its disks are copied, and it waits for a word of its user.
 
-place (conductor) → move_out (source) → receive (destination) → close (source). The source keeps the disks that it set
-aside until the move is confirmed; reverting puts them back.
+place (conductor) → move_out (source) → receive (destination) → close (source); where the network back end tells when
+interfaces are plugged, plugged (conductor) → go (destination) come before the last. The source keeps the disks that it
+set aside until the move is confirmed; reverting puts them back.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.moves import DiskSource
 from nova.objects.requested_resources import asks_for_parts
+from nova.operations import plugging
 from nova.operations.base import CONDUCTOR, Operation, Rules, Step, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.moves import Move, MoveData, fitted
@@ -99,8 +101,18 @@ class Resize(Move):
         host.driver.receive_disks(moved, self.data.disks)
         host.driver.finish_move(moved)
         if self.data.running:
-            host.driver.power_on(moved)
+            plugs = plugging.awaited(moved.network_info)
+            host.driver.power_on(moved, paused=bool(plugs))
+            host.result(plugs=plugs)
         host.set(power_state=host.driver.power_state(moved.uuid))
+
+    @step(CONDUCTOR, when="plugs")
+    def plugged(self, ctl: Control) -> None:
+        plugging.wait(ctl, self.data.plugs)
+
+    @step("host", event="compute_finish_resize", task_state=states.RESIZE_FINISH, evict=True, when="plugs")
+    def go(self, host: Host) -> None:
+        plugging.go(host)
 
     @step("source", event="compute_finish_resize", when_down="skip")
     def close(self, host: Host) -> None:

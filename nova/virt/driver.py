@@ -93,8 +93,11 @@ class Driver(abc.ABC):
         host's from now on. Raises InvalidDiskInfo, FlavorDiskTooSmall, DiskFull, and what check() raises."""
 
     @abc.abstractmethod
-    def spawn(self, instance: Instance, disks: Disks) -> None:
-        """Define and start the guest on prepared disks, connected volumes and plugged interfaces."""
+    def spawn(self, instance: Instance, disks: Disks, paused: bool = False) -> None:
+        """Define and start the guest on prepared disks, connected volumes and plugged interfaces.
+
+        ``paused``: it has its devices, and does nothing until unpause().
+        """
 
     @abc.abstractmethod
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
@@ -104,8 +107,8 @@ class Driver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def power_on(self, instance: Instance) -> None:
-        """Start a stopped guest (its definition is renewed from ``instance``)."""
+    def power_on(self, instance: Instance, paused: bool = False) -> None:
+        """Start a stopped guest (its definition is renewed from ``instance``); ``paused`` as for spawn()."""
 
     @abc.abstractmethod
     def power_off(self, instance: Instance, timeout: int = 0) -> None:

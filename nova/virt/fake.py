@@ -115,17 +115,17 @@ class FakeDriver(FakeMoves):
         disk = self._disks.get(instance.uuid) or fake_disks.made(self.host, instance.flavor.root_gb)
         self._disks.put(instance.uuid, disk._replace(host=self.host))
 
-    def spawn(self, instance: Instance, disks: Disks) -> None:
+    def spawn(self, instance: Instance, disks: Disks, paused: bool = False) -> None:
         self._behave("spawn")
-        self._guests.boot(instance)
+        self._guests.boot(instance, states.POWER_PAUSED if paused else states.RUNNING)
 
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
         self._behave("destroy")
         self._remove(instance.uuid, keep_disks)
 
-    def power_on(self, instance: Instance) -> None:
+    def power_on(self, instance: Instance, paused: bool = False) -> None:
         self._behave("power_on")
-        self._run(instance)
+        self._run(instance, states.POWER_PAUSED if paused else states.RUNNING)
 
     def power_off(self, instance: Instance, timeout: int = 0) -> None:
         self._set("power_off", instance, states.SHUTDOWN)
@@ -153,11 +153,11 @@ class FakeDriver(FakeMoves):
         self._behave(verb)
         self._guests.change(instance.uuid, power_state=power_state)
 
-    def _run(self, instance: Instance) -> None:
+    def _run(self, instance: Instance, power_state: int = states.RUNNING) -> None:
         """A guest whose definition is lost is started from its disks."""
         if self._disks.get(instance.uuid) is None:
             self._guests.get(instance.uuid)
-        self._guests.define(instance, states.RUNNING, went=False)
+        self._guests.define(instance, power_state, went=False)
 
     # --- devices -----------------------------------------------------------------------------------
     def attach_volume(self, instance: Instance, device: BlockDevice) -> None:

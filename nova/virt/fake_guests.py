@@ -93,14 +93,14 @@ class GuestStore:
     def find(self, uuid: str) -> Guest | None:
         return self._guests.get(uuid)
 
-    def boot(self, instance: Instance) -> None:
-        """There is such a guest, defined like this, and it runs."""
+    def boot(self, instance: Instance, power_state: int = states.RUNNING) -> None:
+        """There is such a guest, defined like this, and it runs (or is about to: paused)."""
         with self._lock:
             guest = self._guests.get(instance.uuid)
             if guest is None:
-                guest = self._guests[instance.uuid] = Guest(states.RUNNING)
+                guest = self._guests[instance.uuid] = Guest(power_state)
             guest.define(instance)
-            guest.power_state = states.RUNNING
+            guest.power_state = power_state
             guest.incoming = guest.went = False
             guest.booted = (*guest.booted[-9:], int(time.time()))
             self._note(instance.uuid, guest)

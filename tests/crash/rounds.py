@@ -31,12 +31,14 @@ _WAYS = {states.ACTIVE: None, states.STOPPED: "stop", states.PAUSED: "pause", st
 _REQUESTS: dict[str, dict[str, Any]] = {"resize": {"flavor_id": "larger"}}
 # Operations on a volume of their own, which the second finds attached.
 _VOLUMES = ("attach_volume", "detach_volume")
+# Operations on an interface; the second finds one attached.
+_INTERFACES = ("attach_interface", "detach_interface")
 # A step that needs another server than its operation needs as a rule.
 _STARTS = {("delete", "destroy_other"): states.RESIZED}
 # How often a guest was made for the server when a case is over, and it was compensated for, where that is not once
 # and once more for a failed attempt at the last step.
 _BUILT = {"resize": (2, 3), "migrate": (2, 3), "confirm_resize": (2,), "revert_resize": (3,), "live_migrate": (2, 1),
-          "attach_volume": (1, 1), "detach_volume": (1, 1)}
+          **dict.fromkeys((*_VOLUMES, *_INTERFACES), (1, 1))}
 _PREPARES = 40.0
 # The last microversion with /os-volumes.
 _OLD = "2.35"
@@ -85,7 +87,8 @@ class Round:
         self.nova, self.points, self._operate = nova, points, operate
         self.names = {f"{case}-{when}-{time.monotonic_ns()}": case for case in chosen}
         self.uuids: dict[str, str] = {}
-        self.volumes: dict[str, str] = {}
+        # What each operation is asked for with beyond its name, where that differs between servers.
+        self.requests: dict[str, dict[str, Any]] = {}
         self.holds: dict[str, Hold] = {}
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             for name, uuid in pool.map(self._prepare, self.names):
@@ -113,11 +116,15 @@ class Round:
             api.wait(uuid, states.status(start, None), _PREPARES)
         if operation.name in _VOLUMES:
             self._prepare_volume(name, uuid)
+        if operation.name == _INTERFACES[1]:
+            port, = api.get(f"/servers/{uuid}/os-interface")["interfaceAttachments"]
+            self.requests[name] = {"port_id": port["port_id"]}
         return name, uuid
 
     def _prepare_volume(self, name: str, uuid: str) -> None:
         api = self.nova.api
-        volume = self.volumes[name] = api.post("/os-volumes", {"volume": {"size": 1}}, _OLD)["volume"]["id"]
+        volume = api.post("/os-volumes", {"volume": {"size": 1}}, _OLD)["volume"]["id"]
+        self.requests[name] = {"volume_id": volume}
         if self.names[name].operation.name != _VOLUMES[0]:
             self._operate(uuid, _VOLUMES[0], volume_id=volume)
             eventually(lambda: api.get(f"/os-volumes/{volume}", _OLD)["volume"]["status"] == "in-use", _PREPARES,
@@ -126,8 +133,7 @@ class Round:
     def _ask(self, name: str) -> None:
         if name in self.uuids:
             operation = self.names[name].operation.name
-            volume = {"volume_id": self.volumes[name]} if name in self.volumes else {}
-            self._operate(self.uuids[name], operation, **_REQUESTS.get(operation, volume))
+            self._operate(self.uuids[name], operation, **_REQUESTS.get(operation, self.requests.get(name, {})))
         else:
             self.uuids[name] = self.nova.api.boot(name)
 

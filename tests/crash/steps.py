@@ -115,7 +115,7 @@ class Case:
 
 
 def _ordinary(operation: type[Operation]) -> list[Step]:
-    """The steps without those that there are only when an outside service keeps volumes."""
+    """The steps without those that there are only where an outside service keeps volumes or interfaces."""
     return [step for step in operation.steps if not step.when]
 
 

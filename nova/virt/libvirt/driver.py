@@ -88,15 +88,15 @@ class LibvirtDriver(Driver):
         with self._guests.locks.hold(instance.uuid):
             disk_making.make(instance, disks_, self.host)
 
-    def spawn(self, instance: Instance, disks_: Disks) -> None:
-        self._guests.start(instance)
+    def spawn(self, instance: Instance, disks_: Disks, paused: bool = False) -> None:
+        self._guests.start(instance, paused=paused)
 
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
         disk_server.stop(instance.uuid)
         self._guests.remove(instance.uuid, keep_disks)
 
-    def power_on(self, instance: Instance) -> None:
-        self._guests.start(instance)
+    def power_on(self, instance: Instance, paused: bool = False) -> None:
+        self._guests.start(instance, paused=paused)
 
     def power_off(self, instance: Instance, timeout: int = 0) -> None:
         if timeout > 0:

@@ -165,8 +165,11 @@ class Guests:
         self.call(lambda connection: _define(connection, instance, xml), instance.uuid)
 
     # --- life --------------------------------------------------------------------------------------
-    def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False) -> None:
-        """Make the guest run under its definition of now; ``fresh``: by a power cycle, whatever it does now."""
+    def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False, paused: bool = False) -> None:
+        """Make the guest run under its definition of now; ``fresh``: by a power cycle, whatever it does now.
+
+        ``paused``: one that is off begins paused.
+        """
         with self.locks.hold(instance.uuid, PATIENCE if fresh else None):
             known = self.exists(instance.uuid)
             if must_exist and not known:
@@ -177,7 +180,7 @@ class Guests:
             directories.take(instance.uuid, self.name)
             if not self.is_active(instance.uuid):
                 self.call(lambda connection: _define(connection, instance, xml), instance.uuid)
-            self.on_domain(instance.uuid, power.start)
+            self.on_domain(instance.uuid, lambda domain: power.start(domain, paused))
 
     def remove(self, uuid: str, keep_disks: bool) -> None:
         """Off and gone, with its files unless they are to stay or are another host's."""

@@ -66,16 +66,17 @@ def is_here(domain: libvirt.virDomain) -> bool:
     return tuple(domain.state()) != gone and not is_arriving(domain)
 
 
-def start(domain: libvirt.virDomain) -> None:
-    """Make it run: from saved memory if there is some."""
+def start(domain: libvirt.virDomain, paused: bool = False) -> None:
+    """Make it run: from saved memory if there is some. ``paused``: one that is off begins paused."""
     if not domain.isActive():
         try:
-            domain.create()
+            domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
         except libvirt.libvirtError as error:
             # somebody else was faster
             if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID:
                 raise
-    unpause(domain)
+    if not paused:
+        unpause(domain)
 
 
 def kill(domain: libvirt.virDomain) -> None:

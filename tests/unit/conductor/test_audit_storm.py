@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conductor import addresses, announcer
-from nova.db import allocations, audit, models, networks, quotas, security_groups, servers, services
+from nova.db import allocations, audit, fixed_ips, models, networks, quotas, security_groups, servers, services
 from nova.objects import states
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
@@ -56,7 +56,8 @@ class Cloud:
                               RESOURCES, "p1", made.user_id)
             allocations.finish_io(connection, on.uuid, False)
             servers.update(connection, made.uuid, {
-                "host": on.host, "node": on.host, "network_info": addresses.take(connection, made)})
+                "host": on.host, "node": on.host,
+                "network_info": addresses.allocate(connection, made, made.requested_networks or [])})
 
         try:
             self.core.db.write(write)
@@ -67,7 +68,7 @@ class Cloud:
     def delete(self, server: Instance) -> None:
         def write(connection: sa.Connection) -> None:
             allocations.release(connection, server.uuid)
-            addresses.release(connection, server.uuid)
+            fixed_ips.release(connection, server.uuid)
             quotas.release(connection, "p1", server.user_id, 1, server.flavor.vcpus, server.flavor.memory_mb)
             security_groups.remove_members(connection, server.uuid)
             servers.update(connection, server.uuid, {"deleted": True, "network_info": []})

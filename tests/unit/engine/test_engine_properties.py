@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nova import conf, context, exception
 from nova.conductor import create
 from nova.conductor.acceptance import start
+from nova.conductor.addresses import EmbeddedAllocator
 from nova.conductor.core import Core
 from nova.conductor.endpoints.guests import Guests as Reports
 from nova.conductor.engine import Engine
@@ -38,7 +39,7 @@ from nova.objects.scheduling import Selection
 from nova.objects.server_request import ServerCreate
 from nova.objects.volume import Volume
 from nova.operations import REGISTRY
-from nova.operations.base import journal
+from nova.operations.base import event_key, journal
 from nova.operations.failures import failure_of
 
 HOSTS = ("a", "b", "c")
@@ -74,6 +75,18 @@ class Quiet:
         return lambda *_args, **_kwargs: None
 
 
+class Allocator(EmbeddedAllocator):
+    """Some interfaces have to be told to be plugged."""
+
+    def __init__(self, db, chance):
+        super().__init__(db)
+        self.chance = chance
+
+    def allocate(self, ctx, instance, wanted, connection=None):
+        return [msgspec.structs.replace(vif, active=False, awaits_plug=True) if self.chance.random() < 0.3 else vif
+                for vif in super().allocate(ctx, instance, wanted, connection)]
+
+
 class Scheduler:
     """Any host with room may be chosen, in any order."""
 
@@ -94,10 +107,10 @@ class Scheduler:
 
 
 class Guests:
-    """The driver and the network of one host: guests, those that are plugged, and the volumes that each has."""
+    """The driver and the network of one host: guests, those that are plugged, and the devices that each has."""
 
     def __init__(self):
-        self.power, self.plugged, self.volumes = {}, set(), {}
+        self.power, self.plugged, self.volumes, self.interfaces = {}, set(), {}, {}
 
     def plug(self, instance, rules):
         self.plugged.add(instance.uuid)
@@ -107,6 +120,7 @@ class Guests:
 
     def define(self, instance):
         self.volumes[instance.uuid] = {device.volume_id for device in instance.volumes}
+        self.interfaces[instance.uuid] = {vif.mac for vif in instance.network_info}
 
     def destroy(self, instance, keep_disks=False):
         self.remove_orphan(instance.uuid)
@@ -114,6 +128,20 @@ class Guests:
     def remove_orphan(self, uuid, keep_disks=False):
         self.power.pop(uuid, None)
         self.volumes.pop(uuid, None)
+        self.interfaces.pop(uuid, None)
+
+    def plug_vif(self, instance, vif, rules):
+        self.plugged.add(instance.uuid)
+
+    def unplug_vif(self, instance, vif):
+        pass
+
+    def attach_interface(self, instance, vif):
+        self.power_state(instance.uuid)
+        self.interfaces[instance.uuid].add(vif.mac)
+
+    def detach_interface(self, instance, vif):
+        self.interfaces.get(instance.uuid, set()).discard(vif.mac)
 
     def attach_volume(self, instance, device):
         self.power_state(instance.uuid)
@@ -131,8 +159,8 @@ class Guests:
         self.power_state(instance.uuid)
         self.power[instance.uuid] = state
 
-    def power_on(self, instance):
-        self._set(instance, states.RUNNING)
+    def power_on(self, instance, paused=False):
+        self._set(instance, states.POWER_PAUSED if paused else states.RUNNING)
         self.define(instance)
 
     def power_off(self, instance, timeout=0):
@@ -156,10 +184,13 @@ class StepContext:
         self.driver = self.network = guests
         self.volumes = Quiet()
         self.instance = instance
-        self.changes = {}
+        self.changes, self.results = {}, {}
 
     def set(self, **changes):
         self.changes.update(msgspec.to_builtins(changes))
+
+    def result(self, **values):
+        self.results.update(msgspec.to_builtins(values))
 
     def prepare_disks(self):
         pass
@@ -175,8 +206,8 @@ class StepContext:
     def disconnect_volumes(self):
         pass
 
-    def spawn(self):
-        self.driver.power[self.instance.uuid] = states.RUNNING
+    def spawn(self, paused=False):
+        self.driver.power[self.instance.uuid] = states.POWER_PAUSED if paused else states.RUNNING
         self.driver.define(self.instance)
 
 
@@ -193,6 +224,7 @@ class Machine(RuleBasedStateMachine):
                            fleet=Quiet(), usage=Quiet())
         self.world.orders = []
         self.world.scheduler = Scheduler(self.world, self.chance)
+        self.world.allocator = Allocator(self.world.db, self.chance)
         self.engine = Engine(self.world, Inline())
         self.hosts = {host: Guests() for host in HOSTS}
         self.seen = {host: {} for host in HOSTS}
@@ -243,7 +275,8 @@ class Machine(RuleBasedStateMachine):
             return
         self.uuids += created.uuids
         if twice:
-            assert create.create(self.engine, CTX, request) == created
+            again = create.create(self.engine, CTX, request)
+            assert (again.uuids, again.reservation_id, again.repeated) == (created.uuids, created.reservation_id, True)
 
     @rule(pick=st.integers(0, 100),
           name=st.sampled_from(["delete", "delete", "stop", "start", "reboot_hard", "pause", "unpause"]))
@@ -262,6 +295,17 @@ class Machine(RuleBasedStateMachine):
                 start(self.engine, CTX, self.uuids[pick % len(self.uuids)], f"{name}_volume",
                       {"volume_id": self.volumes[volume]})
 
+    @rule(pick=st.integers(0, 100), which=st.integers(0, 3), name=st.sampled_from(["attach", "attach", "detach"]))
+    def interfaces_come_and_go(self, pick, which, name):
+        if self.uuids:
+            uuid = self.uuids[pick % len(self.uuids)]
+            server = self.world.db.read(lambda connection: servers.get(connection, uuid, deleted=True))
+            request = {}
+            if name == "detach":
+                request["port_id"] = (([vif.id for vif in server.network_info] or ["none"]) * 4)[which]
+            with contextlib.suppress(exception.Conflict, exception.NotFound):
+                start(self.engine, CTX, uuid, f"{name}_interface", request)
+
     def make_volume(self):
         made = Volume(uuid=new_uuid(), project_id="p", size_gb=1)
         return self.world.db.write(lambda connection: volumes.create(connection, made)).uuid
@@ -275,6 +319,16 @@ class Machine(RuleBasedStateMachine):
         with contextlib.suppress(exception.OverQuota, exception.QuotaLimit, exception.InvalidVolume):
             self.uuids += create.create(self.engine, CTX, ServerCreate(
                 name="v", flavor_id="1", first_uuid=new_uuid(), block_devices=devices)).uuids
+
+    @rule(pick=st.integers(0, 100), status=st.sampled_from(["completed", "completed", "failed"]))
+    def interfaces_are_plugged(self, pick, status):
+        if self.uuids:
+            self.tell_plugged(self.uuids[pick % len(self.uuids)], status)
+
+    def tell_plugged(self, uuid, status="completed"):
+        server = self.world.db.read(lambda connection: servers.get(connection, uuid, deleted=True))
+        keys = [event_key("network-vif-plugged", vif.id) for vif in server.network_info]
+        self.engine.wake(CTX, uuid, dict.fromkeys(keys, status))
 
     # --- the world -------------------------------------------------------------------------------
     @rule(pick=st.integers(0, 100), twice=st.booleans(), fails=st.sampled_from([0.0, 0.0, 0.5]))
@@ -357,7 +411,7 @@ class Machine(RuleBasedStateMachine):
             except Exception as error:
                 report.failure = failure_of(error, host)
                 break
-        report.changes = where.changes
+        report.changes, report.results = where.changes, where.results
         wire = msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=StepReport)
         self.reports.append((host, order, wire))
 
@@ -414,6 +468,8 @@ class Machine(RuleBasedStateMachine):
                 self.execute(*self.world.orders.pop(0), fails=0.0)
             while self.reports:
                 self.report(*self.reports.pop(0))
+            for uuid in self.uuids:
+                self.tell_plugged(uuid)
             self.engine.recover(CTX)
         assert not self.world.db.read(audit.unfinished)
         assert not self.world.db.read(audit.open_events)
@@ -433,6 +489,8 @@ class Machine(RuleBasedStateMachine):
                 assert where.get(uuid) == server.host
                 assert self.hosts[server.host].power[uuid] == server.power_state == POWER_STATES[server.vm_state]
                 assert self.hosts[server.host].volumes[uuid] == {device.volume_id for device in server.volumes}
+                assert self.hosts[server.host].interfaces[uuid] == {vif.mac for vif in server.network_info}
+                assert all(vif.active for vif in server.network_info)
             if server.vm_state == states.ERROR:
                 assert server.fault is not None
         self.volumes_are_where_they_belong()

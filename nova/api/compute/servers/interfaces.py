@@ -1,0 +1,85 @@
+"""servers/{server_id}/os-interface: the interfaces of a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from nova import exception
+from nova.api.compute.servers.servers import authorize, authorized_get, operate
+from nova.api.fields import IP, STRING, STRING_OR_NULL, TAG, UUID, Array, Field, Object, Out, Query, View
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.objects.instance import Instance
+from nova.objects.network import VIF
+
+POLICY = "os_compute_api:os-attach-interfaces:"
+
+QUERY = Query(strict=102)
+CREATE = Object({"interfaceAttachment": Object({
+    "net_id": UUID,
+    "port_id": UUID,
+    "fixed_ips": Array(Object({"ip_address": Field(IP, required=True)}), minItems=1, maxItems=1),
+    "tag": Field(TAG, since=49),
+})})
+_ADDRESS = Object({"ip_address": STRING, "subnet_id": STRING})
+INTERFACE = View([
+    Out("port_id", STRING, "id"),
+    Out("net_id", STRING, "network_id"),
+    Out("mac_addr", STRING, "mac"),
+    Out("port_state", STRING, lambda vif, _req: "ACTIVE" if vif.active else "DOWN"),
+    Out("fixed_ips", Array(_ADDRESS), lambda vif, _req: [
+        {"subnet_id": fixed.subnet_id, "ip_address": fixed.address} for fixed in vif.fixed_ips]),
+    Out("tag", STRING_OR_NULL, since=70),
+])
+
+
+def _interface(req: Request, server: Instance) -> VIF:
+    """The one that the URL names. Raises PortNotFound."""
+    for vif in server.network_info:
+        if vif.id == req.params["id"]:
+            return vif
+    raise exception.PortNotFound(port_id=req.params["id"])
+
+
+@accepts(query=QUERY, answer=Object({"interfaceAttachments": Array(INTERFACE)}))
+def index(req: Request) -> dict[str, Any]:
+    """List the interfaces of a server."""
+    server = authorized_get(req, POLICY + "list")
+    return {"interfaceAttachments": [INTERFACE.render(vif, req) for vif in server.network_info]}
+
+
+@accepts(query=QUERY, answer=Object({"interfaceAttachment": INTERFACE}))
+def show(req: Request) -> dict[str, Any]:
+    """Show an interface of a server."""
+    server = authorized_get(req, POLICY + "show")
+    return {"interfaceAttachment": INTERFACE.render(_interface(req, server), req)}
+
+
+@accepts(body=CREATE, answer=Object({"interfaceAttachment": INTERFACE}), errors=(409,))
+def create(req: Request) -> dict[str, Any]:
+    """Attach an interface; the guest has it a little later, when its port_state is ACTIVE."""
+    authorize(req, POLICY + "create")
+    wanted = req.body.get("interfaceAttachment", {})
+    addresses = wanted.get("fixed_ips")
+    if wanted.get("net_id") and wanted.get("port_id"):
+        raise exception.Invalid("Must not input both net_id and port_id.")
+    if addresses and not wanted.get("net_id"):
+        raise exception.Invalid("Must input net_id when fixed_ips are given.")
+    try:
+        answer = operate(req, "attach_interface", {
+            "network_id": wanted.get("net_id"), "port_id": wanted.get("port_id"), "tag": wanted.get("tag"),
+            "fixed_ip": addresses[0]["ip_address"] if addresses else None})
+    except (exception.NetworkAmbiguous, exception.NoMoreFixedIps) as error:
+        raise exception.Invalid(error.message) from error
+    except exception.FixedIpInUse as error:
+        raise exception.Conflict(error.message) from error
+    return {"interfaceAttachment": INTERFACE.render(msgspec.convert(answer, VIF), req)}
+
+
+@accepts(errors=(409,))
+def delete(req: Request) -> None:
+    """Detach an interface."""
+    authorize(req, POLICY + "delete")
+    operate(req, "detach_interface", {"port_id": req.params["id"]})

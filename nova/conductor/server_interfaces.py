@@ -1,0 +1,98 @@
+"""The interfaces of one server, for the steps of its operations: what they want is written in their transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor.core import Core
+from nova.db import security_groups, servers
+from nova.objects.instance import Instance
+from nova.objects.network import VIF, NetworkRequest
+
+
+class Wishes(Protocol):
+    """What is known of a step: its instance, and what its transaction is to do."""
+
+    core: Core
+    ctx: context.RequestContext
+    instance: Instance
+    effects: list[Callable[[sa.Connection], None]]
+    # Servers that let this one in by its security groups: their hosts hear of its addresses.
+    peers: set[str]
+
+    def set(self, **changes: Any) -> None: ...
+
+
+class ServerInterfaces:
+    """A :class:`nova.operations.contexts.ServerInterfaces`. ``vifs`` () stands for all interfaces of the server."""
+
+    def __init__(self, wishes: Wishes) -> None:
+        self._wishes = wishes
+        self._allocator = wishes.core.allocator
+
+    # --- in the accepting transaction ------------------------------------------------------------------
+    def add(self, wanted: NetworkRequest, connection: sa.Connection) -> VIF:
+        """Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
+        ctx, instance = self._wishes.ctx, self._wishes.instance
+        made = self._allocator.allocate(ctx, instance, [wanted], connection)
+        vif, = self._allocator.bind(ctx, instance, made, instance.host or "", connection)
+        vif = msgspec.structs.replace(vif, active=False)
+        self._wishes.set(network_info=[*instance.network_info, vif])
+        self._wishes.effects.append(self._tell_peers)
+        return vif
+
+    # --- written with the step -------------------------------------------------------------------------
+    def take(self) -> None:
+        ctx, instance = self._wishes.ctx, self._wishes.instance
+        if instance.network_info or instance.requested_networks == []:
+            return
+
+        def take(connection: sa.Connection) -> None:
+            self._wishes.set(network_info=self._allocator.allocate(
+                ctx, instance, instance.requested_networks or [], connection))
+            self._tell_peers(connection)
+
+        self._wishes.effects.append(take)
+
+    def complete(self, *vifs: str) -> None:
+        if not vifs:
+            return
+
+        def change(known: list[VIF]) -> list[VIF]:
+            return [msgspec.structs.replace(item, active=True) if item.id in vifs else item for item in known]
+
+        self._wishes.effects.append(lambda connection: self._change(connection, change))
+
+    def release(self, *vifs: VIF) -> None:
+        ctx, instance = self._wishes.ctx, self._wishes.instance
+        if not instance.network_info:
+            return
+        only = {vif.id for vif in vifs}
+
+        def release(connection: sa.Connection) -> None:
+            self._tell_peers(connection)
+            self._allocator.release(ctx, instance.uuid, vifs or None, connection)
+            if only:
+                self._change(connection, lambda known: [item for item in known if item.id not in only])
+
+        self._wishes.effects.append(release)
+        if not only:
+            self._wishes.set(network_info=[])
+
+    def _tell_peers(self, connection: sa.Connection) -> None:
+        self._wishes.peers.update(security_groups.peers(connection, self._wishes.instance.uuid))
+
+    def _change(self, connection: sa.Connection, change: Callable[[list[VIF]], list[VIF]]) -> None:
+        """``change`` the interfaces of the server as its row has them when the step is written."""
+        instance = self._wishes.instance
+        try:
+            now = servers.lock(connection, instance.uuid)
+        except exception.InstanceNotFound:
+            return
+        instance.network_info = change(now.network_info)
+        servers.update(connection, now.uuid, {"network_info": instance.network_info})

@@ -1,0 +1,119 @@
+"""Attaching and detaching interfaces: beside whatever else is done to the server, one after the other.
+
+An interface and its addresses are the server's from the moment in which attaching was accepted, until detaching it is
+done. A host that is away is waited for: what it has done is not known.
+"""
+
+from __future__ import annotations
+
+from nova import exception
+from nova.objects import states
+from nova.objects.action import Failure
+from nova.objects.base import Object
+from nova.objects.network import VIF, NetworkRequest
+from nova.operations import plugging
+from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, step
+from nova.operations.contexts import Acceptance, Control, Desk, Host
+
+_STATES = frozenset({states.ACTIVE, states.PAUSED, states.STOPPED})
+
+
+class AttachInterfaceRequest(Object, kw_only=True):
+    """On which network (None: the project's only one), with which address."""
+
+    network_id: str | None = None
+    port_id: str | None = None
+    fixed_ip: str | None = None
+    tag: str | None = None
+
+
+class DetachInterfaceRequest(Object, kw_only=True):
+    port_id: str
+
+
+class InterfaceData(Object, kw_only=True):
+    """``wanted``: what the interface was asked to be; ``vif``: what it is, as the server's row has it.
+
+    ``plugs``: its id, where the back end tells when it is plugged.
+    """
+
+    host: str = ""
+    wanted: NetworkRequest | None = None
+    vif: VIF | None = None
+    plugs: list[str] = []
+
+
+class _Interface(Operation):
+    """What both do on the host."""
+
+    data_type = InterfaceData
+
+    def plug(self, host: Host) -> None:
+        host.network.plug_vif(host.instance, self.data.vif, host.rules)
+        host.driver.attach_interface(host.instance, self.data.vif)
+
+    def unplug(self, host: Host) -> None:
+        host.driver.detach_interface(host.instance, self.data.vif)
+        host.network.unplug_vif(host.instance, self.data.vif)
+
+
+class AttachInterface(_Interface):
+    name = action = "attach_interface"
+    rules = Rules(label="attach_interface", vm_states=_STATES, host="needed", beside=True)
+    request_type = AttachInterfaceRequest
+    answer_type = VIF
+
+    def prepare(self, desk: Desk, request: AttachInterfaceRequest) -> None:
+        self.data.wanted = desk.choose_network(NetworkRequest(
+            network_id=request.network_id, port_id=request.port_id, fixed_ip=request.fixed_ip, tag=request.tag))
+
+    def accept(self, ctl: Acceptance, request: AttachInterfaceRequest) -> VIF:
+        vif = ctl.add_interface(self.data.wanted)
+        self.data.vif, self.data.plugs = vif, plugging.awaited([vif])
+        return vif
+
+    @step("host", event="compute_attach_interface", undo="take_away", when_down="wait")
+    def attach(self, host: Host) -> None:
+        self.plug(host)
+
+    @step(CONDUCTOR, event="compute_attach_interface", when="plugs")
+    def plugged(self, ctl: Control) -> None:
+        plugging.wait(ctl, self.data.plugs)
+
+    def take_away(self, host: Host) -> None:
+        self.unplug(host)
+
+    def succeeded(self, ctl: Control) -> None:
+        if not self.data.plugs:
+            ctl.interfaces.complete(self.data.vif.id)
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        super().failed(ctl, failure)
+        ctl.interfaces.release(self.data.vif)
+
+    def superseded(self, ctl: Control) -> None:
+        ctl.interfaces.release(self.data.vif)
+
+
+class DetachInterface(_Interface):
+    name = action = "detach_interface"
+    rules = Rules(label="detach_interface", vm_states=_STATES, host="needed", beside=True)
+    request_type = DetachInterfaceRequest
+    answer_type = NoRequest
+
+    def accept(self, ctl: Acceptance, request: DetachInterfaceRequest) -> None:
+        self.data.vif = next((vif for vif in self.instance.network_info if vif.id == request.port_id), None)
+        if self.data.vif is None:
+            raise exception.PortNotFound(port_id=request.port_id)
+
+    @step("host", event="compute_detach_interface", undo="put_back", when_down="wait")
+    def detach(self, host: Host) -> None:
+        self.unplug(host)
+
+    def put_back(self, host: Host) -> None:
+        # Somebody else may have taken it away while this waited for its turn.
+        if any(vif.id == self.data.vif.id for vif in host.instance.network_info):
+            self.plug(host)
+
+    def succeeded(self, ctl: Control) -> None:
+        ctl.interfaces.release(self.data.vif)

@@ -1,0 +1,88 @@
+"""servers/{server_id}/os-interface."""
+
+import datetime
+
+import msgspec
+import pytest
+
+from nova import exception
+from nova.objects.action import Accepted, Action
+from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
+from nova.objects.network import VIF, FixedIp
+from nova.rpcapi.servers import Servers
+from tests.unit.api.canned import stub
+
+PORT, NETWORK, SUBNET, SERVER = (f"{digit * 8}-f747-4d71-a389-46d078ebf047" for digit in "1234")
+CREATED = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, datetime.UTC)
+VIF_ = VIF(id=PORT, network_id=NETWORK, label="net", mac="fa:16:3e:00:00:01", devname="tap1", tag="data", active=False,
+           fixed_ips=[FixedIp(address="10.0.0.3", prefix=24, subnet_id=SUBNET)])
+SHOWN = {"port_id": PORT, "net_id": NETWORK, "mac_addr": "fa:16:3e:00:00:01", "port_state": "DOWN",
+         "fixed_ips": [{"ip_address": "10.0.0.3", "subnet_id": SUBNET}]}
+PATH = f"/v2.1/servers/{SERVER}/os-interface"
+
+
+@pytest.fixture
+def servers(api):
+    api.headers = {"X-Project-Id": "p", "X-User-Id": "u"}
+    instance = Instance(uuid=SERVER, project_id="p", user_id="u", display_name="s", hostname="s", created_at=CREATED,
+                        flavor=Flavor(flavorid="1", name="f", memory_mb=1, vcpus=1, root_gb=1), network_info=[VIF_])
+    action = Action(uuid="x", instance_uuid=SERVER, action="attach_interface", request_id="r", start_time=CREATED)
+    return stub(api, "servers", Servers, get=instance,
+                operate=Accepted(action=action, answer=msgspec.to_builtins(VIF_)))
+
+
+@pytest.mark.parametrize(("version", "tag"), [("2.1", {}), ("2.69", {}), ("2.70", {"tag": "data"})])
+def test_interfaces_are_shown_in_lists_and_alone(api, servers, version, tag):
+    assert api.get(PATH, roles="reader", version=version).json == {"interfaceAttachments": [{**SHOWN, **tag}]}
+    assert api.get(f"{PATH}/{PORT}", roles="reader", version=version).json == {"interfaceAttachment": {**SHOWN, **tag}}
+    assert api.get(f"{PATH}/{NETWORK}").error[1:] == (404, f"Port id {NETWORK} could not be found.")
+
+
+@pytest.mark.parametrize(("version", "body", "payload"), [
+    ("2.1", {}, {}), ("2.1", {"interfaceAttachment": {}}, {}),
+    ("2.1", {"interfaceAttachment": {"net_id": NETWORK, "fixed_ips": [{"ip_address": "fd00::3"}]}},
+     {"network_id": NETWORK, "fixed_ip": "fd00::3"}),
+    ("2.49", {"interfaceAttachment": {"port_id": PORT, "tag": "data"}}, {"port_id": PORT, "tag": "data"})])
+def test_attaching_says_what_the_interface_will_be(api, servers, version, body, payload):
+    answer = api.post(PATH, body, version=version, roles="member")
+    assert (answer.status, answer.json) == (200, {"interfaceAttachment": SHOWN})
+    assert servers.last("operate") == {
+        "uuid": SERVER, "operation": "attach_interface", "project_id": "p",
+        "payload": {"network_id": None, "port_id": None, "fixed_ip": None, "tag": None, **payload}}
+    assert [name for name, _given in servers.calls] == ["operate"]
+
+
+@pytest.mark.parametrize("body", [
+    {"net_id": NETWORK, "port_id": PORT}, {"fixed_ips": [{"ip_address": "10.0.0.3"}]},
+    {"port_id": PORT, "fixed_ips": [{"ip_address": "10.0.0.3"}]},
+    {"net_id": NETWORK, "fixed_ips": [{"ip_address": "10.0.0.300"}]}, {"net_id": NETWORK, "fixed_ips": []},
+    {"net_id": "blue"}, {"tag": "a,b"}, {"colour": "red"}])
+def test_a_bad_request_is_refused(api, servers, body):
+    assert api.post(PATH, {"interfaceAttachment": body}, version="2.49").error[1] == 400
+    assert servers.calls == []
+
+
+def test_a_tag_is_taken_from_2_49_on(api, servers):
+    assert api.post(PATH, {"interfaceAttachment": {"tag": "data"}}, version="2.48").error[1] == 400
+
+
+@pytest.mark.parametrize(("error", "code"), [
+    (exception.NetworkAmbiguous(), 400), (exception.NoMoreFixedIps(network_id=NETWORK), 400),
+    (exception.FixedIpInUse(address="10.0.0.3", instance_uuid="x"), 409), (exception.PortNotFound(port_id=PORT), 404),
+    (exception.NetworkNotFound(network_id=NETWORK), 404), (exception.InstanceIsLocked(instance_uuid=SERVER), 409)])
+def test_refusals_have_the_codes_of_this_request(api, servers, error, code):
+    servers.answers["operate"] = error
+    assert api.post(PATH, {"interfaceAttachment": {}}).error[1:] == (code, error.message)
+
+
+def test_detaching(api, servers):
+    assert api("DELETE", f"{PATH}/{PORT}", roles="member").status == 202
+    assert servers.last("operate") == {
+        "uuid": SERVER, "operation": "detach_interface", "project_id": "p", "payload": {"port_id": PORT}}
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_readers_neither_attach_nor_detach(api, servers, method):
+    path, body = (PATH, {}) if method == "POST" else (f"{PATH}/{PORT}", None)
+    assert api(method, path, body, roles="reader").error[1] == 403
