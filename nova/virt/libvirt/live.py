@@ -34,6 +34,7 @@ _GIB = 1 << 30
 # Seconds between two looks at a migration.
 _LOOK = 0.5
 _MIGRATABLE = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
+_COMPLETED = libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED | libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED
 _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
 
 OnProgress = Callable[[MigrationProgress], None]
@@ -195,6 +196,10 @@ class _Watch:
     def came_over(self) -> None:
         """Tell that nothing remains."""
         last = self._last
+        with contextlib.suppress(libvirt.libvirtError, exception.NovaException):
+            # A libvirtd that was restarted meanwhile has forgotten it.
+            ended = self._guests.on_domain(self._uuid, lambda domain: domain.jobStats(_COMPLETED))
+            last = _progress(ended) if ended.get("memory_total") else last
         self._on_progress(msgspec.structs.replace(
             last, memory_remaining=0, memory_processed=last.memory_total, disk_remaining=0,
             disk_processed=last.disk_total))
@@ -215,7 +220,7 @@ class _Watch:
         stats = domain.jobStats()
         if stats.get("type", libvirt.VIR_DOMAIN_JOB_NONE) == libvirt.VIR_DOMAIN_JOB_NONE:
             return
-        progress = _progress(stats, domain)
+        progress = _under_way(stats, domain)
         size = progress.memory_total + progress.disk_total
         now = time.monotonic()
         # At first libvirt knows no sizes.
@@ -297,9 +302,18 @@ def _flags(target: MigrationTarget) -> int:
     return int(flags)
 
 
-def _progress(stats: dict[str, Any], domain: libvirt.virDomain) -> MigrationProgress:
+def _progress(stats: dict[str, Any]) -> MigrationProgress:
     names = ("memory_total", "memory_processed", "memory_remaining", "disk_total", "disk_processed", "disk_remaining")
-    return MigrationProgress(post_copy=_in_post_copy(domain), **{name: int(stats.get(name, 0)) for name in names})
+    return msgspec.convert({name: int(stats.get(name, 0)) for name in names}, MigrationProgress)
+
+
+def _under_way(stats: dict[str, Any], domain: libvirt.virDomain) -> MigrationProgress:
+    """Disks are copied first, and meanwhile libvirt names no memory: all of it is still to come."""
+    progress = _progress(stats)
+    if progress.disk_total and not progress.memory_total:
+        progress.memory_total = progress.memory_remaining = domain.maxMemory() * 1024
+    progress.post_copy = _in_post_copy(domain)
+    return progress
 
 
 def _in_post_copy(domain: libvirt.virDomain) -> bool:
