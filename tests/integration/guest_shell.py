@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import select
@@ -59,11 +58,14 @@ class GuestShell:
         deadline = time.monotonic() + self._seconds
         waiting = re.compile(rb"login: $|" + _PROMPT.pattern)
         text = b""
+        seen = ""
         while not waiting.search(text):
-            assert time.monotonic() < deadline, f"{self._domain} on {self._host.name} asks nobody in: {text[-2000:]!r}"
+            assert time.monotonic() < deadline, f"{self._domain} on {self._host.name} asks nobody in: {seen[-2000:]}"
             self._type("")  # what is typed while it boots is lost
-            with contextlib.suppress(AssertionError):
+            try:
                 text = self._read(waiting, 5)
+            except AssertionError as error:
+                seen += f"{error}\n"
         if text.endswith(b"login: "):
             self._type(_USER)
             self._read(re.compile(rb"Password: $"), 30)

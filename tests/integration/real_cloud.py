@@ -36,9 +36,12 @@ class RealCloud:
             fields["availability_zone"] = f"nova:{on.name}"
         return self.api.boot(name, imageRef=image, flavorRef="guest", **fields)
 
-    def booted(self, name: str, *, on: RealHost | None = None, **fields: Any) -> str:
-        """A server (on the first host) whose guest has come up, and has a note on its disk (see :meth:`note`)."""
-        uuid = self.boot(name, self.disk, on=on or self.hosts.hosts[0], **fields)
+    def booted(self, name: str, image: str = "", *, on: RealHost | None = None, **fields: Any) -> str:
+        """A server (of the bootable disk, on the first host) whose guest has come up.
+
+        It has a note on its disk (see :meth:`note`).
+        """
+        uuid = self.boot(name, image or self.disk, on=on or self.hosts.hosts[0], **fields)
         self.api.wait(uuid, "ACTIVE", BOOT)
         with self.shell(uuid) as shell:
             shell.run(f"echo {name} > note; sync")
