@@ -7,7 +7,6 @@ import time
 import pytest
 
 from nova import exception
-from nova.conductor import usage
 from nova.conductor.announcer import report_nodes
 from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.conductor.usage import UsageFeed
@@ -49,7 +48,7 @@ def test_what_could_not_be_read_is_published_when_the_database_is_back(
         return read(connection, node_uuids)
 
     monkeypatch.setattr(compute_nodes, "usage", away)
-    monkeypatch.setattr(usage, "_INTERVAL", 0.01)
+    monkeypatch.setattr(UsageFeed, "interval", 0.01)
     feed = UsageFeed(core.db, core.fleet)
     feed.start()
     feed.touch(nodes)

@@ -1,0 +1,83 @@
+"""What conductors tell others in the background, many changes at a time."""
+
+from __future__ import annotations
+
+import abc
+import logging
+import threading
+import time
+from collections.abc import Collection
+
+LOG = logging.getLogger(__name__)
+
+# The most seconds until what could not be told is tried again.
+_LONGEST = 10.0
+
+
+class Feed(abc.ABC):
+    """Collects what has changed, by name, and tells it by a thread of its own, every ``interval`` seconds at most."""
+
+    name: str
+    interval: float
+
+    def __init__(self) -> None:
+        # what -> not before this time
+        self._touched: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+
+    @abc.abstractmethod
+    def tell(self, names: Collection[str]) -> None:
+        """Tell of these, as they are now. Whatever it raises is logged, and they are told again."""
+
+    def rests_until(self, name: str) -> float:
+        """Before this time (monotonic) it is not told again."""
+        return 0.0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when what was touched is told, or could not be once more."""
+        self._stopped.set()
+        self._wake.set()
+        self._thread.join()
+        self.flush(everything=True)
+
+    def touch(self, names: Collection[str]) -> None:
+        """They are not as they were (call after the commit)."""
+        if names:
+            with self._lock:
+                for name in names:
+                    self._touched.setdefault(name, self.rests_until(name))
+            self._wake.set()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopped.is_set():
+            self._wake.wait()
+            self._stopped.wait(self.interval if not failures else min(_LONGEST, self.interval * 2**failures))
+            failures = 0 if self.flush() else failures + 1
+            with self._lock:
+                if not self._touched and not self._stopped.is_set():
+                    self._wake.clear()
+
+    def flush(self, everything: bool = False) -> bool:
+        """Tell what was touched and need not rest any longer, now; False if that failed, and is still to be done."""
+        now = time.monotonic()
+        with self._lock:
+            due = sorted(name for name, since in self._touched.items() if everything or since <= now)
+            for name in due:
+                del self._touched[name]
+        if not due:
+            return True
+        try:
+            self.tell(due)
+            return True
+        except Exception as error:
+            LOG.warning("%d changes were not told (%s) and will be: %s", len(due), self.name, error,
+                        exc_info=LOG.isEnabledFor(logging.DEBUG))
+            self.touch(due)
+            return False
