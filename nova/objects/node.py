@@ -75,14 +75,3 @@ class ComputeNode(Object, kw_only=True):
 
     def inventory(self, resource_class: str) -> Inventory:
         return self.provider.inventories.get(resource_class, Inventory(total=0))
-
-
-class Allocation(Object, kw_only=True):
-    """What one consumer (an instance, or a migration holding a second claim) has of one provider."""
-
-    consumer_uuid: str
-    provider_uuid: str
-    root_uuid: str | None = None
-    resources: dict[str, int]
-    project_id: str = ""
-    user_id: str = ""

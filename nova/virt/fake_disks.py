@@ -41,14 +41,8 @@ class OwnDisks:
 
     def open(self) -> None:
         with self._lock:
-            if self._file is None or self._file.is_open:
-                return
-            for name, values in self._file.read():
-                if values is None:
-                    self._disks.pop(name, None)
-                else:
-                    self._disks[name] = Disk(*values)
-            self._file.rewrite(self._disks.items())
+            if self._file is not None:
+                self._file.take_up(self._disks, lambda values: Disk(*values), tuple)
 
     def get(self, name: str) -> Disk | None:
         return self._disks.get(name)

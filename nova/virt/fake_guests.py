@@ -74,14 +74,8 @@ class GuestStore:
     def open(self) -> None:
         """Take up what an earlier process left. Does nothing the second time."""
         with self._lock:
-            if self._file is None or self._file.is_open:
-                return
-            for uuid, values in self._file.read():
-                if values is None:
-                    self._guests.pop(uuid, None)
-                else:
-                    self._guests[uuid] = _restored(values)
-            self._file.rewrite(self._everything())
+            if self._file is not None:
+                self._file.take_up(self._guests, _restored, _values)
 
     def get(self, uuid: str) -> Guest:
         """Raises GuestNotFound."""

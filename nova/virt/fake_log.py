@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+V = TypeVar("V")
 
 # The file is written anew when it has this many times more lines than there are keys.
 _SLACK = 4
@@ -26,6 +28,17 @@ class KeptLines:
     @property
     def is_open(self) -> bool:
         return self._file >= 0
+
+    def take_up(self, into: dict[str, V], restored: Callable[[Any], V], kept: Callable[[V], Any]) -> None:
+        """Put into ``into`` what an earlier process left. Does nothing the second time."""
+        if self.is_open:
+            return
+        for key, value in self.read():
+            if value is None:
+                into.pop(key, None)
+            else:
+                into[key] = restored(value)
+        self.rewrite((key, kept(value)) for key, value in into.items())
 
     def read(self) -> Iterator[tuple[str, Any]]:
         """What an earlier process left, in the order in which it was noted."""
