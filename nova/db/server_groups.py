@@ -18,6 +18,7 @@ from nova.objects.server_group import ServerGroup
 
 TABLE = models.server_groups
 INSTANCES = models.instances
+MIGRATIONS = models.migrations
 
 
 def index(connection: sa.Connection, project_id: str | None, limit: int | None = None,
@@ -64,7 +65,7 @@ def hold(connection: sa.Connection, uuid: str) -> bool:
 
 
 def members_by_host(connection: sa.Connection, uuid: str, without: Sequence[str] = ()) -> dict[str, int]:
-    """host -> how many members of the group are there, ``without`` these."""
+    """host -> how many members of the group may be there (places), ``without`` these."""
     return {row.host: row.members for row in connection.execute(_BY_HOST, {"group": uuid, "without": list(without)})}
 
 
@@ -89,9 +90,14 @@ def count_members(connection: sa.Connection, uuid: str) -> int:
 _HOLD = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("group")).values(held=TABLE.c.held + 1)
 _MEMBERS = sa.and_(INSTANCES.c.server_group == sa.bindparam("group"), INSTANCES.c.deleted == sa.false())
 _COUNT_MEMBERS = sa.select(sa.func.count()).select_from(INSTANCES).where(_MEMBERS)
-_BY_HOST = sa.select(INSTANCES.c.host, sa.func.count().label("members")).where(
-    _MEMBERS, INSTANCES.c.host.is_not(None), INSTANCES.c.uuid.not_in(sa.bindparam("without", expanding=True)),
-).group_by(INSTANCES.c.host)
+_OTHERS = sa.and_(_MEMBERS, INSTANCES.c.uuid.not_in(sa.bindparam("without", expanding=True)))
+_MOVING = sa.and_(_OTHERS, MIGRATIONS.c.instance_uuid == INSTANCES.c.uuid, MIGRATIONS.c.open == sa.true())
+# A member whose migration begins or ends on its own host has one place there: UNION drops the second.
+_PLACES = sa.union(
+    sa.select(INSTANCES.c.uuid, INSTANCES.c.host.label("host")).where(_OTHERS, INSTANCES.c.host.is_not(None)),
+    sa.select(INSTANCES.c.uuid, MIGRATIONS.c.source_compute).where(_MOVING),
+    sa.select(INSTANCES.c.uuid, MIGRATIONS.c.dest_compute).where(_MOVING, MIGRATIONS.c.dest_compute != "")).subquery()
+_BY_HOST = sa.select(_PLACES.c.host, sa.func.count().label("members")).group_by(_PLACES.c.host)
 
 
 # --- changes ---------------------------------------------------------------------------------

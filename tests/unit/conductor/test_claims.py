@@ -11,9 +11,10 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conductor import announcer
-from nova.db import aggregates, claims, models, server_groups, services
-from nova.objects.base import new_uuid
+from nova.db import aggregates, claims, models, server_groups, server_migrations, services
+from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
+from nova.objects.migration import Migration
 from nova.objects.scheduling import GroupSpec, RequestSpec, Selection, metadata_digest
 from nova.objects.server_group import ServerGroup
 from tests.unit.conductor.books import Books, flavor, node, server, set_columns
@@ -151,6 +152,24 @@ def test_a_member_does_not_stand_in_its_own_way(core: Books, hosts: dict[str, Se
     one = claim(core, hosts["a"], spec)
     core.db.write(lambda connection: claims.claim(connection, one, hosts["a"], spec, consumer=new_uuid()))
     core.db.write(lambda connection: claims.claim(connection, one, hosts["b"], spec, consumer=new_uuid()))
+
+
+@pytest.mark.parametrize(("here", "source", "dest"), [("a", "a", "b"), ("b", "a", "b")],
+                         ids=["not there yet", "may go back"])
+def test_a_member_that_moves_is_on_both_hosts(core: Books, hosts: dict[str, Selection], here: str, source: str,
+                                              dest: str, group: Callable[..., GroupSpec]) -> None:
+    """Until its migration is closed."""
+    spec = asking(group=group("anti-affinity"))
+    one = claim(core, hosts[here], spec)
+    core.db.write(lambda connection: server_migrations.insert(connection, Migration(
+        uuid=new_uuid(), instance_uuid=one.uuid, migration_type="resize", status="migrating", source_compute=source,
+        dest_compute=dest, created_at=utcnow())))
+    assert core.db.read(lambda connection: server_groups.members_by_host(
+        connection, spec.group.uuid)) == {"a": 1, "b": 1}  # type: ignore[union-attr]
+    for host in "ab":
+        assert "as many servers of the group" in refused(core, hosts[host], spec)
+    core.db.write(lambda connection: server_migrations.close_all(connection, one.uuid))
+    claim(core, hosts[dest if here == source else source], spec)
 
 
 @pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
