@@ -21,7 +21,7 @@ from nova.db.audit.accounts import Charges
 from nova.db.audit.base import Check, Finding
 from nova.db.audit.claims import Claims, Counts, Usage
 from nova.db.audit.parts import Parts
-from nova.db.audit.servers import Addresses, Members, Operations, open_events, unfinished
+from nova.db.audit.servers import Addresses, Evictions, Members, Operations, open_events, unfinished
 from nova.db.audit.volumes import Devices, Volumes
 from nova.db.engine import Database
 
@@ -29,7 +29,7 @@ __all__ = ["CHECKS", "Check", "Finding", "audit", "open_events", "unfinished"]
 
 # Claims before what sums them up.
 CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), Parts(), Charges(), Addresses(), Operations(), Members(),
-                             Volumes(), Devices())
+                             Evictions(), Volumes(), Devices())
 
 
 def audit(db: Database, repair: bool = False, page: int | None = None) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from nova.objects import states
 from nova.objects.base import utcnow
 
 ACTIONS = models.actions
+EVICTIONS = models.evictions
 INSTANCES = models.instances
 IPS = models.fixed_ips
 MEMBERS = models.security_group_members
@@ -104,6 +105,26 @@ class Members(Check):
             yield Finding("security group", uuid, f"{uuid} is a member but does not exist",
                           subject=", ".join(map(str, sorted(of))),
                           repair=run(sa.delete(MEMBERS).where(MEMBERS.c.instance_uuid == uuid)))
+
+
+class Evictions(Check):
+    """No guest is to be removed from a host where its server is."""
+
+    def subjects(self) -> Sequence[sa.Select[Any]]:
+        return (sa.select(EVICTIONS.c.instance_uuid),)
+
+    def lock(self, connection: sa.Connection, key: str) -> None:
+        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
+
+    def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
+        # While an operation is under way it may be what takes the server away again.
+        settled = {uuid: row.host for uuid, row in alive(
+            connection, keys, INSTANCES.c.host, INSTANCES.c.action_uuid).items() if row.action_uuid is None}
+        for row in connection.execute(sa.select(EVICTIONS).where(EVICTIONS.c.instance_uuid.in_(list(settled)))):
+            if settled[row.instance_uuid] == row.host:
+                this = sa.and_(EVICTIONS.c.instance_uuid == row.instance_uuid, EVICTIONS.c.host == row.host)
+                yield Finding("eviction", row.instance_uuid, f"is to leave {row.host}, where its server is",
+                              repair=run(sa.delete(EVICTIONS).where(this)))
 
 
 def unfinished(connection: sa.Connection) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova.conductor import announcer
-from nova.db import actions, allocations, audit, models, quotas, server_migrations, services
+from nova.db import actions, allocations, audit, evictions, models, quotas, server_migrations, services
 from nova.objects import states
 from nova.objects.action import Action, Event
 from nova.objects.base import new_uuid, utcnow
@@ -138,6 +138,17 @@ def test_what_waits_for_its_turn_waits_behind_somebody(core: Books, one: Instanc
     assert found(core) == []
     change(core, sa.update(models.instances).values(action_uuid=None))
     assert len(found(core)) == 2
+
+
+def test_no_guest_is_to_leave_the_host_of_its_server(core: Books, one: Instance) -> None:
+    for host in ("a", "b"):
+        core.db.write(lambda connection, host=host: evictions.add(connection, one.uuid, host, keep_disks=False))
+    wrong = [line for line in found(core) if line.startswith("eviction")]
+    assert len(wrong) == 1
+    assert "is to leave a" in wrong[0]
+    assert any(finding.repaired for finding in audit.audit(core.db, repair=True))
+    assert core.db.read(lambda connection: evictions.hosts(connection, one.uuid)) == ["b"]
+    assert found(core) == []
 
 
 @pytest.mark.parametrize("outcome", [None, "superseded"])
