@@ -157,10 +157,9 @@ class Reconciler:
         return unknown
 
     def reap(self, uuid: str) -> None:
-        """An operator says that a guest goes (audit --repair), unless a row says that it belongs here."""
+        """An operator says that an orphaned guest goes now (audit --repair); a row has to say so, too."""
         found = self._guests.whereabouts(context.admin(), self.machine.name, [uuid])
-        if not any(self.machine.name in where.places for where in found):
-            self._remove(context.admin(), {uuid: any(where.places for where in found)})
+        self._remove(context.admin(), {where.uuid: where.keep_disks for where in found if where.gone})
 
     # --- guests that change by themselves ------------------------------------------------------------
     def _now(self, uuid: str) -> GuestStatus:

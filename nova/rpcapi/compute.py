@@ -49,4 +49,4 @@ class Compute(Interface):
 
     @cast
     def reap(self, ctx: RequestContext, uuid: str) -> None:
-        """Remove what a guest that does not belong here left behind (audit --repair)."""
+        """Remove an orphaned guest now (audit --repair); one that no row says that of stays."""

@@ -6,13 +6,13 @@ import argparse
 import dataclasses
 import functools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nova import context, exception
 from nova.cmd.manage import common
 from nova.conductor.core import Core
-from nova.db import audit, servers, services
+from nova.db import audit, evictions, servers, services
 from nova.db.audit import Finding
 from nova.objects import states
 from nova.objects.instance import Instance
@@ -88,12 +88,29 @@ def _compare(core: Core, host: str, running: dict[str, int]) -> Iterable[Finding
         if len(page) < _PAGE:
             break
         marker = page[-1].uuid
-    for uuid in running.keys() - expected.keys():
-        yield Finding("guest", uuid, f"runs on {host}, but no server is there",
-                      repair=functools.partial(_reap, core=core, host=host, uuid=uuid))
+    yield from _unexpected(core, host, sorted(running.keys() - expected.keys()))
     for uuid, instance in expected.items():
         if instance.task_state is None and instance.vm_state != states.ERROR and uuid not in running:
             yield Finding("guest", uuid, f"does not exist on {host}, though its server is {instance.vm_state}")
+
+
+def _unexpected(core: Core, host: str, uuids: Sequence[str]) -> Iterable[Finding]:
+    """Guests that should not be there. Only of orphaned ones a row says that they may go."""
+    for start in range(0, len(uuids), _PAGE):
+        page = uuids[start:start + _PAGE]
+        found = {where.uuid: where for where in core.db.read(
+            functools.partial(evictions.whereabouts, host=host, uuids=page))}
+        for uuid in page:
+            where = found.get(uuid)
+            if where is None:
+                yield Finding("guest", uuid, f"runs on {host} and is unknown: [compute]unknown_guests of the host says "
+                                             "what is done with it")
+            elif where.gone:
+                yield Finding("guest", uuid, f"runs on {host}, but may not stay",
+                              repair=functools.partial(_reap, core=core, host=host, uuid=uuid))
+            elif host not in where.places:
+                yield Finding("guest", uuid, f"runs on {host}, but its server is on "
+                                             f"{', '.join(where.places) or 'no host'}")
 
 
 def _page(connection: Any, host: str, marker: str | None) -> list[Instance]:
