@@ -13,10 +13,14 @@ import amqp
 import pytest
 
 from nova import bus, context, exception
+from nova.bus.broker import listeners
+from nova.conductor.endpoints.services import Services
+from nova.db import migrate, services
 from tests.integration import bus_desk
 from tests.integration.bus_desk import Desk
 from tests.integration.processes import Process, eventually
 from tests.integration.rabbit import Rabbit
+from tests.unit.conductor.books import Books
 
 CTX = context.RequestContext(user_id="u", project_id="p", roles=["member"], overwrite=False)
 # What a frozen server may have on its way to it: [oslo_messaging_rabbit]rabbit_qos_prefetch_count.
@@ -220,6 +224,23 @@ def test_a_host_that_is_deleted_leaves_no_queue(new_world: Callable[..., World])
     bus.forget(world.transport, Desk.topic, "two")  # it listens: nothing happens to it
     assert world.queues("desk.one", "desk.two") == {"desk.two": 0}
     assert bus.at(world.desk, "two").ask(CTX, "hello") == "two"
+
+
+def test_deleting_a_service_deletes_its_queue(new_world: Callable[..., World], tmp_path: pathlib.Path) -> None:
+    world = new_world("one", "two")
+    url = f"sqlite:///{tmp_path}/nova.sqlite"
+    migrate.sync(url)
+    core = Books(url)
+    core.transport = world.transport
+    made = {host: core.db.write(lambda connection, host=host: services.register(
+        connection, host, "nova-compute", Desk.topic, 1)) for host in ("one", "two")}
+    world.processes["one"].kill()
+    bus.at(world.desk, "one").note(CTX, "order")
+    eventually(lambda: listeners(world.transport, "desk.one") == 0, 10, "the broker knows that it is gone")
+    for service in made.values():  # the other one listens, and will register again
+        Services(core).delete(CTX, service.uuid)
+    core.db.close()
+    assert world.queues("desk.one", "desk.two") == {"desk.two": 0}
 
 
 def test_the_queue_of_a_process_that_died_is_forgotten_with_the_news_in_it(new_world: Callable[..., World]) -> None:

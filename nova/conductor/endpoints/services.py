@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from nova import bus
 from nova.conductor import announcer
 from nova.conductor.core import Core
 from nova.context import RequestContext
@@ -50,6 +51,7 @@ class Services:
 
         service, removed, changed = self.core.db.write(transaction)
         LOG.info("%s on %s was deleted with %d compute nodes", service.binary, service.host, len(removed))
+        bus.forget(self.core.transport, service.topic, service.host)
         self.core.fleet.removed(removed)
         if changed:
             self.core.fleet.reload()
