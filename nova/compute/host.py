@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from nova.compute.job import Fenced, Job
+from nova.compute.progress import Progress
 from nova.conf import CONF
 from nova.image.base import ImageStore
 from nova.metadata import config_drive, settings
@@ -50,7 +51,8 @@ class StepHost:
         self.shutdown_timeout: int = CONF.shutdown_timeout
         self.changes: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
-        self._tell = tell
+        self._job = job
+        self._progress = Progress(tell)
 
     def set(self, **changes: Any) -> None:
         self.changes.update(msgspec.to_builtins(changes))
@@ -59,7 +61,12 @@ class StepHost:
         self.results.update(msgspec.to_builtins(values))
 
     def progress(self, percent: int, **values: Any) -> None:
-        self._tell({"progress": max(0, min(100, percent))}, msgspec.to_builtins(values))
+        self._job.fence()
+        self._progress.note({"progress": max(0, min(100, percent))}, msgspec.to_builtins(values))
+
+    def end_step(self) -> None:
+        """Tell of its progress what was not told yet."""
+        self._progress.end()
 
     def connected(self, device: BlockDevice) -> BlockDevice:
         fetch = self._image_file if self.machine.driver.needs_images else None

@@ -249,6 +249,7 @@ class Runner:
                 with metrics.step(operation.name, step.name, job.order.undo), tracing.span(
                         f"host {'undo ' if job.order.undo else ''}{operation.name}.{step.name}"):
                     self._retry_while_unavailable(functools.partial(operation.run, step, host, job.order.undo))
+                    host.end_step()
             except Superseded:
                 raise
             except Exception as error:

@@ -1,0 +1,86 @@
+"""What a step tells of its progress, however often its driver says it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from nova import conf, context
+from nova.compute import progress
+from nova.compute.host import Machine
+from nova.compute.progress import Progress
+from nova.compute.runner import Runner
+from nova.network.base import NoNetwork
+from nova.objects.action import Action
+from nova.objects.base import new_uuid, utcnow
+from nova.objects.instance import Instance
+from nova.objects.moves import MigrationProgress
+from nova.objects.order import StepOrder, StepReport
+from nova.objects.scheduling import RequestSpec
+from nova.virt.fake import FakeDriver
+from tests.unit.conductor.books import flavor
+
+HOST = "h1"
+SAID = 1000
+
+
+def test_the_newest_word_counts_and_the_last_one_is_told() -> None:
+    told: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    step = Progress(lambda changes, values: told.append((changes, values)))
+    began = time.monotonic()
+    for number in range(SAID):
+        step.note({"progress": number}, {"left": SAID - number} if number < SAID - 1 else {})
+    step.end()
+    # One at once, one at the end, and one for each pause in between that a slow machine needed.
+    assert len(told) <= 2 + (time.monotonic() - began) / progress._PAUSE
+    assert told[0][0] == {"progress": 0}
+    assert told[-1] == ({"progress": SAID - 1}, {})  # what is not said any more counts no more
+    number = len(told)
+    step.end()
+    assert len(told) == number
+
+
+class Talkative(FakeDriver):
+    """A hypervisor that tells of every page of memory."""
+
+    def live_migrate(self, instance: Any, target: Any, on_progress: Any, cancelled: Any) -> None:
+        for number in range(SAID):
+            on_progress(MigrationProgress(memory_total=SAID, memory_processed=number + 1,
+                                          memory_remaining=SAID - number - 1))
+
+
+class Conductor:
+    def __init__(self) -> None:
+        self.said: list[StepReport] = []
+        self.ended: list[StepReport] = []
+
+    def progress(self, _ctx: Any, report: StepReport) -> None:
+        self.said.append(report)
+
+    def step_done(self, _ctx: Any, report: StepReport) -> None:
+        self.ended.append(report)
+
+
+def test_a_driver_that_tells_a_thousand_times_costs_few_messages() -> None:
+    conf.register()
+    conductor = Conductor()
+    machine = Machine(name=HOST, driver=Talkative(HOST), network=NoNetwork(), images=None,  # type: ignore[arg-type]
+                      cache=None)  # type: ignore[arg-type]
+    runner = Runner(machine, conductor, conductor)  # type: ignore[arg-type]
+    instance = Instance(uuid=new_uuid(), project_id="p1", user_id="u1", display_name="vm", hostname="vm", host=HOST,
+                        flavor=flavor(), created_at=utcnow())
+    spec = RequestSpec(instance_uuids=[], project_id="p1", flavor=instance.flavor)
+    data = {"source": HOST, "host": "h2", "migration": new_uuid(), "spec": msgspec.to_builtins(spec)}
+    action = Action(uuid=new_uuid(), instance_uuid=instance.uuid, action="live-migration", operation="live_migrate",
+                    request_id="req-1", start_time=utcnow(), payload={"data": data})
+    began = time.monotonic()
+    runner.submit(context.admin(), StepOrder(action=action, step="migrate", attempt=2, instance=instance))
+    while runner.busy(instance.uuid):
+        assert time.monotonic() < began + 60
+        time.sleep(0.01)
+    assert [(report.step, report.failure) for report in conductor.ended] == [("migrate", None)]
+    assert len(conductor.said) <= 2 + (time.monotonic() - began) / progress._PAUSE
+    assert conductor.said[-1].changes == {"progress": 100}
+    assert conductor.said[-1].results.get("memory_remaining", 0) == 0
