@@ -322,6 +322,48 @@ class VirtualInterfaceCreateFailed(NovaException):
     template = "Virtual Interface creation failed: {reason}"
 
 
+class NetworkServiceUnavailable(ServiceUnavailable):
+    template = "The network service could not be reached: {reason}"
+
+
+class NetworkRequiresSubnet(Invalid):
+    template = "Network {network_id} requires a subnet in order to boot instances on."
+
+
+class ExternalNetworkAttachForbidden(Forbidden):
+    template = "It is not allowed to create an interface on external network {network_id}"
+
+
+class PortInUse(Conflict):
+    template = "Port {port_id} is still in use."
+
+
+class PortNotUsable(Invalid):
+    template = "Port {port_id} not usable for instance {instance_uuid}."
+
+
+class PortRequiresFixedIp(Invalid):
+    template = "Port {port_id} requires a FixedIP in order to be used."
+
+
+class PortBindingFailed(NovaException):
+    template = "Binding failed for port {port_id}, please check the logs of the network service for more information."
+
+
+class NoUniqueMatch(Conflict):
+    template = "No Unique Match Found."
+
+
+class InterfaceAttachFailed(NovaException):
+    template = "Failed to attach network adapter device to {instance_uuid}: {reason}"
+
+
+class InterfaceAttachTimedOut(ServiceUnavailable):
+    """The interface may be attached yet."""
+
+    template = "The network service has not made the interface in time; the server may get it later."
+
+
 class PortNotFound(NotFound):
     template = "Port id {port_id} could not be found."
 

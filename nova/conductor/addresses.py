@@ -38,11 +38,20 @@ class EmbeddedAllocator:
              connection: sa.Connection | None = None) -> list[VIF]:
         return list(vifs)  # an interface is the same on every host
 
-    def release(self, ctx: RequestContext, instance_uuid: str, vifs: Sequence[VIF] | None = None,
+    def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
+        """They are rows, and are looked up in the accepting transaction."""
+
+    def unknown(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+        return []
+
+    def renewed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+        return instance.network_info
+
+    def release(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF] | None = None,
                 connection: sa.Connection | None = None) -> None:
         assert connection is not None
         for vif_id in [None] if vifs is None else [vif.id for vif in vifs]:
-            fixed_ips.release(connection, instance_uuid, vif_id)
+            fixed_ips.release(connection, instance.uuid, vif_id)
 
     def rules(self, connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
         return security_groups.rules_of_instances(connection, instance_uuids)

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from nova import context
 from nova.conductor import volume_removals
 from nova.conductor.core import Core
+from nova.conductor.outside_interfaces import OutsideInterfaces
 from nova.conductor.outside_volumes import OutsideVolumes
 from nova.conductor.security_rules import refresh
 from nova.conductor.server_interfaces import ServerInterfaces
@@ -194,6 +195,14 @@ class ConductorControl:
     @functools.cached_property
     def interfaces(self) -> ServerInterfaces:
         return ServerInterfaces(self)
+
+    @functools.cached_property
+    def outside_interfaces(self) -> OutsideInterfaces:
+        return OutsideInterfaces(self)
+
+    @property
+    def network_is_outside(self) -> bool:
+        return self.core.allocator.external
 
     def release_quota(self) -> None:
         instance = self.instance

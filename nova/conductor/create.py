@@ -88,9 +88,10 @@ def _uuid(request: ServerCreate, index: int) -> str:
 def _create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
     tried: list[tuple[list[Run], ServerCreated]] = []
     seen = server_volumes.look(engine.core, ctx, request.block_devices)
+    networks = _outside_networks(engine, ctx, request)
 
     def accept(connection: sa.Connection) -> tuple[list[Run], ServerCreated]:
-        tried.append(_accept(engine, connection, ctx, request, seen))
+        tried.append(_accept(engine, connection, ctx, request, seen, networks))
         return tried[-1]
 
     def accepted(connection: sa.Connection) -> tuple[list[Run], ServerCreated] | None:
@@ -102,7 +103,10 @@ def _create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) 
 
 
 def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestContext,
-            request: ServerCreate, seen: dict[str, Volume]) -> tuple[list[Run], ServerCreated]:
+            request: ServerCreate, seen: dict[str, Volume],
+            networks: list[NetworkRequest] | None) -> tuple[list[Run], ServerCreated]:
+    """``seen``, ``networks``: the volumes and networks that outside services let the caller have, where there are such.
+    """
     project_id, user_id = ctx.project_id or "", ctx.user_id or ""
     flavor = _flavor(connection, request, project_id)
     volume_backed = any(disk.boot_index == 0 and disk.destination == "volume" for disk in request.block_devices)
@@ -115,8 +119,9 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         _check_zone(connection, zone)
     _check_hosts(connection, request)
     group = _group(connection, request, project_id)
-    requested_networks = _networks(connection, request, project_id)
-    groups = security_groups.resolve(connection, project_id, request.security_groups or ["default"])
+    requested_networks = _networks(connection, request, project_id) if networks is None else networks
+    group_names = request.security_groups or ["default"]
+    groups = security_groups.resolve(connection, project_id, group_names) if networks is None else []
     count = quotas.reserve(connection, project_id, user_id, flavor.vcpus, flavor.memory_mb, request.min_count,
                            request.max_count)
     _check_members(connection, group, project_id, count)
@@ -129,7 +134,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         kernel_id=_property(request.image, "kernel_id"), ramdisk_id=_property(request.image, "ramdisk_id"),
         key=key, user_data=request.user_data, metadata=request.metadata, tags=request.tags,
         system_metadata=_image_metadata(request.image),
-        security_groups=[group.name for group in groups], requested_networks=requested_networks,
+        security_groups=[group.name for group in groups] or group_names, requested_networks=requested_networks,
         block_devices=request.block_devices, personality=request.personality, config_drive=_wants_drive(request),
         disk_config=request.disk_config, access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
         reservation_id=reservation_id, pinned_availability_zone=zone, availability_zone=zone,
@@ -143,7 +148,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         spec = _spec(instance, request, group, host)
         outside = server_volumes.are_outside(engine.core, instance)
         data = msgspec.to_builtins(BuildData(
-            spec=spec, outside_volumes=outside,
+            spec=spec, outside_volumes=outside, outside_interfaces=bool(networks),
             max_tries=1 if request.forced_node or request.forced_host else CONF.conductor.max_attempts))
         action = engine.new_action(ctx, Build, instance, data)
         instance.action_uuid = action.uuid
@@ -235,6 +240,19 @@ def _flavor(connection: sa.Connection, request: ServerCreate, project_id: str) -
         return flavors.get(connection, request.flavor_id, project_id)
     except exception.FlavorNotFound as error:
         # In a create request an unknown flavor is bad input, not a missing resource.
+        raise exception.InvalidInput(str(error)) from error
+
+
+def _outside_networks(engine: Engine, ctx: context.RequestContext,
+                      request: ServerCreate) -> list[NetworkRequest] | None:
+    """What an outside service, which is asked with the caller's own rights, gives the server; None: there is none."""
+    allocator, project_id = engine.core.allocator, ctx.project_id or ""
+    if not allocator.external:
+        return None
+    try:
+        allocator.check_groups(ctx, project_id, request.security_groups or [])
+        return allocator.validate(ctx, project_id, request.networks)
+    except exception.NotFound as error:
         raise exception.InvalidInput(str(error)) from error
 
 

@@ -7,6 +7,7 @@ walking (:mod:`nova.conductor.walk`), finding what got lost (:mod:`nova.conducto
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping
@@ -71,6 +72,11 @@ class Engine:
 
     def _submit_taken(self, ctx: context.RequestContext, run: Run, host_lost: bool) -> None:
         self._later(self._host_lost if host_lost else self.walk.advance, ctx, run)
+
+    def in_background(self, project_id: str, task: Callable[[], None]) -> None:
+        """Run what nobody waits for, and what may get lost."""
+        with contextlib.suppress(RuntimeError):  # this conductor ends
+            self._pool.submit("steps", project_id, task)
 
     def _later(self, function: Callable[[context.RequestContext, Any], None], ctx: context.RequestContext,
                work: Run | list[Run]) -> None:

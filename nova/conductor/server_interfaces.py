@@ -29,7 +29,10 @@ class Wishes(Protocol):
 
 
 class ServerInterfaces:
-    """A :class:`nova.operations.contexts.ServerInterfaces`. ``vifs`` () stands for all interfaces of the server."""
+    """A :class:`nova.operations.contexts.ServerInterfaces`. ``vifs`` () stands for all interfaces of the server.
+
+    Of those that an outside service keeps these are the server's row only.
+    """
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes
@@ -49,7 +52,7 @@ class ServerInterfaces:
     # --- written with the step -------------------------------------------------------------------------
     def take(self) -> None:
         ctx, instance = self._wishes.ctx, self._wishes.instance
-        if instance.network_info or instance.requested_networks == []:
+        if instance.network_info or instance.requested_networks == [] or self._allocator.external:
             return
 
         def take(connection: sa.Connection) -> None:
@@ -75,8 +78,9 @@ class ServerInterfaces:
         only = {vif.id for vif in vifs}
 
         def release(connection: sa.Connection) -> None:
-            self._tell_peers(connection)
-            self._allocator.release(ctx, instance.uuid, vifs or None, connection)
+            if not self._allocator.external:
+                self._tell_peers(connection)
+                self._allocator.release(ctx, instance, vifs or None, connection)
             if only:
                 self._change(connection, lambda known: [item for item in known if item.id not in only])
 

@@ -19,8 +19,8 @@ from nova import __version__
 
 CONF = cfg.CONF
 
-MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "quota", "scheduler",
-           "volume", "cinder", "metadata", "pci", "fake", "metrics", "tracing")
+MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "neutron", "quota",
+           "scheduler", "volume", "cinder", "metadata", "pci", "fake", "metrics", "tracing")
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:
@@ -87,4 +87,4 @@ def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     from keystoneauth1 import loading
 
     return [*groups(), *((group, list(loading.get_auth_plugin_conf_options("password")))
-                         for group in ("glance", "cinder"))]
+                         for group in ("glance", "cinder", "neutron"))]

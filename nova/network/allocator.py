@@ -30,20 +30,40 @@ class Allocator(Protocol):
         """What the interfaces of a new server (or the new one of a server) shall be, as the caller may have it.
 
         Outside of any transaction, before the request is accepted. ``wanted`` None: as the project has it.
-        Raises NetworkAmbiguous, NetworkNotFound, PortNotSupported, FixedIpInvalid, FixedIpInUse.
+        Raises NetworkAmbiguous, NetworkNotFound, PortNotFound, PortInUse, PortNotSupported, FixedIpInvalid,
+        FixedIpInUse, NetworkRequiresSubnet, PortRequiresFixedIp, ExternalNetworkAttachForbidden, and where it is
+        external NetworkServiceUnavailable, Forbidden.
+        """
+
+    def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
+        """Whether a new server may have these security groups, where they are not ours.
+
+        Raises SecurityGroupNotFound, NoUniqueMatch.
         """
 
     def allocate(self, ctx: RequestContext, instance: Instance, wanted: Sequence[NetworkRequest],
                  connection: Connection = None) -> list[VIF]:
-        """New interfaces with their addresses. Raises NoMoreFixedIps, FixedIpInUse, NetworkNotFound."""
+        """New interfaces with their addresses, or what an earlier try made of the same.
+
+        Raises NoMoreFixedIps, FixedIpInUse, NetworkNotFound, PortInUse, QuotaLimit.
+        """
 
     def bind(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF], host: str,
              connection: Connection = None) -> list[VIF]:
-        """The interfaces as this host has to plug them; a second host of a move gets a binding of its own."""
+        """The interfaces as this host has to plug them; a second host of a move gets a binding of its own.
 
-    def release(self, ctx: RequestContext, instance_uuid: str, vifs: Sequence[VIF] | None = None,
+        Raises PortBindingFailed, PortNotFound.
+        """
+
+    def release(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF] | None = None,
                 connection: Connection = None) -> None:
-        """Give back interfaces with their addresses (None: all of the instance)."""
+        """Give back interfaces with their addresses (None: all of the instance); ports of users are let go of."""
+
+    def unknown(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+        """Interfaces that are the instance's, and that its row does not know: what is left of half a run."""
+
+    def renewed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+        """The interfaces of the instance with what the back end says of them now."""
 
     def rules(self, connection: Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
         """What each of these servers lets in, where hosts filter by our rules. Three statements at most."""

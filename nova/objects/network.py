@@ -78,7 +78,8 @@ class VIF(Object, kw_only=True):
     ``vif_type`` names how (as Neutron's binding:vif_type), ``details`` are the back end's own words about it
     (binding:vif_details), ``profile`` is what the owner of the port says of it (binding:profile).
     ``active``: it is plugged, as far as anybody has told. ``awaits_plug``: the back end sends the event
-    network-vif-plugged when it is, and the guest does not begin to run before.
+    network-vif-plugged when it is, and the guest does not begin to run before. ``keep``: the port was there before the
+    server, and outlives it. ``outside``: an outside service keeps it, with its addresses.
     """
 
     id: str
@@ -100,6 +101,8 @@ class VIF(Object, kw_only=True):
     security: bool = True
     active: bool = True
     awaits_plug: bool = False
+    keep: bool = False
+    outside: bool = False
 
     def addresses(self, version: int | None = None) -> list[str]:
         """Its addresses of a version (None: all), in order."""

@@ -24,7 +24,7 @@ _EVENT = "compute__do_build_and_run_instance"
 
 class BuildData(Object, kw_only=True):
     """``candidates``: the host in use first, then the alternates. ``tries`` counts hosts tried. ``plugs``: the
-    interfaces whose plug the guest waits for.
+    interfaces whose plug the guest waits for. ``outside_interfaces``: an outside service keeps the interfaces.
     """
 
     spec: RequestSpec
@@ -37,6 +37,7 @@ class BuildData(Object, kw_only=True):
     outside_volumes: bool = False
     looks: int = 0
     plugs: list[str] = []
+    outside_interfaces: bool = False
 
 
 class Build(Operation):
@@ -74,6 +75,10 @@ class Build(Operation):
     @step(CONDUCTOR, undo="unbind_volumes", external=True, when="outside_volumes")
     def bind_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.connect(self.data.host)
+
+    @step(CONDUCTOR, undo="give_interfaces_back", external=True, when="outside_interfaces")
+    def interfaces(self, ctl: Control) -> None:
+        ctl.outside_interfaces.take(self.data.host)
 
     @step("host", event=_EVENT, task_state=states.NETWORKING, undo="unplug", evict=True)
     def network(self, host: Host) -> None:
@@ -114,6 +119,10 @@ class Build(Operation):
 
     def unbind_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.disconnect(self.data.host)
+
+    def give_interfaces_back(self, ctl: Control) -> None:
+        ctl.outside_interfaces.release()
+        ctl.set(network_info=[])
 
     def unplace(self, ctl: Control) -> None:
         data: BuildData = self.data

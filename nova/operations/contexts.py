@@ -54,6 +54,28 @@ class ServerInterfaces(Protocol):
         """They are not the instance's any more, and neither are their addresses."""
 
 
+class OutsideInterfaces(Protocol):
+    """The same for interfaces that an outside service keeps: for external steps, each as often as needed.
+
+    All raise NetworkServiceUnavailable and what the service refuses.
+    """
+
+    def take(self, host: str) -> None:
+        """The interfaces that the instance asked for exist, are its own, and are bound to the host."""
+
+    def add(self, wanted: NetworkRequest, host: str) -> VIF:
+        """The instance has one interface more, on this host."""
+
+    def give_back(self, wanted: NetworkRequest | None) -> None:
+        """Nothing is left of an add() that may have come half-way."""
+
+    def bind(self, host: str) -> None:
+        """All interfaces of the instance are bound to this host."""
+
+    def release(self, *vifs: VIF) -> None:
+        """They (without ``vifs`` all) are not the instance's any more; ports that users made stay, unbound."""
+
+
 class ServerVolumes(Protocol):
     """The volumes of the instance; without ``devices`` all of them. What is not the instance's any more is left out."""
 
@@ -132,7 +154,15 @@ class Control(Protocol):
     def outside_volumes(self) -> OutsideVolumes: ...
 
     @property
-    def interfaces(self) -> ServerInterfaces: ...
+    def interfaces(self) -> ServerInterfaces:
+        """In the server's row and, where Nova keeps networks itself, in theirs."""
+
+    @property
+    def outside_interfaces(self) -> OutsideInterfaces: ...
+
+    @property
+    def network_is_outside(self) -> bool:
+        """Whether an outside service keeps the interfaces."""
 
     def set(self, **changes: Any) -> None:
         """Change columns of the instance (they show in ``instance`` at once)."""

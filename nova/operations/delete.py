@@ -16,11 +16,15 @@ _EVENT = "compute_terminate_instance"
 
 
 class DeleteData(Object, kw_only=True):
-    """``other``: the second place of a server whose migration waits for a confirmation; ``moved``: there is one."""
+    """``other``: the second place of a server whose migration waits for a confirmation; ``moved``: there is one.
+
+    ``outside_interfaces``: an outside service keeps its interfaces.
+    """
 
     host: str = ""
     other: str = ""
     moved: bool = False
+    outside_interfaces: bool = False
     # It has volumes that an outside service keeps.
     outside_volumes: bool = False
 
@@ -36,6 +40,7 @@ class Delete(Operation):
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
         self.data.outside_volumes = ctl.has_outside_volumes()
+        self.data.outside_interfaces = ctl.network_is_outside and self.instance.requested_networks != []
         for migration in ctl.open_migrations():
             self.data.moved = True
             places = {migration.source_compute, migration.dest_compute} - {self.data.host, ""}
@@ -59,6 +64,10 @@ class Delete(Operation):
     @step(CONDUCTOR, external=True, when="outside_volumes")
     def let_go_of_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.release()
+
+    @step(CONDUCTOR, external=True, when="outside_interfaces")
+    def give_interfaces_back(self, ctl: Control) -> None:
+        ctl.outside_interfaces.release()
 
     @step(CONDUCTOR)
     def forget(self, ctl: Control) -> None:

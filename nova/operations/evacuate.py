@@ -76,6 +76,10 @@ class Evacuate(Move):
         self.use_claim(ctl, self.data.migration)
         ctl.set(host=chosen.host, node=chosen.node, availability_zone=chosen.availability_zone)
 
+    @step(CONDUCTOR, undo="bind_back", external=True, when="outside_interfaces")
+    def bind(self, ctl: Control) -> None:
+        ctl.outside_interfaces.bind(self.data.host)
+
     @step("host", event=_EVENT, task_state=states.REBUILDING, undo="unplug", evict=True)
     def network(self, host: Host) -> None:
         host.network.plug(host.instance, host.rules)
@@ -112,6 +116,9 @@ class Evacuate(Move):
     def wipe(self, host: Host) -> None:
         host.driver.destroy(host.instance, keep_disks=self.data.shared)
         host.disconnect_volumes()
+
+    def bind_back(self, ctl: Control) -> None:
+        ctl.outside_interfaces.bind(self.data.source)
 
     def unplace(self, ctl: Control) -> None:
         data: EvacuateData = self.data

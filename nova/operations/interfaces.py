@@ -34,13 +34,14 @@ class DetachInterfaceRequest(Object, kw_only=True):
 class InterfaceData(Object, kw_only=True):
     """``wanted``: what the interface was asked to be; ``vif``: what it is, as the server's row has it.
 
-    ``plugs``: its id, where the back end tells when it is plugged.
+    ``plugs``: its id, where the back end tells when it is plugged. ``outside_interfaces``: an outside service makes it.
     """
 
     host: str = ""
     wanted: NetworkRequest | None = None
     vif: VIF | None = None
     plugs: list[str] = []
+    outside_interfaces: bool = False
 
 
 class _Interface(Operation):
@@ -68,9 +69,18 @@ class AttachInterface(_Interface):
             network_id=request.network_id, port_id=request.port_id, fixed_ip=request.fixed_ip, tag=request.tag))
 
     def accept(self, ctl: Acceptance, request: AttachInterfaceRequest) -> VIF:
+        """An interface without an id is still to be made by an outside service."""
+        if ctl.network_is_outside:
+            self.data.outside_interfaces = True
+            return VIF(id="", network_id=self.data.wanted.network_id or "", label="", mac="", devname="")
         vif = ctl.add_interface(self.data.wanted)
         self.data.vif, self.data.plugs = vif, plugging.awaited([vif])
         return vif
+
+    @step(CONDUCTOR, event="compute_attach_interface", undo="give_back", external=True, when="outside_interfaces")
+    def make(self, ctl: Control) -> None:
+        self.data.vif = ctl.outside_interfaces.add(self.data.wanted, self.data.host)
+        self.data.plugs = plugging.awaited([self.data.vif])
 
     @step("host", event="compute_attach_interface", undo="take_away", when_down="wait")
     def attach(self, host: Host) -> None:
@@ -83,16 +93,23 @@ class AttachInterface(_Interface):
     def take_away(self, host: Host) -> None:
         self.unplug(host)
 
+    def give_back(self, ctl: Control) -> None:
+        if self.data.vif is not None:
+            ctl.outside_interfaces.release(self.data.vif)
+        else:
+            ctl.outside_interfaces.give_back(self.data.wanted)
+
     def succeeded(self, ctl: Control) -> None:
         if not self.data.plugs:
             ctl.interfaces.complete(self.data.vif.id)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         super().failed(ctl, failure)
-        ctl.interfaces.release(self.data.vif)
+        self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
-        ctl.interfaces.release(self.data.vif)
+        if self.data.vif is not None:
+            ctl.interfaces.release(self.data.vif)
 
 
 class DetachInterface(_Interface):
@@ -105,10 +122,15 @@ class DetachInterface(_Interface):
         self.data.vif = next((vif for vif in self.instance.network_info if vif.id == request.port_id), None)
         if self.data.vif is None:
             raise exception.PortNotFound(port_id=request.port_id)
+        self.data.outside_interfaces = ctl.network_is_outside
 
     @step("host", event="compute_detach_interface", undo="put_back", when_down="wait")
     def detach(self, host: Host) -> None:
         self.unplug(host)
+
+    @step(CONDUCTOR, event="compute_detach_interface", external=True, when="outside_interfaces")
+    def give_back(self, ctl: Control) -> None:
+        ctl.outside_interfaces.release(self.data.vif)
 
     def put_back(self, host: Host) -> None:
         # Somebody else may have taken it away while this waited for its turn.

@@ -101,6 +101,10 @@ class LiveMigrate(Move):
         self.data.arrived = True
         self._move(ctl)
 
+    @step(CONDUCTOR, external=True, when="outside_interfaces")
+    def bind(self, ctl: Control) -> None:
+        ctl.outside_interfaces.bind(self.data.host)
+
     @step("host", event="compute_post_live_migration_at_destination", task_state=states.MIGRATING)
     def finish(self, host: Host) -> None:
         host.network.plug(host.instance, host.rules)

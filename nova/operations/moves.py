@@ -18,7 +18,8 @@ from nova.operations.contexts import Acceptance, Control
 class MoveData(Object, kw_only=True):
     """``source`` and ``host`` (the destination) are places of the guest while ``migration`` (a uuid) is open.
 
-    ``plugs``: the interfaces whose plug on the destination the guest waits for.
+    ``plugs``: the interfaces whose plug on the destination the guest waits for. ``outside_interfaces``: an outside
+    service keeps them, and has to hear where the server is.
     """
 
     spec: RequestSpec
@@ -31,6 +32,7 @@ class MoveData(Object, kw_only=True):
     host: str = ""
     tries: int = 0
     plugs: list[str] = []
+    outside_interfaces: bool = False
 
 
 def fitted(instance: Instance) -> bool:
@@ -64,6 +66,7 @@ class Move(Operation):
         self.data.source, self.data.source_node = instance.host or "", instance.node or ""
         self.data.source_zone = instance.availability_zone
         self.data.host = ""
+        self.data.outside_interfaces = ctl.network_is_outside
         ctl.open_migration(Migration(
             uuid=self.data.migration, instance_uuid=instance.uuid, migration_type=self.migration_type,
             status=self.first_status, source_compute=self.data.source, source_node=self.data.source_node,

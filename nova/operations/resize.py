@@ -93,6 +93,10 @@ class Resize(Move):
         host.network.unplug(host.instance)
         host.disconnect_volumes()
 
+    @step(CONDUCTOR, undo="bind_back", external=True, when="outside_interfaces")
+    def bind(self, ctl: Control) -> None:
+        ctl.outside_interfaces.bind(self.data.host)
+
     @step("host", event="compute_finish_resize", task_state=states.RESIZE_FINISH, undo="drop", evict=True)
     def receive(self, host: Host) -> None:
         moved = self._moved(host.instance)
@@ -128,6 +132,9 @@ class Resize(Move):
         host.driver.destroy(moved)
         host.network.unplug(moved)
         host.disconnect_volumes()
+
+    def bind_back(self, ctl: Control) -> None:
+        ctl.outside_interfaces.bind(self.data.source)
 
     def move_back(self, host: Host) -> None:
         put_back(host, host.instance, self.data.running)
@@ -198,7 +205,7 @@ class FinishData(Object, kw_only=True):
     """``host``: where the server runs now; ``source``: where it came from, with the flavor that it had there.
 
     ``stays``: the destination kept its guest when it should have let go of it; ``fitted``: the server has cells or
-    devices for itself on one of them.
+    devices for itself on one of them. ``outside_interfaces``: as for other moves.
     """
 
     host: str = ""
@@ -209,6 +216,7 @@ class FinishData(Object, kw_only=True):
     running: bool = True
     stays: bool = False
     fitted: bool = False
+    outside_interfaces: bool = False
 
 
 class _Finish(Operation):
@@ -222,6 +230,7 @@ class _Finish(Operation):
         self.data.running = ctl.instance.system_metadata.get(_BEFORE) != states.STOPPED
         self.data.fitted = fitted(ctl.instance) or (migration.old_flavor is not None and asks_for_parts(
             migration.old_flavor, ctl.instance.image))
+        self.data.outside_interfaces = ctl.network_is_outside
         ctl.migrate(migration.uuid, status=status)
 
     def claim_of(self, step: Step) -> str:
@@ -287,6 +296,13 @@ class RevertResize(_Finish):
         host.driver.destroy(host.instance)
         host.network.unplug(host.instance)
         host.disconnect_volumes()
+
+    @step(CONDUCTOR, undo="bind_there", external=True, when="outside_interfaces")
+    def bind(self, ctl: Control) -> None:
+        ctl.outside_interfaces.bind(self.data.source)
+
+    def bind_there(self, ctl: Control) -> None:
+        ctl.outside_interfaces.bind(self.data.host)
 
     @step("source", event="compute_finish_revert_resize", task_state=states.RESIZE_REVERTING)
     def back(self, host: Host) -> None:

@@ -8,6 +8,7 @@ from nova.bus import Interface, call, slow_call, with_token
 from nova.context import RequestContext
 from nova.objects.action import Accepted
 from nova.objects.instance import Instance
+from nova.objects.network import VIF
 from nova.objects.server_request import ServerCreate, ServerCreated, ServerQuery
 from nova.rpcapi import CONDUCTOR
 
@@ -53,6 +54,14 @@ class Servers(Interface):
         Checks lock, host and states as the operation declares them; raises UnknownOperation, InstanceIsLocked,
         InstanceNotReady, InstanceInvalidState, InstanceStateUnknown, ComputeServiceUnavailable (its host is down), and
         what the operation's own acceptance refuses.
+        """
+
+    @call
+    def attached_interface(self, ctx: RequestContext, uuid: str, action_uuid: str,
+                           project_id: str | None = None) -> VIF | None:
+        """The interface that an attach_interface has made, None while it is being made.
+
+        Raises what it failed with, and InstanceActionNotFound.
         """
 
     @call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nova import context
+from nova.conductor import network_events
 from nova.conductor.engine import Engine
 from nova.db import external_events, servers
 from nova.objects.external_event import IN_PROGRESS, ExternalEvent
@@ -30,4 +31,6 @@ class ExternalEvents:
                 told.setdefault(uuid, {})[key] = event.status
         for uuid, statuses in told.items():
             self.engine.wake(ctx, uuid, statuses)
+        if self.engine.core.allocator.external:
+            network_events.told(self.engine, [event for event in events if hosts.get(event.instance_uuid)])
         return codes

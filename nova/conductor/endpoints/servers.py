@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 
 from nova import bus, context, exception
@@ -16,9 +17,12 @@ from nova.conductor.engine import Engine
 from nova.conductor.security_rules import refresh
 from nova.db import actions, quotas, security_groups, server_search, servers
 from nova.objects import states
-from nova.objects.action import Accepted
+from nova.objects.action import Accepted, Action
 from nova.objects.instance import Instance
+from nova.objects.network import VIF
 from nova.objects.server_request import ServerCreate, ServerCreated, ServerQuery
+from nova.operations.base import journal
+from nova.operations.interfaces import AttachInterface, InterfaceData
 from nova.operations.reset_state import ResetState
 
 _METADATA_STATES = frozenset({states.ACTIVE, states.PAUSED, states.SUSPENDED, states.STOPPED})
@@ -54,6 +58,22 @@ class Servers:
     def operate(self, ctx: context.RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None,
                 project_id: str | None) -> Accepted:
         return start(self.engine, ctx, uuid, operation, payload or {}, project_id)
+
+    def attached_interface(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
+                           project_id: str | None) -> VIF | None:
+        def look(connection: sa.Connection) -> Action | None:
+            servers.get(connection, uuid, project_id)
+            return actions.get(connection, action_uuid)
+
+        action = self.core.db.read(look)
+        if action is None or action.instance_uuid != uuid or action.operation != AttachInterface.name:
+            raise exception.InstanceActionNotFound(request_id=ctx.request_id, instance_uuid=uuid)
+        told = journal(action)
+        if told.failure is not None:
+            if told.failure.code < 500:
+                raise exception.NovaException.rebuild(told.failure.kind, told.failure.message, {})
+            raise exception.InterfaceAttachFailed(instance_uuid=uuid, reason=told.failure.message)
+        return msgspec.convert(told.data, InterfaceData).vif
 
     def update(self, ctx: context.RequestContext, uuid: str, changes: dict[str, Any],
                project_id: str | None) -> Instance:

@@ -34,7 +34,7 @@ class Addresses(Check):
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         instances = alive(connection, keys, INSTANCES.c.network_info)
         used = {(vif.network_id, address): uuid for uuid, instance in instances.items()
-                for vif in instance.network_info for address in vif.addresses()}
+                for vif in instance.network_info if not vif.outside for address in vif.addresses()}
         held = {(row.network_uuid, row.address): row for row in connection.execute(
             sa.select(IPS).where(IPS.c.instance_uuid.in_(keys)).order_by(IPS.c.id))}
         for (network, address), row in held.items():

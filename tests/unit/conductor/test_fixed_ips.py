@@ -188,8 +188,8 @@ def test_interfaces_come_and_go_one_by_one(core: Books) -> None:
     assert [(fixed.version, fixed.mode, fixed.gateway, fixed.dns) for fixed in first.fixed_ips] == [
         (4, "dhcp", "10.0.0.1", ["192.0.2.53"]), (6, "slaac", "fd00:1::1", ["2001:db8::53"])]
     assert (first.vni, first.tag, first.dns) == (7, "t", ["192.0.2.53", "2001:db8::53"])
-    core.db.write(lambda connection: allocator.release(ctx(), one.uuid, [first], connection))
+    core.db.write(lambda connection: allocator.release(ctx(), one, [first], connection))
     owner = core.db.read(lambda connection: fixed_ips.owner_of(connection, made.uuid, second.addresses(4)[0]))
     assert owner == one.uuid
-    core.db.write(lambda connection: allocator.release(ctx(), one.uuid, connection=connection))
+    core.db.write(lambda connection: allocator.release(ctx(), one, connection=connection))
     Networks(core).delete(ctx(), made.uuid)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
 
 from nova import exception
-from nova.api.compute.servers.servers import authorize, authorized_get, operate
+from nova.api.compute.servers.servers import authorize, authorized_get, operate, server_id
 from nova.api.fields import IP, STRING, STRING_OR_NULL, TAG, UUID, Array, Field, Object, Out, Query, View
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.objects.instance import Instance
 from nova.objects.network import VIF
+
+# Seconds for which a request waits until an outside service has made an interface, and between two looks.
+_PATIENCE, _PAUSE = 60.0, 0.25
 
 POLICY = "os_compute_api:os-attach-interfaces:"
 
@@ -68,14 +72,30 @@ def create(req: Request) -> dict[str, Any]:
     if addresses and not wanted.get("net_id"):
         raise exception.Invalid("Must input net_id when fixed_ips are given.")
     try:
-        answer = operate(req, "attach_interface", {
+        vif = _attached(req, {
             "network_id": wanted.get("net_id"), "port_id": wanted.get("port_id"), "tag": wanted.get("tag"),
             "fixed_ip": addresses[0]["ip_address"] if addresses else None})
     except (exception.NetworkAmbiguous, exception.NoMoreFixedIps) as error:
         raise exception.Invalid(error.message) from error
     except exception.FixedIpInUse as error:
         raise exception.Conflict(error.message) from error
-    return {"interfaceAttachment": INTERFACE.render(msgspec.convert(answer, VIF), req)}
+    return {"interfaceAttachment": INTERFACE.render(vif, req)}
+
+
+def _attached(req: Request, wanted: dict[str, Any]) -> VIF:
+    """The interface, once it is known: an outside service makes it after the operation was accepted."""
+    accepted = req.clients.servers.operate(req.ctx, server_id(req), "attach_interface", wanted, project_id=req.scope)
+    vif = msgspec.convert(accepted.answer, VIF)
+    if vif.id:
+        return vif
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        found = req.clients.servers.attached_interface(
+            req.ctx, server_id(req), accepted.action.uuid, project_id=req.scope)
+        if found is not None:
+            return found
+        time.sleep(_PAUSE)
+    raise exception.InterfaceAttachTimedOut()
 
 
 @accepts(errors=(409,))

@@ -1,0 +1,56 @@
+"""The interfaces of one server that an outside service keeps, for the external steps of its operations.
+
+The service is asked at once, outside of any transaction; what it answers is written with the step.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import exception
+from nova.conductor.server_interfaces import Wishes
+from nova.db import servers
+from nova.objects.network import VIF, NetworkRequest
+
+
+class OutsideInterfaces:
+    """A :class:`nova.operations.contexts.OutsideInterfaces`."""
+
+    def __init__(self, wishes: Wishes) -> None:
+        self._wishes = wishes
+        self._allocator = wishes.core.allocator
+
+    def take(self, host: str) -> None:
+        ctx, instance = self._wishes.ctx, self._wishes.instance
+        made = self._allocator.allocate(ctx, instance, instance.requested_networks or [])
+        self._wishes.set(network_info=self._allocator.bind(ctx, instance, made, host))
+
+    def add(self, wanted: NetworkRequest, host: str) -> VIF:
+        ctx, instance = self._wishes.ctx, self._wishes.instance
+        made = self._allocator.allocate(ctx, instance, [wanted])
+        vif, = self._allocator.bind(ctx, instance, made, host)
+        vif = msgspec.structs.replace(vif, active=False)
+
+        def effect(connection: sa.Connection) -> None:
+            try:
+                now = servers.lock(connection, instance.uuid)
+            except exception.InstanceNotFound:
+                return
+            instance.network_info = [*now.network_info, vif]
+            servers.update(connection, now.uuid, {"network_info": instance.network_info})
+
+        self._wishes.effects.append(effect)
+        return vif
+
+    def give_back(self, wanted: NetworkRequest | None) -> None:
+        found = self._allocator.unknown(self._wishes.ctx, self._wishes.instance)
+        kept = wanted.port_id if wanted else None
+        self.release(*(msgspec.structs.replace(vif, keep=vif.keep or vif.id == kept) for vif in found), some=True)
+
+    def bind(self, host: str) -> None:
+        ctx, instance = self._wishes.ctx, self._wishes.instance
+        self._wishes.set(network_info=self._allocator.bind(ctx, instance, instance.network_info, host))
+
+    def release(self, *vifs: VIF, some: bool = False) -> None:
+        self._allocator.release(self._wishes.ctx, self._wishes.instance, vifs if vifs or some else None)

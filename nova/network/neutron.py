@@ -1,0 +1,241 @@
+"""Ports of Neutron (:class:`nova.network.allocator.Allocator`): who gets which, bound to which host.
+
+Whatever was made there is found again by the id of the server that a port says it is for (device_id), so that every
+verb may run again after half a run. Ports that were there before the server outlive it.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from nova import exception
+from nova.conf import CONF
+from nova.context import RequestContext
+from nova.network.neutron_api import NeutronApi, Raw
+from nova.objects.instance import Instance
+from nova.objects.network import SLAAC, VIF, FixedIp, NetworkRequest, RuleSet
+
+LOG = logging.getLogger(__name__)
+
+DEFAULT_GROUP = "default"
+_PLUGGABLE = ("ovs",)
+_WITHOUT_ADDRESS = ("deferred", "none")
+
+
+class NeutronAllocator:
+    """``[network]driver`` neutron, on conductors."""
+
+    external = True
+
+    def __init__(self, db: object = None) -> None:
+        """What is to be remembered is in the server's own row."""
+
+    @functools.cached_property
+    def _api(self) -> NeutronApi:
+        return NeutronApi()
+
+    # --- looking -------------------------------------------------------------------------------------
+    def validate(self, ctx: RequestContext, project_id: str,
+                 wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
+        if wanted is None:
+            usable = self._networks_of(ctx, project_id)
+            if len(usable) > 1:
+                raise exception.NetworkAmbiguous()
+            wanted = [NetworkRequest(network_id=uuid) for uuid in usable]
+        ports = [request.port_id for request in wanted if request.port_id]
+        if len(set(ports)) != len(ports):
+            raise exception.InvalidInput(reason="the same port is given twice.")
+        return [self._port_wanted(ctx, request) if request.port_id else self._network_wanted(ctx, request)
+                for request in wanted]
+
+    def _networks_of(self, ctx: RequestContext, project_id: str) -> list[str]:
+        found = [*self._api.list(ctx, "networks", ctx.auth_token, tenant_id=project_id, shared=False),
+                 *self._api.list(ctx, "networks", ctx.auth_token, shared=True)]
+        return list(dict.fromkeys(network["id"] for network in found))
+
+    def _port_wanted(self, ctx: RequestContext, request: NetworkRequest) -> NetworkRequest:
+        port = self._api.port(ctx, request.port_id or "", ctx.auth_token)
+        if port.get("device_id"):
+            raise exception.PortInUse(port_id=port["id"])
+        if not port["fixed_ips"] and port.get("ip_allocation", "immediate") not in _WITHOUT_ADDRESS:
+            raise exception.PortRequiresFixedIp(port_id=port["id"])
+        return msgspec.structs.replace(request, network_id=port["network_id"])
+
+    def _network_wanted(self, ctx: RequestContext, request: NetworkRequest) -> NetworkRequest:
+        network = self._api.network(ctx, request.network_id or "", ctx.auth_token)
+        if not network.get("subnets"):
+            raise exception.NetworkRequiresSubnet(network_id=network["id"])
+        if network.get("router:external") and not network.get("shared") and not ctx.is_admin:
+            raise exception.ExternalNetworkAttachForbidden(network_id=network["id"])
+        if request.fixed_ip:
+            taken = self._api.list(ctx, "ports", network_id=network["id"],
+                                   fixed_ips=f"ip_address={request.fixed_ip}", fields="device_id")
+            if taken:
+                raise exception.FixedIpInUse(address=request.fixed_ip, instance_uuid=taken[0].get("device_id") or "")
+        return request
+
+    def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
+        self._groups(ctx, project_id, names, ctx.auth_token)
+
+    def _groups(self, ctx: RequestContext, project_id: str, names: Sequence[str],
+                token: str | None = None) -> list[str] | None:
+        """The ids of these security groups, which go by name or id; None: Neutron's own default."""
+        if not names or list(names) == [DEFAULT_GROUP]:
+            return None
+        found = self._api.list(ctx, "security-groups", token, tenant_id=project_id)
+        ids = []
+        for name in names:
+            matching = [group["id"] for group in found if name in (group["id"], group["name"])]
+            if not matching:
+                raise exception.SecurityGroupNotFound(security_group_id=name)
+            if len(matching) > 1:
+                raise exception.NoUniqueMatch(f"Multiple security groups found matching '{name}'. Use an ID to be more "
+                                              "specific.")
+            ids += matching
+        return ids
+
+    # --- making and binding --------------------------------------------------------------------------
+    def allocate(self, ctx: RequestContext, instance: Instance, wanted: Sequence[NetworkRequest],
+                 connection: object = None) -> list[VIF]:
+        free = self._new_ports(ctx, instance)
+        groups = self._groups(ctx, instance.project_id, instance.security_groups) if wanted else None
+        made = []
+        for request in wanted:
+            port = next((port for port in free if _fits(port, request)), None)
+            if port is not None:
+                free.remove(port)
+            elif request.port_id:
+                port = self._take(ctx, instance, request.port_id)
+            else:
+                port = self._create(ctx, instance, request, groups)
+            made.append(port)
+        return self._vifs(ctx, made, wanted)
+
+    def _take(self, ctx: RequestContext, instance: Instance, port_id: str) -> Raw:
+        port = self._api.port(ctx, port_id)
+        if port["tenant_id"] != instance.project_id:
+            raise exception.PortNotUsable(port_id=port_id, instance_uuid=instance.uuid)
+        if port.get("device_id"):
+            raise exception.PortInUse(port_id=port_id)
+        return self._api.update_port(ctx, port_id, {"device_id": instance.uuid}, port.get("revision_number"))
+
+    def _create(self, ctx: RequestContext, instance: Instance, request: NetworkRequest,
+                groups: list[str] | None) -> Raw:
+        wanted: Raw = {"network_id": request.network_id, "device_id": instance.uuid, "admin_state_up": True,
+                       "tenant_id": instance.project_id}
+        if request.fixed_ip:
+            wanted["fixed_ips"] = [{"ip_address": request.fixed_ip}]
+        if groups is not None:
+            wanted["security_groups"] = groups
+        return self._api.create_port(ctx, wanted)
+
+    def bind(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF], host: str,
+             connection: object = None) -> list[VIF]:
+        bound = []
+        for vif in vifs:
+            port = self._api.update_port(ctx, vif.id, {
+                "device_id": instance.uuid, "binding:host_id": host,
+                "device_owner": f"compute:{instance.availability_zone or CONF.default_availability_zone}"})
+            if port.get("binding:vif_type") not in _PLUGGABLE:
+                raise exception.PortBindingFailed(port_id=vif.id)
+            bound.append(_bound(vif, port))
+        return bound
+
+    # --- giving back -----------------------------------------------------------------------------------
+    def release(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF] | None = None,
+                connection: object = None) -> None:
+        only = None if vifs is None else {vif.id for vif in vifs}
+        kept = {request.port_id for request in instance.requested_networks or ()}
+        kept |= {vif.id for vif in [*instance.network_info, *(vifs or ())] if vif.keep}
+        for port in self._api.list(ctx, "ports", device_id=instance.uuid):
+            if only is not None and port["id"] not in only:
+                continue
+            if port["id"] in kept:
+                self._unbind(ctx, port["id"])
+            else:
+                self._api.delete_port(ctx, port["id"])
+
+    def _unbind(self, ctx: RequestContext, port_id: str) -> None:
+        try:
+            self._api.update_port(ctx, port_id, {"device_id": "", "device_owner": "", "binding:host_id": None})
+        except exception.PortNotFound:
+            LOG.info("Port %s is gone", port_id)
+
+    # --- the server's row ----------------------------------------------------------------------------------
+    def unknown(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+        given = {request.port_id for request in instance.requested_networks or ()}
+        return [VIF(id=port["id"], network_id=port["network_id"], label="", mac=port["mac_address"],
+                    devname=_device(port), keep=port["id"] in given) for port in self._new_ports(ctx, instance)]
+
+    def _new_ports(self, ctx: RequestContext, instance: Instance) -> list[Raw]:
+        """Those that say that they are the server's, and that its row does not know."""
+        known = {vif.id for vif in instance.network_info}
+        return [port for port in self._api.list(ctx, "ports", device_id=instance.uuid) if port["id"] not in known]
+
+    def renewed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+        known = {vif.id: vif for vif in instance.network_info}
+        ports = [port for port in self._api.list(ctx, "ports", device_id=instance.uuid) if port["id"] in known]
+        return self._vifs(ctx, ports, [NetworkRequest(
+            port_id=port["id"] if known[port["id"]].keep else None, tag=known[port["id"]].tag) for port in ports])
+
+    def rules(self, connection: object, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
+        return {uuid: RuleSet() for uuid in instance_uuids}
+
+    def _vifs(self, ctx: RequestContext, ports: Sequence[Raw], wanted: Sequence[NetworkRequest]) -> list[VIF]:
+        networks = {uuid: self._api.network(ctx, uuid) for uuid in _network_ids(ports)}
+        subnets = {subnet["id"]: subnet for uuid in networks
+                   for subnet in self._api.list(ctx, "subnets", network_id=uuid)}
+        return [_vif(port, networks[port["network_id"]], subnets, request)
+                for port, request in zip(ports, wanted, strict=True)]
+
+
+def _network_ids(ports: Iterable[Raw]) -> list[str]:
+    return list(dict.fromkeys(port["network_id"] for port in ports))
+
+
+def _fits(port: Raw, request: NetworkRequest) -> bool:
+    """Whether the port was made for, or is, what is wanted."""
+    if request.port_id:
+        return bool(port["id"] == request.port_id)
+    addresses = [fixed["ip_address"] for fixed in port["fixed_ips"]]
+    return port["network_id"] == request.network_id and (not request.fixed_ip or request.fixed_ip in addresses)
+
+
+def _device(port: Raw) -> str:
+    return f"tap{port['id']}"[:14]
+
+
+def _vif(port: Raw, network: Raw, subnets: dict[str, Raw], request: NetworkRequest) -> VIF:
+    vif = VIF(
+        id=port["id"], network_id=port["network_id"], label=network.get("name") or "", mac=port["mac_address"],
+        fixed_ips=[_fixed_ip(fixed, subnets) for fixed in port["fixed_ips"]], mtu=network.get("mtu") or 1500,
+        devname=_device(port), tag=request.tag, keep=request.port_id is not None, outside=True,
+        security=bool(port.get("port_security_enabled", True)))
+    return _bound(vif, port)
+
+
+def _bound(vif: VIF, port: Raw) -> VIF:
+    """The interface as the host that it is bound to has to plug it."""
+    details: dict[str, Any] = port.get("binding:vif_details") or {}
+    active = port.get("status") == "ACTIVE" or not port.get("admin_state_up", True)
+    return msgspec.structs.replace(
+        vif, vif_type=port.get("binding:vif_type") or "unbound", vnic_type=port.get("binding:vnic_type") or "normal",
+        details=details, profile=port.get("binding:profile") or {},
+        bridge=str(details.get("bridge_name") or CONF.neutron.ovs_bridge), active=active, awaits_plug=not active)
+
+
+def _fixed_ip(fixed: Raw, subnets: dict[str, Raw]) -> FixedIp:
+    subnet = subnets.get(fixed["subnet_id"], {})
+    address = ipaddress.ip_address(fixed["ip_address"])
+    cidr = str(subnet.get("cidr") or f"{address}/{address.max_prefixlen}")
+    mode = ("dhcp" if subnet.get("enable_dhcp") else None) if address.version == 4 else subnet.get("ipv6_address_mode")
+    return FixedIp(
+        address=str(address), version=address.version, prefix=ipaddress.ip_network(cidr, strict=False).prefixlen,
+        cidr=cidr, gateway=subnet.get("gateway_ip"), dns=list(subnet.get("dns_nameservers") or ()),
+        mode=SLAAC if mode == "slaac" else mode, subnet_id=fixed["subnet_id"])

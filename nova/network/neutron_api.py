@@ -1,0 +1,137 @@
+"""Neutron's API (v2.0), as conductors ask it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import requests
+
+from nova import exception
+from nova.conf import CONF
+from nova.context import RequestContext
+from nova.neighbours import Neighbour, Unreachable
+
+GROUP = "neutron"
+
+Raw = dict[str, Any]
+
+# What Neutron calls its refusals (409 mostly), and what they are here.
+_IN_USE = ("IpAddressAlreadyAllocated", "IpAddressInUse")
+_EXHAUSTED = ("IpAddressGenerationFailure", "ExternalIpAddressExhausted", "NoMoreIps")
+_INVALID_IP = ("InvalidIpForNetwork", "InvalidIpForSubnet")
+
+
+class NeutronApi:
+    """With Nova's own rights, or with a caller's ``token``.
+
+    All verbs raise NetworkServiceUnavailable (what they asked for may be done), Forbidden, NotFound, InvalidInput,
+    Conflict, QuotaLimit, and what is told of each.
+    """
+
+    def __init__(self) -> None:
+        self._neutron = Neighbour(GROUP, {"service_type": "network", "interface": ["internal", "public"]}, ("/v2.0",))
+
+    def list(self, ctx: RequestContext, kind: str, token: str | None = None, **query: Any) -> list[Raw]:
+        """All ports, networks, subnets or security groups (``kind``, as in the path) that fit."""
+        return self._asked(ctx, "GET", f"/{kind}", token, params=query)[_key(kind)]  # type: ignore[no-any-return]
+
+    def port(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
+        """Raises PortNotFound."""
+        try:
+            return self._asked(ctx, "GET", f"/ports/{uuid}", token)["port"]  # type: ignore[no-any-return]
+        except exception.NotFound as error:
+            raise exception.PortNotFound(port_id=uuid) from error
+
+    def network(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
+        """Raises NetworkNotFound."""
+        try:
+            return self._asked(ctx, "GET", f"/networks/{uuid}", token)["network"]  # type: ignore[no-any-return]
+        except exception.NotFound as error:
+            raise exception.NetworkNotFound(network_id=uuid) from error
+
+    def create_port(self, ctx: RequestContext, wanted: Raw) -> Raw:
+        """Raises FixedIpInUse, NoMoreFixedIps, QuotaLimit."""
+        return self._asked(ctx, "POST", "/ports", json={"port": wanted})["port"]  # type: ignore[no-any-return]
+
+    def update_port(self, ctx: RequestContext, uuid: str, changes: Raw, revision: int | None = None) -> Raw:
+        """``revision``: only if nobody has changed it since. Raises PortNotFound, PortInUse (somebody has)."""
+        headers = {"If-Match": f"revision_number={revision}"} if revision is not None else {}
+        try:
+            return self._asked(ctx, "PUT", f"/ports/{uuid}", headers=headers,  # type: ignore[no-any-return]
+                               json={"port": changes})["port"]
+        except exception.NotFound as error:
+            raise exception.PortNotFound(port_id=uuid) from error
+        except _Changed as error:
+            raise exception.PortInUse(port_id=uuid) from error
+
+    def delete_port(self, ctx: RequestContext, uuid: str) -> None:
+        """There is no such port any more, nor was there: fine."""
+        with contextlib.suppress(exception.NotFound):
+            self._asked(ctx, "DELETE", f"/ports/{uuid}")
+
+    # --- requests ----------------------------------------------------------------------------------
+    def _asked(self, ctx: RequestContext, method: str, path: str, token: str | None = None,
+               headers: Mapping[str, str] | None = None, **more: Any) -> Raw:
+        repeats = CONF.neutron.http_retries if method == "GET" else 0
+        try:
+            answer = self._neutron.request(ctx, method, f"/v2.0{path}", token, dict(headers or {}),
+                                           connect_retries=repeats, **more)
+        except Unreachable as error:
+            raise exception.NetworkServiceUnavailable(reason=str(error)) from error
+        return _checked(answer, bool(token))
+
+
+class _Changed(Exception):
+    """The port is not as it was when it was looked at."""
+
+
+def _key(kind: str) -> str:
+    return kind.replace("-", "_")
+
+
+def _checked(answer: requests.Response, user: bool) -> Raw:
+    """The body of an answer, or the error that it tells of; ``user``: it was asked with a caller's token."""
+    status = answer.status_code
+    if status < 400:
+        return _body(answer) if answer.content else {}
+    kind, message = _fault(answer)
+    if status == 404:
+        raise exception.NotFound(message)
+    if status == 412:
+        raise _Changed
+    if kind in _IN_USE:
+        raise exception.FixedIpInUse(message)
+    if kind in _EXHAUSTED:
+        raise exception.NoMoreFixedIps(message)
+    if kind in _INVALID_IP:
+        raise exception.FixedIpInvalid(message)
+    if kind == "OverQuota" or status == 413:
+        raise exception.QuotaLimit(message)
+    if status == 400:
+        raise exception.InvalidInput(reason=message)
+    if status == 409:
+        raise exception.Conflict(message)
+    if user and status in (401, 403):
+        raise exception.Forbidden(message)
+    raise exception.NetworkServiceUnavailable(reason=f"it answered {status}")
+
+
+def _body(answer: requests.Response) -> Raw:
+    try:
+        found = answer.json()
+    except ValueError as error:
+        raise exception.NetworkServiceUnavailable(reason="its answer is no JSON") from error
+    if not isinstance(found, dict):
+        raise exception.NetworkServiceUnavailable(reason="its answer is no JSON object")
+    return found
+
+
+def _fault(answer: requests.Response) -> tuple[str, str]:
+    """(type, message) of {"NeutronError": {"type": ..., "message": ..., "detail": ...}}."""
+    try:
+        fault = answer.json()["NeutronError"]
+        return str(fault["type"]), str(fault["message"])
+    except (ValueError, KeyError, TypeError):
+        return "", f"the network service answered {answer.status_code}"

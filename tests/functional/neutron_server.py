@@ -1,0 +1,167 @@
+"""A small network service that speaks Neutron's API: networks, subnets, ports and security groups, in memory.
+
+Tokens are "user:project", as the tests' clients send them; without one the caller is Nova itself.
+"""
+
+import contextlib
+import http.server
+import json
+import threading
+import urllib.parse
+import uuid
+
+_SINGULAR = {"ports": "port", "networks": "network", "subnets": "subnet", "security-groups": "security_group"}
+
+
+class NeutronServer:
+    """``faults``: (method, kind) -> statuses to answer the next such requests with; a status below 0 is answered (as a
+    positive one) after the request was carried out."""
+
+    def __init__(self):
+        self.lock = threading.RLock()
+        self.rows = {kind: {} for kind in _SINGULAR}
+        self.faults = {}
+        self.calls = []
+        handler = type("Handler", (_Handler,), {"neutron": self})
+        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+
+    def stop(self):
+        self._http.shutdown()
+        self._http.server_close()
+
+    # --- for tests -----------------------------------------------------------------------------------
+    def network(self, name="net", project="p", shared=False, cidr="10.50.0.0/24", **values):
+        """The id of a new network with a subnet (``cidr`` None: without)."""
+        made = self._add("networks", name=name, tenant_id=project, shared=shared, mtu=1442, subnets=[], **values)
+        if cidr:
+            subnet = self._add("subnets", network_id=made["id"], cidr=cidr, enable_dhcp=True, dns_nameservers=[],
+                               gateway_ip=cidr.rpartition(".")[0] + ".1", ipv6_address_mode=None)
+            made["subnets"].append(subnet["id"])
+        return made["id"]
+
+    def port(self, network, project="p", **values):
+        """A port that a user made."""
+        return self._create_port({"network_id": network, "tenant_id": project, **values})
+
+    def ports(self, **query):
+        with self.lock:
+            return [dict(port) for port in self.rows["ports"].values()
+                    if all(port.get(name) == value for name, value in query.items())]
+
+    # --- rows ------------------------------------------------------------------------------------------
+    def _add(self, kind, **values):
+        with self.lock:
+            row = {"id": str(uuid.uuid4()), **values}
+            self.rows[kind][row["id"]] = row
+            return row
+
+    def _create_port(self, wanted):
+        network = self.rows["networks"][wanted["network_id"]]
+        subnet = self.rows["subnets"][network["subnets"][0]]
+        taken = {fixed["ip_address"] for port in self.ports(network_id=network["id"]) for fixed in port["fixed_ips"]}
+        prefix = subnet["cidr"].rpartition(".")[0]
+        address = (wanted.get("fixed_ips") or [{}])[0].get("ip_address") or next(
+            free for number in range(2, 255) if (free := f"{prefix}.{number}") not in taken)
+        if address in taken:
+            raise _Refused(409, "IpAddressAlreadyAllocated", f"IP address {address} already allocated")
+        number = len(self.calls) + len(self.rows["ports"])
+        return self._add("ports", **{
+            "device_id": "", "device_owner": "", "status": "DOWN", "admin_state_up": True, "revision_number": 1,
+            "security_groups": [], "binding:host_id": "", "binding:vif_type": "unbound", "binding:vif_details": {},
+            "binding:vnic_type": "normal", "binding:profile": {}, **wanted,
+            "mac_address": f"fa:16:3e:{number >> 16 & 255:02x}:{number >> 8 & 255:02x}:{number & 255:02x}",
+            "fixed_ips": [{"subnet_id": subnet["id"], "ip_address": address}]})
+
+    def _update_port(self, port, changes, revision):
+        if revision and revision != f"revision_number={port['revision_number']}":
+            raise _Refused(412, "RevisionNumberConstraintFailed", "Constrained to another revision")
+        port.update(changes, revision_number=port["revision_number"] + 1)
+        host = port["binding:host_id"]
+        if "binding:host_id" in changes:
+            port["status"] = "DOWN"
+            port["binding:vif_type"] = "ovs" if host and not host.startswith("bad") else (
+                "binding_failed" if host else "unbound")
+            port["binding:vif_details"] = {"bridge_name": "br-int", "port_filter": True} if host else {}
+        return port
+
+    def _visible(self, kind, project):
+        return [row for row in self.rows[kind].values()
+                if project is None or row.get("shared") or row.get("tenant_id", project) == project]
+
+    # --- requests ----------------------------------------------------------------------------------
+    def answer(self, method, kind, row_id, query, body, headers):
+        """(status, body)"""
+        if kind not in _SINGULAR:
+            raise _Refused(404, "HTTPNotFound", "The resource could not be found.")
+        token = headers.get("X-Auth-Token")
+        project = token.partition(":")[2] if token else None
+        with self.lock:
+            self.calls.append((method, kind, token))
+            name = _SINGULAR[kind]
+            if method == "POST":
+                return 201, {name: self._create_port(body[name])}
+            if row_id is None:
+                return 200, {kind.replace("-", "_"): [row for row in self._visible(kind, project)
+                                                     if all(_matches(row, *item) for item in query)]}
+            row = next((row for row in self._visible(kind, project) if row["id"] == row_id), None)
+            if row is None:
+                raise _Refused(404, f"{name.title()}NotFound", f"{name.title()} {row_id} could not be found.")
+            if method == "DELETE":
+                del self.rows[kind][row_id]
+                return 204, None
+            if method == "PUT":
+                row = self._update_port(row, body[name], headers.get("If-Match"))
+            return 200, {name: row}
+
+
+class _Refused(Exception):
+    pass
+
+
+def _matches(row, name, value):
+    if name == "fields":
+        return True
+    if name == "fixed_ips":
+        return value.removeprefix("ip_address=") in [fixed["ip_address"] for fixed in row["fixed_ips"]]
+    if name == "shared":
+        return str(bool(row.get("shared"))).lower() == value.lower()
+    return str(row.get(name)) == value
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    neutron = None
+
+    def _serve(self):
+        url = urllib.parse.urlsplit(self.path)
+        parts = url.path.strip("/").split("/")[1:]
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        kind, row_id = (*parts, None, None)[:2]
+        faults = self.neutron.faults.get((self.command, kind), [])
+        fault = faults.pop(0) if faults else None
+        try:
+            if fault and fault > 0:
+                raise _Refused(fault, "Broken", "It is broken.")
+            status, answer = self.neutron.answer(self.command, kind, row_id, urllib.parse.parse_qsl(url.query), body,
+                                                 self.headers)
+            if fault:
+                raise _Refused(-fault, "Broken", "It is broken, and done.")
+        except _Refused as refused:
+            status, error, message = refused.args
+            answer = {"NeutronError": {"type": error, "message": message, "detail": ""}}
+        self.send_response(status)
+        text = json.dumps(answer).encode() if answer is not None else b""
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(text)
+
+    do_GET = do_POST = do_PUT = do_DELETE = _serve
+
+    def log_message(self, *_args):
+        """Quiet."""

@@ -1,0 +1,221 @@
+"""Ports of a network service that speaks Neutron's API: booted with, attached, told of, and never left behind."""
+
+import contextlib
+
+import pytest
+
+from nova.conf import CONF
+from nova.network.neutron import NeutronAllocator
+from nova.objects import states
+from tests.functional.client import Client, Failed, wait_for
+from tests.functional.conftest import remove_servers
+from tests.functional.neutron_server import NeutronServer
+from tests.functional.test_interfaces import attach, attached, refused, wait_idle
+from tests.functional.test_plugging import tell
+
+
+@pytest.fixture
+def neutron(suite):
+    server = NeutronServer()
+    CONF.set_override("endpoint_override", server.url, group="neutron")
+    core = suite.conductor.core
+    before = core.allocator
+    core.allocator = NeutronAllocator()
+    yield server
+    server.faults.clear()
+    remove_servers(Client(suite.url))
+    core.allocator = before
+    CONF.clear_override("endpoint_override", group="neutron")
+    server.stop()
+
+
+@pytest.fixture
+def blue(neutron):
+    return neutron.network("blue")
+
+
+@pytest.fixture
+def boot(member, flavor, image_id):
+    return lambda *networks: member.boot(flavor, image_id, networks=list(networks))
+
+
+def plug(admin, neutron, server, count=1):
+    """Say that its ports are plugged, once they are bound."""
+    ports = wait_for(lambda: len(found := [port for port in neutron.ports(device_id=server)
+                                           if port["binding:host_id"]]) == count and found)
+    wait_for(lambda: all(tell(admin, server, port["id"]) == 200 for port in ports))
+    return ports
+
+
+@pytest.fixture
+def server(admin, neutron, blue, boot):
+    uuid = boot({"uuid": blue})
+    plug(admin, neutron, uuid)
+    admin.wait(uuid, "ACTIVE")
+    return uuid
+
+
+# --- life ------------------------------------------------------------------------------------------------
+def test_a_server_boots_on_a_port_that_is_made_for_it(suite, admin, member, driver, neutron, blue, boot):
+    server = boot({"uuid": blue, "fixed_ip": "10.50.0.77"})
+    wait_for(lambda: admin.server(server)["OS-EXT-STS:power_state"] == states.POWER_PAUSED)
+    port, = neutron.ports(device_id=server)
+    assert (port["binding:host_id"], port["tenant_id"], port["device_owner"]) == (
+        suite.compute.host, "p", "compute:nova")
+    shown, = attached(member, server)
+    assert (shown["port_id"], shown["port_state"], shown["mac_addr"], shown["fixed_ips"]) == (
+        port["id"], "DOWN", port["mac_address"], port["fixed_ips"])
+    plug(admin, neutron, server)
+    assert admin.wait(server, "ACTIVE")["addresses"]["blue"][0]["addr"] == "10.50.0.77"
+    assert driver.guest(server).interfaces == (port["mac_address"],)
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server)
+    assert neutron.ports() == []
+
+
+def test_a_port_of_the_user_outlives_the_server(admin, member, neutron, blue, boot):
+    port = neutron.port(blue)["id"]
+    server = boot({"port": port})
+    plug(admin, neutron, server)
+    admin.wait(server, "ACTIVE")
+    assert [item["port_id"] for item in attached(member, server)] == [port]
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server)
+    left, = neutron.ports()
+    assert (left["id"], left["device_id"], left["device_owner"], left["binding:host_id"]) == (port, "", "", None)
+
+
+def test_what_the_caller_may_not_see_is_not_touched(admin, member, neutron, blue, boot, flavor, image_id):
+    theirs = neutron.network("theirs", project="q")
+    their_port, used = neutron.port(theirs, project="q")["id"], neutron.port(blue, device_id="other")["id"]
+    bare = neutron.network("bare", cidr=None)
+    before = neutron.ports()
+    for networks, code, message in [
+            ({"uuid": theirs}, 400, f"Network {theirs} could not be found."),
+            ({"port": their_port}, 400, f"Port id {their_port} could not be found."),
+            ({"port": used}, 409, f"Port {used} is still in use."),
+            ({"uuid": bare}, 400, f"Network {bare} requires a subnet in order to boot instances on.")]:
+        assert refused(boot, networks) == (code, message)
+    with pytest.raises(Failed) as error:
+        member.boot(flavor, image_id, networks=[{"uuid": blue}], security_groups=[{"name": "nobody's"}])
+    assert error.value.code == 400
+    assert neutron.ports() == before
+    assert member.get("/servers")["servers"] == []
+
+
+def test_a_service_that_is_away_refuses_servers_and_promises_nothing(member, neutron, blue, boot):
+    neutron.faults["GET", "networks"] = [503] * 4
+    assert refused(boot, {"uuid": blue})[0] == 503
+    assert member.get("/servers")["servers"] == []
+
+
+# --- what fails half-way ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("status", [503, -503])
+def test_a_port_that_was_or_was_not_made_is_found_again(admin, neutron, blue, boot, status):
+    neutron.faults["POST", "ports"] = [status, status]
+    server = boot({"uuid": blue}, {"uuid": blue})
+    plug(admin, neutron, server, 2)
+    admin.wait(server, "ACTIVE")
+    assert len(neutron.ports()) == 2
+
+
+def test_a_build_that_fails_gives_its_ports_back(admin, neutron, blue, boot, driver):
+    kept = neutron.port(blue)["id"]
+    driver.behaviour.failure["spawn"] = 1.0
+    server = boot({"uuid": blue}, {"port": kept})
+    assert admin.wait(server, "ERROR")["addresses"] == {}
+    assert [(port["id"], port["device_id"]) for port in neutron.ports()] == [(kept, "")]
+
+
+def test_a_delete_in_the_middle_of_a_build_leaves_no_port(admin, neutron, blue, boot):
+    neutron.faults["POST", "ports"] = [-503]
+    server = boot({"uuid": blue})
+    wait_for(lambda: neutron.ports(device_id=server))
+    admin.delete(f"/servers/{server}")
+    admin.wait_gone(server)
+    wait_for(lambda: neutron.ports() == [])
+
+
+def test_a_delete_waits_for_a_service_that_is_away(admin, neutron, server):
+    neutron.faults["DELETE", "ports"] = [503]
+    admin.delete(f"/servers/{server}")
+    admin.wait_gone(server)
+    assert neutron.ports() == []
+
+
+# --- attaching -------------------------------------------------------------------------------------------
+def test_an_interface_is_attached_with_a_port_of_its_own(admin, member, neutron, driver, server):
+    green = neutron.network("green", cidr="10.51.0.0/24")
+    made = attach(member, server, net_id=green, tag="data")
+    port, = neutron.ports(network_id=green)
+    assert (made["port_id"], made["fixed_ips"], made["port_state"]) == (port["id"], port["fixed_ips"], "DOWN")
+    plug(admin, neutron, server, 2)
+    wait_for(lambda: made["mac_addr"] in driver.guest(server).interfaces)
+    assert wait_idle(admin, server)["message"] is None
+    member.delete(f"/servers/{server}/os-interface/{port['id']}", expect=202)
+    wait_for(lambda: len(attached(member, server)) == 1)
+    assert neutron.ports(network_id=green) == []
+    assert made["mac_addr"] not in driver.guest(server).interfaces
+
+
+def test_a_port_of_the_user_comes_and_goes(admin, member, neutron, blue, server):
+    port = neutron.port(blue)["id"]
+    assert attach(member, server, port_id=port)["port_id"] == port
+    assert refused(attach, member, server, port_id=port) == (409, f"Port {port} is still in use.")
+    plug(admin, neutron, server, 2)
+    wait_idle(admin, server)
+    member.delete(f"/servers/{server}/os-interface/{port}", expect=202)
+    wait_for(lambda: len(attached(member, server)) == 1)
+    assert [found["device_id"] for found in neutron.ports() if found["id"] == port] == [""]
+
+
+@pytest.mark.parametrize("of_user", [True, False])
+def test_an_interface_that_the_hypervisor_refuses_leaves_no_port(admin, member, neutron, driver, blue, server, of_user):
+    port = neutron.port(blue)["id"] if of_user else None
+    before = sorted(found["id"] for found in neutron.ports())
+    driver.behaviour.failure["attach_interface"] = 1.0
+    # Whether the answer knows of it is a matter of time.
+    with contextlib.suppress(Failed):
+        attach(member, server, **({"port_id": port} if of_user else {"net_id": blue}))
+    wait_for(lambda: len(attached(member, server)) == 1)
+    assert sorted(found["id"] for found in neutron.ports()) == before
+    assert len(neutron.ports(device_id=server)) == 1
+
+
+def test_what_the_service_refuses_is_the_answer(member, neutron, blue, server):
+    taken = neutron.ports(device_id=server)[0]["fixed_ips"][0]["ip_address"]
+    assert refused(attach, member, server, net_id=blue, fixed_ips=[{"ip_address": taken}])[0] == 409
+    neutron.faults["POST", "ports"] = [400]
+    assert refused(attach, member, server, net_id=blue) == (400, "Invalid input received: It is broken.")
+    assert len(neutron.ports()) == len(attached(member, server)) == 1
+
+
+# --- events ----------------------------------------------------------------------------------------------
+def test_changes_of_ports_are_seen(admin, member, neutron, server):
+    port, = neutron.ports()
+    with neutron.lock:
+        row = neutron.rows["ports"][port["id"]]
+        row["fixed_ips"] = [{**row["fixed_ips"][0], "ip_address": "10.50.0.200"}]
+    assert tell(admin, server, port["id"], name="network-changed") == 200
+    wait_for(lambda: member.server(server)["addresses"]["blue"][0]["addr"] == "10.50.0.200")
+
+
+def test_a_port_that_was_deleted_is_detached(admin, member, neutron, driver, server):
+    port, = neutron.ports()
+    with neutron.lock:
+        del neutron.rows["ports"][port["id"]]
+    assert tell(admin, server, port["id"], name="network-vif-deleted") == 200
+    wait_for(lambda: attached(member, server) == [])
+    assert driver.guest(server).interfaces == ()
+
+
+def test_a_server_that_moves_takes_its_binding_along(suite, admin, neutron, second, server):
+    source = admin.server(server)["OS-EXT-SRV-ATTR:host"]
+    other = ({suite.compute.host, second.host} - {source}).pop()
+    admin.action(server, "migrate")
+    wait_for(lambda: [port["binding:host_id"] for port in neutron.ports()] == [other])
+    plug(admin, neutron, server)
+    admin.wait(server, "VERIFY_RESIZE")
+    admin.action(server, "revertResize")
+    admin.wait(server, "ACTIVE")
+    assert [port["binding:host_id"] for port in neutron.ports()] == [source]
