@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from nova.conductor.core import Core
+from nova.conductor.endpoints.derived import Endpoint, reads
 from nova.context import RequestContext
 from nova.db import aggregates as db
 from nova.db import compute_nodes
@@ -21,17 +21,11 @@ LOG = logging.getLogger(__name__)
 _MOST_NODES = 500
 
 
-class Aggregates:
+class Aggregates(Endpoint):
     """Implements :class:`nova.rpcapi.aggregates.Aggregates`."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-
-    def index(self, ctx: RequestContext) -> list[Aggregate]:
-        return self.core.db.read(db.index)
-
-    def get(self, ctx: RequestContext, aggregate_id: int) -> Aggregate:
-        return self.core.db.read(lambda connection: db.get(connection, aggregate_id))
+    index = reads(db.index)
+    get = reads(db.get)
 
     def create(self, ctx: RequestContext, name: str, availability_zone: str | None = None) -> Aggregate:
         return self.core.db.write(lambda connection: db.create(connection, name, availability_zone))

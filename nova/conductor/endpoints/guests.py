@@ -10,10 +10,11 @@ from nova import context, exception
 from nova.conductor import announcer
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
+from nova.conductor.endpoints.derived import reads
 from nova.conductor.engine import Engine
 from nova.db import evictions, fixed_ips, server_migrations, servers
 from nova.objects import states
-from nova.objects.guest import Eviction, ExpectedGuest, GuestStatus, Whereabouts
+from nova.objects.guest import GuestStatus
 from nova.objects.instance import Instance
 from nova.objects.node import ComputeNode
 from nova.operations.power import SyncPower, differs
@@ -24,6 +25,12 @@ LOG = logging.getLogger(__name__)
 class Guests:
     """Implements :class:`nova.rpcapi.guests.Guests`."""
 
+    on_host = reads(servers.on_host)
+    expected = reads(servers.expected)
+    described = reads(servers.get_many)
+    whereabouts = reads(evictions.whereabouts)
+    evictions = reads(evictions.of_host)
+
     def __init__(self, core: Core, engine: Engine) -> None:
         self.core = core
         self.engine = engine
@@ -31,15 +38,6 @@ class Guests:
     def report_nodes(self, ctx: context.RequestContext, host: str, nodes: list[ComputeNode], after: str = "",
                      upto: str | None = None) -> list[ComputeNode]:
         return announcer.report_nodes(self.core, host, nodes, after, upto)
-
-    def on_host(self, ctx: context.RequestContext, host: str, limit: int, marker: str | None) -> list[Instance]:
-        return self.core.db.read(lambda connection: servers.on_host(connection, host, limit, marker))
-
-    def expected(self, ctx: context.RequestContext, host: str, limit: int, marker: str | None) -> list[ExpectedGuest]:
-        return self.core.db.read(lambda connection: servers.expected(connection, host, limit, marker))
-
-    def described(self, ctx: context.RequestContext, uuids: list[str]) -> list[Instance]:
-        return self.core.db.read(lambda connection: servers.get_many(connection, uuids))
 
     def power_states(self, ctx: context.RequestContext, host: str, guests: list[GuestStatus]) -> None:
         reported = {guest.uuid: guest.power_state for guest in guests}
@@ -70,12 +68,6 @@ class Guests:
                 start(self.engine, context.admin(), uuid, SyncPower.name, {})
             except exception.NovaException as error:
                 LOG.info("[instance: %s] %s was not started: %s", uuid, SyncPower.name, error)
-
-    def whereabouts(self, ctx: context.RequestContext, host: str, uuids: list[str]) -> list[Whereabouts]:
-        return self.core.db.read(lambda connection: evictions.whereabouts(connection, host, uuids))
-
-    def evictions(self, ctx: context.RequestContext, host: str, limit: int, marker: str | None) -> list[Eviction]:
-        return self.core.db.read(lambda connection: evictions.of_host(connection, host, limit, marker))
 
     def evicted(self, ctx: context.RequestContext, host: str, uuids: list[str]) -> None:
         def write(connection: sa.Connection) -> None:

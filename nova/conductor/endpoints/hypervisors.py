@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from nova.conductor.core import Core
+from nova.conductor.endpoints.derived import Endpoint, reads
 from nova.context import RequestContext
 from nova.db import compute_nodes as db
 from nova.db import servers
 from nova.objects.instance import Instance
-from nova.objects.node import ComputeNode
 
 # More servers than this on the hosts of one request are not listed.
 _MOST_SERVERS = 10000
 
 
-class Hypervisors:
+class Hypervisors(Endpoint):
     """Implements :class:`nova.rpcapi.hypervisors.Hypervisors`."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-
-    def index(self, ctx: RequestContext, pattern: str | None = None, limit: int | None = None,
-              marker: str | None = None) -> list[ComputeNode]:
-        return self.core.db.read(lambda connection: db.index(connection, pattern, limit, marker))
-
-    def get(self, ctx: RequestContext, node_id: str) -> ComputeNode:
-        return self.core.db.read(lambda connection: db.get(connection, node_id))
+    index = reads(db.index)
+    get = reads(db.get)
 
     def servers(self, ctx: RequestContext, hosts: list[str]) -> list[Instance]:
         if not hosts:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nova import context
-from nova.conductor.core import Core
+from nova.conductor.endpoints.derived import Endpoint, reads
 from nova.db import actions
 from nova.objects.action import Action, Event
 from nova.objects.base import new_uuid, utcnow
 
 
-class Actions:
+class Actions(Endpoint):
     """Implements :class:`nova.rpcapi.instance_actions.Actions`."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-
-    def index(self, ctx: context.RequestContext, instance_uuid: str, limit: int | None, marker: str | None,
-              changes_since: Any, changes_before: Any) -> list[Action]:
-        return self.core.db.read(lambda connection: actions.index(
-            connection, instance_uuid, limit, marker, changes_since, changes_before))
-
-    def get(self, ctx: context.RequestContext, instance_uuid: str, request_id: str) -> Action:
-        return self.core.db.read(lambda connection: actions.by_request(connection, instance_uuid, request_id))
+    index = reads(actions.index)
+    get = reads(actions.by_request)
 
 
 def done(ctx: context.RequestContext, instance_uuid: str, name: str, event: str = "",

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
+from nova.conductor.endpoints.derived import Endpoint, reads
 from nova.conductor.endpoints.instance_actions import done
 from nova.conductor.engine import Engine
 from nova.conductor.run import host_of
@@ -23,7 +24,7 @@ from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.action import Action
 from nova.objects.base import utcnow
-from nova.objects.migration import Migration, MigrationQuery
+from nova.objects.migration import Migration
 from nova.operations.base import Rules, check
 from nova.operations.resize import ConfirmResize
 
@@ -51,14 +52,10 @@ _INTERRUPTS = {
 }
 
 
-class Migrations:
+class Migrations(Endpoint):
     """Implements :class:`nova.rpcapi.migrations.Migrations`."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-
-    def index(self, ctx: context.RequestContext, query: MigrationQuery) -> list[Migration]:
-        return self.core.db.read(lambda connection: db.index(connection, query))
+    index = reads(db.index)
 
     def in_progress(self, ctx: context.RequestContext, instance_uuid: str, project_id: str | None) -> list[Migration]:
         def look(connection: sa.Connection) -> list[Migration]:

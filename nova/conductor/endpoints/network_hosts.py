@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from nova.conductor.core import Core
+from nova.conductor.endpoints.derived import Endpoint, reads
 from nova.context import RequestContext
 from nova.db import network_hosts as db
 from nova.db import security_groups
-from nova.objects.network import Peers, RuleSet
+from nova.objects.network import Peers
 
 
-class NetworkHosts:
+class NetworkHosts(Endpoint):
     """Implements :class:`nova.rpcapi.network_hosts.NetworkHosts`."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    rules = reads(security_groups.newer_rules)
 
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:
@@ -36,6 +35,3 @@ class NetworkHosts:
         changed, answer = self.core.db.write(write)
         self.core.peers.touch(changed)
         return answer
-
-    def rules(self, ctx: RequestContext, known: dict[str, int]) -> dict[str, RuleSet]:
-        return self.core.db.read(lambda connection: security_groups.newer_rules(connection, known))

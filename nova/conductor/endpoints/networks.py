@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from nova.conductor.core import Core
+from nova.conductor.endpoints.derived import Endpoint, reads
 from nova.context import RequestContext
 from nova.db import networks as db
 from nova.objects.network import Network
@@ -12,17 +12,11 @@ from nova.objects.network import Network
 LOG = logging.getLogger(__name__)
 
 
-class Networks:
+class Networks(Endpoint):
     """Implements :class:`nova.rpcapi.networks.Networks`."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-
-    def index(self, ctx: RequestContext, project_id: str | None = None) -> list[Network]:
-        return self.core.db.read(lambda connection: db.index(connection, project_id))
-
-    def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> Network:
-        return self.core.db.read(lambda connection: db.get(connection, uuid, project_id))
+    index = reads(db.index)
+    get = reads(db.get)
 
     def create(self, ctx: RequestContext, network: Network) -> Network:
         created = self.core.db.write(lambda connection: db.create(connection, network))

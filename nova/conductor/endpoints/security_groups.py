@@ -16,7 +16,6 @@ from nova.objects.network import SecurityGroup, SecurityGroupRule
 LOG = logging.getLogger(__name__)
 
 
-
 class SecurityGroups:
     """Implements :class:`nova.rpcapi.security_groups.SecurityGroups`."""
 

@@ -12,6 +12,7 @@ from nova import bus, context, exception
 from nova.conductor import create
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
+from nova.conductor.endpoints.derived import reads
 from nova.conductor.endpoints.instance_actions import done
 from nova.conductor.engine import Engine
 from nova.conductor.security_rules import refresh
@@ -38,6 +39,8 @@ _MAX_TAGS = 50
 class Servers:
     """Implements :class:`nova.rpcapi.servers.Servers`."""
 
+    get = reads(servers.get)
+
     def __init__(self, core: Core, engine: Engine) -> None:
         self.core = core
         self.engine = engine
@@ -47,9 +50,6 @@ class Servers:
 
     def made(self, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated | None:
         return create.made(self.engine, ctx, request)
-
-    def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None, deleted: bool) -> Instance:
-        return self.core.db.read(lambda connection: servers.get(connection, uuid, project_id, deleted))
 
     def index(self, ctx: context.RequestContext, query: ServerQuery) -> list[Instance]:
         return self.core.db.read(lambda connection: [

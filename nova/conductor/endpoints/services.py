@@ -7,7 +7,7 @@ from typing import Any
 
 from nova import bus
 from nova.conductor import announcer
-from nova.conductor.core import Core
+from nova.conductor.endpoints.derived import Endpoint, reads
 from nova.context import RequestContext
 from nova.db import aggregates, compute_nodes
 from nova.db import services as db
@@ -16,14 +16,10 @@ from nova.objects.service import Service
 LOG = logging.getLogger(__name__)
 
 
-class Services:
+class Services(Endpoint):
     """Implements :class:`nova.rpcapi.services.Services`."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-
-    def index(self, ctx: RequestContext, host: str | None = None, binary: str | None = None) -> list[Service]:
-        return self.core.db.read(lambda connection: db.index(connection, host, binary))
+    index = reads(db.index)
 
     def get(self, ctx: RequestContext, uuid: str) -> Service:
         return self.core.db.read(lambda connection: db.get(connection, uuid))

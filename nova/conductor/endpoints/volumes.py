@@ -76,4 +76,3 @@ class Volumes:
                 db.removed(connection, removal)
 
         self.core.db.write(transaction)
-
