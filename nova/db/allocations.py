@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ from nova import exception
 from nova.db import models
 from nova.objects.base import utcnow
 from nova.objects.scheduling import Selection
+from nova.objects.trees import Allocation
 
 INVENTORIES = models.inventories
 ALLOCATIONS = models.allocations
@@ -23,19 +25,21 @@ ROOT = sa.func.coalesce(ALLOCATIONS.c.root_uuid, ALLOCATIONS.c.provider_uuid)
 
 
 def claim(connection: sa.Connection, consumer: str, selection: Selection, resources: dict[str, int],
-          project_id: str, user_id: str, service: Usable = "any") -> None:
+          project_id: str, user_id: str, service: Usable = "any",
+          choose: Callable[[], Allocation] | None = None) -> None:
     """Take ``resources`` at ``selection`` for ``consumer`` (an instance or a migration): all of them or ClaimLost.
 
     They come from the providers that ``selection.allocations`` names, each in an amount that its inventory hands out;
     from the node's root provider if it names none. The node counts one instance and one heavy operation more. The
     transaction that claims also moves its operation on, so a step that runs twice claims once. ``service``: what the
-    nova-compute of the host must be.
+    nova-compute of the host must be. ``choose`` says which providers give what, once the node is locked.
     """
     root = selection.node_uuid
     # The node's row first, always: whoever has it has the node, and no two wait for each other's inventories.
     if not _count(connection, root, instances=1, io_ops=1, service=service):
         raise exception.ClaimLost(node=root, reason=_why_not(connection, root))
-    now, providers = utcnow(), {root: {}, **(selection.allocations or {root: resources})}
+    chosen = choose() if choose is not None else selection.allocations or {root: resources}
+    now, providers = utcnow(), {root: {}, **chosen}
     for provider, amounts in sorted(providers.items()):
         if amounts and connection.execute(
                 _take(tuple(amounts)), _amounts(provider, amounts)).rowcount != len(amounts):

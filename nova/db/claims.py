@@ -5,11 +5,14 @@ The order of the locks is the same everywhere: the server group, the node, its i
 
 from __future__ import annotations
 
+import functools
+
 import sqlalchemy as sa
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, allocations, models, parts, server_groups
+from nova.db import aggregates, allocations, compute_nodes, models, parts, server_groups
+from nova.objects import trees
 from nova.objects.fitting import GuestParts
 from nova.objects.instance import Instance
 from nova.objects.scheduling import RequestSpec, Selection, metadata_digest
@@ -27,14 +30,30 @@ def claim(connection: sa.Connection, instance: Instance, selection: Selection, s
     """
     why = server_groups.admit(connection, spec.group, instance.uuid, selection.host) if spec.group else ""
     if not why:
+        by_tree = selection.tree or bool(spec.groups)
         allocations.claim(connection, consumer or instance.uuid, selection, spec.resources, instance.project_id,
-                          instance.user_id, service="enabled" if spec.forced else "up")
-        why = _traits(connection, selection, spec) or _place(connection, selection, spec)
+                          instance.user_id, service="enabled" if spec.forced else "up",
+                          choose=functools.partial(_from_tree, connection, selection, spec) if by_tree else None)
+        why = ("" if by_tree else _traits(connection, selection, spec)) or _place(connection, selection, spec)
     if why:
         raise exception.ClaimLost(node=selection.node_uuid, reason=why)
     if not spec.wish:
         return GuestParts()
     return parts.claim(connection, consumer or instance.uuid, selection.node_uuid, spec.wish)
+
+
+def _from_tree(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> trees.Allocation:
+    """Which provider of the node gives what. Raises ClaimLost."""
+    root = selection.node_uuid
+    found = compute_nodes.provider_trees(connection, [root]).get(root, [])
+    chosen = trees.allocate(
+        sorted(found, key=lambda provider: provider.uuid != root),
+        trees.Amounts(spec.resources, frozenset(spec.required_traits), frozenset(spec.forbidden_traits), spec.groups,
+                      isolate=spec.group_policy == "isolate"))
+    if chosen is None:
+        raise exception.ClaimLost(node=root, reason="its resource providers have no room")
+    parts.note(connection, root)
+    return chosen
 
 
 def _traits(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:

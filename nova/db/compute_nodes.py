@@ -113,7 +113,7 @@ def _stored(connection: sa.Connection, host: str, uuids: Sequence[str], after: s
         page &= TABLE.c.uuid <= upto
     found = connection.execute(sa.select(TABLE).where(
         sa.or_(page, TABLE.c.uuid.in_(uuids)) if uuids else page)).all()
-    trees = _trees(connection, [row.uuid for row in found])
+    trees = provider_trees(connection, [row.uuid for row in found])
     return _Stored(found, {provider.uuid: provider for tree in trees.values() for provider in tree},
                    {provider.uuid: root for root, tree in trees.items() for provider in tree})
 
@@ -344,7 +344,7 @@ def _objects(connection: sa.Connection, found: Sequence[sa.Row[Any]]) -> list[Co
     """With inventories, service and zone: four more statements, however many nodes."""
     if not found:
         return []
-    trees = _trees(connection, [row.uuid for row in found])
+    trees = provider_trees(connection, [row.uuid for row in found])
     zones, now = aggregates.host_zones(aggregates.index(connection)), clock.now()
     known = {row.id: services.shown(row, zones, now) for row in connection.execute(
         sa.select(SERVICES).where(SERVICES.c.id.in_({row.service_id for row in found})))}
@@ -358,7 +358,7 @@ def _objects(connection: sa.Connection, found: Sequence[sa.Row[Any]]) -> list[Co
     return nodes
 
 
-def _trees(connection: sa.Connection, node_uuids: Sequence[str]) -> dict[str, list[Provider]]:
+def provider_trees(connection: sa.Connection, node_uuids: Sequence[str]) -> dict[str, list[Provider]]:
     """Root uuid -> the providers of the tree with their inventories. Two statements."""
     if not node_uuids:
         return {}
@@ -400,7 +400,7 @@ def _states(connection: sa.Connection, wanted: sa.ColumnElement[bool], limit: in
                   SERVICES.c.generation.label("service_generation"))
         .outerjoin(SERVICES, SERVICES.c.id == TABLE.c.service_id)
         .where(wanted).order_by(TABLE.c.uuid).limit(limit)).all()
-    trees = _trees(connection, [row.uuid for row in found])
+    trees = provider_trees(connection, [row.uuid for row in found])
     all_aggregates = aggregates.index(connection)
     zones = aggregates.host_zones(all_aggregates)
     of_host: dict[str, list[Any]] = {}

@@ -87,6 +87,7 @@ class Selection(Object, kw_only=True):
     """A host that fits: its node ``node_uuid``, which is the root of a tree of providers.
 
     ``allocations``: provider uuid -> what to claim of it, by resource class; {}: all of it from the root.
+    ``tree``: the claim finds out by itself which provider of the tree gives what.
     ``aggregates``: the digest of the metadata by which the host was chosen; "": they did not matter.
     """
 
@@ -95,6 +96,7 @@ class Selection(Object, kw_only=True):
     node: str
     availability_zone: str | None = None
     allocations: dict[str, dict[str, int]] = {}
+    tree: bool = False
     aggregates: str = ""
 
 

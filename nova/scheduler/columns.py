@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nova.objects.fitting import NodeParts
+from nova.objects.node import Provider
 
 BoolColumn = npt.NDArray[np.bool_]
 FloatColumn = npt.NDArray[np.float64]
@@ -145,6 +146,9 @@ class Table:
         # Rows of nodes that have cells or devices for single guests, with what was chosen since; and as last told.
         self.parts: dict[int, NodeParts] = {}
         self.known_parts: dict[int, NodeParts] = {}
+        # Rows of nodes with providers below them, with what was chosen since; and as last told.
+        self.children: dict[int, list[Provider]] = {}
+        self.known_children: dict[int, list[Provider]] = {}
         self._shared: weakref.WeakValueDictionary[bytes, NodeParts] = weakref.WeakValueDictionary()
         self._metadata_keys: tuple[int, frozenset[str]] = (-1, frozenset())
         self._unused: list[int] = []
@@ -170,6 +174,7 @@ class Table:
         for block in (self.nodes, *self.classes.values()):
             block.clear(row)
         self.set_parts(row, None)
+        self.set_children(row, [])
         self._unused.append(row)
 
     def set_parts(self, row: int, parts: NodeParts | None) -> None:
@@ -179,6 +184,14 @@ class Table:
             self.known_parts.pop(row, None)
         else:
             self.parts[row] = self.known_parts[row] = self._shared.setdefault(_ENCODE(parts), parts)
+
+    def set_children(self, row: int, children: list[Provider]) -> None:
+        """What a conductor said of the providers below a node."""
+        if children:
+            self.children[row] = self.known_children[row] = children
+        else:
+            self.children.pop(row, None)
+            self.known_children.pop(row, None)
 
     def metadata_keys(self) -> frozenset[str]:
         """Every metadata key that some aggregate of some node has."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from nova.objects import trees
 from nova.objects.node import Inventory
 from nova.objects.scheduling import HostState, NodeUsage, Selection, ServiceFlags, metadata_digest
 from nova.scheduler.columns import Table
+from nova.scheduler.request import Request
 from nova.scheduler.view import FleetView, Planned
 
 
@@ -60,6 +62,7 @@ class Fleet:
                 self._inventory(row, name, inventory, fresh or newer)
             if fresh or newer:
                 self._table.set_parts(row, state.parts)
+                self._table.set_children(row, state.children)
                 self._usage(row, state.num_instances, state.num_io_ops, state.failed_builds, state.generation)
 
     def upsert_all(self, states: Iterable[HostState]) -> None:
@@ -119,6 +122,8 @@ class Fleet:
                     block["used"][row] = block["known_used"][row] = used
             if row in self._table.known_parts:
                 self._table.set_parts(row, usage.parts or self._table.known_parts[row])
+            if row in self._table.known_children:
+                self._table.set_children(row, trees.with_usage(self._table.known_children[row], usage.children))
             self._usage(row, usage.num_instances, usage.num_io_ops, usage.failed_builds, usage.generation)
 
     def set_service(self, host: str, flags: ServiceFlags) -> None:
@@ -159,17 +164,18 @@ class Fleet:
             return len(gone)
 
     # --- choices -----------------------------------------------------------------------------------
-    def commit(self, planned: Planned, rows: Sequence[int], resources: Mapping[str, int]) -> None:
+    def commit(self, planned: Planned, rows: Sequence[int]) -> None:
         """Count what was planned on these rows as used. Call it inside the same ``with view()``."""
         with self._lock:
             nodes, now = self._table.nodes, time.monotonic()
             touched = np.array(rows, np.int64)
-            for name in resources:
-                self._table.inventory(name)["used"][touched] = planned.used[name][touched]
+            for name, used in planned.used.items():
+                self._table.inventory(name)["used"][touched] = used[touched]
             for name, column in (("num_instances", planned.num_instances), ("num_io_ops", planned.num_io_ops)):
                 if column is not None:
                     nodes[name][touched] = column[touched]
             self._table.parts.update((row, planned.parts[row]) for row in rows if row in planned.parts)
+            self._table.children.update((row, planned.children[row]) for row in rows if row in planned.children)
             nodes["pending_since"][touched] = now
 
     def expire(self, older_than: float) -> int:
@@ -185,6 +191,9 @@ class Fleet:
             if self._table.parts:
                 self._table.parts.update((row, self._table.known_parts[row]) for row in rows.tolist()
                                          if row in self._table.parts)
+            if self._table.children:
+                self._table.children.update((row, self._table.known_children[row]) for row in rows.tolist()
+                                            if row in self._table.children)
             nodes["num_instances"][rows] = nodes["known_num_instances"][rows]
             nodes["num_io_ops"][rows] = nodes["known_num_io_ops"][rows]
             since[rows] = 0
@@ -195,13 +204,19 @@ class Fleet:
         host: str = self._table.pools["host"].values[int(self._table.nodes["host"][row])]
         return host
 
-    def selection(self, row: int, by_aggregates: bool = False) -> Selection:
-        """What is told of a choice; ``by_aggregates``: with what the claim needs to look at them again."""
+    def selection(self, row: int, by_aggregates: bool = False, request: Request | None = None) -> Selection:
+        """What is told of a choice; ``by_aggregates``: with what the claim needs to look at them again.
+
+        ``request``: what it was chosen for, where more than the root may have to give something.
+        """
         nodes, pools = self._table.nodes, self._table.pools
+        tree = False
+        if request is not None and (request.amounts.groups or self._table.children):
+            tree = not FleetView.whole(self._table).at(row).root_gives(0, request)
         digest = metadata_digest(pools["aggregates"].values[int(nodes["aggregates"][row])]) if by_aggregates else ""
         return Selection(node_uuid=self._table.uuids[row], host=self._host_of(row),
                          node=pools["node"].values[int(nodes["node"][row])],
-                         availability_zone=pools["zone"].values[int(nodes["zone"][row])], aggregates=digest)
+                         availability_zone=pools["zone"].values[int(nodes["zone"][row])], aggregates=digest, tree=tree)
 
     def state(self, node_uuid: str) -> HostState | None:
         """One node as it counts now, choices included; None when it is unknown."""

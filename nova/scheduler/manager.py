@@ -66,8 +66,8 @@ class SchedulerManager:
                 LOG.info("No host for %d x %s of project %s: %s", request.count, spec.flavor.name, spec.project_id,
                          error.kwargs.get("reason") or error)
                 raise
-            self._fleet.commit(view.planned, sorted({choice.row for choice in choices}), request.resources)
-            selections = [[self._fleet.selection(row, request.by_aggregates)
+            self._fleet.commit(view.planned, sorted({choice.row for choice in choices}))
+            selections = [[self._fleet.selection(row, request.by_aggregates, request)
                            for row in (choice.row, *choice.alternates)] for choice in choices]
         hosts = sorted({found[0].node for found in selections})
         LOG.info("%d x %s goes to %s%s (%d nodes, %.1f ms)", request.count, spec.flavor.name, ", ".join(hosts[:5]),

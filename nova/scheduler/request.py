@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nova.objects.scheduling import RequestSpec
+from nova.objects.trees import Amounts
 from nova.scheduler.settings import Settings
 
 _OLD_NAMES = {
@@ -46,6 +47,9 @@ class Request:
         self.properties = self._properties()
         self.required_traits = frozenset(spec.required_traits) | self._image_traits()
         self.forbidden_traits = frozenset(spec.forbidden_traits)
+        # What a tree of providers has to give.
+        self.amounts = Amounts(self.resources, self.required_traits, self.forbidden_traits, spec.groups,
+                               isolate=spec.group_policy == "isolate")
         self.group_hosts: dict[str, int] = dict(spec.group.hosts) if spec.group else {}
         # Whether the metadata of aggregates had a say: then the claim looks at them again.
         self.by_aggregates = False

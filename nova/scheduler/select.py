@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from nova import exception
+from nova.objects import trees
 from nova.objects.scheduling import AFFINITY, ANTI_AFFINITY, SOFT_AFFINITY, SOFT_ANTI_AFFINITY, Verdict
 from nova.scheduler import stages
 from nova.scheduler.feasible import answer, feasible, summary
@@ -50,7 +51,7 @@ class Planner:
         Raises NoValidHost when not all of them fit (then the view is of no more use).
         """
         self._check_policy(request)
-        chain = stages.chain(request, self._filters)
+        chain = stages.chain(request, self._filters, view)
         request.by_aggregates = any(each.by_aggregates for each in chain)
         mask, refused = feasible(view, request, chain)
         rows = np.flatnonzero(mask)
@@ -69,9 +70,7 @@ class Planner:
             if request.count == 1:
                 # As if it had not been placed: that is how things are when it fails on its host.
                 pool = _best_rows(ranking, wanted + 1)
-            view.planned.consume(row, request.resources)
-            if request.wish:
-                view.planned.fit(row, request.wish, view.at(row).ratios(0, request.settings.packing_cells))
+            _consume(view, row, request)
             request.place(view.at(row).text("host", 0))
             chosen.append(row)
             ranking.consumed(position)
@@ -98,7 +97,7 @@ class Planner:
 
     def explain(self, view: FleetView, request: Request) -> list[Verdict]:
         """Every node: who refused it first and why, or its weight; the best first, then the refused by name."""
-        chain = stages.chain(request, self._filters)
+        chain = stages.chain(request, self._filters, view)
         mask, blame = view.alive.copy(), np.full(len(view), -1)
         for index, each in enumerate(chain):
             passed = answer(each, view, request, mask)
@@ -117,6 +116,20 @@ class Planner:
             passed_verdicts.append(Verdict(host=one.text("host", 0), node=one.text("node", 0),
                                            weight=float(ranking.weights[position])))
         return passed_verdicts + verdicts
+
+
+def _consume(view: FleetView, row: int, request: Request) -> None:
+    """One server of the request more on this row."""
+    one, resources = view.at(row), request.resources
+    if (request.amounts.groups or view.any_children) and not one.root_gives(0, request):
+        tree = one.tree(0)
+        # A node that was forced may not have it: its claim will tell.
+        allocation = trees.allocate(tree, request.amounts) or {}
+        resources = allocation.get(tree[0].uuid, {})
+        view.planned.children[row] = trees.taken_from(tree[1:], allocation)
+    view.planned.consume(row, resources)
+    if request.wish:
+        view.planned.fit(row, request.wish, one.ratios(0, request.settings.packing_cells))
 
 
 def _why(view: FleetView, request: Request, refused: Sequence[tuple[str, int]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from nova.objects import trees
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.aggregates import Metadata, tenants
 from nova.scheduler.filters.base import Filter, everything
@@ -75,7 +76,9 @@ class Traits(_Stage):
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         required, forbidden = request.required_traits, request.forbidden_traits
-        return view.lift("traits", lambda traits: required.issubset(traits) and forbidden.isdisjoint(traits))
+        mask: BoolColumn = view.lift(
+            "traits", lambda traits: required.issubset(traits) and forbidden.isdisjoint(traits))
+        return mask | view.has_children() if view.any_children else mask
 
     def reason(self, view: FleetView, request: Request) -> str:
         have = set(view.text("traits", 0))
@@ -144,7 +147,7 @@ class Room(Filter):
         uneven = steps > 1
         if uneven.any():
             mask &= ~uneven | (amount % np.maximum(steps, 1) == 0)
-        return mask
+        return mask | view.has_children() if view.any_children else mask
 
     def reason(self, view: FleetView, request: Request) -> str:
         name, amount = self.resource_class, request.resources[self.resource_class]
@@ -158,14 +161,41 @@ class Room(Filter):
                 f"in steps of {value['step_size']:g}")
 
 
+class Trees(Filter):
+    """Nodes whose trees of providers have all that is asked for, each group from one provider.
+
+    The stages before look at roots only, and leave nodes with providers below them to this one.
+    """
+
+    costly = True
+
+    @property
+    def name(self) -> str:
+        return "ResourceProviders"
+
+    def mask(self, view: FleetView, request: Request) -> BoolColumn:
+        return np.fromiter((self._fits(view, position, request) for position in range(len(view))), np.bool_, len(view))
+
+    @staticmethod
+    def _fits(view: FleetView, position: int, request: Request) -> bool:
+        # The root alone, without groups: that was looked at.
+        alone = not request.amounts.groups and not view.has_children_at(position)
+        return alone or trees.allocate(view.tree(position), request.amounts) is not None
+
+    def reason(self, view: FleetView, request: Request) -> str:
+        return "the providers of the host do not give all that is asked for"
+
+
 _BEFORE: tuple[Filter, ...] = (IgnoredHosts(), RequestedHost(), DisabledHosts(), Traits(), TenantAggregates(),
                                IsolatedAggregates())
 _ZONE = AvailabilityZoneFilter()
+_TREES = Trees()
 
 
-def chain(request: Request, filters: list[Filter]) -> list[Filter]:
+def chain(request: Request, filters: list[Filter], view: FleetView) -> list[Filter]:
     """All that this request has to pass, in order. Forced hosts skip the zone and the enabled filters."""
     enabled = [] if request.forced else [
         _ZONE, *(each for each in filters if not isinstance(each, AvailabilityZoneFilter))]
-    asked = [*_BEFORE, *enabled, *(Room(name) for name in sorted(request.resources))]
+    asked = [*_BEFORE, *enabled, *(Room(name) for name in sorted(request.resources)),
+             *([_TREES] if request.amounts.groups or view.any_children else [])]
     return [each for each in asked if each.applies(request)]

@@ -13,9 +13,10 @@ import numpy as np
 
 from nova.objects import fitting
 from nova.objects.fitting import NodeParts, Ratios, Wish
-from nova.objects.node import MEMORY_MB, VCPU, Inventory
+from nova.objects.node import MEMORY_MB, VCPU, Inventory, Provider
 from nova.objects.scheduling import HostState
 from nova.scheduler.columns import BoolColumn, Column, FloatColumn, IntColumn, Table
+from nova.scheduler.request import Request
 
 
 class Planned:
@@ -27,6 +28,7 @@ class Planned:
         self.num_instances: IntColumn | None = None
         self.num_io_ops: IntColumn | None = None
         self.parts: dict[int, NodeParts] = {}
+        self.children: dict[int, list[Provider]] = {}
 
     def consume(self, row: int, resources: Mapping[str, int]) -> None:
         """One server more on this row."""
@@ -159,6 +161,39 @@ class FleetView:
         for row, parts in {**self._table.parts, **self.planned.parts}.items():
             column[row] = parts.free_devices
         return column[self.rows]
+
+    # --- trees of providers ------------------------------------------------------------------------
+    @property
+    def any_children(self) -> bool:
+        """Whether any node has providers below it."""
+        return bool(self._table.children)
+
+    def has_children(self) -> BoolColumn:
+        """Which nodes have providers below them."""
+        column = np.zeros(self._table.size, np.bool_)
+        column[list(self._table.children)] = True
+        mask: BoolColumn = column[self.rows]
+        return mask
+
+    def has_children_at(self, position: int) -> bool:
+        return self._row(position) in self._table.children
+
+    def tree(self, position: int) -> list[Provider]:
+        """The providers of a node, its root first, with what is planned on them."""
+        row, state = self._row(position), self.state(position)
+        root = Provider(uuid=state.node_uuid, name=state.node, inventories=state.inventories, traits=state.traits)
+        return [root, *(self.planned.children.get(row) or self._table.children.get(row, []))]
+
+    def root_gives(self, position: int, request: Request) -> bool:
+        """Whether nothing that is asked for has to come from a provider below the node."""
+        row = self._row(position)
+        if request.amounts.groups:
+            return False
+        children = self._table.children.get(row)
+        if not children:
+            return True
+        below = {name for child in children for name in child.inventories}
+        return below.isdisjoint(request.resources) and request.required_traits.issubset(self.text("traits", position))
 
     # --- interned fields ---------------------------------------------------------------------------
     def lift(self, field: str, function: Callable[[Any], Any], dtype: Any = np.bool_) -> Column:

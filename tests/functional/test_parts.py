@@ -8,7 +8,7 @@ from nova.db import parts
 from tests.functional.client import wait_for
 from tests.functional.hosts import error_of, migration_of, refused, service_of, told_scheduler, used
 
-# Two cells of two cores with two threads each (a thread of each core is shared), 8 huge pages and a device each.
+# Two cells of four CPUs each (two for single guests), with huge pages and a device; and two kinds of GPUs.
 _SCENARIO = """
 groups:
   - name: cells
@@ -18,6 +18,7 @@ groups:
     traits: [CUSTOM_CELLS]
     cells: {count: 2, dedicated: 2, pages: {2048: 64}}
     devices: [{vendor_id: "10de", product_id: "20b0", count: 1, cells: [0, 1]}]
+    children: {small: {inventories: {VGPU: 2}}, large: {inventories: {VGPU: 2}, traits: [CUSTOM_BIG]}}
 """
 _FIRST, _SECOND = "cells-000", "cells-001"
 _PINNED = {"hw:cpu_policy": "dedicated", "trait:CUSTOM_CELLS": "required"}
@@ -229,6 +230,7 @@ def test_a_build_that_fails_gives_its_cpus_back(suite, admin, cells, flavored, b
     pinned = flavored(_PINNED)
     assert admin.server(boot(pinned, availability_zone=f"nova:{_FIRST}"))["status"] == "ERROR"
     cells[_FIRST].behaviour.failure.clear()
+    freed(suite, 8, 4)
     servers = [boot(pinned, availability_zone=f"nova:{_FIRST}") for _number in range(2)]
     assert {admin.server(uuid)["status"] for uuid in servers} == {"ACTIVE"}
 
@@ -242,3 +244,23 @@ def test_a_build_that_fails_gives_its_cpus_back(suite, admin, cells, flavored, b
 def test_what_no_host_can_give_is_refused_at_once(suite, admin, image_id, flavored, extra_specs, names):
     code, message = refused(lambda: admin.boot(flavored(extra_specs), image_id))
     assert (code, names in message) == (400, True), message
+
+
+# --- providers below a host ------------------------------------------------------------------------
+def test_groups_are_given_by_providers_of_their_own(suite, admin, cells, flavored, boot):
+    alone = flavored({"resources1:VGPU": "1", "resources2:VGPU": "1", "group_policy": "isolate"})
+    servers = [boot(alone) for _number in range(2)]
+    assert {admin.server(uuid)["OS-EXT-SRV-ATTR:host"] for uuid in servers} <= {_FIRST, _SECOND}
+    assert nowhere(admin, boot(flavored({"resources:VGPU": "2", "trait:CUSTOM_BIG": "required"})))
+    large = flavored({"resources:VGPU": "1", "trait:CUSTOM_BIG": "required"})
+    assert [admin.server(boot(large))["status"] for _number in range(2)] == ["ACTIVE"] * 2
+    assert nowhere(admin, boot(large))
+
+
+def test_what_a_resize_has_of_providers_moves_with_its_word(suite, admin, cells, flavored, boot):
+    one, two = flavored({"resources:VGPU": "1"}), flavored({"resources1:VGPU": "2", "trait1:CUSTOM_BIG": "required"})
+    uuid = boot(one, host=_FIRST)
+    admin.action(uuid, "resize", {"flavorRef": two})
+    admin.wait(uuid, "VERIFY_RESIZE")
+    admin.action(uuid, "confirmResize")
+    assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == _SECOND

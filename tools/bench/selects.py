@@ -82,7 +82,7 @@ def _fleet(hosts: int, planner: Planner, settings: Settings, repeat: int) -> dic
         with fleet.view() as view:
             asked = Request(request(count), settings)
             choices = planner.plan(view, asked)
-            fleet.commit(view.planned, sorted({choice.row for choice in choices}), asked.resources)
+            fleet.commit(view.planned, sorted({choice.row for choice in choices}))
 
     def explain() -> None:
         with fleet.view() as view:

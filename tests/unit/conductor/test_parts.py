@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
@@ -18,9 +19,10 @@ from nova.objects.base import new_uuid
 from nova.objects.fitting import GuestParts, NodeParts
 from nova.objects.guest_numa import guest_topology
 from nova.objects.instance import Instance
+from nova.objects.node import Inventory, Provider
 from nova.objects.numa import HostCell, HostTopology, Pages
 from nova.objects.pci import PF, VF, PciDevice, PciRequest
-from nova.objects.scheduling import RequestSpec, Selection
+from nova.objects.scheduling import RequestGroup, RequestSpec, Selection
 from tests.unit.conductor.books import Books, flavor, node, server
 
 # Two cells of two cores with two threads each, 1 GiB of small pages and four huge ones.
@@ -121,17 +123,14 @@ def test_whatever_comes_nothing_is_given_twice_and_what_is_refused_changes_nothi
     assert free(core, selection) == empty
 
 
-@pytest.mark.parametrize(("spec", "won"), [
-    (asking(PINNED), 4), (asking({**PINNED, "hw:cpu_thread_policy": "isolate"}), 2),
-    (asking({"hw:mem_page_size": "large"}), 4), (asking(devices=[device("gpu")]), 2)])
-def test_of_many_at_the_same_moment_as_many_get_something_as_there_is(
-        core: Books, host: Selection, spec: RequestSpec, won: int) -> None:
+def _won(core: Books, selection: Selection, spec: RequestSpec) -> int:
+    """How many of six that claim at the same moment get something."""
     begin, outcomes = threading.Barrier(6), []
 
     def run() -> None:
         begin.wait()
         try:
-            claim(core, host, spec)
+            claim(core, selection, spec)
             outcomes.append(True)
         except exception.ClaimLost:
             outcomes.append(False)
@@ -141,7 +140,15 @@ def test_of_many_at_the_same_moment_as_many_get_something_as_there_is(
         thread.start()
     for thread in threads:
         thread.join()
-    assert outcomes.count(True) == won
+    return outcomes.count(True)
+
+
+@pytest.mark.parametrize(("spec", "won"), [
+    (asking(PINNED), 4), (asking({**PINNED, "hw:cpu_thread_policy": "isolate"}), 2),
+    (asking({"hw:mem_page_size": "large"}), 4), (asking(devices=[device("gpu")]), 2)])
+def test_of_many_at_the_same_moment_as_many_get_something_as_there_is(
+        core: Books, host: Selection, spec: RequestSpec, won: int) -> None:
+    assert _won(core, host, spec) == won
     held = core.db.read(lambda connection: parts.held(connection, [host.node_uuid]))[host.node_uuid]
     assert fitting.conflicts(TOPOLOGY, held) == []
     assert len(held) == won
@@ -187,3 +194,54 @@ def test_what_is_given_twice_is_found(core: Books, host: Selection) -> None:
     assert len(found) == 2
     assert "given out 2 times" in found[0]
     assert "given out more than once" in found[1]
+
+
+# --- providers below a node ------------------------------------------------------------------------
+@pytest.fixture
+def gpus(core: Books) -> Selection:
+    """A node with two GPUs below it, chosen by what they have."""
+    core.db.write(lambda connection: services.register(connection, "g", "nova-compute", "compute", 1))
+    [made] = announcer.report_nodes(core, "g", [node("g", children=[
+        Provider(uuid=f"gpu{number}", name=f"gpu{number}", traits=["BIG"] if number else [],
+                 inventories={"VGPU": Inventory(total=2)}) for number in range(2)])])
+    return Selection(node_uuid=made.uuid, host="g", node="g", tree=True)
+
+
+def used(core: Books) -> dict[str, int]:
+    found = core.db.read(lambda connection: connection.execute(sa.select(
+        models.inventories.c.provider_uuid, models.inventories.c.used).where(
+        models.inventories.c.resource_class == "VGPU")).all())
+    return dict(found)
+
+
+def test_a_claim_takes_of_the_providers_that_have_it_and_its_release_gives_it_back(
+        core: Books, gpus: Selection) -> None:
+    spec = msgspec.structs.replace(asking(), resources={"VCPU": 1, "VGPU": 2}, required_traits=["BIG"])
+    one = new_uuid()
+    claim(core, gpus, spec, one)
+    assert used(core) == {"gpu0": 0, "gpu1": 2}
+    [usage] = core.db.read(lambda connection: compute_nodes.usage(connection, [gpus.node_uuid]))
+    assert usage.children == {"gpu0": {"VGPU": 0}, "gpu1": {"VGPU": 2}}
+    before = everything(core)
+    with pytest.raises(exception.ClaimLost):
+        claim(core, gpus, spec)
+    assert everything(core) == before
+    core.db.write(lambda connection: allocations.release(connection, one))
+    assert used(core) == {"gpu0": 0, "gpu1": 0}
+
+
+def test_groups_are_held_by_the_claim(core: Books, gpus: Selection) -> None:
+    group = RequestGroup(resources={"VGPU": 1})
+    spec = msgspec.structs.replace(asking(), resources={"VCPU": 1}, groups=[group, group], group_policy="isolate")
+    claim(core, gpus, spec)
+    assert used(core) == {"gpu0": 1, "gpu1": 1}
+    claim(core, gpus, msgspec.structs.replace(spec, groups=[group]))
+    assert sorted(used(core).values()) == [1, 2]
+    with pytest.raises(exception.ClaimLost):
+        claim(core, gpus, spec)
+
+
+def test_of_many_at_the_same_moment_no_provider_gives_more_than_it_has(core: Books, gpus: Selection) -> None:
+    spec = msgspec.structs.replace(asking(), resources={}, groups=[RequestGroup(resources={"VGPU": 1})])
+    assert _won(core, gpus, spec) == 4
+    assert used(core) == {"gpu0": 2, "gpu1": 2}

@@ -85,7 +85,7 @@ def choose(made: Fleet, asked: RequestSpec, planner: Planner | None = None) -> l
     this = request(asked)
     with made.view() as view:
         choices = (planner or Planner(filters(), weighers())).plan(view, this)
-        made.commit(view.planned, sorted({choice.row for choice in choices}), this.resources)
+        made.commit(view.planned, sorted({choice.row for choice in choices}))
         return [[made.selection(row).node for row in (choice.row, *choice.alternates)] for choice in choices]
 
 

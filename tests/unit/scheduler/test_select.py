@@ -93,8 +93,8 @@ def test_a_plan_equals_choosing_one_by_one_from_scratch(hosts, asked):
 def test_weights_kept_up_to_date_equal_weights_made_anew(hosts, asked, data):
     """Bit by bit, and for the same nodes, whichever node is taken."""
     made, this = fleet(*hosts), request(asked)
-    chain = stages.chain(this, [*filters(), IoOpsFilter()])
     with made.view() as view:
+        chain = stages.chain(this, [*filters(), IoOpsFilter()], view)
         ranking = Ranking(view, np.flatnonzero(feasible(view, this, chain)[0]), this, weighers(), chain)
         for _ in range(len(asked.instance_uuids)):
             if not len(ranking):

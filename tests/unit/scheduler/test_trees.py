@@ -1,0 +1,82 @@
+"""Hosts whose resources are with providers below them: GPUs, and whatever has a provider of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from nova.exception import NoValidHost
+from nova.objects.node import Inventory, Provider
+from nova.objects.scheduling import HostState, NodeUsage, RequestGroup
+from nova.scheduler.select import Planner
+from tests.unit.scheduler import builders
+
+
+def gpu(number: int, total: int = 2, used: int = 0, traits: str = "") -> Provider:
+    return Provider(uuid=f"gpu{number}", name=f"gpu{number}", parent_uuid="gpus", traits=traits.split(),
+                    inventories={"VGPU": Inventory(total=total, used=used)})
+
+
+def with_gpus(*children: Provider, **values: object) -> HostState:
+    return builders.node("gpus", children=list(children), **values)  # type: ignore[arg-type]
+
+
+PLAIN = {"VCPU": 1}
+PLANNER = Planner(builders.filters(), [])
+
+
+def test_what_providers_below_a_host_give_counts() -> None:
+    made = builders.fleet(builders.node("plain"), with_gpus(gpu(0), gpu(1)))
+    for _number in range(4):
+        assert builders.choose(made, builders.spec(resources={**PLAIN, "VGPU": 1}), PLANNER) == [["gpus"]]
+    with pytest.raises(NoValidHost):
+        builders.choose(made, builders.spec(resources={**PLAIN, "VGPU": 1}), PLANNER)
+    made.apply(NodeUsage(node_uuid="gpus", generation=2, used={"VCPU": 4}, children={
+        "gpu0": {"VGPU": 1}, "gpu1": {"VGPU": 2}}))
+    assert builders.choose(made, builders.spec(resources={**PLAIN, "VGPU": 1}), PLANNER) == [["gpus"]]
+
+
+def test_what_was_only_chosen_is_given_back() -> None:
+    made = builders.fleet(with_gpus(gpu(0, total=1)))
+    asked = builders.spec(resources={"VGPU": 1})
+    builders.choose(made, asked, PLANNER)
+    assert made.expire(0) == 1
+    builders.choose(made, asked, PLANNER)
+
+
+def test_a_group_is_given_by_one_provider() -> None:
+    made = builders.fleet(with_gpus(gpu(0), gpu(1, traits="BIG")), builders.node("plain"))
+    two = [RequestGroup(resources={"VGPU": 1})] * 2
+    assert builders.choose(made, builders.spec(resources=PLAIN, groups=two, group_policy="isolate"), PLANNER) == [
+        ["gpus"]]
+    big = [RequestGroup(resources={"VGPU": 1}, required=["BIG"])]
+    builders.choose(made, builders.spec(resources=PLAIN, groups=big), PLANNER)
+    with pytest.raises(NoValidHost, match="ResourceProviders"):
+        builders.choose(made, builders.spec(resources=PLAIN, groups=big), PLANNER)
+
+
+def test_servers_of_one_request_see_what_the_others_got() -> None:
+    made = builders.fleet(with_gpus(gpu(0), gpu(1)))
+    asked = builders.spec(4, resources={"VCPU": 1, "VGPU": 1})
+    assert builders.choose(made, asked, PLANNER) == [["gpus"]] * 4
+    with pytest.raises(NoValidHost):
+        builders.choose(made, builders.spec(resources={"VGPU": 1}), PLANNER)
+
+
+def test_the_claim_looks_at_the_tree_only_where_it_is_needed() -> None:
+    made = builders.fleet(with_gpus(gpu(0, traits="BIG"), traits=["FAST"]))
+    for asked, tree in ((builders.spec(resources=PLAIN, required_traits=["FAST"]), False),
+                        (builders.spec(resources={**PLAIN, "VGPU": 1}), True),
+                        (builders.spec(resources={"VGPU": 1}, required_traits=["BIG"]), True),
+                        (builders.spec(resources={}, groups=[RequestGroup(resources=PLAIN)]), True)):
+        this = builders.request(asked)
+        with made.view() as view:
+            [choice] = PLANNER.plan(view, this)
+        assert made.selection(choice.row, request=this).tree is tree
+
+
+def test_room_and_traits_of_the_root_still_count() -> None:
+    made = builders.fleet(with_gpus(gpu(0), vcpus=2, traits=["SLOW"]))
+    for refused in (builders.spec(resources={"VCPU": 3}), builders.spec(resources=PLAIN, required_traits=["FAST"]),
+                    builders.spec(resources=PLAIN, forbidden_traits=["SLOW"])):
+        with pytest.raises(NoValidHost):
+            builders.choose(made, refused, PLANNER)
