@@ -49,7 +49,7 @@ class Conductor:
 
 
 def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "did not happen"
         time.sleep(0.01)
