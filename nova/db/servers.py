@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import models, rows
+from nova.objects import migration as moves
 from nova.objects.base import utcnow
 from nova.objects.guest import ExpectedGuest
 from nova.objects.instance import Instance
@@ -104,9 +105,13 @@ def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> Non
 
 
 def placed_on(host: str) -> sa.ColumnElement[bool]:
-    """The instances that may be on a host: those that are there, and those with an open migration from or to it."""
+    """The instances that may be on a host: those that are there, and those with an open migration from or to it.
+
+    What is evacuated may not be on its source any more, as soon as it has another host.
+    """
+    source = sa.and_(MIGRATIONS.c.source_compute == host, MIGRATIONS.c.migration_type != moves.EVACUATION)
     moving = sa.select(MIGRATIONS.c.instance_uuid).where(
-        MIGRATIONS.c.open == sa.true(), sa.or_(MIGRATIONS.c.source_compute == host, MIGRATIONS.c.dest_compute == host))
+        MIGRATIONS.c.open == sa.true(), sa.or_(source, MIGRATIONS.c.dest_compute == host))
     return sa.and_(sa.or_(TABLE.c.host == host, TABLE.c.uuid.in_(moving)), TABLE.c.deleted == sa.false())
 
 
@@ -135,9 +140,11 @@ def places(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, set[str
     found = {row.uuid: {row.host} if row.host else set() for row in connection.execute(
         sa.select(TABLE.c.uuid, TABLE.c.host).where(TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false()))}
     for row in connection.execute(sa.select(
-            MIGRATIONS.c.instance_uuid, MIGRATIONS.c.source_compute, MIGRATIONS.c.dest_compute).where(
+            MIGRATIONS.c.instance_uuid, MIGRATIONS.c.migration_type, MIGRATIONS.c.source_compute,
+            MIGRATIONS.c.dest_compute).where(
             MIGRATIONS.c.instance_uuid.in_(list(found)), MIGRATIONS.c.open == sa.true())):
-        found[row.instance_uuid] |= {host for host in (row.source_compute, row.dest_compute) if host}
+        source = "" if row.migration_type == moves.EVACUATION else row.source_compute
+        found[row.instance_uuid] |= {host for host in (source, row.dest_compute) if host}
     return found
 
 

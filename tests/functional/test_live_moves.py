@@ -1,5 +1,7 @@
 """Live migration and evacuation over HTTP on two fake hosts: what is seen, and where guests are."""
 
+import threading
+
 import pytest
 
 from nova import exception
@@ -183,6 +185,7 @@ def lost(suite, pair, admin):
     def returns():
         back.append(ComputeService(suite.transport, host=SECOND, machine=machine))
         back[0].start()
+        return back[0]
 
     yield uuid, returns
     # While it counts as down, what it has is removed without it.
@@ -209,6 +212,55 @@ def test_a_server_of_a_lost_host_goes_on_elsewhere(pair, admin, lost, version, s
     returns()
     assert pair.only_on(server, pair.first)
     wait_for(lambda: migration_of(admin, server)["status"] == "completed")
+
+
+@pytest.fixture
+def spawning(pair, monkeypatch):
+    """(reached, go on): the first host stops before it spawns a guest."""
+    spawn, reached, go = pair.first.machine.driver.spawn, threading.Event(), threading.Event()
+
+    def held(*arguments, **named):
+        reached.set()
+        assert go.wait(60)
+        spawn(*arguments, **named)
+
+    monkeypatch.setattr(pair.first.machine.driver, "spawn", held)
+    yield reached, go
+    go.set()
+
+
+def test_a_host_that_returns_in_the_middle_lets_its_guest_go_before_there_is_another_one(pair, admin, lost, spawning):
+    (server, returns), (reached, go) = lost, spawning
+    driver = pair.second.machine.driver
+    admin.action(server, "evacuate", {}, version="2.94")
+    assert reached.wait(60)
+    assert driver.power_state(server) == 1
+    service = returns()
+    wait_for(lambda: server not in {guest.uuid for guest in driver.guests()}, reason="the source has removed it")
+    assert driver.disk(server) is not None, "this may fail yet, and its disks are all that there is of the server"
+    assert admin.server(server)["OS-EXT-STS:task_state"].startswith("rebuild")
+    go.set()
+    admin.wait(server, "ACTIVE")
+    service.reconciler.compare()  # as it does now and then
+    assert pair.only_on(server, pair.first)
+
+
+def test_a_server_whose_evacuation_fails_after_its_host_returned_can_be_started_there_again(
+        pair, admin, lost, spawning):
+    (server, returns), (reached, go) = lost, spawning
+    driver = pair.second.machine.driver
+    admin.action(server, "evacuate", {}, version="2.94")
+    assert reached.wait(60)
+    returns()
+    wait_for(lambda: server not in {guest.uuid for guest in driver.guests()}, reason="the source has removed it")
+    pair.first.machine.driver.behaviour.failure["spawn"] = 1.0
+    go.set()
+    assert admin.wait(server, "ERROR")["OS-EXT-SRV-ATTR:host"] == SECOND
+    set_service(admin, SECOND, forced_down=False)
+    wait_for(lambda: service_of(admin, SECOND)["state"] == "up")
+    admin.action(server, "reboot", {"type": "HARD"})
+    admin.wait(server, "ACTIVE")
+    assert pair.only_on(server, pair.second)
 
 
 def test_an_evacuation_needs_a_host_that_is_down(pair, admin, server):

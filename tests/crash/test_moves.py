@@ -1,0 +1,147 @@
+"""Evacuation: a host counts as down, its servers go on on another one, and it returns in each possible moment.
+
+It returns with all its guests, which have never stopped: what a nova-compute that was cut off leaves running.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nova.objects import states
+from nova.operations.evacuate import Evacuate
+from tests.crash import invariants
+from tests.crash.rounds import Operate, cluster, nova, operate, points  # noqa: F401 (fixtures)
+from tests.crash.steps import Case, Hold, Points, When
+from tests.integration.cluster import Cluster
+from tests.integration.processes import eventually
+
+SOURCE, DESTINATION = "compute-1", "compute-2"
+# Of a boot, and of a look at a host that was started again.
+_PREPARES = 40.0
+_STEPS = [Case(Evacuate, step) for step in Evacuate.steps]
+_UNDONE = [Case(Evacuate, step, undo=True) for step in Evacuate.steps if step.undo]
+
+
+class Evacuation:
+    """A server on the source for each case; then the source is dead, and all are asked for elsewhere and held."""
+
+    def __init__(self, nova: Cluster, points: Points, operate: Operate, cases: list[tuple[Case, When]]) -> None:  # noqa: F811
+        self.nova, self.points = nova, points
+        self.names = {f"{when}-{case}-{time.monotonic_ns()}": (case, when) for case, when in cases}
+        self.uuids = {name: nova.api.boot(name, host=SOURCE) for name in self.names}
+        for uuid in self.uuids.values():
+            nova.api.wait(uuid, "ACTIVE", _PREPARES)
+        nova.kill(SOURCE)
+        assert self._force_down(True)
+        self._holds: dict[str, Hold] = {
+            name: case.hold(points, name, when) for name, (case, when) in self.names.items()}
+        for uuid in self.uuids.values():
+            operate(uuid, "evacuate")
+
+    def _force_down(self, down: bool) -> bool:
+        """Whether that was accepted: a host may not count as up before it has removed what was evacuated."""
+        found = self.nova.api.get(f"/os-services?binary=nova-compute&host={SOURCE}")["services"][0]
+        response = self.nova.api.request("PUT", f"/os-services/{found['id']}", {"forced_down": down})
+        assert response.status_code in ((200,) if down else (200, 400)), response.text
+        return response.status_code == 200
+
+    def holders(self) -> set[str]:
+        """Who holds the steps, once all are held."""
+        return {hold.wait() for hold in self._holds.values()}
+
+    def source_returns(self) -> None:
+        """It runs, is up again, and has looked at its guests for the first time."""
+        self.nova.start(SOURCE)
+        eventually(lambda: self._force_down(False), invariants.BOUND, f"{SOURCE} counts as up again", interval=0.3)
+        self.nova.wait_ready()
+
+    def release(self) -> None:
+        self.points.release_all()
+
+    def on(self, host: str) -> set[str]:
+        """Those of these servers that have a guest on this host."""
+        return set(self.uuids.values()) & invariants.guests_of(self.nova)[host].keys()
+
+    def ends(self, status: str = "ACTIVE") -> None:
+        """All invariants hold, and every server is where it was evacuated to (or, failed, nowhere else)."""
+        invariants.check(self.nova, self.uuids.values())
+        servers = self.nova.api.servers()
+        here = DESTINATION if status == "ACTIVE" else SOURCE
+        found = {name: (servers[uuid]["status"], servers[uuid]["OS-EXT-SRV-ATTR:host"])
+                 for name, uuid in self.uuids.items()}
+        assert found == dict.fromkeys(self.uuids, (status, here))
+        if status == "ACTIVE":
+            assert self.on(DESTINATION) == set(self.uuids.values())
+            assert self.on(SOURCE) == set()
+            made = [entry for entry in invariants.journal(self.nova) if entry[2] in self.on(DESTINATION)]
+            assert {entry[:2] for entry in made if entry[1] == SOURCE} == {("create", SOURCE), ("remove", SOURCE)}
+        else:
+            assert self.on(DESTINATION) == set()
+
+
+@pytest.fixture
+def evacuate(nova: Cluster, points: Points, operate: Operate) -> Iterator[Callable[..., Evacuation]]:  # noqa: F811
+    yield lambda cases: Evacuation(nova, points, operate, cases)
+    points.release_all()
+    nova.restore(invariants.BOUND)
+
+
+@pytest.mark.full
+def test_the_source_returns_before_the_first_step(evacuate: Callable[..., Evacuation]) -> None:
+    moved = evacuate([(_STEPS[0], "before")])
+    moved.holders()
+    moved.source_returns()
+    assert moved.on(SOURCE) == set(moved.uuids.values()), "nobody may remove it before there is another place for it"
+    moved.release()
+    moved.ends()
+
+
+def test_the_source_returns_in_the_middle_of_every_step(evacuate: Callable[..., Evacuation]) -> None:
+    moved = evacuate([(case, when) for case in _STEPS for when in ("before", "after")])
+    moved.holders()
+    moved.source_returns()
+    # As soon as there is another place for a server its guest may not stay here: one disk, one guest.
+    placed = {uuid for name, uuid in moved.uuids.items() if moved.names[name][0] is not _STEPS[0]}
+    eventually(lambda: not moved.on(SOURCE) & placed, invariants.BOUND, "the source has let go of what has a place")
+    assert moved.on(SOURCE) == set(moved.uuids.values()) - placed
+    moved.release()
+    moved.ends()
+
+
+def test_the_source_returns_when_whoever_evacuates_is_killed(nova: Cluster,  # noqa: F811
+                                                             evacuate: Callable[..., Evacuation]) -> None:
+    moved = evacuate([(case, when) for case in _STEPS for when in ("before", "after")])
+    killed = moved.holders()
+    nova.kill(*killed)
+    moved.release()
+    moved.nova.start(*killed)
+    moved.nova.api_returns()
+    moved.source_returns()
+    moved.ends()
+
+
+def test_the_source_returns_after_the_end(nova: Cluster, evacuate: Callable[..., Evacuation]) -> None:  # noqa: F811
+    moved = evacuate([(case, "after") for case in _STEPS])
+    moved.release()
+    nova.all_active(list(moved.uuids.values()), invariants.BOUND)
+    moved.source_returns()
+    moved.ends()
+
+
+@pytest.mark.parametrize("returns", ["middle", pytest.param("end", marks=pytest.mark.full)])
+def test_an_evacuation_that_fails_leaves_the_server_to_the_source_alone(
+        nova: Cluster, evacuate: Callable[..., Evacuation], returns: str) -> None:  # noqa: F811
+    """Held in the middle of every compensation; what the source still has of the server is the server's."""
+    moved = evacuate([(case, when) for case in _UNDONE for when in ("before", "after")])
+    moved.holders()
+    if returns == "middle":
+        moved.source_returns()
+    moved.release()
+    nova.wait_settled(list(moved.uuids.values()), invariants.BOUND)
+    if returns == "end":
+        moved.source_returns()
+    moved.ends("ERROR")
+    assert {server["OS-EXT-STS:vm_state"] for server in nova.api.servers().values()} == {states.ERROR}
