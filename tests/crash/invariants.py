@@ -10,14 +10,14 @@ import collections
 import dataclasses
 import json
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
 import requests
 import sqlalchemy as sa
 
-from nova.db import audit
+from nova.db import audit, models
 from nova.objects import states
 from tests.integration.cluster import Cluster
 
@@ -34,6 +34,8 @@ BOUND = LEASE + HEARTBEAT + RECOVERY + LONGEST_CALL + SLACK
 POWER_STATES = {
     "ACTIVE": states.RUNNING, "SHUTOFF": states.SHUTDOWN, "PAUSED": states.POWER_PAUSED,
     "SUSPENDED": states.POWER_SUSPENDED}
+# A server that was moved waits for the user's word on two hosts; its guest is on one, as it was before.
+_WAITS = "VERIFY_RESIZE"
 # For how many servers the API is asked about their actions.
 _ASKED = 60
 
@@ -61,7 +63,7 @@ def check(nova: Cluster, accepted: Collection[str], *, deleted: Collection[str] 
 def violations(nova: Cluster, accepted: Collection[str], deleted: Collection[str] = ()) -> Iterator[str]:
     """What is wrong now. The dear checks run only once the cheap ones find nothing."""
     wanted = _Wanted(set(accepted) - set(deleted), set(deleted))
-    for look in (_servers, _guests, _sums, _actions, _journal, _audit):
+    for look in (_servers, _guests, _volumes, _migrations, _sums, _actions, _journal, _audit):
         try:
             found = list(look(nova, wanted))
         except (requests.RequestException, AssertionError, OSError, sa.exc.DBAPIError) as error:
@@ -108,6 +110,8 @@ def _servers(nova: Cluster, wanted: _Wanted) -> Iterator[str]:
             fault = server.get("fault") or {}
             if not fault.get("message") or not fault.get("code"):
                 yield f"{uuid} is in ERROR and nobody says why: {fault}"
+        elif server["status"] == _WAITS:
+            continue
         elif server["status"] not in POWER_STATES:
             yield f"{uuid} is in no final state: {_state(server)}"
         elif server["OS-EXT-STS:power_state"] != POWER_STATES[server["status"]]:
@@ -131,7 +135,8 @@ def _guests(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
             server = servers.get(uuid)
             if server is None or server["OS-EXT-SRV-ATTR:host"] != host:
                 yield f"{uuid} runs on {host}, its server is {_state(server) if server else 'gone'}"
-            elif power_state != POWER_STATES.get(server["status"], power_state):
+            elif power_state != POWER_STATES.get(server["status"], power_state) or (
+                    server["status"] == _WAITS and power_state != server["OS-EXT-STS:power_state"]):
                 yield f"the guest of {uuid} has power state {power_state}, its server is {_state(server)}"
     hosts = guests_of(nova).keys()
     for uuid, server in servers.items():
@@ -142,7 +147,12 @@ def _guests(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 def guests_of(nova: Cluster) -> dict[str, dict[str, int]]:
     """host -> uuid -> power state, as the fake hypervisors of the running computes remember their guests."""
-    found: dict[str, dict[str, int]] = {}
+    return {host: {uuid: guest["power_state"] for uuid, guest in guests.items()}
+            for host, guests in _remembered(nova).items()}
+
+
+def _remembered(nova: Cluster) -> dict[str, dict[str, dict[str, Any]]]:
+    found: dict[str, dict[str, dict[str, Any]]] = {}
     for name, process in nova.processes.items():
         if name.startswith("compute") and process.running():
             guests = found[name] = {}
@@ -153,18 +163,61 @@ def guests_of(nova: Cluster) -> dict[str, dict[str, int]]:
                 if guest is None or guest.get("incoming"):
                     guests.pop(uuid, None)
                 else:
-                    guests[uuid] = guest["power_state"]
+                    guests[uuid] = guest
     return found
+
+
+def _volumes(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
+    """Every volume is free or one server's, and that server's guest has it; no guest has another one."""
+    servers, owned = nova.api.servers(), collections.defaultdict(set)
+    for row in _rows(nova, sa.select(models.volumes)):
+        if row.status not in ("available", "in-use") or (row.status == "in-use") != (row.instance_uuid is not None):
+            yield f"volume {row.uuid} is {row.status} and belongs to {row.instance_uuid}"
+        owned[row.instance_uuid].add(row.uuid)
+    for host, guests in _remembered(nova).items():
+        for uuid, guest in guests.items():
+            has = {volume for _device, volume in guest.get("volumes", ())}
+            if has - owned[uuid] or (has != owned[uuid] and servers[uuid]["status"] != "ERROR"):
+                yield f"the guest of {uuid} on {host} has volumes {has}, its server {owned[uuid]}"
+
+
+def _migrations(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
+    """Whoever waits for the user's word has a finished migration that is open, and nobody else has an open one."""
+    servers = nova.api.servers()
+    waiting = {uuid for uuid, server in servers.items() if server["status"] == _WAITS}
+    opened = {row.instance_uuid: row for row in _moving(nova)}
+    for uuid in waiting ^ opened.keys():
+        state = _state(servers[uuid]) if uuid in servers else "gone"
+        yield f"{uuid}: open migration {opened.get(uuid)}, server {state}"
+    for uuid in waiting & opened.keys():
+        row, host = opened[uuid], servers[uuid]["OS-EXT-SRV-ATTR:host"]
+        if row.status != "finished" or row.dest_compute != host or row.source_compute == host:
+            yield f"{uuid} is on {host}, its migration is {row.status} {row.source_compute} -> {row.dest_compute}"
+
+
+def _moving(nova: Cluster) -> Sequence[Any]:
+    """The open migrations."""
+    return _rows(nova, sa.select(models.migrations).where(models.migrations.c.open == sa.true()))
+
+
+def _rows(nova: Cluster, statement: sa.Select[Any]) -> Sequence[Any]:
+    engine = sa.create_engine(nova.database_url, poolclass=sa.pool.NullPool)
+    with engine.connect() as connection:
+        return connection.execute(statement).all()
 
 
 def _sums(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
     """What hypervisors and limits show as used is what the flavors of the servers sum up to."""
-    servers = nova.api.servers().values()
+    servers, moving = nova.api.servers().values(), _moving(nova)
     for node in nova.api.get("/os-hypervisors/detail", version="2.87")["hypervisors"]:
         here = [server for server in servers
                 if server["OS-EXT-SRV-ATTR:hypervisor_hostname"] == node["hypervisor_hostname"]]
-        sums = {"vcpus_used": _sum(here, "vcpus"), "memory_mb_used": _sum(here, "ram"),
-                "local_gb_used": _sum(here, "disk"), "running_vms": len(here), "current_workload": 0}
+        # What was moved away and may come back has its room still.
+        left = [row.old_flavor for row in moving if row.source_node == node["hypervisor_hostname"]]
+        sums = {"vcpus_used": _sum(here, "vcpus") + sum(flavor.vcpus for flavor in left),
+                "memory_mb_used": _sum(here, "ram") + sum(flavor.memory_mb for flavor in left),
+                "local_gb_used": _sum(here, "disk") + sum(flavor.root_gb for flavor in left),
+                "running_vms": len(here) + len(left), "current_workload": 0}
         yield from (f"{node['hypervisor_hostname']}: {name} is {node[name]}, its servers sum up to {value}"
                     for name, value in sums.items() if node[name] != value)
     limits = nova.api.get("/limits")["limits"]["absolute"]

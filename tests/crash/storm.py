@@ -35,18 +35,26 @@ SCHEDULERS = ("scheduler-1", "scheduler-2")
 _VERBS = {
     "create": 26, "create-many": 4, "delete": 12, "stop": 8, "start": 8, "reboot-soft": 5, "reboot-hard": 5,
     "pause": 4, "unpause": 4, "suspend": 4, "resume": 4, "metadata": 5, "show": 4, "list": 2,
+    "resize": 6, "migrate": 5, "confirm": 5, "revert": 4, "live-migrate": 7, "attach": 8, "detach": 5,
     # Requests that have to be refused, and one that is accepted and cannot be fulfilled.
     "no-flavor": 2, "no-name": 1, "no-action": 1, "no-server": 2, "no-room": 1,
 }
 _ACTIONS: dict[str, dict[str, Any]] = {
     "stop": {"os-stop": None}, "start": {"os-start": None}, "pause": {"pause": None}, "unpause": {"unpause": None},
     "suspend": {"suspend": None}, "resume": {"resume": None}, "no-action": {"explode": None},
-    "reboot-soft": {"reboot": {"type": "SOFT"}}, "reboot-hard": {"reboot": {"type": "HARD"}}}
+    "reboot-soft": {"reboot": {"type": "SOFT"}}, "reboot-hard": {"reboot": {"type": "HARD"}},
+    "resize": {"resize": {"flavorRef": "larger"}}, "migrate": {"migrate": None}, "confirm": {"confirmResize": None},
+    "revert": {"revertResize": None}, "live-migrate": {"os-migrateLive": {"host": None, "block_migration": "auto"}}}
+# Volumes that the servers of several slots have in turns.
+_VOLUMES = 12
 # The answers that are right, besides 503 ("try again": a part of Nova is away).
 _RIGHT = {
     "create": {202}, "create-many": {202}, "no-room": {202}, "delete": {204, 404}, "metadata": {200, 404, 409},
     "show": {200, 404}, "list": {200}, "no-flavor": {400}, "no-name": {400}, "no-action": {400, 404},
-    "no-server": {404}, **{verb: {202, 404, 409} for verb in _ACTIONS if verb != "no-action"}}
+    "no-server": {404}, **{verb: {202, 404, 409} for verb in _ACTIONS if verb != "no-action"},
+    # 400: it has that flavor already; somebody else has the volume.
+    "resize": {202, 400, 404, 409}, "confirm": {204, 404, 409}, "attach": {202, 400, 404, 409},
+    "detach": {202, 404, 409}}
 
 
 # --- the plan --------------------------------------------------------------------------------------------
@@ -151,6 +159,8 @@ class Storm:
         # Deletes of which nobody knows whether they were accepted.
         self._doubtful: set[str] = set()
         self._slots: dict[int, str] = {}
+        self._volumes = [nova.api.post("/os-volumes", {"volume": {"size": 1}}, "2.35")["volume"]["id"]
+                         for _ in range(_VOLUMES)]
         self._lock = threading.Lock()
         self._begin = time.monotonic()
         self._log: list[str] = []
@@ -204,7 +214,8 @@ class Storm:
 
     def _ask(self, session: requests.Session, operation: Operation, target: str, name: str, what: str) -> None:
         verb = operation.verb
-        method, path, body = _request(verb, target, name, self.nova.api.image_id)
+        method, path, body = _request(verb, target, name, self.nova.api.image_id,
+                                      self._volumes[operation.slot % _VOLUMES])
         # Noted before: an answer that gets lost may have been yes.
         if verb == "delete" and target in self.accepted:
             self._doubtful.add(target)
@@ -241,7 +252,7 @@ class Storm:
         self.violations.append(text)
 
 
-def _request(verb: str, target: str, name: str, image: str) -> tuple[str, str, Any]:
+def _request(verb: str, target: str, name: str, image: str, volume: str) -> tuple[str, str, Any]:
     """(method, path, body)"""
     server: dict[str, Any] = {"name": name, "flavorRef": "tiny", "imageRef": image, "networks": "auto"}
     path = f"/servers/{target}"
@@ -260,6 +271,10 @@ def _request(verb: str, target: str, name: str, image: str) -> tuple[str, str, A
             return "POST", f"/servers/{uuidlib.uuid4()}/action", _ACTIONS["stop"]
         case "delete":
             return "DELETE", path, None
+        case "attach":
+            return "POST", f"{path}/os-volume_attachments", {"volumeAttachment": {"volumeId": volume}}
+        case "detach":
+            return "DELETE", f"{path}/os-volume_attachments/{volume}", None
         case "metadata":
             return "POST", f"{path}/metadata", {"metadata": {"said": name}}
         case "show":

@@ -91,6 +91,16 @@ def test_the_audit_is_silent_when_all_is_well(run, admin, flavor, image_id):
     assert run("audit", "--settle", "0.1") == (0, "", "")
 
 
+def test_the_audit_is_silent_about_a_server_that_waits_for_its_users_word_on_two_hosts(run, pair, admin):
+    uuid = pair.boot()
+    admin.action(uuid, "migrate", expect=202)
+    admin.wait(uuid, "VERIFY_RESIZE")
+    assert run("audit", "--settle", "0.1") == (0, "", "")
+    admin.action(uuid, "confirmResize", expect=204)
+    admin.wait(uuid, "ACTIVE")
+    assert run("audit", "--settle", "0.1") == (0, "", "")
+
+
 def test_the_audit_finds_and_repairs(run, suite, admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
