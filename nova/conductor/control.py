@@ -91,7 +91,8 @@ class ConductorControl:
 
     def group_hosts(self, spec: RequestSpec) -> None:
         named = [uuid for key in ("same_host", "different_host") for uuid in _as_list(spec.hints.get(key))]
-        if spec.group is None and not named:
+        alike = _weighed_properties(spec)
+        if spec.group is None and not named and not alike:
             return
 
         def look(connection: sa.Connection) -> None:
@@ -99,6 +100,8 @@ class ConductorControl:
                 spec.group.hosts = server_groups.members_by_host(connection, spec.group.uuid, spec.instance_uuids)
             if named:
                 spec.hint_hosts = servers.hosts_of(connection, named)
+            if alike:
+                spec.image_hosts = servers.sharing_image_properties(connection, alike)
 
         self.core.db.read(look)
 
@@ -258,6 +261,15 @@ def converted(changes: dict[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _column_types() -> dict[str, Any]:
     return {field.name: field.type for field in msgspec.structs.fields(Instance)}
+
+
+def _weighed_properties(spec: RequestSpec) -> dict[str, str]:
+    """Those of the image for which schedulers want to know the hosts of servers that have the same."""
+    options = CONF.filter_scheduler
+    wanted = {setting.partition("=")[0].strip() for setting in options.image_props_weight_setting}
+    if spec.image is None or not (wanted or options.image_props_weight_multiplier):
+        return {}
+    return {name: value for name, value in spec.image.properties.items() if name in wanted or not wanted}
 
 
 def _as_list(value: Any) -> list[str]:

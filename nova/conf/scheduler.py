@@ -13,6 +13,8 @@ _MULTIPLIERS = {
     "build_failure_weight_multiplier": (1000000.0, "builds that failed on the host since the last good one (always "
                                                    "against the host)"),
     "pci_weight_multiplier": (1.0, "few free PCI devices: hosts with many are left to servers that want some"),
+    "image_props_weight_multiplier": (0.0, "servers on the host whose images have the same properties (read by "
+                                           "nova-conductor, too, which counts them for each request if it is not 0)"),
     "hypervisor_version_weight_multiplier": (1.0, "the version of the hypervisor"),
 }
 
@@ -54,6 +56,9 @@ OPTIONS = {
         cfg.ListOpt("isolated_hosts", default=[], help="IsolatedHostsFilter: hosts for isolated images."),
         cfg.BoolOpt("restrict_isolated_hosts_to_isolated_images", default=True,
                     help="IsolatedHostsFilter: isolated hosts take no other images."),
+        cfg.ListOpt("image_props_weight_setting", default=[],
+                    help="ImagePropertiesWeigher: property=ratio pairs, the only ones that count; empty: all, each "
+                         "with 1. Read by nova-scheduler and nova-conductor."),
         cfg.StrOpt("image_properties_default_architecture",
                    help="ImagePropertiesFilter: the architecture of images that name none; unset: any."),
         cfg.StrOpt("aggregate_image_properties_isolation_namespace",

@@ -65,6 +65,8 @@ class RequestSpec(Object, kw_only=True):
     hints: dict[str, Any] = {}
     hint_hosts: dict[str, str] = {}
     group: GroupSpec | None = None
+    # Property of the image -> host -> its servers whose images have the same value; where that is to be weighed.
+    image_hosts: dict[str, dict[str, int]] = {}
     force_host: str | None = None
     force_node: str | None = None
     requested_host: str | None = None

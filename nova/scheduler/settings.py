@@ -35,6 +35,8 @@ class Settings:
     isolation_prefix: str
     # Option -> its value; those of other people's weighers are here, too.
     multipliers: Mapping[str, float]
+    # Image property -> ratio; empty: all count alike.
+    image_ratios: Mapping[str, float]
     # [metrics]: metric -> ratio, and the rest.
     metric_ratios: Mapping[str, float]
     metrics_multiplier: float
@@ -58,5 +60,7 @@ class Settings:
             image_properties_default_architecture=filters.image_properties_default_architecture or "",
             isolation_prefix=namespace + filters.aggregate_image_properties_isolation_separator if namespace else "",
             multipliers={name: float(filters[name]) for name in filters if name.endswith(_MULTIPLIER)},
+            image_ratios=metrics.ratios(filters.image_props_weight_setting,
+                                        "[filter_scheduler]image_props_weight_setting"),
             metric_ratios=metrics.ratios(measured.weight_setting), metrics_multiplier=measured.weight_multiplier,
             metrics_required=measured.required, weight_of_unavailable=measured.weight_of_unavailable)

@@ -9,6 +9,7 @@ from nova.objects.scheduling import GroupSpec, HostState
 from nova.scheduler.select import Planner
 from nova.scheduler.weighers import HostWeigher, Weigher
 from nova.scheduler.weighers.affinity import ServerGroupSoftAffinityWeigher, ServerGroupSoftAntiAffinityWeigher
+from nova.scheduler.weighers.image import ImagePropertiesWeigher
 from nova.scheduler.weighers.metrics import MetricsWeigher
 from nova.scheduler.weighers.usage import (
     BuildFailureWeigher,
@@ -120,3 +121,13 @@ def test_a_weigher_for_single_hosts_becomes_a_column():
 
 def test_a_score_that_is_no_number_counts_as_zero():
     assert weights(ShortName(), node("aaa"), node("broken"), node("b")) == {"broken": 1.0, "b": 2 / 3, "aaa": 0.0}
+
+
+@pytest.mark.parametrize(("setting", "expected"), [
+    ([], {"a": 3, "b": 4, "c": 0}), (["os_distro=2.5", "other=9", "wrong"], {"a": 5, "b": 0, "c": 0})])
+def test_hosts_of_servers_with_images_alike_score_by_what_counts(settings, setting, expected):
+    settings("filter_scheduler", image_props_weight_setting=setting)
+    asked = spec(image_hosts={"os_distro": {"a": 2}, "hw_machine_type": {"a": 1, "b": 4}})
+    states = [node(name) for name in "abc"]
+    assert scores(ImagePropertiesWeigher(), states, asked) == expected
+    assert not ImagePropertiesWeigher().applies(request(spec()))

@@ -1,0 +1,30 @@
+"""The weigher by the images of the servers that a host has."""
+
+from __future__ import annotations
+
+from nova.scheduler.columns import FloatColumn
+from nova.scheduler.plugin import Scope
+from nova.scheduler.request import Request
+from nova.scheduler.view import FleetView
+from nova.scheduler.weighers.base import Weigher
+
+
+class ImagePropertiesWeigher(Weigher):
+    """Properties that the image shares with those of the host's servers, as image_props_weight_setting counts them."""
+
+    option = "image_props_weight_multiplier"
+
+    def applies(self, request: Request) -> bool:
+        return bool(request.spec.image_hosts)
+
+    def scope(self, request: Request) -> Scope:
+        return Scope.REQUEST
+
+    def scores(self, view: FleetView, request: Request) -> FloatColumn:
+        ratios = request.settings.image_ratios
+        weights: dict[str, float] = {}
+        for name, hosts in request.spec.image_hosts.items():
+            ratio = ratios.get(name, 0.0) if ratios else 1.0
+            for host, count in hosts.items():
+                weights[host] = weights.get(host, 0.0) + ratio * count
+        return view.by_host(weights)
