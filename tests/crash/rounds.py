@@ -37,8 +37,10 @@ _INTERFACES = ("attach_interface", "detach_interface")
 _STARTS = {("delete", "destroy_other"): states.RESIZED}
 # How often a guest was made for the server when a case is over, and it was compensated for, where that is not once
 # and once more for a failed attempt at the last step.
-_BUILT = {"resize": (2, 3), "migrate": (2, 3), "confirm_resize": (2,), "revert_resize": (3,), "live_migrate": (2, 1),
+_BUILT = {"resize": (2, 3), "migrate": (2, 3), "confirm_resize": (2,), "revert_resize": (3, 3), "live_migrate": (2, 1),
           **dict.fromkeys((*_VOLUMES, *_INTERFACES), (1, 1))}
+# What a server is when an operation was compensated for, where that is not what it is after success.
+_COMPENSATED = {"revert_resize": states.ERROR}
 _PREPARES = 40.0
 # The last microversion with /os-volumes.
 _OLD = "2.35"
@@ -178,6 +180,8 @@ class Round:
         for name, case in self.names.items():
             uuid = self.uuids[name]
             final = getattr(case.operation, "final", states.ACTIVE)
+            if case.undo:
+                final = _COMPENSATED.get(case.operation.name, final)
             expected = _BUILT.get(case.operation.name, (1, 2))[case.undo] if uuid not in gone else built[uuid]
             if uuid not in gone and servers[uuid]["status"] != states.status(final, None):
                 wrong.append(f"{case}: {servers[uuid]['status']} {servers[uuid].get('fault')}")
