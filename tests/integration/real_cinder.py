@@ -10,7 +10,8 @@ import os
 import pathlib
 import shutil
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -39,6 +40,19 @@ needs_cinder = pytest.mark.skipif(
     reason="needs root, and Cinder and Keystone (NOVA_TEST_CINDER names their virtual environment)")
 
 
+@pytest.fixture(name="cinder", scope="module")
+def cinder_fixture(rabbitmq: Rabbit, mariadb: Server) -> Iterator[RealCinder]:
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cinder-", dir="/tmp"))
+    directory.chmod(0o755)
+    made = RealCinder(directory, rabbitmq, mariadb)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 class RealCinder:
     """``directory`` must be reachable for all; everything that was started ends with stop()."""
 
@@ -56,9 +70,12 @@ class RealCinder:
     # --- how others mount what it exports ------------------------------------------------------------
     def mounting(self) -> list[str]:
         """What a command line begins with whose process can mount the exports: in a room of mounts of its own."""
-        helper = self.directory / "helper"
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c",
-                f'mount -t overlay -o lowerdir={helper}:/usr/sbin overlay /usr/sbin && exec "$@"', "sh"]
+                f'{" ".join(self.helper())} && exec "$@"', "sh"]
+
+    def helper(self) -> list[str]:
+        """A command after which whoever shares this process's room of mounts can mount the exports."""
+        return ["mount", "-t", "overlay", "-o", f"lowerdir={self.directory}/helper:/usr/sbin", "overlay", "/usr/sbin"]
 
     # --- the services --------------------------------------------------------------------------------
     def start(self) -> None:

@@ -118,17 +118,20 @@ class RealCloud:
 
 @contextlib.contextmanager
 def real_cloud(rabbit: Rabbit, hosts: RealHosts, image: pathlib.Path, database: str | None = None, *,
-               shared: bool = False, options: Options | None = None) -> Iterator[RealCloud]:
+               shared: bool = False, options: Options | None = None, token: str = "") -> Iterator[RealCloud]:
     """Everything that Nova consists of, with these hosts. ``shared``: they have the directory of the guests' disks
-    in common."""
+    in common. ``token``: of who uses it, where a Keystone is asked."""
     instances = (hosts.site.shared if shared else hosts.site.state) / "instances"
     sections = {name: dict(values) for name, values in hosts.options().items()}
     for name, values in (options or {}).items():
         sections.setdefault(name, {}).update(values)
     url = rabbit.new_vhost()
     try:
-        with Cluster(url, database, computes=0, conductors=1, schedulers=1, options=sections,
-                     places=hosts.places(rabbit, url, instances), parent=str(hosts.site.directory)) as nova:
+        cluster = Cluster(url, database, computes=0, conductors=1, schedulers=1, options=sections,
+                          places=hosts.places(rabbit, url, instances), parent=str(hosts.site.directory))
+        if token:
+            cluster.api.sign_in(token)
+        with cluster as nova:
             yield RealCloud(nova, hosts, instances, image)
     finally:
         hosts.clear(instances)

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.integration.cluster import Cluster, Place
-from tests.integration.databases import Server, mariadb  # noqa: F401 (fixtures)
+from tests.integration.databases import mariadb  # noqa: F401 (fixture)
 from tests.integration.processes import eventually, free_port
 from tests.integration.rabbit import Rabbit
-from tests.integration.real_cinder import RealCinder, needs_cinder
+from tests.integration.real_cinder import RealCinder, cinder_fixture, needs_cinder  # noqa: F401 (fixture)
 
 pytestmark = [needs_cinder, pytest.mark.root]
 
 _HOST = "nfs-host"
-
-
-@pytest.fixture(scope="module")
-def cinder(rabbitmq: Rabbit, mariadb: Server) -> Iterator[RealCinder]:  # noqa: F811
-    directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cinder-", dir="/tmp"))
-    directory.chmod(0o755)
-    made = RealCinder(directory, rabbitmq, mariadb)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

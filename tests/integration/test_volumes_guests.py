@@ -20,7 +20,7 @@ pytestmark = [needs_hosts, pytest.mark.root]
 # /os-volumes ended with it.
 _OLD = "2.35"
 # Only root has the disks; who logs in by the console is somebody else.
-_OPEN = base64.b64encode(b"""#!/bin/sh
+OPEN = base64.b64encode(b"""#!/bin/sh
 (while :; do chmod 666 /dev/vd[b-z]; usleep 200000; done) > /dev/null 2>&1 &
 """).decode()
 
@@ -58,7 +58,7 @@ def detach(cloud: RealCloud, server: str, volume: str) -> None:
 
 
 def started(cloud: RealCloud, name: str, image: str, **fields: Any) -> str:
-    uuid = cloud.boot(name, image, user_data=_OPEN, **fields)
+    uuid = cloud.boot(name, image, user_data=OPEN, **fields)
     cloud.api.wait(uuid, "ACTIVE", BOOT)
     cloud.wait_for_login(uuid, name)
     return uuid
