@@ -71,10 +71,7 @@ case "${1:-all}" in
         lint
         tests tests/unit -n 2
         tests tests/functional
-        # These need minutes of a quiet machine each: run them by "integration".
-        tests tests/integration tests/bench -n 2 --dist loadfile \
-            --ignore tests/integration/test_libvirt_live_migration.py --ignore tests/integration/test_libvirt_moves.py \
-            --ignore tests/integration/test_volumes_guests.py --ignore tests/integration/test_two_hosts_evacuate.py
+        tests tests/integration tests/bench -n 2 --dist loadfile -m 'not slow' # "integration" runs those too
         tests tests/crash --quick -n 2 --dist loadfile
         ;;
     *) echo "usage: $0 [all|lint|unit|functional|integration|crash|bench] [pytest options]" >&2; exit 2 ;;

@@ -105,7 +105,7 @@ class Running(threading.Thread):
         return self.error
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["block", "shared"])
+@pytest.mark.parametrize("shared", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["block", "shared"])
 def test_a_process_in_the_guest_counts_on(hosts: Hosts, guest_image: pathlib.Path, shared: bool) -> None:
     one, two = hosts
     if shared:
@@ -145,6 +145,7 @@ def test_a_process_in_the_guest_counts_on(hosts: Hosts, guest_image: pathlib.Pat
     assert two.files(shared) == {"_base"}
 
 
+@pytest.mark.slow
 def test_a_migration_that_is_not_wanted_any_more_leaves_the_guest(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     one.start_driver(live_migration_bandwidth=1, live_migration_monitor_interval=1)
@@ -166,6 +167,7 @@ def test_a_migration_that_is_not_wanted_any_more_leaves_the_guest(hosts: Hosts, 
     two.driver.force_complete_migration(instance.uuid)
 
 
+@pytest.mark.slow
 def test_a_migration_goes_on_without_nova_compute_and_is_found_again(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     one.start_driver(live_migration_bandwidth=8, live_migration_monitor_interval=1)
@@ -182,6 +184,7 @@ def test_a_migration_goes_on_without_nova_compute_and_is_found_again(hosts: Host
     wait_for_ticks(two, instance)
 
 
+@pytest.mark.slow
 def test_a_migration_is_forced_to_its_end(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     one.start_driver(live_migration_bandwidth=8, live_migration_monitor_interval=1)
@@ -196,6 +199,7 @@ def test_a_migration_is_forced_to_its_end(hosts: Hosts, guest_image: pathlib.Pat
     wait_for_ticks(two, instance)
 
 
+@pytest.mark.slow
 def test_a_migration_that_takes_too_long_is_given_up(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     one.start_driver(live_migration_bandwidth=1, live_migration_completion_timeout=1)
@@ -229,6 +233,7 @@ def test_what_cannot_come_is_told_beforehand(hosts: Hosts, guest_image: pathlib.
     assert one.processes("qemu-storage-daemon") == []
 
 
+@pytest.mark.slow
 def test_volumes_come_along(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     pool = pathlib.Path(one.place).parent / "pool"

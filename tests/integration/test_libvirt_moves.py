@@ -76,6 +76,7 @@ def test_a_guest_is_resized_on_another_host(hosts: Hosts, guest_image: pathlib.P
     wait_for_text(two, instance, NOTE)
 
 
+@pytest.mark.slow
 def test_a_reverted_guest_is_what_it_was(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     instance = server()
@@ -100,6 +101,7 @@ def test_a_reverted_guest_is_what_it_was(hosts: Hosts, guest_image: pathlib.Path
     assert one.processes("qemu-storage-daemon") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True], ids=["its own host", "shared storage"])
 def test_disks_that_are_seen_are_not_sent(hosts: Hosts, guest_image: pathlib.Path, shared: bool) -> None:
     one, two = hosts
@@ -130,6 +132,7 @@ def test_disks_that_are_seen_are_not_sent(hosts: Hosts, guest_image: pathlib.Pat
     assert one.files(shared) == {"_base"}
 
 
+@pytest.mark.slow
 def test_a_reverted_guest_on_shared_storage(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     for host in hosts:
@@ -146,6 +149,7 @@ def test_a_reverted_guest_on_shared_storage(hosts: Hosts, guest_image: pathlib.P
     assert one.driver.power_state(instance.uuid) == states.RUNNING
 
 
+@pytest.mark.slow
 def test_served_disks_outlive_nova_compute_and_need_the_key(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     instance = server()
@@ -173,6 +177,7 @@ def test_served_disks_outlive_nova_compute_and_need_the_key(hosts: Hosts, guest_
     assert one.processes("qemu-storage-daemon") == []
 
 
+@pytest.mark.slow
 def test_a_copy_goes_on_where_it_was_cut_and_old_files_do_not_count(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     instance = server()

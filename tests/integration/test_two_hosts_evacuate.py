@@ -45,7 +45,7 @@ def after_evacuation(cloud: RealCloud, uuid: str) -> None:
 
 def test_an_evacuated_guest_boots_from_its_shared_disk_and_stays_whole_when_its_host_returns(cloud: RealCloud) -> None:
     first, second = cloud.hosts.hosts
-    uuid = cloud.booted("saved")
+    uuid = cloud.booted("saved", cloud.trio)
     cloud.lose_power(first)
     cloud.wait_down(first)
     cloud.api.action(uuid, "evacuate", {}, version="2.94")  # later ones leave it to the user to start the server
@@ -56,9 +56,10 @@ def test_an_evacuated_guest_boots_from_its_shared_disk_and_stays_whole_when_its_
     after_evacuation(cloud, uuid)
 
 
+@pytest.mark.slow
 def test_a_host_that_returns_during_an_evacuation_does_not_start_the_guest_again(cloud: RealCloud) -> None:
     first, _second = cloud.hosts.hosts
-    uuid = cloud.booted("between")
+    uuid = cloud.booted("between", cloud.trio)
     cloud.lose_power(first)
     cloud.wait_down(first)
     cloud.api.action(uuid, "evacuate", {})

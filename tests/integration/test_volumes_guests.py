@@ -31,7 +31,7 @@ def hosts() -> Iterator[RealHosts]:
         yield made
 
 
-@pytest.fixture(params=["raw", "qcow2"])
+@pytest.fixture(params=["raw", pytest.param("qcow2", marks=pytest.mark.slow)])
 def cloud(request: pytest.FixtureRequest, rabbitmq: Rabbit, hosts: RealHosts,
           guest_image: pathlib.Path) -> Iterator[RealCloud]:
     with real_cloud(rabbitmq, hosts, guest_image, options={"volume": {"format": request.param}}) as made:
@@ -92,6 +92,7 @@ def test_what_a_guest_wrote_is_there_where_the_volume_is_attached_next(cloud: Re
     eventually(lambda: not cloud.api.get("/os-volumes", _OLD)["volumes"], 30, "the volume went with its server")
 
 
+@pytest.mark.slow
 def test_a_system_lives_on_a_volume(cloud: RealCloud) -> None:
     first = started(cloud, "first", "", block_device_mapping_v2=[
         {"source_type": "image", "uuid": cloud.disk, "destination_type": "volume", "volume_size": 2, "boot_index": 0}])
