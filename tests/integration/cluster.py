@@ -66,7 +66,7 @@ class Cluster:
         self.launcher = list(launcher)
         self.transport_url = transport_url
         self.database_url = database_url or f"sqlite:///{self.directory}/nova.sqlite"
-        port = free_port()
+        port = int((options or {}).get("api", {}).get("port") or free_port())
         self.api = Client(f"http://127.0.0.1:{port}/v2.1")
         sections = _sections(self.directory, transport_url, self.database_url, port)
         for section, values in (options or {}).items():
