@@ -314,6 +314,10 @@ class FixedIpInvalid(Invalid):
     template = "Fixed IP address {address} is not in network {network_id}."
 
 
+class FixedIpNotFoundForInstance(Invalid):
+    template = "Instance {instance_uuid} does not have fixed IP address {address}."
+
+
 class NetworkSetupError(NovaException):
     template = "The network could not be set up on the host: {reason}"
 

@@ -107,6 +107,8 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", _ACTION, server_moves.evacuate, action="evacuate"),
     Route("POST", _ACTION, server_actions.add_security_group, success=202, action="addSecurityGroup"),
     Route("POST", _ACTION, server_actions.remove_security_group, success=202, action="removeSecurityGroup"),
+    Route("POST", _ACTION, interfaces.add_fixed_ip, until=43, success=202, action="addFixedIp"),
+    Route("POST", _ACTION, interfaces.remove_fixed_ip, until=43, success=202, action="removeFixedIp"),
     Route("POST", _ACTION, console_output.get, action="os-getConsoleOutput"),
     Route("POST", _ACTION, removed.gone, action="resetNetwork"),
 

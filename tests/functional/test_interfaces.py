@@ -184,6 +184,17 @@ def test_servers_of_others_states_and_locks_count(admin, suite, server, green):
         409, f"Cannot 'attach_interface' instance {server} while it is in vm_state suspended")
 
 
+def test_an_address_more_and_less(member, server, green, driver):
+    member.action(server, "addFixedIp", {"networkId": green}, version="2.43", expect=202)
+    _first, second = wait_for(lambda: len(found := attached(member, server)) == 2 and found)
+    wait_active(member, server, second["port_id"])
+    address = second["fixed_ips"][0]["ip_address"]
+    member.action(server, "removeFixedIp", {"address": address}, version="2.43", expect=202)
+    wait_for(lambda: len(attached(member, server)) == 1)
+    assert len(driver.guest(server).interfaces) == 1
+    assert refused(member.action, server, "removeFixedIp", {"address": address}, version="2.43")[0] == 400
+
+
 # --- failures --------------------------------------------------------------------------------------------
 def test_an_interface_that_the_hypervisor_refuses_is_gone_with_its_addresses(admin, server, green, driver):
     driver.behaviour.failure["attach_interface"] = 1.0

@@ -86,3 +86,37 @@ def test_detaching(api, servers):
 def test_readers_neither_attach_nor_detach(api, servers, method):
     path, body = (PATH, {}) if method == "POST" else (f"{PATH}/{PORT}", None)
     assert api(method, path, body, roles="reader").error[1] == 403
+
+
+# -- one address more or less ------------------------------------------------------------------------
+ACTION = f"/v2.1/servers/{SERVER}/action"
+
+
+def test_an_address_more_is_an_interface_more(api, servers):
+    assert api.post(ACTION, {"addFixedIp": {"networkId": NETWORK}}, version="2.43", roles="member").status == 202
+    assert servers.last("operate") == {"uuid": SERVER, "operation": "attach_interface", "project_id": "p",
+                                       "payload": {"network_id": NETWORK}}
+    servers.answers["operate"] = exception.NoMoreFixedIps(network_id=NETWORK)
+    assert api.post(ACTION, {"addFixedIp": {"networkId": NETWORK}}).error[1] == 400
+
+
+def test_an_address_goes_with_its_interface(api, servers):
+    assert api.post(ACTION, {"removeFixedIp": {"address": "10.0.0.3"}}, version="2.43", roles="member").status == 202
+    assert servers.last("operate") == {"uuid": SERVER, "operation": "detach_interface", "project_id": "p",
+                                       "payload": {"port_id": PORT}}
+    assert api.post(ACTION, {"removeFixedIp": {"address": "10.0.0.4"}}).error[1:] == (
+        400, f"Instance {SERVER} does not have fixed IP address 10.0.0.4.")
+
+
+def test_an_interface_with_other_addresses_stays(api, servers):
+    servers.answers["get"].network_info = [msgspec.structs.replace(VIF_, fixed_ips=[
+        *VIF_.fixed_ips, FixedIp(address="10.0.0.4", prefix=24)])]
+    assert api.post(ACTION, {"removeFixedIp": {"address": "10.0.0.3"}}).error[1] == 400
+    assert [name for name, _given in servers.calls] == ["get"]
+
+
+@pytest.mark.parametrize("body", [{"addFixedIp": {"networkId": NETWORK}}, {"removeFixedIp": {"address": "10.0.0.3"}}])
+def test_these_actions_ended_with_2_43(api, servers, body):
+    assert api.post(ACTION, body, version="2.44").status in (400, 404)
+    assert api.post(ACTION, body, roles="reader").error[1] == 403
+    assert not [name for name, _given in servers.calls if name == "operate"]

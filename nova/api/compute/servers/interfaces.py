@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from typing import Any
 
@@ -9,7 +10,21 @@ import msgspec
 
 from nova import exception
 from nova.api.compute.servers.servers import authorize, authorized_get, operate, server_id
-from nova.api.fields import IP, STRING, STRING_OR_NULL, TAG, UUID, Array, Field, Object, Out, Query, View
+from nova.api.fields import (
+    IP,
+    STRING,
+    STRING_OR_NULL,
+    TAG,
+    UUID,
+    Array,
+    Field,
+    Object,
+    Out,
+    Plain,
+    Query,
+    View,
+    only,
+)
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.objects.instance import Instance
@@ -19,6 +34,7 @@ from nova.objects.network import VIF
 _PATIENCE, _PAUSE = 60.0, 0.25
 
 POLICY = "os_compute_api:os-attach-interfaces:"
+_MULTINIC = "os_compute_api:os-multinic:"
 
 QUERY = Query(strict=102)
 CREATE = Object({"interfaceAttachment": Object({
@@ -27,6 +43,9 @@ CREATE = Object({"interfaceAttachment": Object({
     "fixed_ips": Array(Object({"ip_address": Field(IP, required=True)}), minItems=1, maxItems=1),
     "tag": Field(TAG, since=49),
 })})
+ADD_FIXED_IP = only("addFixedIp", Object({
+    "networkId": Field(Plain(type=["string", "number"], minLength=1, maxLength=36), required=True)}))
+REMOVE_FIXED_IP = only("removeFixedIp", Object({"address": Field(IP, required=True)}))
 _ADDRESS = Object({"ip_address": STRING, "subnet_id": STRING})
 INTERFACE = View([
     Out("port_id", STRING, "id"),
@@ -103,3 +122,27 @@ def delete(req: Request) -> None:
     """Detach an interface."""
     authorize(req, POLICY + "delete")
     operate(req, "detach_interface", {"port_id": req.params["id"]})
+
+
+# --- one address more or less: the address of an interface of its own, since guests learn it by DHCP then ------------
+@accepts(body=ADD_FIXED_IP, errors=(409,))
+def add_fixed_ip(req: Request) -> None:
+    """Give a server one address more of a network."""
+    authorize(req, _MULTINIC + "add")
+    try:
+        operate(req, "attach_interface", {"network_id": str(req.body["addFixedIp"]["networkId"])})
+    except exception.NoMoreFixedIps as error:
+        raise exception.Invalid(error.message) from error
+
+
+@accepts(body=REMOVE_FIXED_IP, errors=(409,))
+def remove_fixed_ip(req: Request) -> None:
+    """Take an address from a server, with the interface that has no other one of its kind."""
+    server = authorized_get(req, _MULTINIC + "remove")
+    address = ipaddress.ip_address(req.body["removeFixedIp"]["address"])
+    vif = next((vif for vif in server.network_info if str(address) in vif.addresses()), None)
+    if vif is None:
+        raise exception.FixedIpNotFoundForInstance(instance_uuid=server.uuid, address=str(address))
+    if len(vif.addresses(address.version)) > 1:
+        raise exception.Invalid(f"Port {vif.id} has other addresses: they are changed at the network service.")
+    operate(req, "detach_interface", {"port_id": vif.id})
