@@ -40,7 +40,8 @@ class Delete(Operation):
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
         self.data.outside_volumes = ctl.has_outside_volumes()
-        self.data.outside_interfaces = ctl.network_is_outside and self.instance.requested_networks != []
+        some = bool(self.instance.network_info) or self.instance.requested_networks != []
+        self.data.outside_interfaces = ctl.network_is_outside and some
         for migration in ctl.open_migrations():
             self.data.moved = True
             places = {migration.source_compute, migration.dest_compute} - {self.data.host, ""}

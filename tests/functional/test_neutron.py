@@ -158,6 +158,17 @@ def test_an_interface_is_attached_with_a_port_of_its_own(admin, member, neutron,
     assert made["mac_addr"] not in driver.guest(server).interfaces
 
 
+def test_a_server_that_began_without_interfaces_leaves_no_port(admin, member, neutron, blue, flavor, image_id):
+    server = member.boot(flavor, image_id, networks="none")
+    member.wait(server, "ACTIVE")
+    attach(member, server, net_id=blue)
+    plug(admin, neutron, server)
+    wait_idle(admin, server)
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server)
+    assert neutron.ports() == []
+
+
 def test_a_port_of_the_user_comes_and_goes(admin, member, neutron, blue, server):
     port = neutron.port(blue)["id"]
     assert attach(member, server, port_id=port)["port_id"] == port
