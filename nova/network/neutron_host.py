@@ -19,8 +19,8 @@ from nova.objects.network import VIF, RuleSet
 
 LOG = logging.getLogger(__name__)
 
-# Seconds that a change may take to be seen by the switch.
-_PATIENCE = 20
+# A change has 20 seconds to be seen by the switch.
+COMMAND = ("ovs-vsctl", "--timeout=20")
 
 
 class NeutronHostNetwork(HostNetwork):
@@ -69,4 +69,4 @@ class NeutronHostNetwork(HostNetwork):
 
 def _vsctl(*words: str) -> str:
     """Raises NetworkSetupError."""
-    return commands.run(["ovs-vsctl", f"--timeout={_PATIENCE}", *words])
+    return commands.run([*COMMAND, *words])

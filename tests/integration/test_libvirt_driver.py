@@ -53,6 +53,24 @@ def files(instance: Any) -> set[str]:
     return set(os.listdir(os.path.join(CONF.instances_path, instance.uuid)))
 
 
+def test_a_guest_that_starts_paused_does_nothing_before_it_may(driver: Any, guest_image: pathlib.Path) -> None:
+    instance, disks = server(), kernel_disks(guest_image)
+    driver.prepare(instance, disks)
+    for _ in range(2):
+        driver.spawn(instance, disks, paused=True)
+        assert driver.power_state(instance.uuid) == states.POWER_PAUSED
+    assert driver.console_output(instance) == b""
+    driver.unpause(instance)
+    wait_for_console(driver, instance, LOGIN)
+    # One that runs is not stopped by that.
+    driver.spawn(instance, disks, paused=True)
+    assert driver.power_state(instance.uuid) == states.RUNNING
+    driver.power_off(instance)
+    driver.power_on(instance, paused=True)
+    assert driver.power_state(instance.uuid) == states.POWER_PAUSED
+    driver.destroy(instance)
+
+
 def test_a_whole_life(driver: Any, guest_image: pathlib.Path, events: list[GuestStatus],
                       libvirt_daemon: PrivateLibvirt) -> None:
     instance = server()

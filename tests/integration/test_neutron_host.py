@@ -1,0 +1,83 @@
+"""A host's half of Neutron on a real database of Open vSwitch (without the switch)."""
+
+from __future__ import annotations
+
+import datetime
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from nova import exception
+from nova.network.neutron_host import NeutronHostNetwork
+from nova.objects.base import new_uuid
+from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
+from nova.objects.network import VIF, RuleSet
+from tests.integration.processes import Process, eventually
+
+_TOOLS = ("ovsdb-tool", "ovsdb-server", "ovs-vsctl")
+_PATH = "/usr/bin:/usr/sbin:/bin:/sbin"
+pytestmark = pytest.mark.skipif(not all(shutil.which(tool, path=_PATH) for tool in _TOOLS),
+                                reason=f"needs {', '.join(_TOOLS)} (openvswitch-switch)")
+
+
+@pytest.fixture
+def switch(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("OVS_RUNDIR", str(tmp_path))
+    subprocess.run(["ovsdb-tool", "create", f"{tmp_path}/conf.db", "/usr/share/openvswitch/vswitch.ovsschema"],
+                   check=True)
+    server = Process("ovsdb", ["ovsdb-server", f"{tmp_path}/conf.db", f"--remote=punix:{tmp_path}/db.sock",
+                               f"--unixctl={tmp_path}/db.ctl"], tmp_path / "log")
+    server.start()
+    eventually((tmp_path / "db.sock").exists, 30, "the database answers")
+    vsctl("init", "--", "add-br", "br-int")
+    yield
+    server.kill()
+
+
+def vsctl(*words: str) -> str:
+    done = subprocess.run(["ovs-vsctl", "--no-wait", *words], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def guest(*ports: str) -> Instance:
+    vifs = [VIF(id=port, network_id="n", label="n", mac="fa:16:3e:00:00:01", bridge="br-int", devname=f"tap{port}"[:14])
+            for port in ports]
+    return Instance(uuid=new_uuid(), project_id="p", user_id="u", display_name="s", hostname="s", network_info=vifs,
+                    flavor=Flavor(flavorid="1", name="f", memory_mb=1, vcpus=1, root_gb=1),
+                    created_at=datetime.datetime.now(datetime.UTC))
+
+
+def as_libvirt_plugs(instance: Instance) -> None:
+    for vif in instance.network_info:
+        ids = {"attached-mac": vif.mac, "iface-id": vif.id, "vm-id": instance.uuid, "iface-status": "active"}
+        words = [f'external-ids:{name}="{value}"' for name, value in ids.items()]
+        vsctl("add-port", "br-int", vif.devname, "--", "set", "Interface", vif.devname, *words)
+
+
+@pytest.mark.usefixtures("switch")
+def test_what_guests_have_is_known_and_removed_by_guest_and_by_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    # There is no switch that would take the changes up.
+    monkeypatch.setattr("nova.network.neutron_host.COMMAND", ("ovs-vsctl", "--no-wait"))
+    network, one, other = NeutronHostNetwork(), guest(new_uuid(), new_uuid()), guest(new_uuid())
+    network.plug(one, RuleSet())
+    as_libvirt_plugs(one)
+    as_libvirt_plugs(other)
+    assert network.guests() == {one.uuid, other.uuid}
+    network.unplug_vif(one, one.network_info[0])
+    network.unplug_vif(one, one.network_info[0])
+    assert vsctl("list-ports", "br-int").split() == sorted(
+        [one.network_info[1].devname, other.network_info[0].devname])
+    network.unplug_guest(other.uuid)
+    network.unplug(one)
+    assert (network.guests(), vsctl("list-ports", "br-int")) == (set(), "")
+
+
+@pytest.mark.usefixtures("switch")
+def test_a_host_without_the_bridge_plugs_nothing() -> None:
+    vsctl("del-br", "br-int")
+    with pytest.raises(exception.NetworkSetupError):
+        NeutronHostNetwork().plug(guest(new_uuid()), RuleSet())
