@@ -4,9 +4,9 @@ import pytest
 
 from nova.compute.service import ComputeService
 from nova.conf import CONF
-from nova.db import parts
+from nova.db import parts, servers
 from tests.functional.client import wait_for
-from tests.functional.hosts import error_of, migration_of, refused, service_of, told_scheduler, used
+from tests.functional.hosts import error_of, migration_of, refused, service_of, set_service, told_scheduler, used
 
 # Two cells of four CPUs each (two for single guests), with huge pages and a device; and two kinds of GPUs.
 _SCENARIO = """
@@ -96,13 +96,13 @@ def nowhere(admin, uuid):
 
 def test_pinned_servers_fill_the_cells_and_a_delete_makes_room(suite, admin, cells, flavored, boot):
     pinned = flavored(_PINNED)
-    servers = [boot(pinned) for _number in range(4)]
+    booted = [boot(pinned) for _number in range(4)]
     taken = [guest.cpus for driver in cells.values() for guest in guests(driver)]
     assert sorted(taken) == [(2, 3), (2, 3), (6, 7), (6, 7)]
     assert nowhere(admin, boot(pinned))
-    gone = admin.server(servers[1])["OS-EXT-SRV-ATTR:host"]
-    admin.delete(f"/servers/{servers[1]}")
-    admin.wait_gone(servers[1])
+    gone = admin.server(booted[1])["OS-EXT-SRV-ATTR:host"]
+    admin.delete(f"/servers/{booted[1]}")
+    admin.wait_gone(booted[1])
     freed(suite, 2, 4)
     last = boot(pinned)
     assert (admin.server(last)["status"], admin.server(last)["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", gone)
@@ -127,21 +127,21 @@ def test_servers_of_one_request_see_one_another(suite, admin, cells, flavored, i
 
 def test_huge_pages_run_out(suite, admin, cells, flavored, boot):
     huge = flavored({"hw:mem_page_size": "2MB"}, ram=128, vcpus=1)
-    servers = [boot(huge, host=_FIRST) for _number in range(2)]
-    assert {admin.server(uuid)["status"] for uuid in servers} == {"ACTIVE"}
+    booted = [boot(huge, host=_FIRST) for _number in range(2)]
+    assert {admin.server(uuid)["status"] for uuid in booted} == {"ACTIVE"}
     assert nowhere(admin, boot(huge, host=_FIRST))
     assert admin.server(boot(huge))["OS-EXT-SRV-ATTR:host"] == _SECOND
 
 
 def test_devices_go_to_one_server_each(suite, admin, cells, flavored, boot):
     gpu = flavored(_GPU)
-    servers = [boot(gpu) for _number in range(4)]
+    booted = [boot(gpu) for _number in range(4)]
     taken = [(host, address) for host, driver in cells.items() for guest in guests(driver)
              for address in guest.devices]
     assert len(set(taken)) == len(taken) == 4
     assert nowhere(admin, boot(gpu))
-    admin.delete(f"/servers/{servers[0]}")
-    admin.wait_gone(servers[0])
+    admin.delete(f"/servers/{booted[0]}")
+    admin.wait_gone(booted[0])
     freed(suite, 8, 1)
     assert admin.server(boot(gpu))["status"] == "ACTIVE"
 
@@ -225,14 +225,31 @@ def test_a_server_with_devices_cannot_migrate_live_but_cold(suite, admin, cells,
     assert used(admin, _FIRST) == (0, 0)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_evacuated_server_is_pinned_anew_or_keeps_what_it_had(suite, admin, cells, flavored, boot, fails):
+    boot(flavored(_PINNED, vcpus=1), host=_FIRST)
+    uuid = boot(flavored(_PINNED), host=_SECOND)
+    before = cells[_SECOND].guest(uuid).cpus
+    cells[_FIRST].behaviour.failure["spawn"] = float(fails)
+    set_service(admin, _SECOND, forced_down=True)
+    told_scheduler(suite, _SECOND, False)
+    admin.action(uuid, "evacuate", {"host": _FIRST}, version="2.94")
+    shown = admin.wait(uuid, "ERROR" if fails else "ACTIVE")
+    assert shown["OS-EXT-SRV-ATTR:host"] == (_SECOND if fails else _FIRST)
+    now = suite.conductor.core.db.read(lambda connection: servers.get(connection, uuid)).numa_topology
+    mine = tuple(sorted(now.cells[0].pinning.values()))
+    assert mine == (before if fails else cells[_FIRST].guest(uuid).cpus)
+    assert mine == ((2, 3) if fails else (6, 7))
+
+
 def test_a_build_that_fails_gives_its_cpus_back(suite, admin, cells, flavored, boot):
     cells[_FIRST].behaviour.failure["spawn"] = 1.0
     pinned = flavored(_PINNED)
     assert admin.server(boot(pinned, availability_zone=f"nova:{_FIRST}"))["status"] == "ERROR"
     cells[_FIRST].behaviour.failure.clear()
     freed(suite, 8, 4)
-    servers = [boot(pinned, availability_zone=f"nova:{_FIRST}") for _number in range(2)]
-    assert {admin.server(uuid)["status"] for uuid in servers} == {"ACTIVE"}
+    booted = [boot(pinned, availability_zone=f"nova:{_FIRST}") for _number in range(2)]
+    assert {admin.server(uuid)["status"] for uuid in booted} == {"ACTIVE"}
 
 
 @pytest.mark.parametrize(("extra_specs", "names"), [
@@ -249,8 +266,8 @@ def test_what_no_host_can_give_is_refused_at_once(suite, admin, image_id, flavor
 # --- providers below a host ------------------------------------------------------------------------
 def test_groups_are_given_by_providers_of_their_own(suite, admin, cells, flavored, boot):
     alone = flavored({"resources1:VGPU": "1", "resources2:VGPU": "1", "group_policy": "isolate"})
-    servers = [boot(alone) for _number in range(2)]
-    assert {admin.server(uuid)["OS-EXT-SRV-ATTR:host"] for uuid in servers} <= {_FIRST, _SECOND}
+    booted = [boot(alone) for _number in range(2)]
+    assert {admin.server(uuid)["OS-EXT-SRV-ATTR:host"] for uuid in booted} <= {_FIRST, _SECOND}
     assert nowhere(admin, boot(flavored({"resources:VGPU": "2", "trait:CUSTOM_BIG": "required"})))
     large = flavored({"resources:VGPU": "1", "trait:CUSTOM_BIG": "required"})
     assert [admin.server(boot(large))["status"] for _number in range(2)] == ["ACTIVE"] * 2
