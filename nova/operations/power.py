@@ -50,6 +50,7 @@ class Start(_PowerAction):
     def power_on(self, host: Host) -> None:
         host.network.plug(host.instance, host.rules)
         host.connect_volumes()
+        host.driver.revert_move(host.instance)  # its host may have been given up in the middle of a move
         host.driver.power_on(host.instance)
         _report(host)
 

@@ -1,11 +1,14 @@
 """The saga engine against a world that loses, doubles and delays everything.
 
 Orders and reports are messages in a bag: each may be delivered late, twice, in any order, or
-never (then the lease ends). Hosts fail at random and forget what they were doing. Whatever
-happens, once the world is calm every server is in a final state, the books balance, and guests
-are exactly where the rows say.
+never (then the lease ends). Hosts fail at random and forget what they were doing, servers move
+between them, and a service outside does things though it says that it failed. Whatever
+happens, once the world is calm every server is in a final state, the books balance, guests and
+disks are exactly where the rows say, nothing is left outside, and at no moment did a server run
+on two hosts.
 """
 
+import collections
 import contextlib
 import os
 import random
@@ -20,12 +23,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nova import conf, context, exception
 from nova.conductor import create
 from nova.conductor.acceptance import start
-from nova.conductor.addresses import EmbeddedAllocator
-from nova.conductor.core import Core
 from nova.conductor.endpoints.guests import Guests as Reports
 from nova.conductor.engine import Engine
 from nova.conf import CONF
-from nova.db import audit, compute_nodes, flavors, migrate, networks, servers, services, volumes
+from nova.db import audit, compute_nodes, evictions, flavors, migrate, networks, servers, services, volumes
 from nova.db.engine import Database
 from nova.objects import states
 from nova.objects.base import new_uuid
@@ -35,17 +36,17 @@ from nova.objects.instance import BlockDevice
 from nova.objects.network import Network
 from nova.objects.node import ComputeNode, Inventory, Provider
 from nova.objects.order import StepReport
-from nova.objects.scheduling import Selection
 from nova.objects.server_request import ServerCreate
 from nova.objects.volume import Volume
 from nova.operations import REGISTRY
 from nova.operations.base import event_key, journal
 from nova.operations.failures import failure_of
+from tests.unit.engine.world import Allocator, Bind, Guests, Outside, Quiet, Scheduler, StepContext, World
 
 HOSTS = ("a", "b", "c")
 CTX = context.RequestContext(user_id="u", project_id="p", overwrite=False)
 POWER_STATES = {states.ACTIVE: states.RUNNING, states.STOPPED: states.SHUTDOWN, states.PAUSED: states.POWER_PAUSED}
-FINAL = {states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED, states.ERROR, states.DELETED}
+FINAL = {states.RESIZED, states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED, states.ERROR, states.DELETED}
 
 
 class Inline:
@@ -53,162 +54,6 @@ class Inline:
 
     def submit(self, kind, project_id, function, *args):
         function(*args)
-
-
-class World(Core):
-    """A core whose neighbours are the test."""
-
-    def compute_at(self, host):
-        world = self
-
-        class At:
-            def run(self, ctx, order):
-                world.orders.append((host, msgspec.msgpack.decode(msgspec.msgpack.encode(order), type=type(order))))
-
-        return At()
-
-
-class Quiet:
-    """Neighbours that need not hear anything here."""
-
-    def __getattr__(self, _name):
-        return lambda *_args, **_kwargs: None
-
-
-class Allocator(EmbeddedAllocator):
-    """Some interfaces have to be told to be plugged."""
-
-    def __init__(self, db, chance):
-        super().__init__(db)
-        self.chance = chance
-
-    def allocate(self, ctx, instance, wanted, connection=None):
-        return [msgspec.structs.replace(vif, active=False, awaits_plug=True) if self.chance.random() < 0.3 else vif
-                for vif in super().allocate(ctx, instance, wanted, connection)]
-
-
-class Scheduler:
-    """Any host with room may be chosen, in any order."""
-
-    def __init__(self, world, chance):
-        self.world, self.chance = world, chance
-
-    def select(self, ctx, spec):
-        nodes = self.world.db.read(lambda connection: compute_nodes.states(connection, None, 100))
-        usable = [node for node in nodes if node.host not in spec.ignore_hosts]
-        if not usable:
-            raise exception.NoValidHost(reason="none left")
-        found = []
-        for _uuid in spec.instance_uuids:
-            self.chance.shuffle(usable)
-            found.append([Selection(node_uuid=node.node_uuid, host=node.host, node=node.node)
-                          for node in usable[:1 + spec.alternates]])
-        return found
-
-
-class Guests:
-    """The driver and the network of one host: guests, those that are plugged, and the devices that each has."""
-
-    def __init__(self):
-        self.power, self.plugged, self.volumes, self.interfaces = {}, set(), {}, {}
-
-    def plug(self, instance, rules):
-        self.plugged.add(instance.uuid)
-
-    def unplug(self, instance):
-        self.plugged.discard(instance.uuid)
-
-    def define(self, instance):
-        self.volumes[instance.uuid] = {device.volume_id for device in instance.volumes}
-        self.interfaces[instance.uuid] = {vif.mac for vif in instance.network_info}
-
-    def destroy(self, instance, keep_disks=False):
-        self.remove_orphan(instance.uuid)
-
-    def remove_orphan(self, uuid, keep_disks=False):
-        self.power.pop(uuid, None)
-        self.volumes.pop(uuid, None)
-        self.interfaces.pop(uuid, None)
-
-    def plug_vif(self, instance, vif, rules):
-        self.plugged.add(instance.uuid)
-
-    def unplug_vif(self, instance, vif):
-        pass
-
-    def attach_interface(self, instance, vif):
-        self.power_state(instance.uuid)
-        self.interfaces[instance.uuid].add(vif.mac)
-
-    def detach_interface(self, instance, vif):
-        self.interfaces.get(instance.uuid, set()).discard(vif.mac)
-
-    def attach_volume(self, instance, device):
-        self.power_state(instance.uuid)
-        self.volumes[instance.uuid].add(device.volume_id)
-
-    def detach_volume(self, instance, device):
-        self.volumes.get(instance.uuid, set()).discard(device.volume_id)
-
-    def power_state(self, uuid):
-        if uuid not in self.power:
-            raise exception.GuestNotFound(instance_uuid=uuid)
-        return self.power[uuid]
-
-    def _set(self, instance, state):
-        self.power_state(instance.uuid)
-        self.power[instance.uuid] = state
-
-    def power_on(self, instance, paused=False):
-        self._set(instance, states.POWER_PAUSED if paused else states.RUNNING)
-        self.define(instance)
-
-    def power_off(self, instance, timeout=0):
-        self._set(instance, states.SHUTDOWN)
-
-    def reboot(self, instance, hard, timeout=0):
-        self.power_on(instance)
-
-    def pause(self, instance):
-        self._set(instance, states.POWER_PAUSED)
-
-    def unpause(self, instance):
-        self._set(instance, states.RUNNING)
-
-
-class StepContext:
-    shutdown_timeout = 0
-    rules = ()
-
-    def __init__(self, guests, instance):
-        self.driver = self.network = guests
-        self.volumes = Quiet()
-        self.instance = instance
-        self.changes, self.results = {}, {}
-
-    def set(self, **changes):
-        self.changes.update(msgspec.to_builtins(changes))
-
-    def result(self, **values):
-        self.results.update(msgspec.to_builtins(values))
-
-    def prepare_disks(self):
-        pass
-
-    def connected(self, device):
-        assert device.connection_info["volume_id"] == device.volume_id
-        return device
-
-    def connect_volumes(self):
-        for device in self.instance.volumes:
-            self.connected(device)
-
-    def disconnect_volumes(self):
-        pass
-
-    def spawn(self, paused=False):
-        self.driver.power[self.instance.uuid] = states.POWER_PAUSED if paused else states.RUNNING
-        self.driver.define(self.instance)
 
 
 class Machine(RuleBasedStateMachine):
@@ -226,7 +71,9 @@ class Machine(RuleBasedStateMachine):
         self.world.scheduler = Scheduler(self.world, self.chance)
         self.world.allocator = Allocator(self.world.db, self.chance)
         self.engine = Engine(self.world, Inline())
-        self.hosts = {host: Guests() for host in HOSTS}
+        self.hosts = {host: Guests(host) for host in HOSTS}
+        self.outside = Bind.outside = Outside(self.chance)
+        REGISTRY[Bind.name] = Bind
         self.seen = {host: {} for host in HOSTS}
         self.reports = []
         self.uuids = []
@@ -239,6 +86,7 @@ class Machine(RuleBasedStateMachine):
 
         def fill(connection):
             flavors.create(connection, Flavor(flavorid="1", name="m1", memory_mb=100, vcpus=1, root_gb=1))
+            flavors.create(connection, Flavor(flavorid="2", name="m2", memory_mb=100, vcpus=2, root_gb=1))
             networks.create(connection, Network(uuid=new_uuid(), label="n", cidr="10.0.0.0/28", gateway="",
                                                 bridge=""))
             for host in HOSTS:
@@ -261,6 +109,7 @@ class Machine(RuleBasedStateMachine):
             self.close()
 
     def close(self):
+        del REGISTRY[Bind.name]
         CONF.clear_override("lease", group="conductor")
         self.world.db.close()
         self.directory.cleanup()
@@ -284,6 +133,27 @@ class Machine(RuleBasedStateMachine):
         if self.uuids:
             with contextlib.suppress(exception.Conflict, exception.NotFound):
                 start(self.engine, CTX, self.uuids[pick % len(self.uuids)], name, {})
+
+    @rule(pick=st.integers(0, 100), name=st.sampled_from([
+        "resize", "migrate", "migrate", "confirm_resize", "revert_resize", "live_migrate", "live_migrate", "evacuate"]),
+          flavor=st.sampled_from("12"))
+    def move(self, pick, name, flavor):
+        if self.uuids:
+            request = {"flavor_id": flavor} if name == "resize" else {}
+            with contextlib.suppress(exception.NovaException):
+                start(self.engine, CTX, self.uuids[pick % len(self.uuids)], name, request)
+
+    @rule(pick=st.integers(0, 100), trouble=st.sampled_from([0.0, 0.5, 0.9]))
+    def bind_outside(self, pick, trouble):
+        """What has to be made outside fails half-way, or the server is deleted in the middle."""
+        if self.uuids:
+            self.outside.trouble, self.outside.meanwhile = trouble, self.delete
+            with contextlib.suppress(exception.Conflict, exception.NotFound):
+                start(self.engine, CTX, self.uuids[pick % len(self.uuids)], Bind.name, {})
+
+    def delete(self, uuid):
+        with contextlib.suppress(exception.Conflict, exception.NotFound):
+            start(self.engine, CTX, uuid, "delete", {})
 
     @rule(pick=st.integers(0, 100), volume=st.integers(0, 3), name=st.sampled_from(["attach", "attach", "detach"]))
     def volumes_come_and_go(self, pick, volume, name):
@@ -361,6 +231,7 @@ class Machine(RuleBasedStateMachine):
     @rule(host=st.sampled_from(HOSTS))
     def restart_host(self, host):
         self.seen[host].clear()
+        self.hosts[host].serving.clear()  # only its process did
         self.evict(host)
         self.compare(host)
         for order in self.engine.resume(CTX, host):
@@ -399,7 +270,7 @@ class Machine(RuleBasedStateMachine):
             self.refused(host, order)
             return
         operation = REGISTRY[order.action.operation](order.instance, journal(order.action).data)
-        where = StepContext(self.hosts[host], order.instance)
+        where = StepContext.of(self.hosts[host], order, self.engine, CTX)
         report = StepReport(action_uuid=order.action.uuid, step=order.step, attempt=order.attempt, undo=order.undo,
                             host=host)
         for step in operation.batch(operation.step_named(order.step), order.undo):
@@ -427,7 +298,7 @@ class Machine(RuleBasedStateMachine):
             return
         for where in Reports(self.world, self.engine).whereabouts(CTX, host, [uuid]):
             if where.gone:
-                self.remove(host, uuid)
+                self.remove(host, uuid, where.keep_disks)
             elif host in where.places and uuid in self.hosts[host].power:
                 self.tell(host, uuid, late=True)
 
@@ -444,10 +315,10 @@ class Machine(RuleBasedStateMachine):
     def evict(self, host):
         """What a host does when it starts, and now and then: guests go that may not stay."""
         for guest in Reports(self.world, self.engine).evictions(CTX, host, 100, None):
-            self.remove(host, guest.uuid)
+            self.remove(host, guest.uuid, guest.keep_disks)
 
-    def remove(self, host, uuid):
-        self.hosts[host].remove_orphan(uuid)
+    def remove(self, host, uuid, keep_disks):
+        self.hosts[host].remove_orphan(uuid, keep_disks)
         self.hosts[host].plugged.discard(uuid)
         Reports(self.world, self.engine).evicted(CTX, host, [uuid])
 
@@ -457,12 +328,29 @@ class Machine(RuleBasedStateMachine):
         findings = list(audit.audit(self.world.db))
         assert not findings, [str(finding) for finding in findings]
 
+    @invariant()
+    def no_server_runs_on_two_hosts(self):
+        """But on one that is down, or that has the word to let it go."""
+        running = collections.defaultdict(set)
+        for host, guests in self.hosts.items():
+            for uuid, state in guests.power.items():
+                if state == states.RUNNING and host not in self.down:
+                    running[uuid].add(host)
+        for uuid, hosts in running.items():
+            if len(hosts) > 1:
+                let_go = set(self.world.db.read(lambda connection, uuid=uuid: evictions.hosts(connection, uuid)))
+                assert len(hosts - let_go) <= 1, f"{uuid} runs on {hosts}"
+
     @rule()
     def calm_down(self):
+        self.calm()
+
+    def calm(self, started=()):
         """No more trouble: within bounded rounds everything is final and as the rows say."""
         self.hosts_return()
+        self.outside.trouble = 0.0
         for _round in range(60):
-            if not self.world.orders and not self.reports and not self.world.db.read(audit.unfinished):
+            if _round and not self.world.orders and not self.reports and not self.world.db.read(audit.unfinished):
                 break
             while self.world.orders:
                 self.execute(*self.world.orders.pop(0), fails=0.0)
@@ -471,8 +359,12 @@ class Machine(RuleBasedStateMachine):
             for uuid in self.uuids:
                 self.tell_plugged(uuid)
             self.engine.recover(CTX)
+            for host in HOSTS:
+                self.evict(host)
+                self.compare(host)
         assert not self.world.db.read(audit.unfinished)
         assert not self.world.db.read(audit.open_events)
+        assert self.outside.things == set(), "left outside"
         where = {}
         for host, guests in self.hosts.items():
             places = self.world.db.read(lambda connection, guests=guests: servers.places(
@@ -481,19 +373,50 @@ class Machine(RuleBasedStateMachine):
                 assert host in places.get(uuid, ()), f"{uuid} runs on {host} and belongs to {places.get(uuid)}"
                 assert uuid not in where, f"{uuid} runs on {where[uuid]} and {host}"
                 where[uuid] = host
+        moved_out = []
         for uuid in self.uuids:
             server = self.world.db.read(lambda connection, uuid=uuid: servers.get(connection, uuid, deleted=True))
             assert server.vm_state in FINAL
             assert server.task_state is None
-            if server.vm_state not in (states.ERROR, states.DELETED):
-                assert where.get(uuid) == server.host
-                assert self.hosts[server.host].power[uuid] == server.power_state == POWER_STATES[server.vm_state]
+            if server.vm_state == states.STOPPED and uuid not in where:
+                # Its host was given up in the middle of a move; its disks are there still.
+                assert self.hosts[server.host].disk(uuid, aside=True), f"{uuid} has nothing on {server.host}"
+                assert uuid not in started, f"{uuid} was started and has no guest"
+                moved_out.append(uuid)
+            elif server.vm_state not in (states.ERROR, states.DELETED):
+                assert where.get(uuid) == server.host, f"{uuid} is {server.vm_state} and has no guest on {server.host}"
+                expected = POWER_STATES.get(server.vm_state, server.power_state)
+                assert self.hosts[server.host].power[uuid] == server.power_state == expected
                 assert self.hosts[server.host].volumes[uuid] == {device.volume_id for device in server.volumes}
                 assert self.hosts[server.host].interfaces[uuid] == {vif.mac for vif in server.network_info}
                 assert all(vif.active for vif in server.network_info)
             if server.vm_state == states.ERROR:
                 assert server.fault is not None
         self.volumes_are_where_they_belong()
+        self.nothing_is_left_on_hosts()
+        for uuid in moved_out:
+            self.start_again(uuid)
+
+    def start_again(self, uuid):
+        """Whoever has no guest has one again when its user starts it."""
+        start(self.engine, CTX, uuid, "start", {})
+        self.calm({uuid})
+        server = self.world.db.read(lambda connection: servers.get(connection, uuid))
+        assert (server.vm_state, self.hosts[server.host].power[uuid]) == (states.ACTIVE, states.RUNNING)
+
+    def nothing_is_left_on_hosts(self):
+        """Disks are where the server is, or may come back to; only who waits for a word has two places."""
+        for host, guests in self.hosts.items():
+            traces = guests.traces()
+            places = self.world.db.read(lambda connection, traces=traces: servers.places(
+                connection, list(traces) or ["none"]))
+            left = {uuid for uuid in traces if host not in places.get(uuid, ())}
+            assert not left, f"{host} has disks of {left}"
+            assert not guests.serving, f"{host} serves disks of {guests.serving}"
+        for uuid in self.uuids:
+            server, hosts = self.world.db.read(lambda connection, uuid=uuid: (
+                servers.get(connection, uuid, deleted=True), servers.places(connection, [uuid]).get(uuid, ())))
+            assert len(hosts) <= (2 if server.vm_state == states.RESIZED else 1), f"{uuid} {server.vm_state}: {hosts}"
 
     def volumes_are_where_they_belong(self):
         """Nobody is attaching or detaching any more, and every guest has exactly its own."""
@@ -542,5 +465,26 @@ def test_a_build_that_comes_after_the_delete_that_came_in_between_leaves_no_gues
         machine.deliver_order(0, twice=False, fails=0.0)
         if len(machine.reports) > 1:
             machine.deliver_report(1, twice=False)
+    finally:
+        machine.teardown()
+
+
+def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_can_be_started_again():
+    machine = Machine()
+    try:
+        machine.furnish(0)
+        machine.boot(1, twice=False)
+        machine.calm_down()
+        uuid = machine.uuids[0]
+        machine.move(0, "migrate", "1")
+        machine.deliver_order(0, twice=False, fails=0.0)
+        host = next(host for host, guests in machine.hosts.items() if guests.disk(uuid, aside=True))
+        machine.lose_report(0)
+        machine.host_dies(host)
+        machine.leases_end()
+        machine.calm_down()
+        server = machine.world.db.read(lambda connection: servers.get(connection, uuid))
+        assert (server.host, server.vm_state) == (host, states.ACTIVE)
+        assert machine.hosts[host].power == {uuid: states.RUNNING}
     finally:
         machine.teardown()

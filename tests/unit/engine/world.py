@@ -1,0 +1,218 @@
+"""The neighbours of the engine in its property test: a scheduler, an allocator, hosts, and a service outside."""
+
+import contextlib
+import threading
+
+import msgspec
+
+from nova import exception
+from nova.compute.host import Machine as HostMachine
+from nova.compute.host import StepHost
+from nova.conductor.addresses import EmbeddedAllocator
+from nova.conductor.core import Core
+from nova.db import compute_nodes
+from nova.objects import states
+from nova.objects.base import Object
+from nova.objects.order import StepReport
+from nova.objects.scheduling import Selection
+from nova.operations.base import CONDUCTOR, Operation, Rules, step
+from nova.virt.fake import FakeDriver
+
+
+class World(Core):
+    """A core whose neighbours are the test."""
+
+    def compute_at(self, host):
+        world = self
+
+        class At:
+            def run(self, ctx, order):
+                world.orders.append((host, msgspec.msgpack.decode(msgspec.msgpack.encode(order), type=type(order))))
+
+        return At()
+
+
+class Quiet:
+    """Neighbours that need not hear anything here."""
+
+    def __getattr__(self, _name):
+        return lambda *_args, **_kwargs: None
+
+
+class Allocator(EmbeddedAllocator):
+    """Some interfaces have to be told to be plugged."""
+
+    def __init__(self, db, chance):
+        super().__init__(db)
+        self.chance = chance
+
+    def allocate(self, ctx, instance, wanted, connection=None):
+        return [msgspec.structs.replace(vif, active=False, awaits_plug=True) if self.chance.random() < 0.3 else vif
+                for vif in super().allocate(ctx, instance, wanted, connection)]
+
+
+class Scheduler:
+    """Any host with room may be chosen, in any order."""
+
+    def __init__(self, world, chance):
+        self.world, self.chance = world, chance
+
+    def select(self, ctx, spec):
+        nodes = self.world.db.read(lambda connection: compute_nodes.states(connection, None, 100))
+        usable = [node for node in nodes if node.host not in spec.ignore_hosts]
+        if not usable:
+            raise exception.NoValidHost(reason="none left")
+        found = []
+        for _uuid in spec.instance_uuids:
+            self.chance.shuffle(usable)
+            found.append([Selection(node_uuid=node.node_uuid, host=node.host, node=node.node)
+                          for node in usable[:1 + spec.alternates]])
+        return found
+
+
+class Guests(FakeDriver):
+    """The hypervisor of one host, and its network: guests, and those that are plugged."""
+
+    def __init__(self, host):
+        super().__init__(host)
+        self.plugged = set()
+
+    @property
+    def power(self):
+        """uuid -> power state of the guests that are here, and neither on their way nor gone."""
+        return {guest.uuid: guest.power_state for guest in self.guests()}
+
+    @property
+    def volumes(self):
+        """uuid -> the volumes that the guest has."""
+        return {uuid: {volume for _device, volume in self.guest(uuid).volumes} for uuid in self.power}
+
+    @property
+    def interfaces(self):
+        return {uuid: set(self.guest(uuid).interfaces) for uuid in self.power}
+
+    def plug(self, instance, rules):
+        self.plugged.add(instance.uuid)
+
+    def unplug(self, instance):
+        self.plugged.discard(instance.uuid)
+
+    def plug_vif(self, instance, vif, rules):
+        self.plugged.add(instance.uuid)
+
+    def unplug_vif(self, instance, vif):
+        pass
+
+    def prepare_network(self, instance, rules):
+        pass
+
+
+class Volumes:
+    """A host's half of the volumes: whatever it is asked for works."""
+
+    def connect(self, info, fetch=None):
+        assert info["volume_id"]
+
+    def disconnect(self, info):
+        pass
+
+
+class StepContext(StepHost):
+    """What a step gets on such a host. What it tells on the way is told at once."""
+
+    def __init__(self, guests, order, tell):
+        self.machine = HostMachine(guests.host, guests, guests, None, None, Volumes())
+        self.ctx = None
+        self.instance, self.rules = order.instance, order.rules
+        self.cancelled = threading.Event()
+        self.driver = self.network = guests
+        self.volumes = self.machine.volumes
+        self.shutdown_timeout = 0
+        self.changes, self.results = {}, {}
+        self._tell = tell
+
+    @classmethod
+    def of(cls, guests, order, engine, ctx):
+        def tell(changes, values):
+            with contextlib.suppress(exception.StaleReport):
+                engine.progress(ctx, StepReport(
+                    action_uuid=order.action.uuid, step=order.step, attempt=order.attempt, undo=order.undo,
+                    final=False, host=guests.host, changes=changes, results=values))
+
+        return cls(guests, order, tell)
+
+
+# --- a service outside ---------------------------------------------------------------------------------
+class Outside:
+    """Makes and removes things by ids that its clients choose; not everything that it does it also answers for.
+
+    ``trouble``: the share of calls that fail, before or after their effect. ``meanwhile(uuid)`` runs now and then in
+    the middle of a call, before its effect or after it.
+    """
+
+    def __init__(self, chance):
+        self.chance = chance
+        self.things = set()
+        self.trouble = 0.0
+        self._busy = False
+        self.meanwhile = lambda uuid: None
+
+    def make(self, uuid):
+        """Idempotent. Raises ServiceUnavailable, or what nobody expects, though it may have done it."""
+        self._call(uuid, lambda: self.things.add(uuid), exception.ServiceUnavailable("outside"), RuntimeError("500"))
+
+    def remove(self, uuid):
+        """Idempotent. Raises ServiceUnavailable, though it may have done it."""
+        self._call(uuid, lambda: self.things.discard(uuid), exception.ServiceUnavailable("outside"))
+
+    def _call(self, uuid, effect, *errors):
+        luck = self.chance.random() if not self._busy else 0.5
+        if luck < self.trouble / 3:
+            raise self.chance.choice(errors)
+        if luck > 1 - self.trouble / 3:
+            self._somebody_else(uuid)  # the effect stays hidden till later
+        effect()
+        if luck < self.trouble * 2 / 3:
+            raise self.chance.choice(errors)
+        if 1 - self.trouble * 2 / 3 < luck < 1 - self.trouble / 3:
+            self._somebody_else(uuid)
+
+    def _somebody_else(self, uuid):
+        self._busy = True
+        try:
+            self.meanwhile(uuid)
+        finally:
+            self._busy = False
+
+
+class Bind(Operation):
+    """Something is made outside for a server, used on its host, and removed again."""
+
+    name = action = "bind_outside"
+    rules = Rules(label="bind", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.PAUSED}))
+    task_state = "binding"
+    # The service of the world that is being tested.
+    outside: Outside
+
+    class Data(Object, kw_only=True):
+        host: str = ""
+
+    data_type = Data
+
+    @step(CONDUCTOR, undo="unbind", external=True)
+    def bind(self, ctl):
+        self.outside.make(self.instance.uuid)
+
+    @step("host", undo="leave")
+    def use(self, host):
+        host.driver.power_state(self.instance.uuid)
+
+    @step(CONDUCTOR, external=True)
+    def release(self, ctl):
+        self.outside.remove(self.instance.uuid)
+
+    def leave(self, host):
+        pass
+
+    def unbind(self, ctl):
+        self.outside.remove(self.instance.uuid)
