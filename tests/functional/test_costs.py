@@ -8,9 +8,21 @@ from nova import bus, context
 from nova.db import audit
 from nova.objects.base import new_uuid
 from nova.objects.network import Network
+from tests.functional.client import wait_for
 
 # What services say whether anything happens or not.
 BACKGROUND = ("heartbeat.", "guests.", "fleet.")
+
+
+@pytest.fixture(autouse=True)
+def no_hosts_of_other_tests(suite):
+    """Until the scheduler knows that they are gone a boot may go there first, and costs more or never ends."""
+    def alone():
+        with suite.scheduler.fleet.view() as view:
+            usable = view.alive & view.up & ~view.disabled
+            return not (usable & ~view.on_hosts([suite.compute.host])).any()
+
+    wait_for(alone, 90, "the hosts of other tests are gone")
 
 
 def measured(suite, client, act):
