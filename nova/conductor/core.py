@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 from stevedore import driver as stevedore_driver
 
 from nova import bus
+from nova.conductor.deltas import FleetAnnouncer
 from nova.conductor.peers import PeersFeed
+from nova.conductor.usage import UsageFeed
 from nova.conf import CONF
 from nova.db.engine import Database
 from nova.network.allocator import Allocator
@@ -19,9 +21,6 @@ from nova.volume.attachments import Attachments
 
 if TYPE_CHECKING:
     import oslo_messaging as messaging
-
-    from nova.conductor.announcer import FleetAnnouncer
-    from nova.conductor.usage import UsageFeed
 
 
 # Hosts whose proxies a conductor keeps.

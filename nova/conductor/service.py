@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from nova import bus, context, exception
 from nova.conductor import volume_removals
-from nova.conductor.announcer import FleetAnnouncer
 from nova.conductor.core import Core
+from nova.conductor.deltas import FleetAnnouncer
 from nova.conductor.endpoints import (
     aggregates,
     availability_zones,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from nova.conductor.announcer import FleetAnnouncer
+from nova.conductor.deltas import FleetAnnouncer
 from nova.conductor.feed import Feed
 from nova.db import compute_nodes
 from nova.db.engine import Database

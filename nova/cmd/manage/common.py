@@ -8,8 +8,8 @@ from typing import Any
 import prettytable
 
 from nova import bus
-from nova.conductor.announcer import FleetAnnouncer
 from nova.conductor.core import Core
+from nova.conductor.deltas import FleetAnnouncer
 from nova.conductor.service import open_database
 from nova.conductor.usage import UsageFeed
 from nova.conf import CONF

@@ -7,8 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova import context, exception
-from nova.conductor.announcer import FleetAnnouncer
 from nova.conductor.core import Core
+from nova.conductor.deltas import FleetAnnouncer
 from nova.db import models, servers
 from nova.db.engine import Database, StatementCounter
 from nova.objects.base import new_uuid, utcnow
