@@ -1,9 +1,11 @@
 """Hosts and services that fail, in every step of every operation: a defined end with a cause, and nothing leaked."""
 
+import threading
 import time
 
 import pytest
 
+from nova import exception
 from nova.compute.service import ComputeService
 from nova.objects import states
 from nova.scheduler.service import SchedulerService
@@ -148,13 +150,43 @@ def test_a_slow_action_is_overtaken_by_a_delete(admin, driver, server):
     assert failed.value.code == 404
 
 
-def test_a_hard_reboot_overtakes_what_hangs(admin, driver, server):
-    driver.behaviour.latency["suspend"] = 1.0
+@pytest.fixture
+def hang(driver, monkeypatch):
+    """Has a verb of the hypervisor hang until the test is over; gives back what is set once it does."""
+    over = threading.Event()
+
+    def let_hang(verb):
+        hangs = threading.Event()
+
+        def hung(*_arguments, **_named):
+            hangs.set()
+            over.wait(120)
+            raise exception.NovaException("It hung.")
+
+        monkeypatch.setattr(driver, verb, hung)
+        return hangs
+
+    yield let_hang
+    over.set()
+
+
+def test_a_hard_reboot_overtakes_what_hangs(admin, driver, server, hang):
+    hangs = hang("suspend")
     admin.action(server, "suspend")
+    assert hangs.wait(30)
     admin.action(server, "reboot", _HARD)
-    shown = admin.wait(server, "ACTIVE")
+    shown = admin.wait(server, "ACTIVE", seconds=60)
     assert shown["OS-EXT-STS:power_state"] == 1
     assert driver.power_state(server) == states.RUNNING
+
+
+def test_a_delete_overtakes_what_hangs(admin, driver, server, hang):
+    hangs = hang("suspend")
+    admin.action(server, "suspend")
+    assert hangs.wait(30)
+    admin.delete(f"/servers/{server}")
+    admin.wait_gone(server, seconds=60)
+    assert server not in {guest.uuid for guest in driver.guests()}
 
 
 # --- services that are away --------------------------------------------------------------------------

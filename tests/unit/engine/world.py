@@ -131,6 +131,9 @@ class StepContext(StepHost):
         self.changes, self.results = {}, {}
         self._tell = tell
 
+    def progress(self, percent, **values):
+        self._tell({"progress": percent}, msgspec.to_builtins(values))
+
     @classmethod
     def of(cls, guests, order, engine, ctx):
         def tell(changes, values):
