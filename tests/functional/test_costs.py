@@ -92,15 +92,16 @@ def test_no_count_grows_with_the_number_of_servers(suite, admin, flavor, image_i
         told = messages.pop("scheduler.delta", 0)
         return messages, [statement.split(" ", 3)[:3] for statement in statements[:len(statements) - told]]
 
+    def counted_listing():
+        # What is looked up once in a while may be looked up in one of them, not in all.
+        return min((counted(listing) for _time in range(3)),
+                   key=lambda found: (sum(found[0].values()), len(found[1])))
+
     admin.wait(boot(), "ACTIVE")
-    few = counted(boot)
-    listing()  # what is looked up once in a while is looked up now
-    few_listed = counted(listing)
+    few, few_listed = counted(boot), counted_listing()
     for _number in range(30):
         boot()
-    many = counted(boot)
-    listing()
-    many_listed = counted(listing)
+    many, many_listed = counted(boot), counted_listing()
     assert many == few
     assert many_listed == few_listed
     remove_all(admin)
