@@ -54,8 +54,10 @@ class Recovery:
                 run = self._known(connection, action)
                 if run is None or run.step is None:
                     continue
+                run.journal.tries += 1
                 try:
-                    actions.update(connection, action, attempt=action.attempt + 1, lease_until=lease())
+                    actions.update(connection, action, attempt=action.attempt + 1, lease_until=lease(),
+                                   payload=run.payload())
                 except exception.StaleReport:
                     continue  # it goes on without the host
                 action.attempt += 1

@@ -65,3 +65,23 @@ def test_a_power_report_from_before_a_reboot_stops_no_guest(machine):
     machine.calm_down()
     assert state(machine, uuid) == states.ACTIVE
     assert machine.hosts[host].power == {uuid: states.RUNNING}
+
+
+def test_what_an_earlier_try_has_made_is_undone_when_a_later_one_fails_before_it(machine):
+    """The host has built the guest and died before it could say so; when it tries again it fails at the beginning."""
+    machine.boot(1, twice=False)
+    uuid = machine.uuids[0]
+    host, _order = machine.world.orders[0]
+    machine.deliver_order(0, twice=False, fails=0.0)
+    machine.lose_report(0)
+    machine.restart_host(host)
+    [(_host, order)] = machine.world.orders
+    machine.world.orders.clear()
+    machine.seen[host].clear()
+    machine.chance.random = lambda: 0.0
+    machine.execute(host, order, fails=0.5)
+    del machine.chance.random
+    machine.calm_down()
+    server = machine.world.db.read(lambda connection: servers.get(connection, uuid))
+    assert server.vm_state == states.ACTIVE
+    assert {name for name, guests in machine.hosts.items() if uuid in guests.power} == {server.host} != {host}
