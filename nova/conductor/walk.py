@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import functools
 import logging
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -35,6 +36,8 @@ LOG = logging.getLogger(__name__)
 # counts as failed.
 MAX_TRIES = 20
 _PAUSE = 3.0
+# Seconds before each try to undo what a step made outside after its operation had ended: no row asks for it again.
+TAKE_BACK_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
 class Walk:
@@ -109,10 +112,17 @@ class Walk:
             return  # another conductor has taken the step over, and finds what we made
         LOG.info("[instance: %s] What step %s made outside is undone: the operation was superseded",
                  run.instance.uuid, step.name)
-        try:
-            run.operation.run(step, ConductorControl(self.core, ctx, run.instance), undo=True)
-        except Exception:
-            LOG.exception("[instance: %s] What step %s made outside may be left", run.instance.uuid, step.name)
+        for pause in TAKE_BACK_PAUSES:
+            time.sleep(pause)
+            try:
+                run.operation.run(step, ConductorControl(self.core, ctx, run.instance), undo=True)
+                return
+            except exception.ServiceUnavailable as error:
+                LOG.warning("[instance: %s] What step %s made outside is not undone yet: %s", run.instance.uuid,
+                            step.name, error)
+            except Exception:
+                LOG.exception("[instance: %s] What step %s made outside is not undone", run.instance.uuid, step.name)
+        LOG.error("[instance: %s] What step %s made outside may be left", run.instance.uuid, step.name)
 
     def _park(self, run: Run, wait: Wait) -> None:
         """Let the action wait without a thread, unless what it waits for has come meanwhile."""

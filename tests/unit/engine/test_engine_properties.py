@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nova import conf, context, exception
-from nova.conductor import create
+from nova.conductor import create, walk
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.guests import Guests as Reports
 from nova.conductor.engine import Engine
@@ -74,6 +74,7 @@ class Machine(RuleBasedStateMachine):
         self.hosts = {host: Guests(host) for host in HOSTS}
         self.outside = Bind.outside = Outside(self.chance)
         REGISTRY[Bind.name] = Bind
+        self._pauses, walk.TAKE_BACK_PAUSES = walk.TAKE_BACK_PAUSES, (0.0,) * 100
         self.seen = {host: {} for host in HOSTS}
         self.reports = []
         self.uuids = []
@@ -109,6 +110,7 @@ class Machine(RuleBasedStateMachine):
             self.close()
 
     def close(self):
+        walk.TAKE_BACK_PAUSES = self._pauses
         del REGISTRY[Bind.name]
         CONF.clear_override("lease", group="conductor")
         self.world.db.close()
