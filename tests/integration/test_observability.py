@@ -137,7 +137,7 @@ def test_every_worker_of_every_service_can_be_scraped(nova: Cluster, ports: dict
                 if not any(sample[0] == "nova_build_info" and sample[1] == f"service=nova-{service}"
                            for sample in page(ports[service] + worker))]
 
-    eventually(lambda: not missing(), 30, "every worker has its port")
+    eventually(lambda: not missing(), 90, "every worker has its port")
     server_id, _request_id = boot(nova, "counted")
     nova.api.wait(server_id, "ACTIVE")
 
@@ -161,7 +161,7 @@ def test_every_worker_of_every_service_can_be_scraped(nova: Cluster, ports: dict
             "process": page(ports["compute"])["process_resident_memory_bytes",] > 10e6,
         }
 
-    eventually(lambda: all(counted().values()), 10, "what a boot does is counted where it is done")
+    eventually(lambda: all(counted().values()), 60, "what a boot does is counted where it is done")
     requests.get(f"http://127.0.0.1:{_option(nova, 'metadata', 'port')}/latest/meta-data", timeout=5)
     assert total("metadata", "nova_metadata_request_seconds_count") == 1
 
@@ -231,7 +231,7 @@ def test_after_a_reload_the_new_workers_have_the_ports_of_the_old(nova: Cluster,
     before = born()
     assert before
     os.kill(nova.processes[name if name in nova.processes else f"{name}-1"].pid, signal.SIGHUP)
-    eventually(lambda: len(born() - before) == WORKERS[name], 30, "each new worker is scraped where its number says")
+    eventually(lambda: len(born() - before) == WORKERS[name], 90, "each new worker is scraped where its number says")
     server_id, _request_id = boot(nova, f"reloaded-{name}")
     nova.api.wait(server_id, "ACTIVE")
 

@@ -43,6 +43,7 @@ def after_evacuation(cloud: RealCloud, uuid: str) -> None:
     cloud.nothing_left()
 
 
+@pytest.mark.slow
 def test_an_evacuated_guest_boots_from_its_shared_disk_and_stays_whole_when_its_host_returns(cloud: RealCloud) -> None:
     first, second = cloud.hosts.hosts
     uuid = cloud.booted("saved", cloud.trio)

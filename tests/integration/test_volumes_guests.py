@@ -64,6 +64,7 @@ def started(cloud: RealCloud, name: str, image: str, **fields: Any) -> str:
     return uuid
 
 
+@pytest.mark.slow
 def test_what_a_guest_wrote_is_there_where_the_volume_is_attached_next(cloud: RealCloud) -> None:
     volume = make(cloud)
     first = started(cloud, "first", cloud.trio)
