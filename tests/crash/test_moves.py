@@ -99,6 +99,7 @@ def test_the_source_returns_before_the_first_step(evacuate: Callable[..., Evacua
     moved.ends()
 
 
+@pytest.mark.full
 def test_the_source_returns_in_the_middle_of_every_step(evacuate: Callable[..., Evacuation]) -> None:
     moved = evacuate([(case, when) for case in _STEPS for when in ("before", "after")])
     moved.holders()
