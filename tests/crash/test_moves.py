@@ -82,6 +82,9 @@ class Evacuation:
             assert self.on(DESTINATION) == set()
 
 
+pytestmark = pytest.mark.full  # left out with --quick
+
+
 @pytest.fixture
 def evacuate(nova: Cluster, points: Points, operate: Operate) -> Iterator[Callable[..., Evacuation]]:  # noqa: F811
     yield lambda cases: Evacuation(nova, points, operate, cases)
@@ -99,7 +102,6 @@ def test_the_source_returns_before_the_first_step(evacuate: Callable[..., Evacua
     moved.ends()
 
 
-@pytest.mark.full
 def test_the_source_returns_in_the_middle_of_every_step(evacuate: Callable[..., Evacuation]) -> None:
     moved = evacuate([(case, when) for case in _STEPS for when in ("before", "after")])
     moved.holders()
