@@ -62,14 +62,14 @@ install_python
 export PATH="$PWD/$VENV/bin:$PATH"
 case "${1:-all}" in
     lint) lint ;;
-    unit) tests tests/unit -n 2 "${@:2}" ;;
+    unit) tests tests/unit -n 2 --timeout 120 "${@:2}" ;;
     functional) tests tests/functional "${@:2}" ;;
     integration) tests tests/integration tests/bench "${@:2}" ;;
     crash) tests tests/crash "${@:2}" ;;
     bench) "$VENV/bin/python" -m tools.bench "${@:2}" ;;
     all)
         lint
-        tests tests/unit -n 2
+        tests tests/unit -n 2 --timeout 120
         tests tests/functional
         tests tests/integration tests/bench -n 2 --dist loadfile -m 'not slow' # "integration" runs those too
         tests tests/crash --quick -n 2 --dist loadfile

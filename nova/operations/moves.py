@@ -114,7 +114,7 @@ class Move(Operation):
             ctl.finish_io(failed=None, consumer=data.migration)
             ctl.release_claim(data.migration)
             ctl.migrate(data.migration, dest_compute="", dest_node="")
-            data.candidates.pop(0)
+            data.spec.ignore_hosts = [*data.spec.ignore_hosts, data.candidates.pop(0).host]
         data.host, data.plugs = "", []
 
     def may_retry(self, failure: Failure) -> bool:

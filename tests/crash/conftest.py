@@ -15,6 +15,8 @@ from tests.integration.conftest import pytest_runtest_makereport, pytest_session
 from tests.integration.databases import Server, start_mariadb, start_postgresql
 
 _SEEDS, _QUICK_SEEDS = 30, 1
+# Seconds: storms wait for what they did with bounds of their own.
+_LONGEST = 1800
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +36,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("full")]
         items[:] = [item for item in items if not item.get_closest_marker("full")]
         config.hook.pytest_deselected(items=left_out)
+    for item in items:
+        item.add_marker(pytest.mark.timeout(_LONGEST))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -492,3 +492,24 @@ def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_can_be_started
         assert machine.hosts[host].power == {uuid: states.RUNNING}
     finally:
         machine.teardown()
+
+
+@pytest.mark.parametrize("name", ["migrate", "live_migrate", "evacuate"])
+def test_a_move_ends_though_its_scheduler_offers_full_hosts_again_and_again(name):
+    machine = Machine()
+    try:
+        machine.furnish(0)
+        for _time in range(3):
+            machine.boot(3, twice=False)
+        machine.calm_down()
+        server = machine.world.db.read(lambda connection: servers.get(connection, machine.uuids[0]))
+        assert server.vm_state == states.ACTIVE
+        if name == "evacuate":
+            machine.host_dies(server.host)
+        machine.move(0, name, "1")
+        machine.calm_down()
+        after = machine.world.db.read(lambda connection: servers.get(connection, machine.uuids[0]))
+        assert (after.host, after.task_state) == (server.host, None)
+        assert "has no room" in after.fault.message
+    finally:
+        machine.teardown()
