@@ -108,13 +108,13 @@ class Case:
     def hold(self, points: Points, server: str, when: When) -> Hold:
         """Stop whoever runs this step for the server; for a compensation, make it needed."""
         if self.undo:
-            step, failing = FAILING.get(self.operation.name, (_ordinary(self.operation)[-1].name, "after"))
+            step, failing = FAILING.get(self.operation.name, (ordinary(self.operation)[-1].name, "after"))
             points.fail(operation=self.operation.name, step=step, undo=False, server=server, when=failing)
         return points.hold(operation=self.operation.name, step=self.step.name, undo=self.undo, server=server,
                            when=when)
 
 
-def _ordinary(operation: type[Operation]) -> list[Step]:
+def ordinary(operation: type[Operation]) -> list[Step]:
     """The steps without those that there are only where an outside service keeps volumes or interfaces."""
     return [step for step in operation.steps if not step.when]
 
@@ -125,6 +125,6 @@ def cases(operations: Iterable[type[Operation]] = tuple(REGISTRY.values())) -> l
     for operation in operations:
         if operation.name in ALONE:
             continue
-        found += [Case(operation, step) for step in _ordinary(operation)]
-        found += [Case(operation, step, undo=True) for step in _ordinary(operation) if step.undo]
+        found += [Case(operation, step) for step in ordinary(operation)]
+        found += [Case(operation, step, undo=True) for step in ordinary(operation) if step.undo]
     return found

@@ -14,15 +14,15 @@ from nova.objects import states
 from nova.operations.evacuate import Evacuate
 from tests.crash import invariants
 from tests.crash.rounds import Operate, cluster, nova, operate, points  # noqa: F401 (fixtures)
-from tests.crash.steps import Case, Hold, Points, When
+from tests.crash.steps import Case, Hold, Points, When, ordinary
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
 
 SOURCE, DESTINATION = "compute-1", "compute-2"
 # Of a boot, and of a look at a host that was started again.
 _PREPARES = 40.0
-_STEPS = [Case(Evacuate, step) for step in Evacuate.steps]
-_UNDONE = [Case(Evacuate, step, undo=True) for step in Evacuate.steps if step.undo]
+_STEPS = [Case(Evacuate, step) for step in ordinary(Evacuate)]
+_UNDONE = [Case(Evacuate, step, undo=True) for step in ordinary(Evacuate) if step.undo]
 
 
 class Evacuation:
@@ -80,9 +80,6 @@ class Evacuation:
             assert {entry[:2] for entry in made if entry[1] == SOURCE} == {("create", SOURCE), ("remove", SOURCE)}
         else:
             assert self.on(DESTINATION) == set()
-
-
-pytestmark = pytest.mark.full  # left out with --quick
 
 
 @pytest.fixture
