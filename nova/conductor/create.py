@@ -22,7 +22,7 @@ from nova.objects.base import new_uuid, utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.hostname import hostname_of
 from nova.objects.image import Image
-from nova.objects.instance import Instance, Key
+from nova.objects.instance import Instance, Key, root_volume
 from nova.objects.network import NetworkRequest
 from nova.objects.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
@@ -109,7 +109,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     """
     project_id, user_id = ctx.project_id or "", ctx.user_id or ""
     flavor = _flavor(connection, request, project_id)
-    volume_backed = any(disk.boot_index == 0 and disk.destination == "volume" for disk in request.block_devices)
+    volume_backed = root_volume(request.block_devices) is not None
     check_image_fits(flavor, request.image, volume_backed)
     _check_disks(flavor, request, volume_backed)
     _check_amounts(connection, request, project_id)

@@ -6,9 +6,7 @@ The service is asked at once, outside of any transaction; what it answers is wri
 from __future__ import annotations
 
 import msgspec
-import sqlalchemy as sa
 
-from nova import exception
 from nova.conductor.server_interfaces import Wishes
 from nova.db import servers
 from nova.objects.network import VIF, NetworkRequest
@@ -32,15 +30,8 @@ class OutsideInterfaces:
         vif, = self._allocator.bind(ctx, instance, made, host)
         vif = msgspec.structs.replace(vif, active=False)
 
-        def effect(connection: sa.Connection) -> None:
-            try:
-                now = servers.lock(connection, instance.uuid)
-            except exception.InstanceNotFound:
-                return
-            instance.network_info = [*now.network_info, vif]
-            servers.update(connection, now.uuid, {"network_info": instance.network_info})
-
-        self._wishes.effects.append(effect)
+        self._wishes.effects.append(lambda connection: servers.change(
+            connection, instance, "network_info", lambda known: [*known, vif]))
         return vif
 
     def give_back(self, wanted: NetworkRequest | None) -> None:

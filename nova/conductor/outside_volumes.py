@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-import sqlalchemy as sa
 
 from nova import exception
 from nova.conductor.server_volumes import Wishes
@@ -102,7 +101,7 @@ class OutsideVolumes:
     # --- inside ----------------------------------------------------------------------------------------
     def _of_server(self) -> list[BlockDevice]:
         """Also those that do not exist yet."""
-        return [device for device in self._wishes.instance.block_devices if device.destination == "volume"]
+        return [device for device in self._wishes.instance.block_devices if device.is_volume]
 
     def _record(self, devices: Iterable[BlockDevice]) -> list[BlockDevice]:
         """Have the server's row know these devices as they are now; those that it lost meanwhile stay lost."""
@@ -112,14 +111,7 @@ class OutsideVolumes:
         def renewed(given: list[BlockDevice]) -> list[BlockDevice]:
             return [now.get(device.uuid, device) for device in given]
 
-        def effect(connection: sa.Connection) -> None:
-            try:
-                found = servers.lock(connection, wishes.instance.uuid)
-            except exception.InstanceNotFound:
-                return
-            wishes.instance.block_devices = renewed(found.block_devices)
-            servers.update(connection, found.uuid, {"block_devices": wishes.instance.block_devices})
-
-        wishes.effects.append(effect)
+        wishes.effects.append(lambda connection: servers.change(
+            connection, wishes.instance, "block_devices", renewed))
         wishes.instance.block_devices = renewed(wishes.instance.block_devices)
         return list(now.values())

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 import sqlalchemy as sa
 
-from nova import context, exception
+from nova import context
 from nova.conductor.core import Core
 from nova.db import security_groups, servers
 from nova.objects.instance import Instance
@@ -93,10 +93,4 @@ class ServerInterfaces:
 
     def _change(self, connection: sa.Connection, change: Callable[[list[VIF]], list[VIF]]) -> None:
         """``change`` the interfaces of the server as its row has them when the step is written."""
-        instance = self._wishes.instance
-        try:
-            now = servers.lock(connection, instance.uuid)
-        except exception.InstanceNotFound:
-            return
-        instance.network_info = change(now.network_info)
-        servers.update(connection, now.uuid, {"network_info": instance.network_info})
+        servers.change(connection, self._wishes.instance, "network_info", change)

@@ -113,31 +113,24 @@ class ServerVolumes:
     def _change(self, devices: Collection[BlockDevice], change: Change) -> None:
         """``change`` these volumes of the server, as its row has them when the step is written."""
         wishes = self._wishes
-        if not any(map(_is_volume, wishes.instance.block_devices)):
+        if not any(device.is_volume for device in wishes.instance.block_devices):
             return
         only = {device.uuid for device in devices}
 
         def effect(connection: sa.Connection) -> None:
-            try:
-                now = servers.lock(connection, wishes.instance.uuid)
-            except exception.InstanceNotFound:
-                return
-            changed = [change(connection, device) if _is_volume(device) and (not only or device.uuid in only)
-                       else device for device in now.block_devices]
-            wishes.instance.block_devices = [device for device in changed if device is not None]
-            servers.update(connection, now.uuid, {"block_devices": wishes.instance.block_devices})
+            def changed(known: list[BlockDevice]) -> list[BlockDevice]:
+                now = [change(connection, device) if device.is_volume and (not only or device.uuid in only) else device
+                       for device in known]
+                return [device for device in now if device is not None]
+
+            servers.change(connection, wishes.instance, "block_devices", changed)
 
         wishes.effects.append(effect)
 
 
-def _is_volume(device: BlockDevice) -> bool:
-    """Also one that is yet to be made."""
-    return device.destination == "volume"
-
-
 def are_outside(core: Core, instance: Instance) -> bool:
     """Whether the server has, or is to have, volumes that an outside service keeps."""
-    return any(map(_is_volume, instance.block_devices)) and core.attachments.external
+    return any(device.is_volume for device in instance.block_devices) and core.attachments.external
 
 
 def look(core: Core, ctx: context.RequestContext, devices: Sequence[BlockDevice]) -> dict[str, Volume]:
@@ -157,7 +150,7 @@ def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, ins
     InvalidInput, QuotaLimit, DevicePathInUse, TooManyDiskDevices.
     """
     instance.block_devices = [msgspec.structs.replace(device, uuid=new_uuid()) for device in instance.block_devices]
-    wanted = [device for device in instance.block_devices if _is_volume(device)]
+    wanted = [device for device in instance.block_devices if device.is_volume]
     check_count(instance, 0)
     device_names.assign(instance, wanted)
     for device in wanted:
@@ -207,8 +200,8 @@ def host_of(core: Core, connection: sa.Connection, instance: Instance) -> str | 
 def check_count(instance: Instance, more: int) -> None:
     """Raises TooManyDiskDevices."""
     maximum = CONF.compute.max_disk_devices_to_attach
-    local = int(not instance.volume_backed) + sum(
-        device.destination == "local" and device.source != "image" for device in instance.block_devices)
-    if 0 <= maximum < local + len([device for device in instance.block_devices
-                                   if device.destination == "volume"]) + more:
+    # The local root disk is the one of the image, whether or not it is named.
+    disks = int(not instance.volume_backed) + sum(
+        device.is_volume or device.source != "image" for device in instance.block_devices)
+    if 0 <= maximum < disks + more:
         raise exception.TooManyDiskDevices(maximum=maximum)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -15,6 +15,8 @@ from nova.objects import migration as moves
 from nova.objects.base import utcnow
 from nova.objects.guest import ExpectedGuest
 from nova.objects.instance import Instance
+
+T = TypeVar("T")
 
 TABLE = models.instances
 MIGRATIONS = models.migrations
@@ -103,6 +105,19 @@ def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> Non
     if "flavor" in changes:
         values["flavorid"] = changes["flavor"].flavorid
     connection.execute(_UPDATE, {**values, "this": uuid})
+
+
+def change(connection: sa.Connection, instance: Instance, column: str, changed: Callable[[list[T]], list[T]]) -> None:
+    """Renew a list of the instance, which others may be changing as well, from what its row has now.
+
+    The row stays held until the transaction ends; one that is gone is left so.
+    """
+    try:
+        now = lock(connection, instance.uuid)
+    except exception.InstanceNotFound:
+        return
+    setattr(instance, column, changed(getattr(now, column)))
+    update(connection, now.uuid, {column: getattr(instance, column)})
 
 
 def placed_on(host: str) -> sa.ColumnElement[bool]:

@@ -88,7 +88,7 @@ def block_devices(instance: Instance) -> dict[str, str]:
             continue
         if disk.guest_format == "swap":
             found["swap"] = disk.device_name
-        elif disk.destination == "volume":
+        elif disk.is_volume:
             found[f"ebs{volumes}"] = disk.device_name
             volumes += 1
         elif disk.source == "blank":

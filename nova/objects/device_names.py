@@ -45,8 +45,7 @@ def assign(instance: Instance, devices: Sequence[BlockDevice]) -> None:
 
 def _local_names(instance: Instance, bus: str) -> Iterator[str]:
     """Those of the disks that go with the server: root, ephemeral disks, swap, in this order."""
-    blank = sum(device.source == "blank" and device.destination == "local" and device.guest_format != "swap"
-                for device in instance.block_devices)
+    blank = sum(device.is_ephemeral for device in instance.block_devices)
     ephemerals = blank or int(instance.flavor.ephemeral_gb > 0)
     # What is booted from, a disk or a volume, comes first.
     return itertools.islice(_names(_PREFIXES.get(bus, "sd")), int(instance.volume_backed),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 from nova.conf import CONF
@@ -50,6 +51,20 @@ class BlockDevice(Object, kw_only=True):
     attachment_id: str | None = None
     connection_info: ConnectionInfo = {}
     connection: VolumeConnection | None = None
+
+    @property
+    def is_volume(self) -> bool:
+        """Also one that is yet to be made."""
+        return self.destination == "volume"
+
+    @property
+    def is_ephemeral(self) -> bool:
+        return self.source == "blank" and self.destination == "local" and self.guest_format != "swap"
+
+
+def root_volume(devices: Iterable[BlockDevice]) -> BlockDevice | None:
+    """The volume that a server with these boots from."""
+    return next((device for device in devices if device.boot_index == 0 and device.is_volume), None)
 
 
 class Key(Object, kw_only=True):
@@ -149,9 +164,9 @@ class Instance(Object, kw_only=True):
 
     @property
     def volume_backed(self) -> bool:
-        return any(disk.boot_index == 0 and disk.destination == "volume" for disk in self.block_devices)
+        return root_volume(self.block_devices) is not None
 
     @property
     def volumes(self) -> list[BlockDevice]:
         """The volumes that the server has, or is to have."""
-        return [disk for disk in self.block_devices if disk.destination == "volume" and disk.volume_id]
+        return [disk for disk in self.block_devices if disk.is_volume and disk.volume_id]

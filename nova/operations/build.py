@@ -15,7 +15,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.scheduling import RequestSpec, Selection
-from nova.operations import plugging
+from nova.operations import on_host, plugging
 from nova.operations.base import CONDUCTOR, Operation, Rules, step
 from nova.operations.contexts import Control, Host
 
@@ -92,10 +92,8 @@ class Build(Operation):
     @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True)
     def start(self, host: Host) -> None:
         host.connect_volumes()
-        plugs = plugging.awaited(host.instance.network_info)
-        host.spawn(paused=bool(plugs))
-        host.result(plugs=plugs)
-        host.set(power_state=host.driver.power_state(host.instance.uuid))
+        plugging.start(host, host.spawn)
+        on_host.report_power(host)
 
     @step(CONDUCTOR, when="plugs")
     def plugged(self, ctl: Control) -> None:

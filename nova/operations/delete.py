@@ -9,6 +9,7 @@ from __future__ import annotations
 from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
+from nova.operations import on_host
 from nova.operations.base import CONDUCTOR, Operation, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
 
@@ -59,8 +60,7 @@ class Delete(Operation):
         host.driver.destroy(host.instance)
         if self.data.moved:
             host.driver.remove_orphan(host.instance.uuid)
-        host.network.unplug(host.instance)
-        host.disconnect_volumes()
+        on_host.disconnect(host)
 
     @step(CONDUCTOR, external=True, when="outside_volumes")
     def let_go_of_volumes(self, ctl: Control) -> None:

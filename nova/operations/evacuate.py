@@ -15,7 +15,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.instance import Instance
-from nova.operations import plugging
+from nova.operations import on_host, plugging
 from nova.operations.base import CONDUCTOR, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.moves import Move, MoveData
@@ -94,12 +94,12 @@ class Evacuate(Move):
     @step("host", event=_EVENT, task_state=states.REBUILD_SPAWNING, evict=True)
     def start(self, host: Host) -> None:
         host.connect_volumes()
-        plugs = [] if self.data.off else plugging.awaited(host.instance.network_info)
-        host.spawn(paused=bool(plugs))
-        host.result(plugs=plugs)
         if self.data.off:
+            host.spawn()
             host.driver.power_off(host.instance, timeout=0)
-        host.set(power_state=host.driver.power_state(host.instance.uuid))
+        else:
+            plugging.start(host, host.spawn)
+        on_host.report_power(host)
 
     @step(CONDUCTOR, when="plugs")
     def plugged(self, ctl: Control) -> None:

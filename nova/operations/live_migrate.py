@@ -18,6 +18,7 @@ from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import Instance
 from nova.objects.moves import MigrationProgress, MigrationSource, MigrationTarget
+from nova.operations import on_host
 from nova.operations.base import CONDUCTOR, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.moves import Move, MoveData
@@ -77,8 +78,7 @@ class LiveMigrate(Move):
 
     @step("host", event="compute_pre_live_migration", task_state=states.MIGRATING, undo="rollback", evict=True)
     def make_room(self, host: Host) -> None:
-        host.network.plug(host.instance, host.rules)
-        host.connect_volumes()
+        on_host.connect(host)
         host.result(target=host.driver.prepare_migration(
             host.instance, self.data.described, self.data.block_migration))
 
@@ -107,16 +107,14 @@ class LiveMigrate(Move):
 
     @step("host", event="compute_post_live_migration_at_destination", task_state=states.MIGRATING)
     def finish(self, host: Host) -> None:
-        host.network.plug(host.instance, host.rules)
-        host.connect_volumes()
+        on_host.connect(host)
         host.driver.finish_migration(host.instance)
-        host.set(power_state=host.driver.power_state(host.instance.uuid))
+        on_host.report_power(host)
 
     @step("source", event="compute_post_live_migration", task_state=states.MIGRATING, when_down="skip", evict=True)
     def clean(self, host: Host) -> None:
         host.driver.destroy(host.instance, keep_disks=self._shared())
-        host.network.unplug(host.instance)
-        host.disconnect_volumes()
+        on_host.disconnect(host)
 
     def _shared(self) -> bool:
         return self.data.target is not None and self.data.target.shared
@@ -146,11 +144,10 @@ class LiveMigrate(Move):
         if self.data.arrived or self._came_over(host):
             host.driver.finish_migration(host.instance)
             host.result(arrived=True)
-            host.set(power_state=host.driver.power_state(host.instance.uuid))
+            on_host.report_power(host)
             return
         host.driver.rollback_migration(host.instance, self.data.target or MigrationTarget(host=self.data.host))
-        host.network.unplug(host.instance)
-        host.disconnect_volumes()
+        on_host.disconnect(host)
 
     @staticmethod
     def _came_over(host: Host) -> bool:

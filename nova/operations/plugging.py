@@ -7,11 +7,12 @@ ends that do not tell (``VIF.awaits_plug``) are not waited for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from nova import exception
 from nova.objects.external_event import FAILED
 from nova.objects.network import VIF
+from nova.operations import on_host
 from nova.operations.base import Wait, event_key
 from nova.operations.contexts import Control, Host
 
@@ -23,6 +24,13 @@ PLUGGED = "network-vif-plugged"
 def awaited(vifs: Iterable[VIF]) -> list[str]:
     """The ids of those of which the back end tells."""
     return [vif.id for vif in vifs if vif.awaits_plug]
+
+
+def start(host: Host, run: Callable[..., None]) -> None:
+    """Have ``run(paused=...)`` start the guest: paused if its interfaces are waited for (``plugs`` tells which)."""
+    plugs = awaited(host.instance.network_info)
+    run(paused=bool(plugs))
+    host.result(plugs=plugs)
 
 
 def forget(ctl: Control) -> None:
@@ -59,4 +67,4 @@ def wait(ctl: Control, vif_ids: Sequence[str]) -> None:
 def go(host: Host) -> None:
     """The guest, which was started paused, runs."""
     host.driver.unpause(host.instance)
-    host.set(power_state=host.driver.power_state(host.instance.uuid))
+    on_host.report_power(host)

@@ -7,6 +7,7 @@ from typing import ClassVar
 from nova import exception
 from nova.objects import states
 from nova.objects.action import Failure
+from nova.operations import on_host
 from nova.operations.base import Operation, Rules, step
 from nova.operations.contexts import Control, Host
 
@@ -27,15 +28,11 @@ class _PowerAction(Operation):
             ctl.set(vm_state=vm_state)
 
 
-def _report(host: Host) -> None:
-    host.set(power_state=host.driver.power_state(host.instance.uuid))
-
-
 def _off(host: Host, timeout: int) -> None:
     """Power off and report; a guest that is gone is as off as can be."""
     try:
         host.driver.power_off(host.instance, timeout=timeout)
-        _report(host)
+        on_host.report_power(host)
     except exception.GuestNotFound:
         host.set(power_state=states.SHUTDOWN)
 
@@ -48,11 +45,10 @@ class Start(_PowerAction):
 
     @step("host", event="compute_start_instance", task_state=states.POWERING_ON)
     def power_on(self, host: Host) -> None:
-        host.network.plug(host.instance, host.rules)
-        host.connect_volumes()
+        on_host.connect(host)
         host.driver.revert_move(host.instance)  # its host may have been given up in the middle of a move
         host.driver.power_on(host.instance)
-        _report(host)
+        on_host.report_power(host)
 
 
 class Stop(_PowerAction):
@@ -118,10 +114,9 @@ class RebootSoft(_PowerAction):
 
     @step("host", event="compute_reboot_instance", task_state=states.REBOOT_STARTED)
     def reboot(self, host: Host) -> None:
-        host.network.plug(host.instance, host.rules)
-        host.connect_volumes()
+        on_host.connect(host)
         host.driver.reboot(host.instance, hard=False, timeout=host.shutdown_timeout)
-        _report(host)
+        on_host.report_power(host)
 
 
 class RebootHard(_PowerAction):
@@ -141,11 +136,10 @@ class RebootHard(_PowerAction):
 
     @step("host", event="compute_reboot_instance", task_state=states.REBOOT_STARTED_HARD)
     def reboot(self, host: Host) -> None:
-        host.network.plug(host.instance, host.rules)
-        host.connect_volumes()
+        on_host.connect(host)
         host.driver.revert_move(host.instance)  # a move that failed may have left its disks aside
         host.driver.reboot(host.instance, hard=True)
-        _report(host)
+        on_host.report_power(host)
 
 
 class Pause(_PowerAction):
@@ -157,7 +151,7 @@ class Pause(_PowerAction):
     @step("host", event="compute_pause_instance", task_state=states.PAUSING)
     def pause(self, host: Host) -> None:
         host.driver.pause(host.instance)
-        _report(host)
+        on_host.report_power(host)
 
 
 class Unpause(_PowerAction):
@@ -169,7 +163,7 @@ class Unpause(_PowerAction):
     @step("host", event="compute_unpause_instance", task_state=states.UNPAUSING)
     def unpause(self, host: Host) -> None:
         host.driver.unpause(host.instance)
-        _report(host)
+        on_host.report_power(host)
 
 
 class Suspend(_PowerAction):
@@ -181,7 +175,7 @@ class Suspend(_PowerAction):
     @step("host", event="compute_suspend_instance", task_state=states.SUSPENDING)
     def suspend(self, host: Host) -> None:
         host.driver.suspend(host.instance)
-        _report(host)
+        on_host.report_power(host)
 
 
 class Resume(_PowerAction):
@@ -192,7 +186,6 @@ class Resume(_PowerAction):
 
     @step("host", event="compute_resume_instance", task_state=states.RESUMING)
     def resume(self, host: Host) -> None:
-        host.network.plug(host.instance, host.rules)
-        host.connect_volumes()
+        on_host.connect(host)
         host.driver.resume(host.instance)
-        _report(host)
+        on_host.report_power(host)

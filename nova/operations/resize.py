@@ -7,6 +7,7 @@ set aside until the move is confirmed; reverting puts them back.
 
 from __future__ import annotations
 
+import functools
 from typing import ClassVar
 
 import msgspec
@@ -20,7 +21,7 @@ from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.moves import DiskSource
 from nova.objects.requested_resources import asks_for_parts
-from nova.operations import plugging
+from nova.operations import on_host, plugging
 from nova.operations.base import CONDUCTOR, Operation, Rules, Step, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.moves import Move, MoveData, fitted
@@ -90,8 +91,7 @@ class Resize(Move):
         host.driver.check_resize(host.instance, self.data.flavor)
         timeout = host.shutdown_timeout if self.data.running else 0
         host.result(disks=host.driver.open_disks(host.instance, timeout))
-        host.network.unplug(host.instance)
-        host.disconnect_volumes()
+        on_host.disconnect(host)
 
     @step(CONDUCTOR, undo="bind_back", external=True, when="outside_interfaces")
     def bind(self, ctl: Control) -> None:
@@ -100,15 +100,12 @@ class Resize(Move):
     @step("host", event="compute_finish_resize", task_state=states.RESIZE_FINISH, undo="drop", evict=True)
     def receive(self, host: Host) -> None:
         moved = self._moved(host.instance)
-        host.network.plug(moved, host.rules)
-        host.connect_volumes(moved)
+        on_host.connect(host, moved)
         host.driver.receive_disks(moved, self.data.disks)
         host.driver.finish_move(moved)
         if self.data.running:
-            plugs = plugging.awaited(moved.network_info)
-            host.driver.power_on(moved, paused=bool(plugs))
-            host.result(plugs=plugs)
-        host.set(power_state=host.driver.power_state(moved.uuid))
+            plugging.start(host, functools.partial(host.driver.power_on, moved))
+        on_host.report_power(host)
 
     @step(CONDUCTOR, when="plugs")
     def plugged(self, ctl: Control) -> None:
@@ -130,8 +127,7 @@ class Resize(Move):
     def drop(self, host: Host) -> None:
         moved = self._moved(host.instance)
         host.driver.destroy(moved)
-        host.network.unplug(moved)
-        host.disconnect_volumes()
+        on_host.disconnect(host, moved)
 
     def bind_back(self, ctl: Control) -> None:
         ctl.outside_interfaces.bind(self.data.source)
@@ -192,7 +188,7 @@ def put_back(host: Host, instance: Instance, running: bool) -> None:
     host.network.plug(instance, host.rules)
     if running:
         host.driver.power_on(instance)
-    host.set(power_state=host.driver.power_state(instance.uuid))
+    on_host.report_power(host)
 
 
 def give_back(ctl: Control, kept: Flavor, other: Flavor) -> None:
@@ -294,8 +290,7 @@ class RevertResize(_Finish):
           undo="keep")
     def drop(self, host: Host) -> None:
         host.driver.destroy(host.instance)
-        host.network.unplug(host.instance)
-        host.disconnect_volumes()
+        on_host.disconnect(host)
 
     @step(CONDUCTOR, undo="bind_there", external=True, when="outside_interfaces")
     def bind(self, ctl: Control) -> None:
@@ -313,11 +308,10 @@ class RevertResize(_Finish):
         """On the destination: a guest that could not be removed goes on."""
         if self.taken_over or not any(guest.uuid == host.instance.uuid for guest in host.driver.guests()):
             return
-        host.network.plug(host.instance, host.rules)
-        host.connect_volumes()
+        on_host.connect(host)
         if self.data.running:
             host.driver.power_on(host.instance)
-        host.set(power_state=host.driver.power_state(host.instance.uuid))
+        on_host.report_power(host)
         host.result(stays=True)
 
     def succeeded(self, ctl: Control) -> None:

@@ -55,8 +55,7 @@ class Guest:
         self.size = _size_of(instance.flavor)
         here = {volume: device for device, volume in self.volumes}
         self.volumes = tuple((device.device_name or here.get(device.volume_id, ""), device.volume_id)
-                             for device in instance.block_devices
-                             if device.destination == "volume" and device.volume_id)
+                             for device in instance.block_devices if device.is_volume and device.volume_id)
         self.interfaces = tuple(vif.mac for vif in instance.network_info)
         cells = instance.numa_topology.cells if instance.numa_topology else []
         self.cpus = tuple(sorted(cpu for cell in cells for cpu in cell.pinning.values()))

@@ -15,6 +15,7 @@ from nova.db.audit.base import Check, Finding, alive, hold, put
 from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.flavor import Flavor
+from nova.objects.instance import root_volume
 from nova.objects.requested_resources import requested_resources
 
 CLAIMS = models.allocations
@@ -124,7 +125,7 @@ def _summed(held: list[Any]) -> dict[str, int]:
 
 def _resources(instance: Any, flavor: Flavor) -> dict[str, int]:
     """What a server has to claim with this flavor."""
-    volume_backed = any(disk.boot_index == 0 and disk.destination == "volume" for disk in instance.block_devices)
+    volume_backed = root_volume(instance.block_devices) is not None
     return requested_resources(flavor, instance.image, volume_backed).total
 
 

@@ -78,7 +78,7 @@ class Devices(Check):
             sa.select(TABLE.c.uuid, TABLE.c.instance_uuid).where(TABLE.c.uuid.in_(wanted))).all())
         for uuid, row in instances.items():
             for device in row.block_devices:
-                if device.volume_id and device.destination == "volume" and owners.get(device.volume_id) != uuid:
+                if device.volume_id and device.is_volume and owners.get(device.volume_id) != uuid:
                     holder = owners.get(device.volume_id) or "nobody"
                     yield Finding("volume", uuid, f"{uuid} has it, but it belongs to {holder}",
                                   subject=device.volume_id)

@@ -65,8 +65,7 @@ def make(instance: Instance, disks: Disks, host: str) -> None:
 def ephemerals(instance: Instance, flavor: Flavor) -> list[tuple[int, str]]:
     """(GiB, file system) of each; one of all that the flavor has where the request names none."""
     default = CONF.default_ephemeral_format or "ext4"
-    asked = [disk for disk in instance.block_devices
-             if disk.source == "blank" and disk.destination == "local" and disk.guest_format != "swap"]
+    asked = [disk for disk in instance.block_devices if disk.is_ephemeral]
     if asked:
         return [(disk.size_gb or flavor.ephemeral_gb, disk.guest_format or default) for disk in asked]
     return [(flavor.ephemeral_gb, default)] if flavor.ephemeral_gb else []

@@ -82,10 +82,9 @@ def serial_of(device: BlockDevice) -> str:
 
 def _wanted(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice],
             previous: Definition) -> Iterator[GuestDisk]:
-    volumes = [device for device in block_devices if device.destination == "volume" and device.volume_id]
+    volumes = [device for device in block_devices if device.is_volume and device.volume_id]
     volumes.sort(key=lambda device: device.boot_index != 0)
-    blank = [device.device_name or "" for device in block_devices
-             if device.source == "blank" and device.destination == "local" and device.guest_format != "swap"]
+    blank = [device.device_name or "" for device in block_devices if device.is_ephemeral]
     if local.root is not None:
         yield _file(config, local.root, "")
     elif volumes and volumes[0].boot_index == 0:

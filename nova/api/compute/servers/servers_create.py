@@ -16,7 +16,7 @@ import msgspec
 
 from nova import bus, exception, image
 from nova.api.compute.servers import servers_schemas
-from nova.api.compute.servers.servers_devices import devices_of, root_of
+from nova.api.compute.servers.servers_devices import devices_of
 from nova.api.fields import LINKS, STRING, Array, Field, Object, is_true
 from nova.api.formats import canonical_ipv6, is_uuid
 from nova.api.request import Request, Response, whole
@@ -24,7 +24,7 @@ from nova.api.router import accepts
 from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.image import Image
-from nova.objects.instance import Personality
+from nova.objects.instance import Personality, root_volume
 from nova.objects.network import NetworkRequest
 from nova.objects.server_request import ServerCreate, ServerCreated
 
@@ -266,7 +266,7 @@ def _personality(wanted: Sequence[Mapping[str, str]]) -> list[Personality]:
 
 def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> None:
     """Fill in the images that the server and its volumes are made from."""
-    root = root_of(request.block_devices)
+    root = root_volume(request.block_devices)
     if root is not None and request.trusted_certs:
         raise exception.InvalidInput("trusted_image_certificates are not for servers that boot from volumes.")
     ident = image_ref if root is None else root.image_id
@@ -274,7 +274,7 @@ def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> 
         raise exception.InvalidInput("Missing imageRef attribute")
     request.image = _image(req, ident) if ident else None
     for device in request.block_devices:
-        if device.destination == "volume" and device.image_id and device is not root:
+        if device.is_volume and device.image_id and device is not root:
             request.device_images[device.image_id] = _image(req, device.image_id)
 
 

@@ -11,7 +11,7 @@ from nova.api.formats import is_uuid
 from nova.api.request import whole
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
-from nova.objects.instance import BlockDevice
+from nova.objects.instance import BlockDevice, root_volume
 
 _INVALID = "Block Device Mapping is Invalid: "
 _BAD_BOOT = ("Boot sequence for the instance and image/block device mapping combination is not valid.")
@@ -33,11 +33,6 @@ def devices_of(wanted: Mapping[str, Any], most: int) -> list[BlockDevice]:
         raise exception.InvalidInput("Cannot attach one or more volumes to multiple instances")
     _check(found, wanted)
     return found
-
-
-def root_of(devices: Sequence[BlockDevice]) -> BlockDevice | None:
-    """The volume that the server boots from."""
-    return next((device for device in devices if device.boot_index == 0 and device.destination == "volume"), None)
 
 
 def _device(item: Mapping[str, Any], wanted: Mapping[str, Any]) -> BlockDevice:
@@ -129,7 +124,7 @@ def _old_device(item: Mapping[str, Any]) -> BlockDevice:
 
 def _choose_root(devices: Sequence[BlockDevice], wanted: Mapping[str, Any]) -> None:
     """The first syntax has no boot_index: without an image the volume called vda is booted from, or the first."""
-    volumes = [device for device in devices if device.destination == "volume"]
+    volumes = [device for device in devices if device.is_volume]
     if volumes and not wanted.get("imageRef"):
         root = next((device for device in volumes if device.device_name in _ROOT_NAMES), volumes[0])
         root.boot_index = 0
@@ -137,12 +132,12 @@ def _choose_root(devices: Sequence[BlockDevice], wanted: Mapping[str, Any]) -> N
 
 def _check(devices: Sequence[BlockDevice], wanted: Mapping[str, Any]) -> None:
     indexes = sorted(device.boot_index for device in devices if device.boot_index is not None)
-    if wanted.get("imageRef") and root_of(devices) is None and 0 not in indexes:
+    if wanted.get("imageRef") and root_volume(devices) is None and 0 not in indexes:
         indexes = [0, *indexes]
     # There must be one disk to boot from, and the order must have no gaps.
     if (devices or wanted.get("imageRef")) and indexes != list(range(len(indexes) or 1)):
         raise exception.InvalidInput(_BAD_BOOT)
-    if root_of(devices) is not None and wanted.get("imageRef"):
+    if root_volume(devices) is not None and wanted.get("imageRef"):
         raise exception.InvalidInput(_BAD_BOOT)
     if sum(device.guest_format == "swap" for device in devices) > 1:
         raise exception.InvalidInput(_INVALID + "More than one swap drive requested.")

@@ -1,0 +1,23 @@
+"""What the steps on a host have in common; each of these may run again and changes nothing then."""
+
+from __future__ import annotations
+
+from nova.objects.instance import Instance
+from nova.operations.contexts import Host
+
+
+def connect(host: Host, instance: Instance | None = None) -> None:
+    """The interfaces and volumes of ``instance`` (default: the order's) are there for its guest."""
+    host.network.plug(instance or host.instance, host.rules)
+    host.connect_volumes(instance)
+
+
+def disconnect(host: Host, instance: Instance | None = None) -> None:
+    """The guest is gone, or was never there, and leaves nothing connected."""
+    host.network.unplug(instance or host.instance)
+    host.disconnect_volumes()
+
+
+def report_power(host: Host) -> None:
+    """Raises GuestNotFound."""
+    host.set(power_state=host.driver.power_state(host.instance.uuid))
