@@ -6,16 +6,20 @@ are made at first use in each process, and shared by its threads.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from typing import Any
 
+import msgspec
 import requests
 from keystoneauth1 import adapter, loading
 from keystoneauth1 import exceptions as keystone
 
 from nova.conf import CONF
 from nova.context import RequestContext
+
+LOG = logging.getLogger(__name__)
 
 # Seconds without a byte after which a connection counts as dead, unless [group]timeout says otherwise.
 TIMEOUT = 60
@@ -92,6 +96,23 @@ class Neighbour:
         for version in self._versions:
             address = address.partition(version + "/")[0].removesuffix(version)
         return address
+
+
+def decoded(answer: requests.Response, shape: Any, key: str = "") -> Any:
+    """The JSON of an answer (what it has under ``key``): at least this ``shape``, a type that msgspec can check.
+
+    What is not as it ought to be must not get into our rows: nobody could read them. Raises Unreachable.
+    """
+    try:
+        found = msgspec.json.decode(answer.content, type=dict[str, Any])
+        if key and key not in found:
+            raise msgspec.ValidationError(f"Object missing required field `{key}`")
+        told = found[key] if key else found
+        msgspec.convert(told, shape)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        LOG.warning("An answer from %s is not what it ought to be: %s", (answer.url or "").partition("?")[0], error)
+        raise Unreachable(f"its answer makes no sense ({error})") from error
+    return told
 
 
 def _is_set(group: Any, name: str) -> bool:

@@ -63,6 +63,7 @@ class CinderService:
         # The next volumes are made at the so manieth look, and end in this status.
         self.looks, self.outcome = 0, "available"
         self._failures: list[tuple[str, How, threading.Event, threading.Event]] = []
+        self._twists: list[tuple[str, Callable[[Any], Any]]] = []
         self._lock = threading.RLock()
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.service = self  # type: ignore[attr-defined]
@@ -92,6 +93,11 @@ class CinderService:
         with self._lock:
             self._failures += [(verb, how, threading.Event(), _over())] * times
 
+    def twist(self, verb: str, change: Callable[[Any], Any]) -> None:
+        """Answer something else, once, when ``verb`` was done."""
+        with self._lock:
+            self._twists.append((verb, change))
+
     def hold(self, verb: str, after: bool = False) -> tuple[threading.Event, Callable[[], None]]:
         """Say nothing to the next who asks for ``verb``, before or after it is done: (is asked, let go)."""
         asked, released = threading.Event(), threading.Event()
@@ -115,7 +121,12 @@ class CinderService:
                 self._failures.remove(failure)
         if failure is None:
             with self._lock:
-                return act()
+                status, body = act()
+                twist = next((each for each in self._twists if each[0] == verb), None)
+                if twist is not None:
+                    self._twists.remove(twist)
+                    body = twist[1](body)
+                return status, body
         _verb, how, asked, released = failure
         if how.endswith("after"):
             with self._lock:

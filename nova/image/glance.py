@@ -7,8 +7,9 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
+import msgspec
 import requests
 
 from nova import exception
@@ -16,7 +17,7 @@ from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image import transfer
 from nova.image.base import ImageStore
-from nova.neighbours import Neighbour, Unreachable
+from nova.neighbours import Neighbour, Unreachable, decoded
 from nova.objects.image import Image
 
 LOG = logging.getLogger(__name__)
@@ -32,6 +33,10 @@ _OTHER = frozenset({"self", "file", "schema", "tags", "locations", "direct_url",
                     "os_hidden", "stores"})
 # Set by Glance for itself; it refuses changes of them.
 _RESERVED = ("os_glance_",)
+
+
+class _Page(TypedDict):
+    images: list[dict[str, Any]]
 
 
 class GlanceStore(ImageStore):
@@ -72,26 +77,26 @@ class GlanceStore(ImageStore):
     def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str],
                        replace: bool, token: str | None = None) -> Image:
         def change() -> Image:
-            now = self._request(ctx, "GET", self._path(image_id), token, image_id).json()
+            now = _body(self._request(ctx, "GET", self._path(image_id), token, image_id))
             changes = patch(to_image(now).properties, properties, replace)
             if not changes:
                 return to_image(now)
             done = self._request(ctx, "PATCH", self._path(image_id), token, image_id, json=changes,
                                  headers={"Content-Type": PATCH})
-            return to_image(done.json())
+            return to_image(_body(done))
 
         return self._retry(change)
 
     # --- requests ---------------------------------------------------------------------------------
     def _raw(self, ctx: RequestContext, image_id: str, token: str | None) -> dict[str, Any]:
         found: dict[str, Any] = self._retry(
-            lambda: self._request(ctx, "GET", self._path(image_id), token, image_id).json())
+            lambda: _body(self._request(ctx, "GET", self._path(image_id), token, image_id)))
         return found
 
     def _page(self, ctx: RequestContext, query: Mapping[str, Any], token: str | None) -> dict[str, Any]:
         marker = str(query.get("marker", ""))
         try:
-            page: dict[str, Any] = self._request(ctx, "GET", "/v2/images", token, marker, params=query).json()
+            page = _body(self._request(ctx, "GET", "/v2/images", token, marker, params=query), _Page)
         except (exception.ImageNotFound, exception.InvalidInput) as error:
             if marker:
                 raise exception.MarkerNotFound(marker=marker) from error
@@ -149,7 +154,7 @@ def _chunks(answer: requests.Response) -> Iterator[bytes]:
 
 def _checked(answer: requests.Response, image_id: str, user: bool) -> requests.Response:
     status = answer.status_code
-    if status < 400:
+    if status < 300:
         return answer
     answer.close()
     if status == 404:
@@ -165,12 +170,23 @@ def _checked(answer: requests.Response, image_id: str, user: bool) -> requests.R
     raise exception.ImageBackendUnavailable(reason=f"it answered {status}")
 
 
+def _body(answer: requests.Response, shape: Any = dict[str, Any]) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = decoded(answer, shape)
+    except Unreachable as error:
+        raise exception.ImageBackendUnavailable(reason=str(error)) from error
+    return found
+
+
 def to_image(raw: Mapping[str, Any]) -> Image:
-    """Glance's description of an image as Nova's."""
+    """Glance's description of an image as Nova's. Raises ImageBackendUnavailable: it is none."""
     fields = {name: raw[name] for name in _FIELDS if raw.get(name) is not None}
     properties = {name: str(value) for name, value in raw.items()
                   if name not in _FIELDS and name not in _OTHER and value is not None}
-    return Image(**fields, properties=properties)
+    try:
+        return msgspec.convert({**fields, "properties": properties}, Image)
+    except msgspec.ValidationError as error:
+        raise exception.ImageBackendUnavailable(reason=f"its answer makes no sense ({error})") from error
 
 
 def patch(now: Mapping[str, str], wanted: Mapping[str, str], replace: bool) -> list[dict[str, str]]:

@@ -75,7 +75,7 @@ class NeutronAllocator:
             raise exception.ExternalNetworkAttachForbidden(network_id=network["id"])
         if request.fixed_ip:
             taken = self._api.list(ctx, "ports", network_id=network["id"],
-                                   fixed_ips=f"ip_address={request.fixed_ip}", fields="device_id")
+                                   fixed_ips=f"ip_address={request.fixed_ip}")
             if taken:
                 raise exception.FixedIpInUse(address=request.fixed_ip, instance_uuid=taken[0].get("device_id") or "")
         return request
@@ -153,7 +153,7 @@ class NeutronAllocator:
         only = None if vifs is None else {vif.id for vif in vifs}
         kept = {request.port_id for request in instance.requested_networks or ()}
         kept |= {vif.id for vif in [*instance.network_info, *(vifs or ())] if vif.keep}
-        for port in self._api.list(ctx, "ports", device_id=instance.uuid):
+        for port in self._ports(ctx, instance):
             if only is not None and port["id"] not in only:
                 continue
             if port["id"] in kept:
@@ -173,14 +173,19 @@ class NeutronAllocator:
         return [VIF(id=port["id"], network_id=port["network_id"], label="", mac=port["mac_address"],
                     devname=_device(port), keep=port["id"] in given) for port in self._new_ports(ctx, instance)]
 
+    def _ports(self, ctx: RequestContext, instance: Instance) -> list[Raw]:
+        """Those that say that they are the server's, whatever else is answered: some of them will be deleted."""
+        return [port for port in self._api.list(ctx, "ports", device_id=instance.uuid)
+                if port.get("device_id") == instance.uuid]
+
     def _new_ports(self, ctx: RequestContext, instance: Instance) -> list[Raw]:
         """Those that say that they are the server's, and that its row does not know."""
         known = {vif.id for vif in instance.network_info}
-        return [port for port in self._api.list(ctx, "ports", device_id=instance.uuid) if port["id"] not in known]
+        return [port for port in self._ports(ctx, instance) if port["id"] not in known]
 
     def renewed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
         known = {vif.id: vif for vif in instance.network_info}
-        ports = [port for port in self._api.list(ctx, "ports", device_id=instance.uuid) if port["id"] in known]
+        ports = [port for port in self._ports(ctx, instance) if port["id"] in known]
         return self._vifs(ctx, ports, [NetworkRequest(
             port_id=port["id"] if known[port["id"]].keep else None, tag=known[port["id"]].tag) for port in ports])
 
@@ -191,8 +196,11 @@ class NeutronAllocator:
         networks = {uuid: self._api.network(ctx, uuid) for uuid in _network_ids(ports)}
         subnets = {subnet["id"]: subnet for uuid in networks
                    for subnet in self._api.list(ctx, "subnets", network_id=uuid)}
-        return [_vif(port, networks[port["network_id"]], subnets, request)
-                for port, request in zip(ports, wanted, strict=True)]
+        try:
+            return [_vif(port, networks[port["network_id"]], subnets, request)
+                    for port, request in zip(ports, wanted, strict=True)]
+        except ValueError as error:
+            raise exception.NetworkServiceUnavailable(reason=f"its answer makes no sense ({error})") from error
 
 
 def _network_ids(ports: Iterable[Raw]) -> list[str]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Required, TypedDict
 
 import requests
+from msgspec import Meta
 
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.neighbours import Neighbour, Unreachable
+from nova.neighbours import Neighbour, Unreachable, decoded
 
 GROUP = "neutron"
 
@@ -21,6 +22,46 @@ Raw = dict[str, Any]
 _IN_USE = ("IpAddressAlreadyAllocated", "IpAddressInUse")
 _EXHAUSTED = ("IpAddressGenerationFailure", "ExternalIpAddressExhausted", "NoMoreIps")
 _INVALID_IP = ("InvalidIpForNetwork", "InvalidIpForSubnet")
+
+_Id = Annotated[str, Meta(min_length=1, max_length=64)]
+_Mac = Annotated[str, Meta(pattern=r"^([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}$")]
+
+
+class _FixedIp(TypedDict):
+    subnet_id: _Id
+    ip_address: Annotated[str, Meta(max_length=64)]
+
+
+# What has to be in an answer, and of which type everything is that is looked at.
+_Port = TypedDict("_Port", {
+    "id": Required[_Id], "network_id": Required[_Id], "mac_address": Required[_Mac],
+    "fixed_ips": Required[list[_FixedIp]], "tenant_id": Required[str], "device_id": str | None,
+    "revision_number": int | None, "status": str | None, "admin_state_up": bool | None,
+    "port_security_enabled": bool | None, "ip_allocation": str | None, "binding:vif_type": str | None,
+    "binding:vnic_type": str | None, "binding:vif_details": dict[str, Any] | None,
+    "binding:profile": dict[str, Any] | None}, total=False)
+_Network = TypedDict("_Network", {
+    "id": Required[_Id], "name": str | None, "mtu": int | None, "subnets": list[_Id], "shared": bool | None,
+    "router:external": bool | None}, total=False)
+
+
+class _Subnet(TypedDict, total=False):
+    id: Required[_Id]
+    cidr: str | None
+    enable_dhcp: bool | None
+    ipv6_address_mode: str | None
+    gateway_ip: str | None
+    dns_nameservers: list[str] | None
+
+
+class _SecurityGroup(TypedDict):
+    id: _Id
+    name: str
+
+
+_SHAPES: dict[str, Any] = {
+    "port": _Port, "ports": list[_Port], "network": _Network, "networks": list[_Network], "subnets": list[_Subnet],
+    "security_groups": list[_SecurityGroup]}
 
 
 class NeutronApi:
@@ -35,32 +76,32 @@ class NeutronApi:
 
     def list(self, ctx: RequestContext, kind: str, token: str | None = None, **query: Any) -> list[Raw]:
         """All ports, networks, subnets or security groups (``kind``, as in the path) that fit."""
-        return self._asked(ctx, "GET", f"/{kind}", token, params=query)[_key(kind)]  # type: ignore[no-any-return]
+        return self._asked(ctx, "GET", f"/{kind}", _key(kind), token, params=query)  # type: ignore[no-any-return]
 
     def port(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Raises PortNotFound."""
         try:
-            return self._asked(ctx, "GET", f"/ports/{uuid}", token)["port"]  # type: ignore[no-any-return]
+            return self._asked(ctx, "GET", f"/ports/{uuid}", "port", token)  # type: ignore[no-any-return]
         except exception.NotFound as error:
             raise exception.PortNotFound(port_id=uuid) from error
 
     def network(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Raises NetworkNotFound."""
         try:
-            return self._asked(ctx, "GET", f"/networks/{uuid}", token)["network"]  # type: ignore[no-any-return]
+            return self._asked(ctx, "GET", f"/networks/{uuid}", "network", token)  # type: ignore[no-any-return]
         except exception.NotFound as error:
             raise exception.NetworkNotFound(network_id=uuid) from error
 
     def create_port(self, ctx: RequestContext, wanted: Raw) -> Raw:
         """Raises FixedIpInUse, NoMoreFixedIps, QuotaLimit."""
-        return self._asked(ctx, "POST", "/ports", json={"port": wanted})["port"]  # type: ignore[no-any-return]
+        return self._asked(ctx, "POST", "/ports", "port", json={"port": wanted})  # type: ignore[no-any-return]
 
     def update_port(self, ctx: RequestContext, uuid: str, changes: Raw, revision: int | None = None) -> Raw:
         """``revision``: only if nobody has changed it since. Raises PortNotFound, PortInUse (somebody has)."""
         headers = {"If-Match": f"revision_number={revision}"} if revision is not None else {}
         try:
-            return self._asked(ctx, "PUT", f"/ports/{uuid}", headers=headers,  # type: ignore[no-any-return]
-                               json={"port": changes})["port"]
+            return self._asked(ctx, "PUT", f"/ports/{uuid}", "port", headers=headers,  # type: ignore[no-any-return]
+                               json={"port": changes})
         except exception.NotFound as error:
             raise exception.PortNotFound(port_id=uuid) from error
         except _Changed as error:
@@ -72,15 +113,17 @@ class NeutronApi:
             self._asked(ctx, "DELETE", f"/ports/{uuid}")
 
     # --- requests ----------------------------------------------------------------------------------
-    def _asked(self, ctx: RequestContext, method: str, path: str, token: str | None = None,
-               headers: Mapping[str, str] | None = None, **more: Any) -> Raw:
+    def _asked(self, ctx: RequestContext, method: str, path: str, key: str = "", token: str | None = None,
+               headers: Mapping[str, str] | None = None, **more: Any) -> Any:
+        """What the answer has under ``key``, in the shape that belongs to it; without one nothing is expected."""
         repeats = CONF.neutron.http_retries if method == "GET" else 0
         try:
             answer = self._neutron.request(ctx, method, f"/v2.0{path}", token, dict(headers or {}),
                                            connect_retries=repeats, **more)
+            _check(answer, bool(token))
+            return decoded(answer, _SHAPES[key], key) if key else None
         except Unreachable as error:
             raise exception.NetworkServiceUnavailable(reason=str(error)) from error
-        return _checked(answer, bool(token))
 
 
 class _Changed(Exception):
@@ -91,11 +134,11 @@ def _key(kind: str) -> str:
     return kind.replace("-", "_")
 
 
-def _checked(answer: requests.Response, user: bool) -> Raw:
-    """The body of an answer, or the error that it tells of; ``user``: it was asked with a caller's token."""
+def _check(answer: requests.Response, user: bool) -> None:
+    """Raise the error that an answer tells of; ``user``: it was asked with a caller's token."""
     status = answer.status_code
-    if status < 400:
-        return _body(answer) if answer.content else {}
+    if status < 300:
+        return
     kind, message = _fault(answer)
     if status == 404:
         raise exception.NotFound(message)
@@ -116,16 +159,6 @@ def _checked(answer: requests.Response, user: bool) -> Raw:
     if user and status in (401, 403):
         raise exception.Forbidden(message)
     raise exception.NetworkServiceUnavailable(reason=f"it answered {status}")
-
-
-def _body(answer: requests.Response) -> Raw:
-    try:
-        found = answer.json()
-    except ValueError as error:
-        raise exception.NetworkServiceUnavailable(reason="its answer is no JSON") from error
-    if not isinstance(found, dict):
-        raise exception.NetworkServiceUnavailable(reason="its answer is no JSON object")
-    return found
 
 
 def _fault(answer: requests.Response) -> tuple[str, str]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Required, TypedDict
+
+from msgspec import Meta
 
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.neighbours import Neighbour, Unreachable
-from nova.volume.cinder_errors import checked
+from nova.neighbours import Neighbour, Unreachable, decoded
+from nova.volume.cinder_errors import check
 
 GROUP = "cinder"
 # Attachments begin with 3.27 and can be completed from 3.44 on.
@@ -19,6 +21,36 @@ _VERSION = "volume 3.44"
 _INTERFACES = {"publicURL": "public", "internalURL": "internal", "adminURL": "admin"}
 
 Raw = dict[str, Any]
+
+_Id = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class _Use(TypedDict, total=False):
+    server_id: str | None
+    attachment_id: str | None
+
+
+# What has to be in an answer, and of which type everything is that is looked at.
+_Volume = TypedDict("_Volume", {
+    "id": Required[_Id], "status": Required[str], "size": Required[Annotated[int, Meta(ge=0, le=2**31 - 1)]],
+    "attachments": list[_Use], "metadata": dict[str, Any], "user_id": str | None, "name": str | None,
+    "volume_type": str | None, "availability_zone": str | None, "bootable": str | None,
+    "os-vol-tenant-attr:tenant_id": str | None, "volume_image_metadata": dict[str, Any] | None}, total=False)
+
+
+class _Attachment(TypedDict, total=False):
+    id: Required[_Id]
+    instance: str | None
+    volume_id: str | None
+    connection_info: dict[str, Any] | None
+
+
+class _Connected(TypedDict):
+    connection_info: dict[str, Any]
+
+
+_SHAPES: dict[str, Any] = {
+    "volume": _Volume, "volumes": list[_Volume], "attachment": _Attachment, "attachments": list[_Attachment]}
 
 
 class CinderApi:
@@ -36,18 +68,18 @@ class CinderApi:
     # --- volumes -----------------------------------------------------------------------------------
     def volume(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Raises VolumeNotFound."""
-        return self._asked(ctx, "GET", f"/volumes/{uuid}", token, volume=uuid)["volume"]  # type: ignore[no-any-return]
+        return self._asked(ctx, "GET", f"/volumes/{uuid}", "volume", token, volume=uuid)  # type: ignore[no-any-return]
 
     def volumes_with(self, ctx: RequestContext, metadata: Mapping[str, str]) -> list[Raw]:
         """Those of all projects that have these metadata."""
-        found = self._asked(ctx, "GET", "/volumes/detail",
-                            params={"all_tenants": 1, "metadata": json.dumps(metadata)})["volumes"]
+        found = self._asked(ctx, "GET", "/volumes/detail", "volumes",
+                            params={"all_tenants": 1, "metadata": json.dumps(metadata)})
         return [volume for volume in found if metadata.items() <= volume.get("metadata", {}).items()]
 
     def create_volume(self, ctx: RequestContext, wanted: Raw) -> Raw:
         """A volume of the caller, so with the caller's token. Raises InvalidVolume, QuotaLimit."""
-        return self._asked(ctx, "POST", "/volumes", ctx.auth_token,  # type: ignore[no-any-return]
-                           json={"volume": wanted})["volume"]
+        return self._asked(ctx, "POST", "/volumes", "volume", ctx.auth_token,  # type: ignore[no-any-return]
+                           json={"volume": wanted})
 
     def delete_volume(self, ctx: RequestContext, uuid: str) -> None:
         """Raises VolumeNotFound, InvalidVolume (it is in use)."""
@@ -61,19 +93,20 @@ class CinderApi:
     def attachments(self, ctx: RequestContext, instance_uuid: str, volume: str | None = None) -> list[Raw]:
         """Those of a server (to one volume)."""
         query = {"all_tenants": 1, "instance_id": instance_uuid, **({"volume_id": volume} if volume else {})}
-        found = self._asked(ctx, "GET", "/attachments/detail", params=query)["attachments"]
-        return [each for each in found if each["instance"] == instance_uuid and volume in (None, each["volume_id"])]
+        found = self._asked(ctx, "GET", "/attachments/detail", "attachments", params=query)
+        return [each for each in found if each.get("instance") == instance_uuid
+                and volume in (None, each.get("volume_id"))]
 
     def create_attachment(self, ctx: RequestContext, volume: str, instance_uuid: str) -> Raw:
         """The volume is the server's. Raises VolumeNotFound, InvalidVolume (it is somebody else's)."""
         wanted = {"volume_uuid": volume, "instance_uuid": instance_uuid, "connector": None}
-        return self._asked(ctx, "POST", "/attachments", json={"attachment": wanted},  # type: ignore[no-any-return]
-                           volume=volume)["attachment"]
+        return self._asked(ctx, "POST", "/attachments", "attachment",  # type: ignore[no-any-return]
+                           json={"attachment": wanted}, volume=volume)
 
     def update_attachment(self, ctx: RequestContext, attachment: str, connector: Mapping[str, Any]) -> Raw:
         """A host will use the volume; connection_info says how. Raises InvalidVolume."""
-        return self._asked(ctx, "PUT", f"/attachments/{attachment}",  # type: ignore[no-any-return]
-                           json={"attachment": {"connector": connector}})["attachment"]
+        return self._asked(ctx, "PUT", f"/attachments/{attachment}", "attachment",  # type: ignore[no-any-return]
+                           shape=_Connected, json={"attachment": {"connector": connector}})
 
     def complete_attachment(self, ctx: RequestContext, attachment: str) -> None:
         """The guest has the volume. Raises InvalidVolume."""
@@ -92,8 +125,9 @@ class CinderApi:
         except Unreachable as error:
             raise exception.VolumeServiceUnavailable(reason=str(error)) from error
 
-    def _asked(self, ctx: RequestContext, method: str, path: str, token: str | None = None, volume: str = "",
-               headers: Mapping[str, str] | None = None, **more: Any) -> Raw:
+    def _asked(self, ctx: RequestContext, method: str, path: str, key: str = "", token: str | None = None,
+               volume: str = "", headers: Mapping[str, str] | None = None, shape: Any = None, **more: Any) -> Any:
+        """What the answer has under ``key``, in the shape that belongs to it; without one nothing is expected."""
         repeats = CONF.cinder.http_retries if method == "GET" else 0
         try:
             # Older releases want the project of the token in the path.
@@ -101,6 +135,7 @@ class CinderApi:
             answer = self._cinder.request(
                 ctx, method, f"/v3/{project}{path}" if project else f"/v3{path}", token,
                 {"OpenStack-API-Version": _VERSION, **(headers or {})}, connect_retries=repeats, **more)
+            check(answer, volume)
+            return decoded(answer, shape or _SHAPES[key], key) if key else None
         except Unreachable as error:
             raise exception.VolumeServiceUnavailable(reason=str(error)) from error
-        return checked(answer, volume)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import requests
 
 from nova import exception
 
 
-def checked(answer: requests.Response, volume: str = "") -> dict[str, Any]:
-    """The body of an answer. Raises VolumeNotFound (of ``volume``) or NotFound, InvalidVolume, Forbidden, QuotaLimit,
+def check(answer: requests.Response, volume: str = "") -> None:
+    """Raises VolumeNotFound (of ``volume``) or NotFound, InvalidVolume, Forbidden, QuotaLimit,
     VolumeServiceUnavailable."""
     status = answer.status_code
-    if status < 400:
-        return _body(answer) if answer.content else {}
+    if status < 300:
+        return
     message = _message(answer)
     if status == 404 and volume:
         raise exception.VolumeNotFound(volume_id=volume)
@@ -27,16 +25,6 @@ def checked(answer: requests.Response, volume: str = "") -> dict[str, Any]:
     if status in (401, 403):
         raise exception.Forbidden(message)
     raise exception.VolumeServiceUnavailable(reason=f"it answered {status}")
-
-
-def _body(answer: requests.Response) -> dict[str, Any]:
-    try:
-        found = answer.json()
-    except ValueError as error:
-        raise exception.VolumeServiceUnavailable(reason="its answer is no JSON") from error
-    if not isinstance(found, dict):
-        raise exception.VolumeServiceUnavailable(reason="its answer is no JSON object")
-    return found
 
 
 def _message(answer: requests.Response) -> str:

@@ -15,12 +15,14 @@ _SINGULAR = {"ports": "port", "networks": "network", "subnets": "subnet", "secur
 
 class NeutronServer:
     """``faults``: (method, kind) -> statuses to answer the next such requests with; a status below 0 is answered (as a
-    positive one) after the request was carried out."""
+    positive one) after the request was carried out. ``twists``: (method, kind) -> functions that make the next such
+    answers, which tell of success, into something else."""
 
     def __init__(self):
         self.lock = threading.RLock()
         self.rows = {kind: {} for kind in _SINGULAR}
         self.faults = {}
+        self.twists = {}
         self.calls = []
         handler = type("Handler", (_Handler,), {"neutron": self})
         self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -150,6 +152,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                                                  self.headers)
             if fault:
                 raise _Refused(-fault, "Broken", "It is broken, and done.")
+            twists = self.neutron.twists.get((self.command, kind))
+            answer = twists.pop(0)(answer) if twists else answer
         except _Refused as refused:
             status, error, message = refused.args
             answer = {"NeutronError": {"type": error, "message": message, "detail": ""}}

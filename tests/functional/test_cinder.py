@@ -170,6 +170,33 @@ def test_an_attachment_that_is_refused_leaves_nothing(admin, member, server, cin
     assert cinder.volumes[volume].status == "available"
 
 
+@pytest.mark.parametrize("change", [
+    lambda _answer: {}, lambda _answer: None, lambda _answer: {"volume": None}, lambda _answer: {"volume": {}},
+    lambda answer: {"volume": {**answer["volume"], "size": "much"}},
+    lambda answer: {"volume": {**answer["volume"], "attachments": "x"}},
+    lambda answer: {"volume": {**answer["volume"], "volume_image_metadata": [1]}}])
+def test_a_volume_that_is_none_is_503(member, server, cinder, driver, change):
+    volume = cinder.new(MEMBER)
+    cinder.twist("show_volume", change)
+    code, message = refused(lambda: attach(member, server, volume))
+    assert (code, "its answer makes no sense" in message) == (503, True)
+    holds_nothing(cinder, driver, member, server)
+
+
+@pytest.mark.parametrize(("verb", "change"), [
+    ("list_attachments", lambda _answer: {"attachments": [1]}), ("create_attachment", lambda _answer: {}),
+    ("create_attachment", lambda answer: {"attachment": {**answer["attachment"], "id": 7}}),
+    ("update_attachment", lambda _answer: {"attachment": {"connection_info": None}})])
+def test_an_answer_that_makes_no_sense_is_asked_for_again_and_never_kept(member, server, cinder, driver, verb, change):
+    volume = cinder.new(MEMBER)
+    cinder.twist(verb, change)
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    assert cinder.servers_of(volume) == [server]
+    assert list(driver.guest(server).volumes) == [("/dev/vdb", volume)]
+    assert attached(member, server) == [volume]
+
+
 @pytest.mark.parametrize("how", ["error after", "silence", "silence after"])
 @pytest.mark.parametrize("verb", ["create_attachment", "update_attachment", "complete_attachment"])
 def test_a_service_that_breaks_down_is_asked_again_and_attaches_once(member, server, cinder, driver, verb, how):

@@ -109,6 +109,51 @@ def test_a_service_that_is_away_refuses_servers_and_promises_nothing(member, neu
     assert member.get("/servers")["servers"] == []
 
 
+# --- answers that make no sense ----------------------------------------------------------------------------
+def having(**values):
+    """What changes each row of an answer."""
+    def change(answer):
+        return {kind: [{**row, **values} for row in told] if isinstance(told, list) else {**told, **values}
+                for kind, told in answer.items()}
+
+    return change
+
+
+@pytest.mark.parametrize("twist", [
+    lambda _answer: {}, lambda _answer: [], lambda _answer: "no", lambda _answer: {"network": None},
+    having(id=7), having(subnets=3), having(name={})])
+def test_a_network_that_is_none_refuses_servers(member, neutron, blue, boot, twist):
+    neutron.twists["GET", "networks"] = [twist]
+    code, message = refused(boot, {"uuid": blue})
+    assert (code, "its answer makes no sense" in message) == (503, True)
+    assert member.get("/servers")["servers"] == []
+
+
+@pytest.mark.parametrize(("asked", "twist"), [
+    (("POST", "ports"), lambda _answer: {}), (("POST", "ports"), having(mac_address=5)),
+    (("POST", "ports"), having(fixed_ips=[{"subnet_id": "s", "ip_address": "nowhere"}])),
+    (("PUT", "ports"), lambda _answer: None), (("PUT", "ports"), having(**{"binding:profile": [1]})),
+    (("PUT", "ports"), having(**{"binding:vif_details": "x"})), (("GET", "ports"), lambda _answer: {"ports": None}),
+    (("GET", "subnets"), having(gateway_ip=7)), (("GET", "subnets"), having(cidr="none"))])
+def test_an_answer_that_makes_no_sense_is_asked_for_again_and_never_kept(admin, member, neutron, blue, boot, asked,
+                                                                       twist):
+    neutron.twists[asked] = [twist]
+    server = boot({"uuid": blue})
+    plug(admin, neutron, server)
+    admin.wait(server, "ACTIVE")
+    assert not neutron.twists[asked]
+    assert [item["port_id"] for item in attached(member, server)] == [port["id"] for port in neutron.ports()]
+    assert [shown["id"] for shown in admin.get("/servers/detail")["servers"]] == [server]
+
+
+def test_only_ports_of_the_server_are_deleted_whatever_is_answered(admin, neutron, blue, server):
+    other = neutron.port(blue, project="q", device_id="somebody")["id"]
+    neutron.twists["GET", "ports"] = [lambda _answer: {"ports": neutron.ports()}] * 4
+    admin.delete(f"/servers/{server}")
+    admin.wait_gone(server)
+    assert [port["id"] for port in neutron.ports()] == [other]
+
+
 # --- what fails half-way ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("status", [503, -503])
 def test_a_port_that_was_or_was_not_made_is_found_again(admin, neutron, blue, boot, status):

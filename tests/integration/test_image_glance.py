@@ -53,6 +53,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         image = glance.images.get(url.path.split("/")[3])
         if image is None:
             return self._send(404)
+        if isinstance(image, bytes):
+            return self._send(200, image)
         if self.headers.get("X-Auth-Token") == "stranger" and self.command != "GET":
             return self._send(403)
         if url.path.endswith("/file"):
@@ -170,6 +172,22 @@ def test_index_follows_pages_up_to_the_limit(glance, store):
     assert [image.id for image in store.index(CTX, {"name": "odd"})] == ["i1", "i3", "i5"]
     with pytest.raises(exception.MarkerNotFound):
         store.index(CTX, {}, marker="nothing")
+
+
+@pytest.mark.parametrize("wrong", [{"size": "large"}, {"name": 7}, {"min_ram": None, "min_disk": [1]}])
+def test_what_is_no_image_is_not_taken_for_one(glance, store, wrong):
+    glance.add("i1", **wrong)
+    with pytest.raises(exception.ImageBackendUnavailable):
+        store.show(CTX, "i1")
+    with pytest.raises(exception.ImageBackendUnavailable):
+        store.index(CTX, {})
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"[" * 100_000, b""])
+def test_an_answer_that_is_no_json_is_no_image(glance, store, body):
+    glance.images["i1"] = body
+    with pytest.raises(exception.ImageBackendUnavailable):
+        store.show(CTX, "i1")
 
 
 def test_download_is_checked_and_tried_again(glance, store, tmp_path):
