@@ -20,6 +20,7 @@ from nova.objects import states
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.moves import DiskFile, DiskSource, MigrationProgress, MigrationSource, MigrationTarget
+from nova.operations import guest_driver
 from nova.virt import driver as interface
 from nova.virt import fake_disks
 from nova.virt.fake_disks import ASIDE
@@ -156,7 +157,7 @@ class FakeMoves(interface.Driver):
             disks=[DiskFile(name="disk", size=disk.gb * _GIB)] if disk and disk.gb else [])
 
     def live_migrate(self, instance: Instance, target: MigrationTarget,
-                     on_progress: Callable[[MigrationProgress], None], cancelled: interface.Cancelled) -> None:
+                     on_progress: Callable[[MigrationProgress], None], cancelled: guest_driver.Cancelled) -> None:
         uuid = instance.uuid
         self.serving.discard(uuid)
         if self._guests.get(uuid).went:
@@ -175,7 +176,7 @@ class FakeMoves(interface.Driver):
         raise NotImplementedError
 
     def _copy(self, instance: Instance, target: MigrationTarget, job: Job,
-              on_progress: Callable[[MigrationProgress], None], cancelled: interface.Cancelled) -> None:
+              on_progress: Callable[[MigrationProgress], None], cancelled: guest_driver.Cancelled) -> None:
         """Tell how far it is, for as long as live_migrate is to take."""
         seconds = self._latency("live_migrate")
         memory, disk = instance.flavor.memory_mb * _MIB, 0 if target.shared else instance.flavor.root_gb * _GIB

@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Arrivals:
-    """The destination's verbs of a live migration; nova/virt/driver.py tells them."""
+    """The destination's verbs of a live migration; nova/operations/guest_driver.py tells them."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests

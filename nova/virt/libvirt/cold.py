@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 
 class ColdMoves:
-    """The verbs of a cold move; nova/virt/driver.py tells them."""
+    """The verbs of a cold move; nova/operations/guest_driver.py tells them."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests

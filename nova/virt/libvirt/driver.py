@@ -19,7 +19,8 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
 from nova.objects.network import VIF
 from nova.objects.node import ComputeNode
-from nova.virt.driver import Cancelled, Disks, Driver, EventHandler
+from nova.operations.guest_driver import Cancelled
+from nova.virt.driver import Disks, Driver, EventHandler
 from nova.virt.libvirt import console, diagnostics, directories, disk_making, disk_server, disks, inventory, power
 from nova.virt.libvirt.arrival import Arrivals
 from nova.virt.libvirt.cold import ColdMoves

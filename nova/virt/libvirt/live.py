@@ -22,7 +22,7 @@ from nova.conf import CONF
 from nova.objects import states
 from nova.objects.instance import Instance
 from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
-from nova.virt.driver import Cancelled
+from nova.operations.guest_driver import Cancelled
 from nova.virt.libvirt import copies, directories, disk_server, errors, migration_xml
 from nova.virt.libvirt.definition import Definition
 from nova.virt.libvirt.disk_server import Served
@@ -41,7 +41,7 @@ OnProgress = Callable[[MigrationProgress], None]
 
 
 class Departures:
-    """The source's verbs of a live migration; nova/virt/driver.py tells them."""
+    """The source's verbs of a live migration; nova/operations/guest_driver.py tells them."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests

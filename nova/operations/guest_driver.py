@@ -1,0 +1,195 @@
+"""The verbs of a hypervisor driver that steps use: idempotent, on a described server ("make it so").
+
+Every verb may be called again after it half ran or fully ran, and leaves the same world. The instance alone describes
+the guest: its flavor and image, ``network_info``, and ``block_devices`` with what ``HostVolumes.connect`` returned for
+each volume. A volume that is not connected in the description stays as the guest had it on this host.
+
+Errors: GuestNotFound (no such guest), HypervisorUnavailable (try later), NovaException subclasses with a
+message that a user can read; anything else counts as an unexpected driver error.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Protocol
+
+from nova import exception
+from nova.objects.flavor import Flavor
+from nova.objects.guest import GuestStatus
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
+from nova.objects.network import VIF
+
+
+class Cancelled(Protocol):
+    """Whether somebody wants a long verb to end: a threading.Event."""
+
+    def is_set(self) -> bool: ...
+
+
+class GuestDriver(abc.ABC):
+    """What a hypervisor driver (:class:`nova.virt.driver.Driver`) does with one guest; what it lacks raises
+    NotImplementedHere."""
+
+    # --- life of a guest -------------------------------------------------------------------
+    @abc.abstractmethod
+    def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
+        """Stop the guest at once and remove it, its disks and its console log. No guest: fine.
+
+        Disks that went to another host (shared storage) are never removed, nor are those that open_disks() set aside.
+        """
+
+    @abc.abstractmethod
+    def power_on(self, instance: Instance, paused: bool = False) -> None:
+        """Start a stopped guest (its definition is renewed from ``instance``); ``paused`` as for spawn()."""
+
+    @abc.abstractmethod
+    def power_off(self, instance: Instance, timeout: int = 0) -> None:
+        """Ask the guest to shut down and wait ``timeout`` seconds, then pull the plug (0: at once)."""
+
+    @abc.abstractmethod
+    def reboot(self, instance: Instance, hard: bool, timeout: int = 0) -> None:
+        """Soft: from inside, falling back to hard after ``timeout`` seconds. Hard: power cycle with
+        a renewed definition; works from any state."""
+
+    @abc.abstractmethod
+    def pause(self, instance: Instance) -> None: ...
+
+    @abc.abstractmethod
+    def unpause(self, instance: Instance) -> None: ...
+
+    @abc.abstractmethod
+    def suspend(self, instance: Instance) -> None:
+        """Save memory to disk and stop."""
+
+    @abc.abstractmethod
+    def resume(self, instance: Instance) -> None:
+        """Continue from saved memory; a guest without it is started."""
+
+    # --- devices ------------------------------------------------------------------------------
+    # Live if the guest runs, and always in its definition. Names and addresses of devices last over power cycles.
+    def attach_volume(self, instance: Instance, device: BlockDevice) -> None:
+        """Give the guest a connected volume under ``device.device_name`` (None: the next free name).
+
+        Whether ``instance`` names the volume already makes no difference.
+        """
+        raise exception.NotImplementedHere(what="attach volumes")
+
+    def detach_volume(self, instance: Instance, device: BlockDevice) -> None:
+        """Take a volume away; when this returns the hypervisor has let go of it. No such volume, no guest: fine.
+
+        Raises DeviceDetachFailed when the guest does not release it in time.
+        """
+        raise exception.NotImplementedHere(what="detach volumes")
+
+    def attach_interface(self, instance: Instance, vif: VIF) -> None:
+        """Give the guest a plugged interface."""
+        raise exception.NotImplementedHere(what="attach interfaces")
+
+    def detach_interface(self, instance: Instance, vif: VIF) -> None:
+        """Take an interface away (by its MAC address). No such interface, no guest: fine. Raises DeviceDetachFailed."""
+        raise exception.NotImplementedHere(what="detach interfaces")
+
+    # --- cold moves -----------------------------------------------------------------------------
+    # Source: check_resize, open_disks, then close_disks and confirm_move, or revert_move. Destination: receive_disks,
+    # finish_move, power_on; its way back is destroy. Both may be the same host.
+    def check_resize(self, instance: Instance, flavor: Flavor) -> None:
+        """While the guest still runs: raises ResizeError when its disks cannot become those of ``flavor``."""
+
+    def open_disks(self, instance: Instance, timeout: int = 0) -> DiskSource:
+        """Shut the guest down (as power_off), set its disks aside, and serve them until close_disks().
+
+        The guest is no longer listed here. Again: the same disks, perhaps under another address and key (this
+        restarted): the newest answer counts.
+        """
+        raise exception.NotImplementedHere(what="move servers")
+
+    def close_disks(self, instance: Instance) -> None:
+        """Serve the disks no longer; they stay set aside. Nothing is served: fine."""
+
+    def receive_disks(self, instance: Instance, source: DiskSource) -> None:
+        """Make copies of the disks, and goes on where a crash cut it short. Raises MigrationError, DiskFull."""
+        raise exception.NotImplementedHere(what="move servers")
+
+    def finish_move(self, instance: Instance) -> None:
+        """Grow the received disks to ``instance.flavor`` and define the guest, stopped.
+
+        Raises ResizeError, DiskFull.
+        """
+        raise exception.NotImplementedHere(what="move servers")
+
+    def confirm_move(self, instance: Instance) -> None:
+        """Remove what open_disks() set aside here. Nothing there: fine."""
+        raise exception.NotImplementedHere(what="move servers")
+
+    def revert_move(self, instance: Instance) -> None:
+        """Put back what open_disks() set aside and define the guest as ``instance`` says, stopped.
+
+        Before that on the destination: destroy(instance). Nothing set aside, or a guest that is here anyway: fine.
+        """
+
+    # --- live migration -------------------------------------------------------------------------
+    # check_migration_source (source), prepare_migration (destination), live_migrate (source), finish_migration
+    # (destination), destroy(instance, keep_disks=target.shared) (source); after a failure rollback_migration
+    # (destination).
+    def check_migration_source(self, instance: Instance) -> MigrationSource:
+        """Describe the running guest. Raises MigrationPreCheckError when it cannot leave this host.
+
+        What the destination has to copy beforehand is served until live_migrate() or close_disks().
+        """
+        raise exception.NotImplementedHere(what="migrate running servers")
+
+    def prepare_migration(self, instance: Instance, source: MigrationSource,
+                          block: bool | None = None) -> MigrationTarget:
+        """Make room for the guest: ``instance`` with volumes and interfaces as they are on this host.
+
+        ``block``: whether disks are to be copied (None: if both hosts do not see the same ones); what they
+        are based on comes from the source, too. Raises MigrationPreCheckError (CPU, hypervisor, storage), DiskFull.
+        """
+        raise exception.NotImplementedHere(what="migrate running servers")
+
+    def live_migrate(self, instance: Instance, target: MigrationTarget,
+                     on_progress: Callable[[MigrationProgress], None], cancelled: Cancelled) -> None:
+        """Move the running guest; returns when it runs on the destination and is off here.
+
+        A migration that is under way, or was when this process ended, is watched and not begun again; one that is
+        over is found over. Raises MigrationCancelled (``cancelled`` was set, or abort_migration() was called) and
+        MigrationError; then the guest runs here.
+        """
+        raise exception.NotImplementedHere(what="migrate running servers")
+
+    def abort_migration(self, uuid: str) -> None:
+        """Have live_migrate() end, from any thread. No migration under way: fine."""
+        raise exception.NotImplementedHere(what="migrate running servers")
+
+    def force_complete_migration(self, uuid: str) -> None:
+        """Have a migration end soon: by post-copy if that is permitted, else by pausing the guest. None: fine."""
+        raise exception.NotImplementedHere(what="migrate running servers")
+
+    def finish_migration(self, instance: Instance) -> None:
+        """The guest that came over is this host's for good: its definition and its disks. Raises GuestNotFound."""
+        raise exception.NotImplementedHere(what="migrate running servers")
+
+    def rollback_migration(self, instance: Instance, target: MigrationTarget) -> None:
+        """Remove what prepare_migration() made, and a guest that half came over. Nothing there: fine."""
+        raise exception.NotImplementedHere(what="migrate running servers")
+
+    # --- looking ----------------------------------------------------------------------------
+    @abc.abstractmethod
+    def guests(self) -> list[GuestStatus]:
+        """Every guest of Nova on this host, running or not. Other people's guests are not listed, nor is one that a
+        migration is just bringing, or took away."""
+
+    @abc.abstractmethod
+    def power_state(self, uuid: str) -> int:
+        """Raises GuestNotFound, also for a guest that a migration is just bringing; once it came over, it is here."""
+
+    def has_disks(self, instance: Instance) -> bool:
+        """Whether this host sees the guest's local disks (an evacuation keeps them then); a guest without any: no."""
+        return False
+
+    # --- by uuid alone --------------------------------------------------------------------------
+    def remove_orphan(self, uuid: str, keep_disks: bool = False) -> None:
+        """Remove all traces of a guest from this host, also what a move set aside or made ready; nothing there: fine.
+        Disks that went to another host are never removed."""
