@@ -29,7 +29,7 @@ from nova.objects.action import Action, Failure
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
 from nova.objects.order import StepOrder, StepReport
-from nova.operations.base import Journal, Operation, Step
+from nova.operations.base import Journal, Operation
 from nova.service.turns import Turns
 from nova.telemetry import tracing, worker_stats
 
@@ -161,7 +161,9 @@ class Engine:
         step = run.operation.step_named(report.step)
         if report.failure is not None:
             failure = msgspec.convert(report.failure, Failure)
-            self.walk.failed(ctx, run, _furthest(run, step), failure, ctl)
+            # An earlier try of the same order may have come further than this one.
+            again = run.journal.tries > 1 and not run.action.undoing
+            self.walk.failed(ctx, run, step, failure, ctl, run.furthest(step) if again else step)
         else:
             self.walk.succeeded(ctx, run, step, ctl)
 
@@ -212,10 +214,3 @@ class Engine:
         Returns whether one did. One transaction.
         """
         return self.recovery.wake(instance_uuid, events)
-
-
-def _furthest(run: Run, failed: Step) -> Step:
-    """The step whose compensation comes first: an earlier try of the same order may have come further than this one."""
-    if run.action.undoing or run.journal.tries < 2:
-        return failed
-    return run.operation.batch(failed, undo=False)[-1]

@@ -64,6 +64,10 @@ class Run:
     def step(self) -> Step | None:
         return self.operation.step_named(self.action.step) if self.action.step else None
 
+    def furthest(self, step: Step) -> Step:
+        """How far who was asked for ``step`` may have come: a host is asked for several, and does not tell of each."""
+        return step if step.place == CONDUCTOR else self.operation.batch(step, self.action.undoing)[-1]
+
     @property
     def asks_scheduler(self) -> bool:
         """Whether its current step waits for a scheduler."""
@@ -161,6 +165,8 @@ def _from(run: Run) -> Step | None:
     step = run.step
     if step is None or run.action.queued:
         return None
+    if not run.action.undoing:
+        step = run.furthest(step)
     if run.action.undoing or (step.undo and (step.place != CONDUCTOR or step.external)):
         return step
     return run.operation.before(step)

@@ -155,17 +155,21 @@ class Walk:
             self._go_to(ctx, run, follower, ctl, done=step)
 
     def failed(self, ctx: context.RequestContext, run: Run, step: Step, failure: Failure,
-               ctl: ConductorControl) -> None:
-        """Begin to run backwards; a compensation that fails does not stop the others."""
+               ctl: ConductorControl, came_to: Step | None = None) -> None:
+        """``step`` failed: begin to run backwards, from ``came_to`` if its host may have come further than that.
+
+        A compensation that fails does not stop the others; ``came_to`` is then the last one that is given up with it.
+        """
         if run.action.undoing:
             LOG.error("[instance: %s] Compensation of %s failed: %s; the others go on", run.instance.uuid, step.name,
                       failure.message)
             run.operation.not_undone(step)
             self._evict(run, step, ctl)
-            self._undone(ctx, run, step, ctl)
+            self._undone(ctx, run, came_to or step, ctl)
             return
         LOG.warning("[instance: %s] Operation %s failed at %s%s: %s", run.instance.uuid, run.action.action, step.name,
                     f" on {failure.host}" if failure.host else "", failure.message)
+        step = came_to or step
         tracing.failed(failure.message)
         # The first cause is what the user needs: "no more hosts" after it explains nothing.
         if run.journal.failure is None or failure.kind not in ("NoValidHost", "MaxRetriesExceeded", "ClaimLost"):
@@ -212,13 +216,13 @@ class Walk:
         ctl = self._control(ctx, run)
         ctl.effects.append(functools.partial(services.still_down, host=host))
         # How far the host came is not known: all that it was asked for counts.
-        last = run.operation.batch(step, run.action.undoing)[-1]
+        last = run.furthest(step)
         if run.action.undoing or step.when_down == "skip":
             self._evict(run, step if run.action.undoing else last, ctl)
             self.succeeded(ctx, run, last, ctl)
         else:
             run.action.events = run.opened(step)
-            self.failed(ctx, run, last, failure_of(exception.HostDown(host=host), host), ctl)
+            self.failed(ctx, run, step, failure_of(exception.HostDown(host=host), host), ctl, last)
 
     def _wait_for(self, run: Run, host: str) -> None:
         """The host takes its order up when it is back: nobody but it knows how far it came."""
@@ -278,8 +282,7 @@ class Walk:
         if run.journal.tries > MAX_TRIES:
             error = exception.HostDown(f"Host {host} was asked {MAX_TRIES} times to run {step.name} and never "
                                        "reported.")
-            last = run.operation.batch(step, run.action.undoing)[-1]
-            self.failed(ctx, run, last, failure_of(error, host), self._control(ctx, run))
+            self.failed(ctx, run, step, failure_of(error, host), self._control(ctx, run), run.furthest(step))
             return
 
         def write(connection: sa.Connection) -> StepOrder:
@@ -394,7 +397,8 @@ class Walk:
         run.journal.tries = 0
         step = run.step
         if step is not None:
-            self.failed(ctx, run, step, failure_of(error), self._control(ctx, run))
+            came_to = step if run.action.undoing else run.furthest(step)
+            self.failed(ctx, run, step, failure_of(error), self._control(ctx, run), came_to)
         elif run.inheriting:
             raise error
         else:

@@ -67,7 +67,7 @@ def test_a_power_report_from_before_a_reboot_stops_no_guest(machine):
     assert machine.hosts[host].power == {uuid: states.RUNNING}
 
 
-def test_what_an_earlier_try_has_made_is_undone_when_a_later_one_fails_before_it(machine):
+def test_what_an_earlier_try_has_made_is_undone_when_a_later_one_fails_before_it(machine, caplog):
     """The host has built the guest and died before it could say so; when it tries again it fails at the beginning."""
     machine.boot(1, twice=False)
     uuid = machine.uuids[0]
@@ -81,6 +81,8 @@ def test_what_an_earlier_try_has_made_is_undone_when_a_later_one_fails_before_it
     machine.chance.random = lambda: 0.0
     machine.execute(host, order, fails=0.5)
     del machine.chance.random
+    machine.deliver_report(0, twice=False)
+    assert "Operation create failed at network on" in caplog.text
     machine.calm_down()
     server = machine.world.db.read(lambda connection: servers.get(connection, uuid))
     assert server.vm_state == states.ACTIVE
