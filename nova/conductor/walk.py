@@ -345,9 +345,13 @@ class Walk:
                 connection, run.action, step=None, outcome="error" if failure else "success", finish_time=now,
                 lease_until=None, undoing=False, events=events, payload=run.payload(),
                 message="Error" if failure else None)
+            ctl.apply(connection, action_uuid=None)
+            # Looked for when the instance is ours: who was accepted before that waits, and who comes later need not.
             follower = self._next(connection, run)
-            ctl.apply(connection, action_uuid=follower.uuid if follower else None)
-            return Run(follower, servers.get(connection, run.instance.uuid, deleted=True)) if follower else None
+            if follower is None:
+                return None
+            servers.update(connection, run.instance.uuid, {"action_uuid": follower.uuid})
+            return Run(follower, servers.get(connection, run.instance.uuid, deleted=True))
 
         follower = self.core.db.write(write)
         metrics.finished(run.operation.name, "error" if failure else "success", run.action.start_time)

@@ -171,7 +171,7 @@ class Operation:
     steps: ClassVar[tuple[Step, ...]] = ()
     # The class of work on a host, which does not wait for others: build, power, move or urgent.
     kind: ClassVar[str] = "power"
-    # Whether an operation that stands beside can be accepted while this one is under way.
+    # Whether another operation can be accepted behind this one while it is under way.
     may_be_followed: ClassVar[bool] = True
     # The step to go on with after compensations, while may_retry() says so.
     retry_from: ClassVar[str | None] = None

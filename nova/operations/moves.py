@@ -45,7 +45,6 @@ class Move(Operation):
 
     migration_type: str
     kind = "move"
-    may_be_followed = True
     # Whether a claim that was lost to another server is tried on the next host.
     retry_from = "place"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nova.objects.base import Object
 from nova.operations.base import Operation, Rules
-from nova.operations.contexts import Acceptance
+from nova.operations.contexts import Acceptance, Control
 
 
 class ResetStateRequest(Object, kw_only=True):
@@ -18,7 +18,9 @@ class ResetState(Operation):
     action = "resetState"
     rules = Rules(label="resetState", task_states=None, lock=False, launched=False, preempts=True)
     request_type = ResetStateRequest
-    may_be_followed = False
 
     def accept(self, ctl: Acceptance, request: ResetStateRequest) -> None:
         ctl.set(vm_state=request.state)
+
+    def succeeded(self, ctl: Control) -> None:
+        """The states are set since its acceptance; they may be those of what was asked for meanwhile."""

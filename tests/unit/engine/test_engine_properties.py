@@ -57,12 +57,12 @@ class Inline:
 
 
 class Machine(RuleBasedStateMachine):
-    def __init__(self):
+    def __init__(self, url=None):
         super().__init__()
         conf.register()
         CONF.set_override("lease", 0, group="conductor")
         self.directory = tempfile.TemporaryDirectory()
-        url = f"sqlite:///{os.path.join(self.directory.name, 'db')}"
+        url = url or f"sqlite:///{os.path.join(self.directory.name, 'db')}"
         migrate.sync(url)
         self.chance = random.Random(0)
         self.world = World(name="conductor@test", db=Database(url), transport=None, scheduler=None, compute=None,
