@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.run import Run, owner_of
-from nova.conductor.walk import Walk, lease
+from nova.conductor.walk import MAX_TRIES, Walk, lease
 from nova.db import actions, clock, external_events, servers, services
 from nova.objects.action import Action
 from nova.objects.order import StepOrder
@@ -55,6 +55,8 @@ class Recovery:
                 if run is None or run.step is None:
                     continue
                 run.journal.tries += 1
+                if run.journal.tries > MAX_TRIES:
+                    continue  # perhaps the host ends of it: when the lease has ended the step counts as failed
                 try:
                     actions.update(connection, action, attempt=action.attempt + 1, lease_until=lease(),
                                    payload=run.payload())

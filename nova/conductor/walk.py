@@ -108,8 +108,8 @@ class Walk:
     def _take_back(self, ctx: context.RequestContext, run: Run, step: Step) -> None:
         """The operation ended while its external step ran here: whoever compensated may have come too early."""
         action = self.core.db.read(lambda connection: actions.get(connection, run.action.uuid))
-        if action is not None and action.outcome is None:
-            return  # another conductor has taken the step over, and finds what we made
+        if action is not None and action.outcome in (None, "success"):
+            return  # another conductor has taken the step over, and found what we made, or will
         LOG.info("[instance: %s] What step %s made outside is undone: the operation was superseded",
                  run.instance.uuid, step.name)
         for pause in TAKE_BACK_PAUSES:
@@ -399,14 +399,30 @@ class Walk:
         """The step counts as failed: what was done is compensated, and a compensation that cannot be done is left."""
         self._renew_instance(run)
         run.journal.tries = 0
-        step = run.step
-        if step is not None:
+        if run.inheriting:
+            self._give_up_inherited(ctx, run, error)
+        elif (step := run.step) is not None:
             came_to = step if run.action.undoing else run.furthest(step)
             self.failed(ctx, run, step, failure_of(error), self._control(ctx, run), came_to)
-        elif run.inheriting:
-            raise error
         else:
             self._finish(ctx, run, self._control(ctx, run), failure_of(error))
+
+    def _give_up_inherited(self, ctx: context.RequestContext, run: Run, error: Exception) -> None:
+        """Nothing that was superseded stands for ever in the way of who superseded it."""
+        inherited, step = run.operation, run.step
+        try:
+            if step is not None:
+                self.failed(ctx, run, step, failure_of(error), self._control(ctx, run))
+            else:
+                self._undone(ctx, run, None, self._control(ctx, run))
+        except (exception.StaleReport, exception.ServiceUnavailable):
+            raise
+        except Exception:
+            LOG.exception("[instance: %s] What operation %s held is not let go of", run.instance.uuid, inherited.name)
+            if run.operation is inherited:
+                run.disinherit()
+            self._renew_instance(run)
+            self._go_to(ctx, run, run.first(), self._control(ctx, run), done=None)
 
 
 def lease() -> datetime.datetime:

@@ -3,6 +3,7 @@
 import pytest
 import sqlalchemy as sa
 
+from nova.conductor import walk
 from nova.conductor.endpoints.guests import Guests as Reports
 from nova.db import models, servers
 from nova.objects import states
@@ -51,6 +52,23 @@ def test_operations_that_this_release_does_not_know_hold_up_no_others(machine, h
     machine.interfaces_are_plugged(machine.uuids.index(known), "completed")
     assert state(machine, known) == states.ACTIVE
     assert {state(machine, uuid) for uuid in unknown} == {states.BUILDING}
+
+
+def test_an_order_that_ends_its_host_is_not_given_to_it_for_ever(machine):
+    """The process dies of it again and again, and is started again each time."""
+    machine.boot(1, twice=False)
+    host, _order = machine.world.orders.pop(0)
+    given = 0
+    for _time in range(2 * walk.MAX_TRIES):
+        machine.restart_host(host)
+        given += len(machine.world.orders)
+        machine.world.orders.clear()
+    assert given == walk.MAX_TRIES - 1
+    machine.leases_end()
+    machine.calm_down()
+    server = machine.world.db.read(lambda connection: servers.get(connection, machine.uuids[0]))
+    assert server.vm_state == states.ACTIVE
+    assert server.host != host
 
 
 def test_a_power_report_from_before_a_reboot_stops_no_guest(machine):

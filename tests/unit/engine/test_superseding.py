@@ -2,25 +2,49 @@
 
 import pytest
 
+from nova.conductor import walk
 from nova.conductor.acceptance import start
-from nova.db import servers
+from nova.db import actions, servers
 from nova.objects import states
+from nova.operations import REGISTRY
+from nova.operations.base import CONDUCTOR, step
 from tests.unit.engine.test_engine_properties import CTX, Machine
+from tests.unit.engine.world import Bind
+
+
+class Keep(Bind):
+    """Something is made outside for a server, which keeps it."""
+
+    name = action = "keep_outside"
+
+    @step(CONDUCTOR, undo="unbind", external=True)
+    def bind(self, ctl):
+        self.outside.make(self.instance.uuid)
+
+    @step("host", undo="leave")
+    def use(self, host):
+        host.driver.power_state(self.instance.uuid)
 
 
 @pytest.fixture
 def machine():
     made = Machine()
+    REGISTRY[Keep.name] = Keep
     try:
         made.furnish(0)
         made.boot(1, twice=False)
         yield made
     finally:
+        del REGISTRY[Keep.name]
         made.close()
 
 
 def server_of(machine):
     return machine.world.db.read(lambda connection: servers.get(connection, machine.uuids[0], deleted=True))
+
+
+def actions_of(machine):
+    return machine.world.db.read(lambda connection: actions.index(connection, machine.uuids[0], None, None, None, None))
 
 
 def carry_on(machine):
@@ -55,3 +79,50 @@ def test_an_evacuated_guest_goes_from_its_new_host_when_the_evacuation_is_supers
     machine.hosts_return()
     carry_on(machine)
     assert {host for host, guests in machine.hosts.items() if guests.power} == {source} == {server_of(machine).host}
+
+
+# --- what was asked for meanwhile --------------------------------------------------------------------------
+def test_what_is_asked_for_while_a_reset_compensates_is_done_afterwards(machine):
+    machine.calm_down()
+    machine.move(0, "migrate", "1")
+    start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ACTIVE})
+    machine.operate(0, "stop")
+    assert server_of(machine).task_state == states.POWERING_OFF
+    carry_on(machine)
+    assert (server_of(machine).vm_state, server_of(machine).task_state) == (states.STOPPED, None)
+
+
+def test_a_server_whose_operation_cannot_be_let_go_of_is_deleted_all_the_same(machine, monkeypatch):
+    def superseded(self, ctl):
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Keep, "superseded", superseded)
+    machine.calm_down()
+    start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+    machine.operate(0, "delete")
+    for _time in range(walk.MAX_TRIES + 1):
+        carry_on(machine)
+        machine.leases_end()
+    carry_on(machine)
+    assert server_of(machine).vm_state == states.DELETED
+    assert machine.outside.things == set()
+
+
+# --- what was made outside -----------------------------------------------------------------------------------
+def freeze_in_the_call(machine, meanwhile):
+    """The conductor is frozen once the service outside has done its work; another one goes on meanwhile."""
+    def make(uuid):
+        machine.outside.things.add(uuid)
+        del machine.outside.make
+        meanwhile()
+        carry_on(machine)
+
+    machine.outside.make = make
+
+
+def test_what_was_made_outside_stays_when_another_conductor_brought_the_operation_to_its_end(machine):
+    machine.calm_down()
+    freeze_in_the_call(machine, machine.leases_end)
+    start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+    assert actions_of(machine)[0].outcome == "success"
+    assert machine.outside.things == {machine.uuids[0]}
