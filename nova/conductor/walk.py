@@ -24,6 +24,7 @@ from nova.db import actions, clock, evictions, external_events, parts, security_
 from nova.objects import states
 from nova.objects.action import Action, Failure
 from nova.objects.base import utcnow
+from nova.objects.instance import Instance
 from nova.objects.network import RuleSet
 from nova.objects.order import StepOrder
 from nova.operations.base import CONDUCTOR, Step, Wait, context_of
@@ -50,13 +51,16 @@ class Walk:
     def advance(self, ctx: context.RequestContext, run: Run) -> None:
         """Take the next step; whatever stands in the way is tried again after a pause."""
         ctx.update_store()
+        begun, instance = None if run.action.undoing else run.action.step, run.instance
         try:
             with tracing.span(f"conductor {run.label}", ctx, instance=run.instance.uuid, attempt=run.action.attempt):
                 self._advance(ctx, run)
         except exception.StaleReport:
             LOG.info("[instance: %s] Operation %s was superseded; nothing to do", run.instance.uuid, run.action.action)
+            self._take_back(ctx, run, begun, instance)
         except Exception as error:
-            self.let_go(ctx, run, error)
+            if not self.let_go(ctx, run, error):
+                self._take_back(ctx, run, begun, instance)
 
     def _advance(self, ctx: context.RequestContext, run: Run) -> None:
         step = run.step
@@ -85,12 +89,8 @@ class Walk:
                 self.succeeded(ctx, run, step, ctl)
         except Wait as wait:
             self._park(run, wait)
-        except exception.StaleReport:
-            if step.external and not run.action.undoing:
-                self._take_back(ctx, run, step)
-            raise
-        except exception.ServiceUnavailable:
-            raise  # the broker, a scheduler, a neighbour or the database is away
+        except (exception.StaleReport, exception.ServiceUnavailable):
+            raise  # somebody else goes on; or the broker, a scheduler, a neighbour or the database is away
         except Exception as error:
             if not isinstance(error, exception.NovaException):
                 LOG.exception("[instance: %s] Step %s failed", run.instance.uuid, step.name)
@@ -105,24 +105,40 @@ class Walk:
         """The instance without the wishes of a step that failed."""
         run.renew(self.core.db.read(lambda connection: servers.get(connection, run.instance.uuid, deleted=True)))
 
-    def _take_back(self, ctx: context.RequestContext, run: Run, step: Step) -> None:
-        """The operation ended while its external step ran here: whoever compensated may have come too early."""
-        action = self.core.db.read(lambda connection: actions.get(connection, run.action.uuid))
-        if action is not None and action.outcome in (None, "success"):
-            return  # another conductor has taken the step over, and found what we made, or will
-        LOG.info("[instance: %s] What step %s made outside is undone: the operation was superseded",
-                 run.instance.uuid, step.name)
+    def _take_back(self, ctx: context.RequestContext, run: Run, begun: str | None, instance: Instance) -> None:
+        """The operation ended while its step ran here: whoever compensated may have come too early.
+
+        However the step ended: what a service outside did not answer, or refused half-way, may have been done.
+        """
+        step = run.operation.step_named(begun) if begun else None
+        if step is None or not step.external:
+            return
         for pause in TAKE_BACK_PAUSES:
             time.sleep(pause)
             try:
-                run.operation.run(step, ConductorControl(self.core, ctx, run.instance), undo=True)
+                if self._ended_in_vain(run):
+                    # The server as it was then: by what it had then the things outside are found.
+                    run.renew(instance)
+                    run.operation.run(step, ConductorControl(self.core, ctx, instance), undo=True)
+                    LOG.info("[instance: %s] What step %s made outside is undone: the operation was superseded",
+                             instance.uuid, step.name)
                 return
             except exception.ServiceUnavailable as error:
-                LOG.warning("[instance: %s] What step %s made outside is not undone yet: %s", run.instance.uuid,
+                LOG.warning("[instance: %s] What step %s made outside is not undone yet: %s", instance.uuid,
                             step.name, error)
             except Exception:
-                LOG.exception("[instance: %s] What step %s made outside is not undone", run.instance.uuid, step.name)
-        LOG.error("[instance: %s] What step %s made outside may be left", run.instance.uuid, step.name)
+                LOG.exception("[instance: %s] What step %s made outside is not undone", instance.uuid, step.name)
+        LOG.error("[instance: %s] What step %s made outside may be left", instance.uuid, step.name)
+
+    def _ended_in_vain(self, run: Run) -> bool:
+        """Whether nobody has, or will have, what its steps made: another conductor may have taken it over.
+
+        What was made in vain is also found by whoever was asked for the same of the server once more.
+        """
+        found = self.core.db.read(lambda connection: actions.since(connection, run.action))
+        this = next((action for action in found if action.uuid == run.action.uuid), None)
+        return this is None or (this.outcome not in (None, "success") and all(
+            action.id <= this.id or action.operation != this.operation for action in found))
 
     def _park(self, run: Run, wait: Wait) -> None:
         """Let the action wait without a thread, unless what it waits for has come meanwhile."""
@@ -372,10 +388,11 @@ class Walk:
         return actions.next_queued(connection, run.instance.uuid, self.core.name, lease())
 
     # --- when nothing goes on ----------------------------------------------------------------------------
-    def let_go(self, ctx: context.RequestContext, run: Run, error: Exception) -> None:
+    def let_go(self, ctx: context.RequestContext, run: Run, error: Exception) -> bool:
         """What stands in the way may pass: whoever finds the action after a pause tries again.
 
-        The action must have no owner meanwhile: an owner's leases are renewed while it lives.
+        The action must have no owner meanwhile: an owner's leases are renewed while it lives. Returns False if somebody
+        else has it already.
         """
         if isinstance(error, exception.ServiceUnavailable):
             LOG.warning("[instance: %s] %s waits: %s", run.instance.uuid, run.label, error)
@@ -391,9 +408,11 @@ class Walk:
                     connection, run.action, owner=None, lease_until=until, payload=payload))
         except exception.StaleReport:
             LOG.info("[instance: %s] %s goes on without us", run.instance.uuid, run.label)
+            return False
         except Exception:
             LOG.exception("[instance: %s] The database does not take that %s waits; its lease will end",
                           run.instance.uuid, run.label)
+        return True
 
     def _give_up(self, ctx: context.RequestContext, run: Run, error: Exception) -> None:
         """The step counts as failed: what was done is compensated, and a compensation that cannot be done is left."""

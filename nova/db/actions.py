@@ -155,6 +155,13 @@ def expired(connection: sa.Connection, now: datetime.datetime, limit: int, of_ho
     return rows.to_objects(Action, connection.execute(statement))
 
 
+def since(connection: sa.Connection, action: Action) -> list[Action]:
+    """The action as it is now, and those that its instance had later."""
+    first = sa.select(TABLE.c.id).where(TABLE.c.uuid == action.uuid).scalar_subquery()
+    return rows.to_objects(Action, connection.execute(sa.select(TABLE).where(
+        TABLE.c.instance_uuid == action.instance_uuid, TABLE.c.id >= first).order_by(TABLE.c.id)))
+
+
 def owned(connection: sa.Connection, owner: str) -> list[Action]:
     """The unfinished actions that ``owner`` runs."""
     statement = sa.select(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.owner == owner).order_by(TABLE.c.id)

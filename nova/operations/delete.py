@@ -76,8 +76,8 @@ class Delete(Operation):
         if self.data.moved:
             ctl.close_migrations()
         ctl.interfaces.release()
-        ctl.volumes.release()
         ctl.release_quota()
+        ctl.volumes.release()  # locked after quotas
         ctl.set(vm_state=states.DELETED, task_state=None, terminated_at=utcnow(), deleted=True,
                 power_state=states.NOSTATE, admin_pass=None, numa_topology=None, pci_devices=None)
 

@@ -2,12 +2,13 @@
 
 import pytest
 
+from nova import exception
 from nova.conductor import walk
 from nova.conductor.acceptance import start
 from nova.db import actions, servers
 from nova.objects import states
 from nova.operations import REGISTRY
-from nova.operations.base import CONDUCTOR, step
+from nova.operations.base import CONDUCTOR, Wait, step
 from tests.unit.engine.test_engine_properties import CTX, Machine
 from tests.unit.engine.world import Bind
 
@@ -120,9 +121,44 @@ def freeze_in_the_call(machine, meanwhile):
     machine.outside.make = make
 
 
+def come_late(machine, *errors):
+    """The service outside does its work after the server was deleted, and may say that it did not."""
+    def make(uuid):
+        del machine.outside.make
+        machine.operate(0, "delete")
+        carry_on(machine)
+        machine.outside.things.add(uuid)
+        for error in errors:
+            raise error
+
+    machine.outside.make = make
+
+
 def test_what_was_made_outside_stays_when_another_conductor_brought_the_operation_to_its_end(machine):
     machine.calm_down()
     freeze_in_the_call(machine, machine.leases_end)
     start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
     assert actions_of(machine)[0].outcome == "success"
+    assert machine.outside.things == {machine.uuids[0]}
+
+
+@pytest.mark.parametrize("errors", [(), (RuntimeError("500"),), (exception.ServiceUnavailable("outside"),),
+                                    (Wait(seconds=60),)], ids=["done", "failed", "away", "waits"])
+def test_what_comes_after_its_operation_has_ended_is_undone_whatever_is_said_of_it(machine, errors):
+    machine.calm_down()
+    come_late(machine, *errors)
+    start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+    assert server_of(machine).vm_state == states.DELETED
+    assert machine.outside.things == set()
+
+
+def test_what_was_made_in_vain_stays_when_the_same_was_asked_for_once_more(machine):
+    def once_more():
+        start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ACTIVE})
+        start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+
+    machine.calm_down()
+    freeze_in_the_call(machine, once_more)
+    start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+    assert [action.outcome for action in actions_of(machine)][:3] == ["success", "success", "superseded"]
     assert machine.outside.things == {machine.uuids[0]}

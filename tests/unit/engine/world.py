@@ -175,7 +175,7 @@ class Outside:
         if luck > 1 - self.trouble / 3:
             self._somebody_else(uuid)  # the effect stays hidden till later
         effect()
-        if luck < self.trouble * 2 / 3:
+        if luck < self.trouble * 2 / 3 or luck > 1 - self.trouble / 6:
             raise self.chance.choice(errors)
         if 1 - self.trouble * 2 / 3 < luck < 1 - self.trouble / 3:
             self._somebody_else(uuid)
