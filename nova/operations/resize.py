@@ -200,8 +200,9 @@ def give_back(ctl: Control, kept: Flavor, other: Flavor) -> None:
 class FinishData(Object, kw_only=True):
     """``host``: where the server runs now; ``source``: where it came from, with the flavor that it had there.
 
-    ``stays``: the destination kept its guest when it should have let go of it; ``fitted``: the server has cells or
-    devices for itself on one of them. ``outside_interfaces``: as for other moves.
+    ``stays``: the destination kept its guest when it should have let go of it; ``gone``: it has it no longer, though
+    another operation took over; ``fitted``: the server has cells or devices for itself on one of them.
+    ``outside_interfaces``: as for other moves.
     """
 
     host: str = ""
@@ -211,6 +212,7 @@ class FinishData(Object, kw_only=True):
     old_flavor: Flavor | None = None
     running: bool = True
     stays: bool = False
+    gone: bool = False
     fitted: bool = False
     outside_interfaces: bool = False
 
@@ -306,7 +308,9 @@ class RevertResize(_Finish):
 
     def keep(self, host: Host) -> None:
         """On the destination: a guest that could not be removed goes on."""
-        if self.taken_over or not any(guest.uuid == host.instance.uuid for guest in host.driver.guests()):
+        gone = not any(guest.uuid == host.instance.uuid for guest in host.driver.guests())
+        if self.taken_over or gone:
+            host.result(gone=gone)
             return
         on_host.connect(host)
         if self.data.running:
@@ -316,7 +320,7 @@ class RevertResize(_Finish):
 
     def succeeded(self, ctl: Control) -> None:
         self._return(ctl, moves.REVERTED)
-        ctl.set(vm_state=states.ACTIVE if self.data.running else states.STOPPED)
+        ctl.set(task_state=None, vm_state=states.ACTIVE if self.data.running else states.STOPPED)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         if self.data.stays:
@@ -326,8 +330,14 @@ class RevertResize(_Finish):
         else:
             # What there is of the server is at the source: a hard reboot puts it back and starts it.
             self._return(ctl, moves.ERROR)
-            ctl.set(vm_state=states.ERROR)
+            ctl.set(task_state=None, vm_state=states.ERROR)
         ctl.fault(failure)
+
+    def superseded(self, ctl: Control) -> None:
+        if self.data.gone:
+            self._return(ctl, moves.ERROR)
+        else:
+            super().superseded(ctl)
 
     def _return(self, ctl: Control, status: str) -> None:
         data: FinishData = self.data
@@ -338,5 +348,4 @@ class RevertResize(_Finish):
             ctl.use_claim()
         ctl.migrate(data.migration, status=status, open=False)
         self._forget_before(ctl)
-        ctl.set(task_state=None, flavor=old, host=data.source, node=data.source_node,
-                availability_zone=ctl.zone_of(data.source))
+        ctl.set(flavor=old, host=data.source, node=data.source_node, availability_zone=ctl.zone_of(data.source))

@@ -5,7 +5,7 @@ import pytest
 from nova import exception
 from nova.conductor import walk
 from nova.conductor.acceptance import start
-from nova.db import actions, servers
+from nova.db import actions, quotas, servers
 from nova.objects import states
 from nova.operations import REGISTRY
 from nova.operations.base import CONDUCTOR, Wait, step
@@ -80,6 +80,48 @@ def test_an_evacuated_guest_goes_from_its_new_host_when_the_evacuation_is_supers
     machine.hosts_return()
     carry_on(machine)
     assert {host for host, guests in machine.hosts.items() if guests.power} == {source} == {server_of(machine).host}
+
+
+def test_a_server_whose_revert_was_superseded_half_way_is_where_its_disks_are(machine):
+    machine.calm_down()
+    source = server_of(machine).host
+    machine.move(0, "resize", "2")
+    machine.calm_down()
+    assert server_of(machine).vm_state == states.RESIZED
+    destination = server_of(machine).host
+    machine.move(0, "revert_resize", "1")
+    machine.deliver_order(0, twice=False, fails=0.0)
+    machine.deliver_report(0, twice=False)
+    machine.lose_order(0)  # the guest is gone from one host, and not yet back on the other
+    start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ERROR})
+    carry_on(machine)
+    machine.operate(0, "reboot_hard")
+    machine.calm_down()
+    server = server_of(machine)
+    assert (server.host, server.vm_state, server.flavor.flavorid) == (source, states.ACTIVE, "1")
+    assert machine.hosts[source].power == {server.uuid: states.RUNNING}
+    assert machine.hosts[destination].power == {}
+
+
+@pytest.mark.parametrize("came", [0, 1])
+def test_a_revert_that_is_superseded_by_a_delete_leaves_nothing(machine, came):
+    machine.calm_down()
+    machine.move(0, "resize", "2")
+    machine.calm_down()
+    machine.move(0, "revert_resize", "1")
+    for _step in range(came):
+        machine.deliver_order(0, twice=False, fails=0.0)
+        machine.deliver_report(0, twice=False)
+    machine.operate(0, "delete")
+    assert server_of(machine).task_state == states.DELETING
+    while not server_of(machine).deleted:
+        machine.deliver_order(0, twice=False, fails=0.0)
+        machine.deliver_report(0, twice=False)
+        assert server_of(machine).task_state == (None if server_of(machine).deleted else states.DELETING)
+    machine.calm_down()
+    machine.books_balance_at_every_moment()
+    used = machine.world.db.read(lambda connection: quotas.usage(connection, "p"))
+    assert (used["instances"], used["cores"]) == (0, 0)
 
 
 # --- what was asked for meanwhile --------------------------------------------------------------------------
