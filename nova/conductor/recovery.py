@@ -15,7 +15,7 @@ from nova.conductor.walk import MAX_TRIES, Walk, lease
 from nova.db import actions, clock, external_events, servers, services
 from nova.objects.action import Action
 from nova.objects.order import StepOrder
-from nova.operations.base import context_of
+from nova.operations.base import CONDUCTOR, context_of
 from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
@@ -107,11 +107,13 @@ class Recovery:
             if run is None:
                 actions.update(connection, action, lease_until=clock.after(_UNKNOWN))
                 return None
+            step = run.step
+            if action.owner and step is not None and step.place == CONDUCTOR:
+                run.journal.tries += 1  # its conductor did not come to the end of it; perhaps it ended of it
             actions.update(connection, action, attempt=action.attempt + 1, owner=self.core.name, lease_until=lease(),
-                           waits_for=None)
+                           waits_for=None, payload=run.payload())
             run.action.attempt = action.attempt + 1
             run.action.owner = self.core.name
-            step = run.step
             host = run.operation.host_of(step) if step else ""
             up = services.host_up(connection, host) if judge_hosts else not services.forced_down(connection, host)
             return run, not host or up

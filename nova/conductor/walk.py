@@ -70,6 +70,9 @@ class Walk:
             self._finish(ctx, run, self._control(ctx, run), None)
         elif step.place != CONDUCTOR:
             self._dispatch_again(ctx, run, step)
+        elif run.journal.tries > MAX_TRIES:
+            self._give_up(ctx, run, exception.ServiceUnavailable(
+                f"Step {step.name} was begun {MAX_TRIES} times and did not come to its end."))
         else:
             self._run_here(ctx, run, step)
 

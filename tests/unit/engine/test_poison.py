@@ -5,7 +5,7 @@ import sqlalchemy as sa
 
 from nova.conductor import walk
 from nova.conductor.endpoints.guests import Guests as Reports
-from nova.db import models, servers
+from nova.db import actions, models, servers
 from nova.objects import states
 from nova.objects.guest import GuestStatus
 from tests.unit.engine.test_engine_properties import CTX, HOSTS, Machine
@@ -69,6 +69,28 @@ def test_an_order_that_ends_its_host_is_not_given_to_it_for_ever(machine):
     server = machine.world.db.read(lambda connection: servers.get(connection, machine.uuids[0]))
     assert server.vm_state == states.ACTIVE
     assert server.host != host
+
+
+def test_a_step_that_ends_its_conductor_does_not_end_one_after_the_other(machine):
+    class End(BaseException):
+        """Of the process."""
+
+    def make(uuid):
+        raise End
+
+    machine.boot(1, twice=False)
+    machine.calm_down()
+    machine.outside.make, ended = make, 0
+    for _time in range(2 * walk.MAX_TRIES):
+        try:
+            machine.leases_end() if ended else machine.bind_outside(0, 0.0)
+        except End:
+            ended += 1
+    assert ended == walk.MAX_TRIES + 1
+    machine.calm_down()
+    found = machine.world.db.read(lambda connection: actions.index(
+        connection, machine.uuids[0], 1, None, None, None))
+    assert found[0].outcome == "error"
 
 
 def test_a_power_report_from_before_a_reboot_stops_no_guest(machine):
