@@ -24,7 +24,7 @@ Submit = Callable[[context.RequestContext, Run, bool], None]
 
 # Expired actions that are read at once.
 _PAGE = 100
-# Seconds after which an action that this release does not know is looked at again: a newer neighbour may run it.
+# Seconds after which an action that cannot be taken over is looked at again: a newer neighbour may know it.
 _UNKNOWN = 60.0
 # Seconds after which an external event that nobody waits for is forgotten.
 _KEPT = 3600.0
@@ -80,32 +80,48 @@ class Recovery:
         Without ``reach_hosts`` those in the hands of hosts are left alone; without ``judge_hosts`` a silent
         host is asked once more rather than given up.
         """
-        found = 0
+        found: set[str] = set()
         while True:
             page = self.core.db.read(lambda connection: actions.expired(connection, clock.now(), _PAGE, reach_hosts))
-            found += len(page)
-            taken = sum([self._try_to_take_over(action, judge_hosts) for action in page])
-            # A page of which nothing could be taken would come again.
-            if len(page) < _PAGE or not taken:
+            fresh = [action for action in page if action.uuid not in found]
+            for action in fresh:
+                self._try_to_take_over(action, judge_hosts)
+            found.update(action.uuid for action in fresh)
+            # What comes again could neither be taken over nor left.
+            if len(page) < _PAGE or not fresh:
                 break
         self.core.db.write(lambda connection: external_events.forget_old(connection, clock.after(-_KEPT)))
-        return found
+        return len(found)
 
-    def _try_to_take_over(self, action: Action, judge_hosts: bool) -> bool:
+    def _try_to_take_over(self, action: Action, judge_hosts: bool) -> None:
         try:
             self._take_over(action, judge_hosts)
         except exception.StaleReport:
-            return True  # somebody else was faster
+            pass  # somebody else was faster
+        except exception.ServiceUnavailable as error:
+            LOG.warning("[instance: %s] Operation %s is taken over later: %s", action.instance_uuid, action.action,
+                        error)
         except Exception:
             LOG.exception("[instance: %s] Operation %s could not be taken over", action.instance_uuid, action.action)
-            return False
-        return True
+            try:
+                self.core.db.write(lambda connection: self._leave(connection, action))
+            except exception.NovaException as error:
+                LOG.warning("[instance: %s] Nor could it be left: %s", action.instance_uuid, error)
+
+    @staticmethod
+    def _leave(connection: sa.Connection, action: Action) -> None:
+        """Let it be found again after a while, not before all others each time.
+
+        It has no owner then: only what nobody owns may wait for longer than leases last.
+        """
+        actions.update(connection, action, owner=None, lease_until=clock.after(_UNKNOWN))
 
     def _take_over(self, action: Action, judge_hosts: bool) -> None:
         def take(connection: sa.Connection) -> tuple[Run, bool] | None:
-            run = self._known(connection, action)
+            # A copy: this may run several times.
+            run = self._known(connection, msgspec.structs.replace(action))
             if run is None:
-                actions.update(connection, action, lease_until=clock.after(_UNKNOWN))
+                self._leave(connection, action)
                 return None
             step = run.step
             if action.owner and step is not None and step.place == CONDUCTOR:
@@ -128,9 +144,11 @@ class Recovery:
         self._submit(context_of(run.action), run, not host_up)
 
     def _known(self, connection: sa.Connection, action: Action) -> Run | None:
-        """The run of an action; None if this release does not know its operation or its data."""
+        """The run of an action; None if this release does not know its operation, its step or its data."""
         try:
-            return Run(action, servers.get(connection, action.instance_uuid, deleted=True))
+            run = Run(action, servers.get(connection, action.instance_uuid, deleted=True))
+            run.operation.step_named(action.step or run.operation.steps[0].name)
+            return run
         except (exception.NovaException, msgspec.ValidationError) as error:
             LOG.warning("[instance: %s] Operation %s cannot be read here and is left to a newer release: %s",
                         action.instance_uuid, action.operation, error)

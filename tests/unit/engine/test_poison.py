@@ -3,28 +3,23 @@
 import pytest
 import sqlalchemy as sa
 
-from nova.conductor import walk
+from nova.conductor import recovery, walk
 from nova.conductor.endpoints.guests import Guests as Reports
+from nova.conf import CONF
 from nova.db import actions, models, servers
 from nova.objects import states
 from nova.objects.guest import GuestStatus
-from tests.unit.engine.test_engine_properties import CTX, HOSTS, Machine
+from nova.operations.build import Build
+from tests.unit.engine.test_engine_properties import CTX, HOSTS
+
+# What of an action may be of a release that is to come.
+POISON = {"operation": {"operation": "teleport"}, "step": {"step": "entangle"}, "data": {"payload": {"data": 1}}}
 
 
-@pytest.fixture
-def machine():
-    made = Machine()
-    try:
-        made.furnish(0)
-        yield made
-    finally:
-        made.close()
-
-
-def poison(machine, uuid):
-    """The operation of this server is one of a release that is to come."""
+def poison(machine, uuid, **values):
+    """The action of this server has these values."""
     machine.world.db.write(lambda connection: connection.execute(
-        sa.update(models.actions).where(models.actions.c.instance_uuid == uuid).values(operation="teleport")))
+        sa.update(models.actions).where(models.actions.c.instance_uuid == uuid).values(values)))
 
 
 def state(machine, uuid):
@@ -32,17 +27,20 @@ def state(machine, uuid):
 
 
 @pytest.mark.parametrize("how", ["restart", "leases"])
-def test_operations_that_this_release_does_not_know_hold_up_no_others(machine, how):
+@pytest.mark.parametrize("what", POISON)
+def test_operations_that_this_release_does_not_know_hold_up_no_others(machine, monkeypatch, what, how):
+    monkeypatch.setattr(recovery, "_PAGE", 2)
     for _number in range(6):
         machine.boot(1, twice=False)
     *unknown, known = machine.uuids
     for uuid in unknown:
-        poison(machine, uuid)
+        poison(machine, uuid, **POISON[what])
     machine.world.orders.clear()
     if how == "restart":
         for host in HOSTS:
             machine.restart_host(host)
     else:
+        CONF.set_override("lease", 20, group="conductor")  # what is taken over is not to be found again at once
         machine.leases_end()
     assert {order.instance.uuid for _host, order in machine.world.orders} == {known}
     while machine.world.orders:
@@ -91,6 +89,26 @@ def test_a_step_that_ends_its_conductor_does_not_end_one_after_the_other(machine
     found = machine.world.db.read(lambda connection: actions.index(
         connection, machine.uuids[0], 1, None, None, None))
     assert found[0].outcome == "error"
+
+
+def test_operations_that_fail_in_an_unexpected_way_hold_up_no_others(machine, monkeypatch):
+    """Whatever it is that no release knows how to take over: it is looked at again later."""
+    monkeypatch.setattr(recovery, "_PAGE", 2)
+    real = Build.host_of
+
+    def host_of(operation, step):
+        if operation.instance.uuid in odd:
+            raise KeyError("what nobody expects")
+        return real(operation, step)
+
+    for _number in range(6):
+        machine.boot(1, twice=False)
+    *odd, good = machine.uuids
+    machine.world.orders.clear()
+    monkeypatch.setattr(Build, "host_of", host_of)
+    CONF.set_override("lease", 20, group="conductor")
+    machine.leases_end()
+    assert {order.instance.uuid for _host, order in machine.world.orders} == {good}
 
 
 def test_a_power_report_from_before_a_reboot_stops_no_guest(machine):

@@ -1,0 +1,171 @@
+"""What got lost is found again, however much it is, whoever had it, and whatever failed after the commit."""
+
+import collections
+import contextlib
+
+import pytest
+import sqlalchemy as sa
+
+from nova import exception
+from nova.conductor import recovery, walk
+from nova.conf import CONF
+from nova.db import models, servers
+from nova.objects import states
+from tests.unit.engine.test_engine_properties import CTX
+
+
+def server(machine, uuid):
+    return machine.world.db.read(lambda connection: servers.get(connection, uuid, deleted=True))
+
+
+def claims(machine):
+    """By consumer: the nodes of which it has something."""
+    found = collections.defaultdict(set)
+    table = models.allocations
+    for row in machine.world.db.read(lambda connection: connection.execute(
+            sa.select(table.c.consumer_uuid, table.c.provider_uuid)).all()):
+        found[row.consumer_uuid].add(row.provider_uuid)
+    return found
+
+
+def outcomes(machine, uuid):
+    table = models.actions
+    return machine.world.db.read(lambda connection: list(connection.scalars(
+        sa.select(table.c.outcome).where(table.c.instance_uuid == uuid).order_by(table.c.id))))
+
+
+# --- after the commit --------------------------------------------------------------------------------
+@pytest.mark.parametrize("what", ["orders", "usage", "threads"])
+def test_an_error_after_the_commit_undoes_nothing_and_claims_nothing_twice(machine, monkeypatch, what):
+    """Whoever is told of what was written fails in a way that nobody expects: the server is built once, on one host."""
+    broken = True
+
+    def fail():
+        if broken:
+            raise RuntimeError("can't start new thread" if what == "threads" else "the bus is broken")
+
+    def failing(real):
+        def call(*args, **kwargs):
+            fail()
+            return real(*args, **kwargs)
+
+        return call
+
+    if what == "orders":
+        monkeypatch.setattr(machine.world, "compute_at", failing(machine.world.compute_at))
+    elif what == "usage":
+        monkeypatch.setattr(machine.world, "usage", type("Broken", (), {"touch": lambda _self, _nodes: fail()})())
+    else:
+        monkeypatch.setattr(machine.engine._pool, "submit", failing(machine.engine._pool.submit), raising=False)
+    machine.boot(1, twice=False)
+    uuid = machine.uuids[0]
+    for _look in range(3):
+        machine.leases_end()
+        assert server(machine, uuid).vm_state == states.BUILDING
+        assert len(claims(machine)[uuid]) <= 1
+    broken = False
+    machine.calm_down()
+    assert (server(machine, uuid).vm_state, server(machine, uuid).fault) == (states.ACTIVE, None)
+    assert len(claims(machine)[uuid]) == 1
+    assert [uuid in guests.power for guests in machine.hosts.values()].count(True) == 1
+
+
+# --- leases that ended -------------------------------------------------------------------------------
+@contextlib.contextmanager
+def long_leases():
+    """What is taken over from now on is not to be found again at once."""
+    CONF.set_override("lease", 20, group="conductor")
+    try:
+        yield
+    finally:
+        CONF.set_override("lease", 0, group="conductor")
+
+
+def test_one_look_takes_over_all_that_was_left_however_many_pages(machine, monkeypatch):
+    """Also where whole pages are of operations that only a newer release knows."""
+    monkeypatch.setattr(recovery, "_PAGE", 2)
+    for _number in range(9):
+        machine.boot(1, twice=False)
+    unknown, known = machine.uuids[:4], machine.uuids[4:]
+    machine.world.db.write(lambda connection: connection.execute(
+        sa.update(models.actions).where(models.actions.c.instance_uuid.in_(unknown)).values(operation="teleport")))
+    machine.world.orders.clear()
+    with long_leases():
+        assert machine.engine.recover(CTX) == 9
+    assert sorted(order.instance.uuid for _host, order in machine.world.orders) == sorted(known)
+
+
+def test_what_nobody_owns_is_taken_over_though_hosts_are_out_of_reach(machine, monkeypatch):
+    def away(_ctx, _spec):
+        raise exception.ServiceUnavailable("No scheduler answers.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(machine.world.scheduler, "select", away)
+        machine.boot(1, twice=False)
+    owner = machine.world.db.read(lambda connection: connection.scalar(sa.select(models.actions.c.owner)))
+    assert owner is None
+    monkeypatch.setattr(walk, "_PAUSE", 0)
+    with long_leases():
+        assert machine.engine.recover(CTX, reach_hosts=False) == 1
+    assert [order.instance.uuid for _host, order in machine.world.orders] == machine.uuids
+
+
+# --- counting ----------------------------------------------------------------------------------------
+def lose_orders(machine, times):
+    """The order is lost so often, and its lease ends each time."""
+    for _time in range(times):
+        machine.world.orders.clear()
+        machine.leases_end()
+
+
+def do_next(machine):
+    """The oldest order is run, and reported."""
+    machine.deliver_order(0, twice=False, fails=0.0)
+    machine.deliver_report(0, twice=False)
+
+
+def test_tries_of_one_step_do_not_count_against_the_next(machine):
+    """Each of the orders of a migration is lost again and again, together far more often than one step may be tried."""
+    machine.boot(1, twice=False)
+    machine.calm_down()
+    uuid = machine.uuids[0]
+    machine.move(0, "migrate", "1")
+    orders = 0
+    while machine.world.orders:
+        lose_orders(machine, walk.MAX_TRIES - 2)
+        do_next(machine)
+        machine.tell_plugged(uuid)
+        orders += 1
+    assert orders * (walk.MAX_TRIES - 2) > walk.MAX_TRIES
+    assert (server(machine, uuid).vm_state, server(machine, uuid).fault) == (states.RESIZED, None)
+
+
+def test_an_operation_that_was_taken_over_a_thousand_times_goes_on(machine):
+    machine.boot(1, twice=False)
+    machine.world.db.write(lambda connection: connection.execute(sa.update(models.actions).values(attempt=1000)))
+    machine.world.orders.clear()
+    machine.calm_down()
+    assert server(machine, machine.uuids[0]).vm_state == states.ACTIVE
+
+
+def test_giving_up_a_build_leaves_no_claim(machine):
+    machine.boot(1, twice=False)
+    uuid = machine.uuids[0]
+    lose_orders(machine, 10 * walk.MAX_TRIES)
+    found = server(machine, uuid)
+    assert (found.vm_state, found.host, found.fault.code) == (states.ERROR, None, 500)
+    assert outcomes(machine, uuid) == ["error"]
+    assert claims(machine)[uuid] == set()
+
+
+def test_giving_up_an_operation_leaves_a_healthy_server_healthy(machine):
+    machine.boot(1, twice=False)
+    machine.calm_down()
+    uuid = machine.uuids[0]
+    before = claims(machine)[uuid]
+    machine.operate(0, "pause")
+    lose_orders(machine, walk.MAX_TRIES + 1)
+    found = server(machine, uuid)
+    assert (found.vm_state, found.task_state) == (states.ACTIVE, None)
+    assert outcomes(machine, uuid) == ["success", "error"]
+    assert claims(machine)[uuid] == before != set()
