@@ -21,7 +21,7 @@ from nova.conductor.control import ConductorControl, converted
 from nova.conductor.core import Core
 from nova.conductor.leases import InFlightLeases
 from nova.conductor.recovery import Recovery
-from nova.conductor.run import Run
+from nova.conductor.run import Run, current
 from nova.conductor.walk import Walk, lease
 from nova.conf import CONF
 from nova.db import actions, servers
@@ -186,12 +186,8 @@ class Engine:
 
     def _load(self, report: StepReport) -> Run:
         def load(connection: sa.Connection) -> Run:
-            action = actions.get(connection, report.action_uuid)
-            if action is not None and action.outcome is None and action.attempt < report.attempt:
-                # A replica that is behind: the host tries again, and must not take it for a refusal.
-                raise exception.ServiceUnavailable("The database does not show this attempt yet.")
-            if action is None or action.outcome is not None or action.attempt != report.attempt:
-                raise exception.StaleReport(action=report.action_uuid, step=report.step, attempt=report.attempt)
+            action = current(actions.get(connection, report.action_uuid), report.action_uuid, report.step,
+                             report.attempt)
             return Run(action, servers.get(connection, action.instance_uuid, deleted=True))
 
         return self.core.db.read(load)

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nova import context, exception
 from nova.conductor.core import Core
-from nova.conductor.run import Run, owner_of
+from nova.conductor.run import Run, current, owner_of
 from nova.conductor.walk import MAX_TRIES, Walk, lease
 from nova.db import actions, clock, external_events, servers, services
 from nova.objects.action import Action
@@ -41,10 +41,12 @@ class Recovery:
     # --- hosts ---------------------------------------------------------------------------------------
     def begin(self, action_uuid: str, attempt: int, host: str) -> None:
         """A host confirms an order before it goes on with it; its lease is renewed. Raises StaleReport."""
-        renewed = self.core.db.write(lambda connection: actions.confirm(
-            connection, action_uuid, attempt, owner_of(host), lease()))
-        if not renewed:
-            raise exception.StaleReport(action=action_uuid, step="", attempt=attempt)
+        def renew(connection: sa.Connection) -> None:
+            if not actions.confirm(connection, action_uuid, attempt, owner_of(host), lease()):
+                current(actions.get(connection, action_uuid), action_uuid, "", attempt)
+                raise exception.StaleReport(action=action_uuid, step="", attempt=attempt)  # nobody's, or another's
+
+        self.core.db.write(renew)
 
     def resume(self, host: str) -> list[StepOrder]:
         """New attempts of everything that a restarted host was doing."""

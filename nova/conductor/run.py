@@ -134,6 +134,19 @@ def _operation(name: str, instance: Instance, data: dict[str, Any]) -> Operation
     return REGISTRY[name](instance, data)
 
 
+def current(action: Action | None, uuid: str, step: str, attempt: int) -> Action:
+    """The action ``uuid`` as it was read, of which somebody holds this attempt.
+
+    Raises StaleReport when another attempt is the current one, or the action has ended.
+    """
+    if action is not None and action.outcome is None and action.attempt < attempt:
+        # A replica that is behind: whoever asks tries again, and must not take it for a refusal.
+        raise exception.ServiceUnavailable("The database does not show this attempt yet.")
+    if action is None or action.outcome is not None or action.attempt != attempt:
+        raise exception.StaleReport(action=uuid, step=step, attempt=attempt)
+    return action
+
+
 def owner_of(host: str, binary: str = services.COMPUTE) -> str:
     """The name under which a service of a host (by default its compute) holds leases."""
     return f"{binary.removeprefix('nova-')}@{host}"

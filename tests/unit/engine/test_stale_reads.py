@@ -1,0 +1,88 @@
+"""A conductor sees an older state of the database, as a replica that is behind shows it: nothing is taken for ended."""
+
+import contextlib
+import sqlite3
+
+import pytest
+
+from nova import exception
+from nova.db import servers
+from nova.db.engine import Database
+from nova.objects import states
+from tests.unit.engine.test_engine_properties import CTX, HOSTS
+
+
+class Behind:
+    """A copy of the database as it is now; ``see()``: from now on this conductor reads (and writes) there."""
+
+    def __init__(self, db, path):
+        with contextlib.closing(sqlite3.connect(db.engine.url.database)) as connection:
+            connection.execute("VACUUM INTO ?", [str(path)])
+        self._db, self._copy, self._patches = db, Database(f"sqlite:///{path}"), pytest.MonkeyPatch()
+
+    def see(self, writes=False):
+        self._patches.setattr(self._db, "read", self._copy.read)
+        if writes:
+            self._patches.setattr(self._db, "write", self._copy.write)
+
+    def catch_up(self):
+        self._patches.undo()
+
+    def close(self):
+        self.catch_up()
+        self._copy.close()
+
+
+@pytest.fixture
+def fall_behind(machine, tmp_path):
+    made = []
+
+    def fall_behind():
+        made.append(Behind(machine.world.db, tmp_path / "behind.sqlite"))
+        return made[-1]
+
+    yield fall_behind
+    for behind in made:
+        behind.close()
+
+
+def test_a_report_newer_than_the_row_is_told_again_rather_than_refused(machine, fall_behind):
+    machine.boot(1, twice=False)
+    uuid = machine.uuids[0]
+    machine.world.orders.clear()
+    behind = fall_behind()
+    behind.see()
+    machine.leases_end()  # finds it in what it sees, and gives a new order
+    [(host, order)] = machine.world.orders
+    machine.world.orders.clear()
+    machine.execute(host, order, fails=0.0)
+    [(_host, _order, report)] = machine.reports
+    for _time in range(3):
+        with pytest.raises(exception.ServiceUnavailable):
+            machine.engine.step_done(CTX, report)
+    assert set(machine.hosts[host].power) == {uuid}
+    behind.catch_up()
+    machine.calm_down()
+    found = machine.world.db.read(lambda connection: servers.get(connection, uuid))
+    assert (found.vm_state, found.host) == (states.ACTIVE, host)
+
+
+def test_an_order_newer_than_the_row_is_confirmed_later_rather_than_dropped(machine, fall_behind):
+    """The conductor that is asked writes to a node which has not got the order's transaction yet."""
+    machine.boot(1, twice=False)
+    [(_host, first)] = machine.world.orders
+    machine.world.orders.clear()
+    behind = fall_behind()
+    machine.leases_end()
+    [(host, order)] = machine.world.orders
+    assert order.attempt > first.attempt
+    behind.see(writes=True)
+    with pytest.raises(exception.ServiceUnavailable):
+        machine.engine.begin(CTX, order.action.uuid, order.attempt, host)
+    behind.catch_up()
+    machine.engine.begin(CTX, order.action.uuid, order.attempt, host)
+    for other in set(HOSTS) - {host}:
+        with pytest.raises(exception.StaleReport):
+            machine.engine.begin(CTX, order.action.uuid, order.attempt, other)
+    with pytest.raises(exception.StaleReport):
+        machine.engine.begin(CTX, order.action.uuid, first.attempt, host)
