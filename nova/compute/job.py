@@ -30,6 +30,8 @@ class Job:
         self.uuid = order.instance.uuid
         # Set for a step that shall end early: by an interrupt, or since a newer order has come.
         self.cancelled = threading.Event()
+        # Whether it has a thread.
+        self.begun = False
         self._confirm = confirm
         self._valid_until = time.monotonic() + valid
         self._superseded_at: float | None = None

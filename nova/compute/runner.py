@@ -93,7 +93,11 @@ class Runner:
                 self._start(job)
             elif not lane.current.adopt(job):
                 lane.current.supersede()
-                lane.waiting = job
+                if lane.current.begun:
+                    lane.waiting = job
+                else:  # it waits for a thread of its kind, and will find that it is superseded
+                    lane.current = job
+                    self._start(job)
 
     def _start(self, job: Job) -> None:
         # Under the lock, so that stop() finds the pool at rest.
@@ -189,6 +193,8 @@ class Runner:
     # --- running -------------------------------------------------------------------------------
     def _work(self, job: Job) -> None:
         order = job.order
+        with self._mutex:
+            job.begun = True
         try:
             job.ctx.update_store()
             with tracing.span(f"host {order.action.operation}", job.ctx, instance=job.uuid, attempt=order.attempt,

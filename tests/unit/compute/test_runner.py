@@ -288,6 +288,63 @@ def test_a_report_that_cannot_be_written_becomes_a_failure(
     assert [failure.kind for failure in conductor.failures] == ["InvalidInput"]
 
 
+def test_a_report_that_nobody_ever_takes_is_given_up(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host can go on with the server; the lease of the action ends."""
+    told = []
+
+    def refuse(_ctx: Any, report: StepReport) -> None:
+        told.append(report)
+        raise exception.InternalError("Unexpected error in step_done.")
+
+    driver.spawn(instance, Disks())
+    monkeypatch.setattr(conductor, "step_done", refuse)
+    monkeypatch.setattr(runner._stopping, "wait", lambda _seconds: False)
+    submit(runner, order(instance, "stop", "power_off", ident=1))
+    assert 1 < len(told) < 20
+    assert runner.running() == []
+
+
+def another(instance: Instance) -> Instance:
+    return msgspec.structs.replace(instance, uuid=new_uuid())
+
+
+def test_builds_that_wait_for_their_turn_hold_up_nothing_else(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
+    driver.spawn(instance, Disks())
+    spawn = Hanging(driver, "spawn")
+    builds = [order(another(instance), "build", "network") for _number in range(60)]
+    stop, delete = order(instance, "stop", "power_off", ident=1), order(instance, "delete", "destroy", ident=2)
+    conductor.current = {each.action.uuid for each in (*builds, stop, delete)}
+    for build in builds:
+        runner.submit(context.admin(), build)
+    assert spawn.entered.wait(10)
+    submit(runner, stop, delete)
+    assert conductor.ended == [("power_off", 2), ("destroy", 2)]
+    spawn.release.set()
+    wait(lambda: not runner.running())
+    assert len(conductor.ended) == 62
+
+
+def test_a_build_that_has_not_begun_is_not_waited_for_by_its_delete(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
+    """Nor is it built first."""
+    spawn = Hanging(driver, "spawn")
+    builds = [order(another(instance), "build", "network") for _number in range(60)]
+    deletes = [order(build.instance, "delete", "destroy", ident=7) for build in builds[-4:]]
+    conductor.current = {each.action.uuid for each in (*builds[:-4], *deletes)}
+    for build in builds:
+        runner.submit(context.admin(), build)
+    assert spawn.entered.wait(10)
+    submit(runner, *deletes)
+    assert conductor.ended == [("destroy", 2)] * 4
+    spawn.release.set()
+    wait(lambda: not runner.running())
+    assert spawn.calls == 56
+    assert len(guests(driver)) == 56
+
+
 def wait(until: Callable[[], bool]) -> None:
     end = time.monotonic() + 10
     while not until():
