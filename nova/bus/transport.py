@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import random
 import sys
 import threading
 from collections.abc import Iterator
@@ -96,8 +97,6 @@ _DEFAULTS = {
     "kombu_missing_consumer_retry_timeout": 10,
     # Seconds after which the broker forgets the queues of a process that has died, with the news and answers in them.
     "rabbit_transient_queues_ttl": 300,
-    # Up to so many seconds more before a lost connection is made anew: not all at the same moment.
-    "kombu_reconnect_splay": 2.0,
     # Messages that a server works on at the same time: more threads than that wait for one another, and cost memory.
     "executor_thread_pool_size": 24,
     # Connections that messages are sent by, made as needed: as many as there are threads that may send at the same
@@ -106,6 +105,10 @@ _DEFAULTS = {
     # The most seconds between two attempts to reach a lost broker: everybody is back soon after it is.
     "rabbit_interval_max": 5,
 }
+# Seconds that a process lets pass, beside those, before each attempt to make a lost connection anew: each process its
+# own, so that those of ten thousand hosts do not all come at the same moment (kombu_reconnect_splay only changes what
+# oslo.messaging logs).
+_RECONNECT = (0.25, 1.75)
 
 
 def patience(conf: cfg.ConfigOpts) -> float:
@@ -119,10 +122,11 @@ def connect(conf: cfg.ConfigOpts) -> messaging.RPCTransport:
 
     Never connect before a fork: children that share a connection read each other's answers.
     """
+    defaults = {**_DEFAULTS, "kombu_reconnect_delay": random.uniform(*_RECONNECT)}  # noqa: S311
     # The driver registers them as it is made, and looks at them at once.
     for group, options in opts.list_opts():
         for option in options:
-            if option.name in _DEFAULTS:
+            if option.name in defaults:
                 conf.register_opt(option, group=group)
-                conf.set_default(option.name, _DEFAULTS[option.name], group=group)
+                conf.set_default(option.name, defaults[option.name], group=group)
     return messaging.get_rpc_transport(conf)

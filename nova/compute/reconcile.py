@@ -8,11 +8,13 @@ starts. A guest that no row knows is reported, and left to what the operator has
 from __future__ import annotations
 
 import bisect
+import functools
 import logging
+import random
 import threading
 from collections.abc import Callable, Collection, Sequence
 
-from nova import context, exception
+from nova import bus, context, exception
 from nova.compute.host import Machine
 from nova.compute.runner import Runner
 from nova.compute.unknown import UnknownGuests
@@ -63,9 +65,19 @@ class Reconciler:
         self._evict(context.admin())
         self._walk(context.admin(), tell=True)
 
+    def heard_again(self) -> None:
+        """Nobody heard this host for long: what was decided without it left guests that belong elsewhere or nowhere.
+
+        They are compared soon and once more later. When it was the broker that was away all hosts are heard again at
+        the same moment: they do not all ask then.
+        """
+        self._after(random.uniform(0, CONF.report_interval),  # noqa: S311
+                    functools.partial(bus.retry_until_available, self.compare, "a conductor"))
+        self.compare_later()
+
     def compare_later(self) -> None:
         """Compare once more: a conductor that found the host away may be about to write what follows from it."""
-        self._after(CONF.service_down_time, self._compare_again)
+        self._after(CONF.service_down_time * random.uniform(1, 1.5), self._compare_again)  # noqa: S311
 
     def _compare_again(self) -> None:
         try:

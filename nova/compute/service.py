@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -210,11 +209,8 @@ class ComputeService:
         now = time.monotonic()
         silent, self._last_beat = now - self._last_beat, now
         if silent > CONF.service_down_time / 2:
-            # We may have counted as down: what was decided without us left guests that belong elsewhere or nowhere.
             LOG.warning("No conductor heard us for %.0f s", silent)
-            threading.Thread(target=bus.retry_until_available, args=(self.reconciler.compare, "a conductor"),
-                             name="compare", daemon=True).start()
-            self.reconciler.compare_later()
+            self.reconciler.heard_again()
 
     def _clean_images(self) -> None:
         self.machine.cache.clean(set(self.machine.driver.used_images()))

@@ -36,10 +36,10 @@ def _relay(listener: socket.socket, port: int) -> None:
             continue
         outer.settimeout(None)
         for source, sink in ((inner, outer), (outer, inner)):
-            threading.Thread(target=_pump, args=(source, sink), name="relay", daemon=True).start()
+            threading.Thread(target=pump, args=(source, sink), name="relay", daemon=True).start()
 
 
-def _pump(source: socket.socket, sink: socket.socket) -> None:
+def pump(source: socket.socket, sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
             sink.sendall(data)

@@ -1,0 +1,83 @@
+"""When a broker is started again, its clients do not all come back at the same moment."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import pathlib
+import socket
+import threading
+import time
+
+from oslo_config import cfg
+from oslo_messaging._metrics.client import oslo_messaging_metrics
+from oslo_messaging._tracing.client import oslo_messaging_tracing
+
+from nova import bus, context
+from tests.integration.bus_desk import Desk, configure
+from tests.integration.port_relay import pump
+from tests.integration.rabbit import Rabbit
+
+CTX = context.RequestContext(user_id="u", project_id="p", overwrite=False)
+CLIENTS = 12
+
+
+class Wire:
+    """The way of one client to the broker. ``came``: when it connected."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.came: list[float] = []
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                inner, _address = self._listener.accept()
+                self.came.append(time.monotonic())
+                outer = socket.create_connection(("127.0.0.1", self._port))
+                self._sockets += [inner, outer]
+                for ends in ((inner, outer), (outer, inner)):
+                    threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    def cut(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+
+def pause_before_coming_back(rabbit: Rabbit, vhost: str, directory: pathlib.Path) -> float:
+    """The seconds until one client whose connection was cut makes another one."""
+    directory.mkdir()
+    wire, conf = Wire(rabbit.port), cfg.ConfigOpts()
+    conf(["--config-file", str(configure(directory, vhost.replace(str(rabbit.port), str(wire.port))))])
+    conf.register_opts(oslo_messaging_metrics, "oslo_messaging_metrics")
+    conf.register_opts(oslo_messaging_tracing, "oslo_messaging_tracing")
+    transport = bus.connect(conf)
+    try:
+        desk = bus.client(transport, Desk)
+        desk.shout(CTX, "before")
+        wire.cut()
+        before, cut = len(wire.came), time.monotonic()
+        desk.shout(CTX, "after")
+        return wire.came[before] - cut
+    finally:
+        transport.cleanup()
+        wire.close()
+
+
+def test_clients_that_lost_their_broker_do_not_come_back_at_the_same_moment(
+        rabbitmq: Rabbit, tmp_path: pathlib.Path) -> None:
+    vhost = rabbitmq.new_vhost()
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        pauses = list(pool.map(lambda number: pause_before_coming_back(rabbitmq, vhost, tmp_path / str(number)),
+                               range(CLIENTS)))
+    assert max(pauses) - min(pauses) > 0.4, pauses

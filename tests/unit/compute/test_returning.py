@@ -1,0 +1,54 @@
+"""Hosts that are heard again after a long silence: all of them at once when it was the broker that was away."""
+
+import threading
+import time
+
+import pytest
+
+from nova import conf
+from nova.compute.host import Machine
+from nova.compute.reconcile import Reconciler
+from nova.conf import CONF
+from nova.network.base import NoNetwork
+from nova.virt.fake import FakeDriver
+
+HOSTS = 40
+
+
+class Conductor:
+    """Notes when which host asks first what it has to remove; nothing is."""
+
+    def __init__(self):
+        self.asked = {}
+        self._lock = threading.Lock()
+
+    def evictions(self, _ctx, host, _limit, _marker):
+        with self._lock:
+            self.asked.setdefault(host, time.monotonic())
+        return []
+
+    def expected(self, _ctx, _host, _limit, _marker):
+        return []
+
+
+@pytest.fixture
+def conductor():
+    conf.register()
+    CONF.set_override("report_interval", 1)
+    yield Conductor()
+    CONF.clear_override("report_interval")
+
+
+def test_hosts_that_are_heard_again_do_not_compare_their_guests_at_the_same_moment(conductor):
+    made = [Reconciler(Machine(name=f"h{number}", driver=FakeDriver(f"h{number}"), network=NoNetwork(), images=None,
+                               cache=None), conductor, None) for number in range(HOSTS)]
+    for reconciler in made:
+        reconciler.heard_again()
+    end = time.monotonic() + 30
+    while len(conductor.asked) < HOSTS:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    for reconciler in made:
+        reconciler.stop()
+    moments = sorted(conductor.asked.values())
+    assert moments[-1] - moments[0] > CONF.report_interval / 3
