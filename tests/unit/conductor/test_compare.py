@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from nova.compute import reconcile
 from nova.compute.host import Machine
 from nova.compute.reconcile import Reconciler
 from nova.conductor.endpoints.guests import Guests
@@ -203,6 +208,47 @@ def test_unknown_guests_that_are_new_or_too_many_are_kept_whatever_was_chosen(
         driver.adopt(uuid, states.RUNNING)
     reconciler.compare()
     assert len(driver.guests()) == 2
+
+
+def test_of_guests_that_change_all_at_once_every_one_is_reported(
+        core: Books, conductor: _Conductor, driver: FakeDriver, reconciler: Reconciler,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "_SETTLE", 0.001)
+    failed: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    uuids = _rows(core, 400)
+    for uuid in uuids:
+        driver.adopt(uuid, states.SHUTDOWN)
+
+    def change(some: list[str]) -> None:
+        for uuid in some:
+            reconciler.guest_changed(GuestStatus(uuid=uuid, power_state=states.SHUTDOWN))
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(change, [uuids[number::8] for number in range(8)]))
+    until = time.monotonic() + 30
+    while len(conductor.reported) < len(uuids):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert failed == []
+    assert {guest.uuid for guest in conductor.reported} == set(uuids)
+
+
+def test_a_host_can_stop_while_its_guests_change(
+        conductor: _Conductor, driver: FakeDriver, runner: _Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    often = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(20):
+            monkeypatch.setattr(reconcile, "_SETTLE", 0.005 + number * 0.001)
+            machine = Machine(name="h1", driver=driver, network=NoNetwork(), images=None,  # type: ignore[arg-type]
+                              cache=None)  # type: ignore[arg-type]
+            stopping = Reconciler(machine, conductor, runner)  # type: ignore[arg-type]
+            for number in range(200):
+                stopping.guest_changed(GuestStatus(uuid=str(number), power_state=states.SHUTDOWN))
+            stopping.stop()
+    finally:
+        sys.setswitchinterval(often)
 
 
 def test_what_is_under_way_or_was_never_started_is_left_alone(
