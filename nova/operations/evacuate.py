@@ -1,8 +1,8 @@
 """Evacuate: a server of a host that is down goes on on another one, from its shared disks or from its image.
 
-place (conductor) → network, disks, start (destination), and where the network back end tells when interfaces are
-plugged → plugged (conductor) → go (destination). From the moment in which the destination may run the guest
-the source may not: an eviction tells it so when it returns.
+place (conductor) → look (destination) → found (conductor) → network, disks, start (destination), and where the network
+back end tells when interfaces are plugged → plugged (conductor) → go (destination). From the moment in which the
+destination may run the guest the source may not: an eviction tells it so when it returns.
 """
 
 from __future__ import annotations
@@ -80,14 +80,24 @@ class Evacuate(Move):
     def bind(self, ctl: Control) -> None:
         ctl.outside_interfaces.bind(self.data.host)
 
+    @step("host", event=_EVENT, task_state=states.REBUILDING, undo="look_away", evict=True)
+    def look(self, host: Host) -> None:
+        """Whether the server's disks are there, also those that a move which its source did not end has set aside."""
+        if not host.driver.has_disks(host.instance):
+            host.connect_volumes()
+            host.driver.revert_move(host.instance)
+        host.result(shared=host.driver.has_disks(host.instance))
+
+    @step(CONDUCTOR, event=_EVENT)
+    def found(self, ctl: Control) -> None:
+        """What was found is journaled before anything is made there: it says what may be removed again."""
+
     @step("host", event=_EVENT, task_state=states.REBUILDING, undo="unplug", evict=True)
     def network(self, host: Host) -> None:
         host.network.plug(host.instance, host.rules)
 
     @step("host", event=_EVENT, task_state=states.REBUILD_BLOCK_DEVICE_MAPPING, undo="wipe", evict=True)
     def disks(self, host: Host) -> None:
-        self.data.shared = host.driver.has_disks(host.instance)
-        host.result(shared=self.data.shared)
         host.prepare_disks()
         host.connect_volumes()
 
@@ -110,6 +120,10 @@ class Evacuate(Move):
         plugging.go(host)
 
     # --- compensations ---------------------------------------------------------------------------------
+    def look_away(self, host: Host) -> None:
+        host.driver.destroy(host.instance, keep_disks=True)
+        host.disconnect_volumes()
+
     def unplug(self, host: Host) -> None:
         host.network.unplug(host.instance)
 

@@ -1,0 +1,110 @@
+"""The disks of a server that is evacuated: those on shared storage are its own, whatever happens in the middle."""
+
+import pytest
+
+from nova import conf
+from nova.conductor.acceptance import start
+from nova.conf import CONF
+from nova.db import servers
+from nova.objects import states
+from tests.unit.engine.test_engine_properties import CTX, Machine
+
+
+@pytest.fixture(name="machine")
+def _machine():
+    conf.register()
+    made = Machine()
+    try:
+        made.furnish(0)
+        made.boot(1, twice=False)
+        carry_on(made)
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def shared(tmp_path):
+    conf.register()
+    (tmp_path / "disks").mkdir()
+    CONF.set_override("shared_storage", True, group="fake")
+    CONF.set_override("directory", str(tmp_path), group="fake")
+    yield
+    CONF.clear_override("shared_storage", group="fake")
+    CONF.clear_override("directory", group="fake")
+
+
+def server_of(machine):
+    return machine.world.db.read(lambda connection: servers.get(connection, machine.uuids[0]))
+
+
+def disk_of(machine):
+    """Its token; None: there is none."""
+    disk = machine.hosts["a"].disk(machine.uuids[0])
+    return disk and disk.token
+
+
+def deliver_until(machine, step):
+    """The host runs its order that ends with this step, and does not come to tell."""
+    while True:
+        machine.deliver_order(0, twice=False, fails=0.0)
+        if machine.reports[0][2].step == step:
+            return machine.reports.pop(0)[0]
+        machine.deliver_report(0, twice=False)
+
+
+def carry_on(machine):
+    """Until everything is done that can be done without hosts that are down."""
+    for _round in range(10):
+        while machine.world.orders:
+            machine.execute(*machine.world.orders.pop(0), fails=0.0)
+        while machine.reports:
+            machine.report(*machine.reports.pop(0))
+        for uuid in machine.uuids:
+            machine.tell_plugged(uuid)
+
+
+def come_back(machine, source):
+    machine.down.discard(source)
+    machine.restart_host(source)
+    machine.mark(source, forced_down=False)
+    carry_on(machine)
+
+
+def test_disks_on_shared_storage_outlive_an_evacuation_that_ends_before_its_host_tells_of_them(shared, machine):
+    before = disk_of(machine)
+    machine.host_dies(server_of(machine).host)
+    machine.move(0, "evacuate", "1")
+    deliver_until(machine, "start")
+    start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ERROR})
+    carry_on(machine)
+    assert disk_of(machine) == before is not None
+
+
+def test_disks_that_the_new_host_has_made_are_not_taken_for_shared_ones_when_it_tries_again(machine):
+    source = server_of(machine).host
+    machine.host_dies(source)
+    machine.move(0, "evacuate", "1")
+    host = deliver_until(machine, "start")
+    machine.restart_host(host)
+    carry_on(machine)
+    assert server_of(machine).host == host
+    come_back(machine, source)
+    assert machine.hosts[source].disk(machine.uuids[0]) is None
+
+
+def test_disks_that_a_move_set_aside_on_shared_storage_are_those_of_the_evacuated_server(shared, machine):
+    before, source = disk_of(machine), server_of(machine).host
+    machine.move(0, "migrate", "1")
+    deliver_until(machine, "move_out")
+    machine.host_dies(source)
+    machine.leases_end()
+    carry_on(machine)
+    assert disk_of(machine) is None
+    machine.move(0, "evacuate", "1")
+    carry_on(machine)
+    assert server_of(machine).host != source
+    assert disk_of(machine) == before
+    come_back(machine, source)
+    assert server_of(machine).vm_state in (states.ACTIVE, states.STOPPED)
+    assert disk_of(machine) == before
