@@ -30,7 +30,8 @@ def told(engine: Engine, events: Iterable[ExternalEvent]) -> None:
         if event.name == _DELETED and event.tag:
             _detach(engine, event.instance_uuid, event.tag)
     for uuid in sorted({event.instance_uuid for event in events if event.name in _CHANGED}):
-        engine.in_background(uuid, functools.partial(_renew, engine.core, uuid))
+        # All have one turn: whoever works for a project does not wait for what was told of ten thousand servers.
+        engine.in_background("", functools.partial(_renew, engine.core, uuid))
 
 
 def _detach(engine: Engine, uuid: str, vif_id: str) -> None:

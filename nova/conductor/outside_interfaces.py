@@ -41,7 +41,14 @@ class OutsideInterfaces:
 
     def bind(self, host: str) -> None:
         ctx, instance = self._wishes.ctx, self._wishes.instance
-        self._wishes.set(network_info=self._allocator.bind(ctx, instance, instance.network_info, host))
+        bound = {vif.id: vif for vif in self._allocator.bind(ctx, instance, instance.network_info, host)}
+
+        def renewed(known: list[VIF]) -> list[VIF]:
+            # What the service told of meanwhile (nova.conductor.network_events) is newer than what was asked with.
+            return [msgspec.structs.replace(bound[vif.id], label=vif.label, mtu=vif.mtu, fixed_ips=vif.fixed_ips)
+                    if vif.id in bound else vif for vif in known]
+
+        self._wishes.effects.append(lambda connection: servers.change(connection, instance, "network_info", renewed))
 
     def release(self, *vifs: VIF, some: bool = False) -> None:
         self._allocator.release(self._wishes.ctx, self._wishes.instance, vifs if vifs or some else None)
