@@ -124,6 +124,16 @@ def test_a_revert_that_is_superseded_by_a_delete_leaves_nothing(machine, came):
     assert (used["instances"], used["cores"]) == (0, 0)
 
 
+def test_a_server_that_is_being_deleted_is_not_evacuated(machine):
+    machine.calm_down()
+    machine.operate(0, "delete")
+    machine.host_dies(server_of(machine).host)
+    with pytest.raises(exception.InstanceInvalidState, match="task_state deleting"):
+        start(machine.engine, CTX, machine.uuids[0], "evacuate", {})
+    machine.calm_down()
+    assert server_of(machine).vm_state == states.DELETED
+
+
 # --- what was asked for meanwhile --------------------------------------------------------------------------
 def test_what_is_asked_for_while_a_reset_compensates_is_done_afterwards(machine):
     machine.calm_down()
