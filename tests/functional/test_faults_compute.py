@@ -1,5 +1,6 @@
 """Hosts and services that fail, in every step of every operation: a defined end with a cause, and nothing leaked."""
 
+import itertools
 import threading
 import time
 
@@ -7,6 +8,7 @@ import pytest
 
 from nova import exception
 from nova.compute.service import ComputeService
+from nova.conf import CONF
 from nova.objects import states
 from nova.scheduler.service import SchedulerService
 from tests.functional.client import Failed, wait_for
@@ -212,6 +214,61 @@ def test_several_servers_wait_for_the_scheduler_and_a_delete_does_not(suite, adm
     suite._services[suite._services.index(suite.scheduler)] = suite.scheduler = fresh
     for uuid in made[1:]:
         admin.wait(uuid, "ACTIVE", seconds=30)
+
+
+@pytest.fixture
+def frozen_scheduler(suite, monkeypatch):
+    """Call it to have the scheduler answer nobody, until ``thaw`` is called or the test is over."""
+    read = suite.scheduler._follower.ready
+    never = threading.Event()
+
+    def freeze():
+        monkeypatch.setattr(suite.scheduler._follower, "ready", never)
+
+    def thaw():
+        monkeypatch.setattr(suite.scheduler._follower, "ready", read)
+        never.set()
+
+    freeze.thaw = thaw
+    yield freeze
+    thaw()
+
+
+def test_what_needs_no_scheduler_takes_no_longer_while_none_answers(
+        suite, admin, server, flavor, image_id, frozen_scheduler):
+    """Several stops, starts and deletes, while more builds wait than there are threads for."""
+    rounds = 4
+    admin.boot(flavor, image_id, min_count=2 * rounds, max_count=2 * rounds)
+    doomed = [shown["id"] for shown in admin.get("/servers")["servers"] if shown["id"] != server]
+    for uuid in doomed:
+        admin.wait(uuid, "ACTIVE")
+
+    def rounds_take():
+        found = []
+        for _round in range(rounds):
+            moments = [time.monotonic()]
+            for action, status in (("os-stop", "SHUTOFF"), ("os-start", "ACTIVE")):
+                admin.action(server, action)
+                admin.wait(server, status, seconds=60)
+                moments.append(time.monotonic())
+            uuid = doomed.pop()
+            admin.delete(f"/servers/{uuid}")
+            admin.wait_gone(uuid, seconds=60)
+            moments.append(time.monotonic())
+            found.append([after - before for before, after in itertools.pairwise(moments)])
+        return [sum(seconds) for seconds in zip(*found, strict=True)]
+
+    usual = rounds_take()
+    frozen_scheduler()
+    waiting = [admin.boot(flavor, image_id) for _number in range(CONF.conductor.threads + 8)]
+    while_frozen = rounds_take()
+    assert {admin.server(uuid)["status"] for uuid in waiting} == {"BUILD"}
+    # Two seconds more, since what is measured is some tenths, and machines are busy.
+    assert [seconds <= 2 * before + 2 for seconds, before in zip(while_frozen, usual, strict=True)] == [True] * 3, (
+        usual, while_frozen)
+    frozen_scheduler.thaw()
+    for uuid in waiting:
+        admin.wait(uuid, "ACTIVE", seconds=60)
 
 
 def test_orders_wait_for_a_compute_that_is_stopped(suite, admin, driver, server, flavor, image_id, restart):
