@@ -212,7 +212,7 @@ class _Request:
         for action in [*([holder] if holder else []), *actions.queued(connection, instance.uuid)]:
             try:
                 found = [*inherited(action, instance), *found]
-            except (exception.UnknownOperation, msgspec.ValidationError) as error:
+            except (exception.Invalid, msgspec.ValidationError) as error:
                 LOG.error("[instance: %s] Operation %s is superseded, and cannot be compensated for here: %s",
                           instance.uuid, action.operation, error)
             actions.supersede(connection, action, ended(action.events, _TAKEN_OVER))

@@ -4,6 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova.conductor import recovery, walk
+from nova.conductor.acceptance import start
 from nova.conductor.endpoints.guests import Guests as Reports
 from nova.conf import CONF
 from nova.db import actions, models, servers
@@ -89,6 +90,18 @@ def test_a_step_that_ends_its_conductor_does_not_end_one_after_the_other(machine
     found = machine.world.db.read(lambda connection: actions.index(
         connection, machine.uuids[0], 1, None, None, None))
     assert found[0].outcome == "error"
+
+
+@pytest.mark.parametrize("what", POISON)
+def test_a_server_whose_operation_nobody_knows_can_be_deleted(machine, what):
+    machine.boot(1, twice=False)
+    machine.calm_down()
+    uuid = machine.uuids[0]
+    machine.operate(0, "stop")
+    poison(machine, uuid, **POISON[what])
+    start(machine.engine, CTX, uuid, "delete", {})
+    machine.calm_down()
+    assert machine.world.db.read(lambda connection: servers.get(connection, uuid, deleted=True)).deleted
 
 
 def test_operations_that_fail_in_an_unexpected_way_hold_up_no_others(machine, monkeypatch):
