@@ -17,7 +17,7 @@ from nova.image.directory import DirectoryStore
 from nova.objects.image import Image
 from nova.rpcapi.networks import Networks
 from tests.functional.client import Client, Failed, wait_for
-from tests.functional.hosts import SECOND, Pair, nothing_used, service_of, told_scheduler
+from tests.functional.hosts import SECOND, Held, Pair, nothing_used, service_of, told_scheduler
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +82,20 @@ def driver(suite):
     yield suite.compute.machine.driver
     suite.compute.machine.driver.behaviour.latency.clear()
     suite.compute.machine.driver.behaviour.failure.clear()
+
+
+@pytest.fixture
+def hold(driver, monkeypatch):
+    """``hold(verb)``: the calls of this verb of the fake hypervisor wait until they are let go, or the test is over."""
+    made = []
+
+    def hold(verb):
+        made.append(Held(driver, verb, monkeypatch))
+        return made[-1]
+
+    yield hold
+    for held in made:
+        held.let_go()
 
 
 @pytest.fixture

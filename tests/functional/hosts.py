@@ -1,5 +1,7 @@
 """What tests with several hosts ask of the suite."""
 
+import threading
+
 import pytest
 
 from tests.functional.client import Failed, wait_for
@@ -67,6 +69,27 @@ def refused(act):
     with pytest.raises(Failed) as failed:
         act()
     return failed.value.code, failed.value.message
+
+
+class Held:
+    """A verb of a hypervisor that does what it does when it is let go; ``calls``: how often it was begun."""
+
+    def __init__(self, driver, verb, monkeypatch):
+        self.calls = 0
+        self._begun, self._go, self._real = threading.Event(), threading.Event(), getattr(driver, verb)
+        monkeypatch.setattr(driver, verb, self._call)
+
+    def _call(self, *args, **named):
+        self.calls += 1
+        self._begun.set()
+        self._go.wait(120)
+        return self._real(*args, **named)
+
+    def wait_until_begun(self):
+        assert self._begun.wait(30)
+
+    def let_go(self):
+        self._go.set()
 
 
 class Pair:

@@ -141,12 +141,17 @@ def test_a_server_in_error_after_a_failed_delete_can_be_rebooted(admin, driver, 
     assert "fault" not in admin.wait(server, "ACTIVE")
 
 
-def test_a_slow_action_is_overtaken_by_a_delete(admin, driver, server):
-    driver.behaviour.latency["power_off"] = 1.0
+def test_a_slow_action_is_overtaken_by_a_delete(admin, driver, server, hold):
+    power_off = hold("power_off")
     admin.action(server, "os-stop")
+    power_off.wait_until_begun()
     admin.delete(f"/servers/{server}", expect=204)
+    told = newest_action(admin, server, "stop")
+    assert [found["result"] for found in told["events"]] == ["Error"]
+    power_off.let_go()
     admin.wait_gone(server)
     wait_for(lambda: driver.guests() == [])
+    assert newest_action(admin, server, "stop") == told
     with pytest.raises(Failed) as failed:
         admin.action(server, "os-start")
     assert failed.value.code == 404

@@ -128,10 +128,13 @@ def test_an_interface_survives_what_is_done_to_the_server(admin, server, green, 
     assert made["mac_addr"] in driver.guest(server).interfaces
 
 
-def test_attachments_wait_for_one_another(admin, server, green, driver):
-    driver.behaviour.latency["attach_interface"] = 0.3
+def test_attachments_wait_for_one_another(admin, server, green, driver, hold):
+    held = hold("attach_interface")
     made = [attach(admin, server, net_id=green) for _ in range(3)]
     admin.delete(f"/servers/{server}/os-interface/{made[1]['port_id']}")
+    held.wait_until_begun()
+    assert held.calls == 1
+    held.let_go()
     wait_for(lambda: [item["port_state"] for item in attached(admin, server)] == ["ACTIVE"] * 3)
     assert [item["port_id"] for item in attached(admin, server)[1:]] == [made[0]["port_id"], made[2]["port_id"]]
     assert len(driver.guest(server).interfaces) == 3
@@ -219,27 +222,37 @@ def test_an_interface_that_the_guest_does_not_let_go_is_kept(admin, server, gree
     assert made["mac_addr"] in driver.guest(server).interfaces
 
 
-def test_a_detach_of_what_could_not_be_attached_does_not_bring_it_back(admin, server, green, driver):
-    driver.behaviour.latency["attach_interface"] = 0.5
+def test_a_detach_of_what_could_not_be_attached_does_not_bring_it_back(admin, server, green, driver, hold):
+    held = hold("attach_interface")
     driver.behaviour.failure.update(attach_interface=1.0, detach_interface=1.0)
     made = attach(admin, server, net_id=green)
+    held.wait_until_begun()
     admin.delete(f"/servers/{server}/os-interface/{made['port_id']}")
+    held.let_go()
     wait_for(lambda: len(attached(admin, server)) == 1)
-    driver.behaviour.latency.clear()
     wait_for(lambda: admin.get(f"/servers/{server}/os-instance-actions")["instanceActions"][0]["message"] == "Error")
     driver.behaviour.failure.clear()
     assert made["mac_addr"] not in driver.guest(server).interfaces
 
 
-def test_a_delete_or_a_reboot_that_comes_in_between_frees_the_addresses(admin, server, green, driver):
-    driver.behaviour.latency["attach_interface"] = 0.5
-    attach(admin, server, net_id=green)
-    attach(admin, server, net_id=green)
+def test_a_reboot_that_comes_in_between_frees_the_addresses(admin, server, green, driver, hold):
+    held = hold("attach_interface")
+    for _number in range(2):  # the second one waits behind the first
+        attach(admin, server, net_id=green)
+    held.wait_until_begun()
     admin.action(server, "reboot", {"type": "HARD"})
+    held.let_go()
     admin.wait(server, "ACTIVE")
     assert len(attached(admin, server)) == len(driver.guest(server).interfaces) == 1
+    assert held.calls == 1
+
+
+def test_a_delete_that_comes_in_between_frees_the_addresses(admin, server, green, hold):
+    held = hold("attach_interface")
     attach(admin, server, net_id=green)
+    held.wait_until_begun()
     admin.delete(f"/servers/{server}")
+    held.let_go()
     admin.wait_gone(server)
 
 

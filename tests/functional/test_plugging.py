@@ -82,12 +82,13 @@ def test_a_guest_does_not_run_before_all_its_interfaces_are_plugged(admin, drive
     assert [item["port_state"] for item in attached(admin, server)] == ["ACTIVE", "ACTIVE"]
 
 
-def test_an_event_that_comes_before_the_guest_is_there_counts(admin, driver, boot):
-    driver.behaviour.latency["spawn"] = 1.0
+def test_an_event_that_comes_before_the_guest_is_there_counts(admin, driver, boot, hold):
+    spawn = hold("spawn")
     server = boot()
-    port, = wait_for(lambda: ports(admin, server))
+    spawn.wait_until_begun()
+    port, = ports(admin, server)
     assert tell(admin, server, port) == 200
-    assert admin.server(server)["status"] == "BUILD"
+    spawn.let_go()
     runs(admin, driver, server)
 
 

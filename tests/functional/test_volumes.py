@@ -243,20 +243,24 @@ def test_a_volume_that_the_guest_does_not_let_go_is_kept(admin, server, driver):
     assert [item["volumeId"] for item in attached(admin, server)] == [uuid]
 
 
-def test_a_delete_that_comes_in_between_frees_the_volume(admin, server, driver):
-    uuid = make(admin)
-    driver.behaviour.latency["attach_volume"] = 0.5
+def test_a_delete_that_comes_in_between_frees_the_volume(admin, server, hold):
+    uuid, held = make(admin), hold("attach_volume")
     attach(admin, server, uuid)
+    held.wait_until_begun()
     admin.delete(f"/servers/{server}")
+    held.let_go()
     admin.wait_gone(server)
     wait_status(admin, uuid, "available")
 
 
-def test_attachments_wait_for_one_another(admin, server, driver):
-    driver.behaviour.latency["attach_volume"] = 0.3
+def test_attachments_wait_for_one_another(admin, server, driver, hold):
+    held = hold("attach_volume")
     uuids = [make(admin) for _ in range(3)]
     for uuid in uuids:
         attach(admin, server, uuid)
+    held.wait_until_begun()
+    assert held.calls == 1
+    held.let_go()
     for uuid in uuids:
         wait_status(admin, uuid, "in-use")
     assert guest_volumes(driver, server) == dict(zip(("/dev/vdb", "/dev/vdc", "/dev/vdd"), uuids, strict=True))
