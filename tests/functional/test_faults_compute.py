@@ -11,8 +11,8 @@ from nova.compute.service import ComputeService
 from nova.conf import CONF
 from nova.objects import states
 from nova.scheduler.service import SchedulerService
-from tests.functional.client import Failed, wait_for
-from tests.functional.hosts import SECOND, newest_action, set_service, told_scheduler
+from tests.functional.client import Client, Failed, wait_for
+from tests.functional.hosts import SECOND, Held, newest_action, set_service, told_scheduler
 
 
 @pytest.fixture
@@ -276,6 +276,27 @@ def test_what_needs_no_scheduler_takes_no_longer_while_none_answers(
         admin.wait(uuid, "ACTIVE", seconds=60)
 
 
+def test_the_one_server_of_a_project_does_not_wait_for_the_many_of_another(
+        suite, admin, driver, flavor, image_id, frozen_scheduler, monkeypatch):
+    begun, real = [], driver.prepare
+
+    def prepare(instance, *args, **named):
+        begun.append(instance.uuid)
+        return real(instance, *args, **named)
+
+    monkeypatch.setattr(driver, "prepare", prepare)
+    threads = CONF.conductor.threads
+    frozen_scheduler()
+    crowd = [admin.boot(flavor, image_id) for _number in range(4 * threads)]
+    other = Client(suite.url, project="other")
+    one = other.boot(flavor, image_id)
+    frozen_scheduler.thaw()
+    for uuid in (*crowd, one):
+        other.wait(uuid, "ACTIVE", seconds=90)
+    # Those that had a thread come first, and whoever is on the host beside it may be faster there.
+    assert begun.index(one) < 3 * threads, begun
+
+
 def test_orders_wait_for_a_compute_that_is_stopped(suite, admin, driver, server, flavor, image_id, restart):
     suite.compute.stop()
     admin.action(server, "os-stop")
@@ -389,10 +410,8 @@ def test_a_server_of_a_host_that_is_down_is_deleted_at_once_and_its_guest_later(
     machine = second.machine
     second.stop()
     set_service(admin, SECOND, forced_down=True)
-    started = time.monotonic()
     admin.delete(f"/servers/{uuid}", expect=204)
-    admin.wait_gone(uuid, seconds=3)
-    assert time.monotonic() - started < 3
+    admin.wait_gone(uuid)  # long before the host would count as silent
     assert [guest.uuid for guest in machine.driver.guests()] == [uuid]
     back = ComputeService(suite.transport, host=SECOND, machine=machine)
     back.start()
@@ -408,7 +427,7 @@ def test_an_action_on_a_host_that_is_down_ends_and_says_so(suite, admin, second,
     second.stop()
     set_service(admin, SECOND, forced_down=True)
     admin.action(uuid, "os-stop")
-    admin.wait(uuid, "ACTIVE", seconds=5)
+    admin.wait(uuid, "ACTIVE")
     told = newest_action(admin, uuid, "stop")
     assert told["message"] == "Error"
     assert told["events"][0]["details"] == f"Compute host {SECOND} stopped responding."
@@ -418,19 +437,22 @@ def test_an_action_on_a_host_that_is_down_ends_and_says_so(suite, admin, second,
     assert failed.value.code == 409
 
 
-def test_a_build_on_a_host_that_goes_down_goes_on_elsewhere(suite, admin, second, flavor, image_id):
-    # (longer than a lease; a server on the other host makes this one the first choice)
-    second.machine.driver.behaviour.latency["prepare"] = 8.0
+def test_a_build_on_a_host_that_goes_down_goes_on_elsewhere(suite, admin, second, flavor, image_id, monkeypatch):
+    # (a server on the other host makes this one the first choice)
+    prepare = Held(second.machine.driver, "prepare", monkeypatch)
     admin.wait(admin.boot(admin.flavor(ram=4096), image_id, availability_zone=f"nova:{suite.compute.host}"), "ACTIVE")
     uuid = admin.boot(flavor, image_id)
-    wait_for(lambda: admin.server(uuid)["OS-EXT-SRV-ATTR:host"] == SECOND)
+    prepare.wait_until_begun()
     set_service(admin, SECOND, forced_down=True)
     for thread in second.periodic:  # it goes silent: no lease is renewed
         thread.stop()
     try:
         shown = admin.wait(uuid, "ACTIVE", seconds=60)
-        wait_for(lambda: second.machine.driver.guests() == [], reason="the late guest is removed")
+        prepare.let_go()
+        wait_for(lambda: not second.runner.busy(uuid), 60, "the late host has come to the end of its order")
+        assert second.machine.driver.guests() == []
     finally:
+        prepare.let_go()
         set_service(admin, SECOND, forced_down=False)
     assert shown["OS-EXT-SRV-ATTR:host"] == suite.compute.host
     told = newest_action(admin, uuid, "create")
