@@ -257,6 +257,17 @@ def test_a_delete_that_comes_in_between_frees_the_addresses(admin, server, green
 
 
 # --- costs -----------------------------------------------------------------------------------------------
+def test_what_comes_while_a_reset_of_the_state_takes_things_back_is_done_after_it(admin, server, green, driver):
+    driver.behaviour.latency.update(attach_interface=0.5, detach_interface=2.0)
+    attach(admin, server, net_id=green)
+    admin.action(server, "os-resetState", {"state": "active"})
+    attach(admin, server, net_id=green)
+    admin.action(server, "os-stop")
+    assert admin.wait(server, "SHUTOFF")
+    wait_idle(admin, server)
+    assert len(driver.guest(server).interfaces) == len(attached(admin, server))
+
+
 def test_an_attach_and_a_detach_cost_at_most_eight_messages(suite, admin, server, green):
     made, messages, statements = measured(suite, admin, lambda: attach(admin, server, net_id=green))
     wait_active(admin, server, made["port_id"])
