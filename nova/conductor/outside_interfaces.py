@@ -5,11 +5,16 @@ The service is asked at once, outside of any transaction; what it answers is wri
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
+from nova import exception
 from nova.conductor.server_interfaces import Wishes
 from nova.db import servers
 from nova.objects.network import VIF, NetworkRequest
+
+LOG = logging.getLogger(__name__)
 
 
 class OutsideInterfaces:
@@ -41,12 +46,20 @@ class OutsideInterfaces:
 
     def bind(self, host: str) -> None:
         ctx, instance = self._wishes.ctx, self._wishes.instance
-        bound = {vif.id: vif for vif in self._allocator.bind(ctx, instance, instance.network_info, host)}
+        bound: dict[str, VIF] = {}
+        gone = set()
+        for vif in instance.network_info:
+            try:
+                bound[vif.id], = self._allocator.bind(ctx, instance, [vif], host)
+            except exception.PortNotFound:
+                # Its owner has deleted it, and the word of that got lost: no reason to lose the server, too.
+                LOG.warning("[instance: %s] Port %s is gone: the server goes on without it", instance.uuid, vif.id)
+                gone.add(vif.id)
 
         def renewed(known: list[VIF]) -> list[VIF]:
             # What the service told of meanwhile (nova.conductor.network_events) is newer than what was asked with.
             return [msgspec.structs.replace(bound[vif.id], label=vif.label, mtu=vif.mtu, fixed_ips=vif.fixed_ips)
-                    if vif.id in bound else vif for vif in known]
+                    if vif.id in bound else vif for vif in known if vif.id not in gone]
 
         self._wishes.effects.append(lambda connection: servers.change(connection, instance, "network_info", renewed))
 

@@ -68,7 +68,7 @@ class OutsideInterfaces(Protocol):
         """Nothing is left of an add() that may have come half-way."""
 
     def bind(self, host: str) -> None:
-        """All interfaces of the instance are bound to this host."""
+        """All interfaces of the instance are bound to this host; it loses those that are gone."""
 
     def release(self, *vifs: VIF) -> None:
         """They (without ``vifs`` all) are not the instance's any more; ports that users made stay, unbound."""

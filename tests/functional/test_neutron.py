@@ -9,6 +9,7 @@ from nova.network.neutron import NeutronAllocator
 from nova.objects import states
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_servers
+from tests.functional.hosts import migration_of, set_service, told_scheduler
 from tests.functional.neutron_server import NeutronServer
 from tests.functional.test_interfaces import attach, attached, refused, wait_idle
 from tests.functional.test_plugging import tell
@@ -275,3 +276,43 @@ def test_a_server_that_moves_takes_its_binding_along(suite, admin, neutron, seco
     admin.action(server, "revertResize")
     admin.wait(server, "ACTIVE")
     assert [port["binding:host_id"] for port in neutron.ports()] == [source]
+
+
+def without_its_first_port(neutron, server):
+    """Its owner deletes a port, and Nova hears nothing of it; the id of the other one."""
+    with neutron.lock:
+        gone, left = neutron.ports(device_id=server)
+        del neutron.rows["ports"][gone["id"]]
+    return left["id"]
+
+
+def test_a_revert_goes_on_without_a_port_that_is_gone(admin, neutron, blue, boot, second):
+    server = boot({"uuid": blue}, {"uuid": blue})
+    plug(admin, neutron, server, 2)
+    source = admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"]
+    admin.action(server, "migrate")
+    wait_for(lambda: {port["binding:host_id"] for port in neutron.ports()} != {source})
+    plug(admin, neutron, server, 2)
+    admin.wait(server, "VERIFY_RESIZE")
+    left = without_its_first_port(neutron, server)
+    admin.action(server, "revertResize")
+    admin.wait(server, "ACTIVE")
+    assert [(port["id"], port["binding:host_id"]) for port in neutron.ports()] == [(left, source)]
+    assert [item["port_id"] for item in attached(admin, server)] == [left]
+
+
+def test_an_evacuation_goes_on_without_a_port_that_is_gone(suite, admin, neutron, blue, second, flavor, image_id):
+    server = admin.boot(flavor, image_id, networks=[{"uuid": blue}] * 2, availability_zone=f"nova:{second.host}")
+    plug(admin, neutron, server, 2)
+    admin.wait(server, "ACTIVE")
+    left = without_its_first_port(neutron, server)
+    set_service(admin, second.host, forced_down=True)
+    told_scheduler(suite, second.host, False)
+    admin.action(server, "evacuate", {}, version="2.94")
+    wait_for(lambda: neutron.ports()[0]["binding:host_id"] == suite.compute.host)
+    plug(admin, neutron, server)
+    admin.wait(server, "ACTIVE")
+    assert [item["port_id"] for item in attached(admin, server)] == [left]
+    second.reconciler.compare()
+    wait_for(lambda: migration_of(admin, server)["status"] == "completed", reason="its old host has removed the guest")
+    set_service(admin, second.host, forced_down=False)
