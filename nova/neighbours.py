@@ -6,9 +6,12 @@ are made at first use in each process, and shared by its threads.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -29,6 +32,46 @@ class Unreachable(Exception):
     """It does not answer, does not let Nova in, or the catalog does not know it. What it was asked may be done."""
 
 
+# Look-ups that users wait for: how many wait for one service at once, and how many while it has answered nobody for so
+# many seconds though it was asked. The others are told that it is away, rather than hold a thread that others need.
+_AT_ONCE, _WHILE_SUSPECT, _SUSPECT = 24, 4, 3.0
+
+
+class _Queue:
+    """The look-ups of this process at one service. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: dict[int, float] = {}
+        self._next = 0
+        self._answered_at = 0.0
+
+    def answered(self) -> None:
+        """It has answered somebody."""
+        self._answered_at = time.monotonic()
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """A look-up is made in the block. Raises Unreachable when too many wait for an answer."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._waiting) < _AT_ONCE or self._suspect(), _SUSPECT)
+            if len(self._waiting) >= (_WHILE_SUSPECT if self._suspect() else _AT_ONCE):
+                raise Unreachable(f"{len(self._waiting)} requests wait for its answer already")
+            self._next += 1
+            number = self._next
+            self._waiting[number] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._changed:
+                del self._waiting[number]
+                self._changed.notify()
+
+    def _suspect(self) -> bool:
+        now = time.monotonic()
+        return min(self._waiting.values(), default=now) < now - _SUSPECT > self._answered_at
+
+
 class Neighbour:
     """``where``: keyword arguments of keystoneauth's adapter, for what the group's own options leave open.
 
@@ -39,12 +82,13 @@ class Neighbour:
         self._group, self._where, self._versions = group, where, versions
         self._lock = threading.Lock()
         self._made: tuple[int, adapter.Adapter] | None = None
+        self._queue = _Queue()
 
     def request(self, ctx: RequestContext, method: str, path: str, token: str | None = None,
                 headers: dict[str, str] | None = None, **more: Any) -> requests.Response:
         """One request; whatever is answered is returned. ``token``: the caller's rights, instead of Nova's own.
 
-        Raises Unreachable.
+        Raises Unreachable, also when many look-ups with callers' rights wait for it already.
         """
         sent = {"X-OpenStack-Request-ID": ctx.global_id or ctx.request_id, **(headers or {})}
         try:
@@ -53,8 +97,10 @@ class Neighbour:
                 # Nova's own credentials only find the endpoint.
                 sent["X-Auth-Token"] = token
                 more["authenticated"] = False
-            answer: requests.Response = client.request(path, method, headers=sent, raise_exc=False,
-                                                       endpoint_override=self._endpoint(client), **more)
+            with self._queue.turn() if token and method == "GET" else contextlib.nullcontext():
+                answer: requests.Response = client.request(path, method, headers=sent, raise_exc=False,
+                                                           endpoint_override=self._endpoint(client), **more)
+            self._queue.answered()
         except keystone.ClientException as error:
             raise Unreachable(type(error).__name__) from error
         return answer
