@@ -25,11 +25,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
 import msgspec
 
 from nova import context, exception
+from nova.objects import states
 from nova.objects.action import Action, Failure
 from nova.objects.base import Object
 from nova.objects.instance import Instance
@@ -116,6 +117,8 @@ class Rules:
     launched: bool = True
     # It goes on whatever else is going on: it supersedes that and compensates for it.
     preempts: bool = False
+    # Also a delete, which a user was promised and which cannot be compensated for.
+    preempts_delete: bool = False
     # It leaves task_state alone, and waits behind the operation that holds the instance.
     beside: bool = False
 
@@ -310,6 +313,8 @@ def check(rules: Rules, instance: Instance, is_admin: bool, host_up: Callable[[]
         raise exception.InstanceNotReady(instance_id=instance.uuid)
     _check_state(rules, instance, "vm_state", instance.vm_state, rules.vm_states)
     _check_state(rules, instance, "task_state", instance.task_state, rules.task_states)
+    if instance.task_state == states.DELETING and not rules.preempts_delete:
+        _refuse(rules, instance, "task_state", states.DELETING)
     if rules.launched and instance.launched_at is None:
         raise exception.InstanceStateUnknown(instance_uuid=instance.uuid, method=rules.label)
     if rules.host == "up" and not (instance.host and host_up()):
@@ -322,6 +327,10 @@ def _check_state(rules: Rules, instance: Instance, attr: str, state: str | None,
         return
     if state is None:
         raise exception.InstanceStateUnknown(instance_uuid=instance.uuid, method=rules.label)
+    _refuse(rules, instance, attr, state)
+
+
+def _refuse(rules: Rules, instance: Instance, attr: str, state: str) -> NoReturn:
     raise exception.InstanceInvalidState(
         method=rules.label, instance_uuid=instance.uuid, attr=attr, state=state)
 

@@ -33,7 +33,7 @@ class DeleteData(Object, kw_only=True):
 class Delete(Operation):
     name = "delete"
     action = "delete"
-    rules = Rules(label="delete", task_states=None, launched=False, preempts=True)
+    rules = Rules(label="delete", task_states=None, launched=False, preempts=True, preempts_delete=True)
     data_type = DeleteData
     task_state = states.DELETING
     kind = "urgent"

@@ -60,10 +60,6 @@ class Evacuate(Move):
         instance = ctl.instance
         if not instance.host:
             raise exception.InstanceNotReady(instance_id=instance.uuid)
-        if instance.task_state == states.DELETING:
-            # Its user was promised that it goes; a delete does not wait for a host that is down.
-            raise exception.InstanceInvalidState(method=self.rules.label, instance_uuid=instance.uuid,
-                                                 attr="task_state", state=instance.task_state)
         if ctl.host_up(instance.host):
             raise exception.ComputeServiceInUse(host=instance.host)
         if request.host and request.host == instance.host:

@@ -134,6 +134,15 @@ def test_a_server_that_is_being_deleted_is_not_evacuated(machine):
     assert server_of(machine).vm_state == states.DELETED
 
 
+def test_the_state_of_a_server_that_is_being_deleted_is_not_reset(machine):
+    machine.calm_down()
+    machine.operate(0, "delete")
+    with pytest.raises(exception.InstanceInvalidState, match="task_state deleting"):
+        start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ACTIVE})
+    machine.calm_down()
+    assert server_of(machine).vm_state == states.DELETED
+
+
 # --- what was asked for meanwhile --------------------------------------------------------------------------
 def test_what_is_asked_for_while_a_reset_compensates_is_done_afterwards(machine):
     machine.calm_down()
