@@ -15,7 +15,7 @@ from oslo_config import cfg
 from oslo_service import backend
 
 from nova import context
-from nova.bus import deadlines
+from nova.bus import deadlines, memory
 from nova.telemetry import metrics, tracing
 
 
@@ -129,4 +129,5 @@ def connect(conf: cfg.ConfigOpts) -> messaging.RPCTransport:
             if option.name in defaults:
                 conf.register_opt(option, group=group)
                 conf.set_default(option.name, defaults[option.name], group=group)
+    memory.use()
     return messaging.get_rpc_transport(conf)

@@ -197,7 +197,8 @@ class Walk:
         run.action.undoing = True
         if failure.kind == "HostDown":
             # Nothing can be undone there: the host is told by an eviction when it returns, and tells what it has done.
-            ctl.set(power_state=states.NOSTATE)
+            if run.operation.host_of(step) == run.instance.host:  # elsewhere its guest is as it was
+                ctl.set(power_state=states.NOSTATE)
             self._evict(run, step, ctl)
             self._undone(ctx, run, run.operation.batch(step, undo=True)[-1], ctl, failure)
         elif step.undo and (step.place != CONDUCTOR or step.external or failure.kind == "ClaimLost"):

@@ -513,3 +513,23 @@ def test_a_move_ends_though_its_scheduler_offers_full_hosts_again_and_again(name
         assert "has no room" in after.fault.message
     finally:
         machine.teardown()
+
+
+def test_a_guest_is_known_to_run_on_though_the_host_that_it_was_to_move_to_is_given_up():
+    machine = Machine()
+    try:
+        machine.furnish(0)
+        machine.boot(1, twice=False)
+        machine.calm_down()
+        uuid = machine.uuids[0]
+        machine.move(0, "live_migrate", "1")
+        machine.deliver_order(0, twice=False, fails=0.0)
+        machine.deliver_report(0, twice=False)
+        (destination, _order), = machine.world.orders
+        machine.host_dies(destination)
+        machine.leases_end()
+        server = machine.world.db.read(lambda connection: servers.get(connection, uuid))
+        assert server.host != destination
+        assert server.power_state == states.RUNNING
+    finally:
+        machine.teardown()
