@@ -12,7 +12,6 @@ import weakref
 from time import monotonic
 from typing import Any
 
-from kombu import transport
 from kombu.transport import memory
 
 _LOCK = threading.Lock()
@@ -57,8 +56,3 @@ class Transport(memory.Transport):
             if left is not None and left <= 0:
                 raise TimeoutError
             self.arrived.wait(left)
-
-
-def use() -> None:
-    """From now on ``memory://`` means this one."""
-    transport.TRANSPORT_ALIASES["memory"] = f"{__name__}:Transport"

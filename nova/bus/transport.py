@@ -15,7 +15,7 @@ from oslo_config import cfg
 from oslo_service import backend
 
 from nova import context
-from nova.bus import deadlines, memory
+from nova.bus import deadlines
 from nova.telemetry import metrics, tracing
 
 
@@ -36,7 +36,11 @@ with _without_eventlet():
     # oslo.messaging asks oslo.service for its timers: they shall be native threads.
     backend.init_backend(backend.BackendType.THREADING)
     import oslo_messaging as messaging
+    from kombu.transport import TRANSPORT_ALIASES
     from oslo_messaging import opts
+
+# Imported where it is used; kombu remembers the first that it has found.
+TRANSPORT_ALIASES["memory"] = "nova.bus.memory:Transport"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,5 +133,4 @@ def connect(conf: cfg.ConfigOpts) -> messaging.RPCTransport:
             if option.name in defaults:
                 conf.register_opt(option, group=group)
                 conf.set_default(option.name, defaults[option.name], group=group)
-    memory.use()
     return messaging.get_rpc_transport(conf)

@@ -3,7 +3,8 @@
 import pytest
 
 from nova import exception
-from nova.api.compute.servers.servers_devices import devices_of, root_of
+from nova.api.compute.servers.servers_devices import devices_of
+from nova.objects.instance import root_volume
 
 IMAGE, VOLUME, OTHER = (f"{digit * 8}-f747-4d71-a389-46d078ebf047" for digit in "123")
 BOOT = "Boot sequence for the instance and image/block device mapping combination is not valid."
@@ -40,7 +41,7 @@ def test_an_existing_volume_is_kept_unless_said_otherwise():
 @pytest.mark.parametrize("item", [volume(boot_index=0), blank(boot_index="0"), from_image(boot_index=0)])
 def test_a_server_boots_from_a_volume(item):
     devices = new(item, blank(boot_index=-1), image="")
-    root = root_of(devices)
+    root = root_volume(devices)
     assert root is devices[0]
     assert (root.image_id, root.volume_id, root.size_gb) == (
         item.get("uuid") if item["source_type"] == "image" else None,
@@ -70,8 +71,8 @@ def test_the_first_syntax_names_volumes_and_disks_of_the_flavor():
 def test_the_first_syntax_boots_from_vda_or_the_first_volume(names, root):
     items = [{"volume_id": ident, **({"device_name": name} if name else {})}
              for ident, name in zip((VOLUME, OTHER), names, strict=True)]
-    assert root_of(old(*items, image="")).volume_id == root
-    assert root_of(old(*items)) is None
+    assert root_volume(old(*items, image="")).volume_id == root
+    assert root_volume(old(*items)) is None
 
 
 @pytest.mark.parametrize(("items", "image", "message"), [

@@ -12,7 +12,6 @@ from kombu.transport import memory as kombus
 from oslo_config import cfg
 
 from nova import bus, context
-from nova.bus import memory
 from nova.bus.interface import Interface, call, fanout
 
 
@@ -40,7 +39,6 @@ class Clerk:
 
 @pytest.fixture
 def clerks() -> Iterator[list[Clerk]]:
-    memory.use()
     transport = oslo_messaging.get_rpc_transport(cfg.CONF, url="kombu+memory://waking")
     made = [Clerk(), Clerk()]
     servers = [bus.serve(transport, "memory", f"m{number}", [(Desk, clerk)]) for number, clerk in enumerate(made)]
