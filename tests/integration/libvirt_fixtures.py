@@ -233,6 +233,11 @@ def server(properties: dict[str, str] | None = None, specs: dict[str, str] | Non
         "image": Image(id="i", disk_format=disk_format, properties=properties or {}), **fields})
 
 
+# Without KVM, under load, the kernel of a guest that came over has been seen to find its memory damaged. Such a test
+# may be run once more: what Nova does wrong it does again.
+migrates_emulated = pytest.mark.flaky(reruns=1)
+
+
 def kernel_disks(image: pathlib.Path) -> Disks:
     """A guest that is booted from kernel, ramdisk and machine image."""
     return Disks(root=str(image / "rootfs.img"), root_format="raw", kernel=str(image / "vmlinuz"),

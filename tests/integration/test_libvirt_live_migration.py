@@ -28,7 +28,12 @@ from tests.integration.driver_pair import (  # noqa: F401 (fixtures)
     lab_hosts_fixture,
     wait_for_text,
 )
-from tests.integration.libvirt_fixtures import guest_image_fixture, needs_libvirt, server  # noqa: F401 (fixture)
+from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixture)
+    guest_image_fixture,
+    migrates_emulated,
+    needs_libvirt,
+    server,
+)
 
 pytestmark = needs_libvirt
 Hosts = tuple[LabHost, LabHost]
@@ -105,6 +110,7 @@ class Running(threading.Thread):
         return self.error
 
 
+@migrates_emulated
 @pytest.mark.parametrize("shared", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["block", "shared"])
 def test_a_process_in_the_guest_counts_on(hosts: Hosts, guest_image: pathlib.Path, shared: bool) -> None:
     one, two = hosts

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.libvirt_fixtures import guest_image_fixture  # noqa: F401 (fixture)
+from tests.integration.libvirt_fixtures import guest_image_fixture, migrates_emulated  # noqa: F401 (fixture)
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 from tests.integration.real_cloud import BOOT, RealCloud, real_cloud
@@ -59,6 +59,7 @@ def pair(cloud: RealCloud) -> Iterator[tuple[str, str]]:
     cloud.nothing_left()
 
 
+@migrates_emulated
 def test_a_guest_keeps_counting_and_stays_reachable_while_it_migrates_to_the_host_of_its_peer(
         cloud: RealCloud, pair: tuple[str, str]) -> None:
     first, second = cloud.hosts.hosts
