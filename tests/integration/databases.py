@@ -15,7 +15,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -23,6 +22,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import sqlalchemy as sa
+
+from tests.integration.processes import free_port
 
 _WAIT = 60.0
 
@@ -146,7 +147,7 @@ def _server(kind: str, user: str, prepare: Callable[[pathlib.Path, int], list[st
     shutil.chown(base, user)
     server = None
     try:
-        port = _free_port()
+        port = free_port()
         command = prepare(base, port)
         log = base / "log"
         server = Server(kind, url(base, port), command, user, log, _launch(command, user, log), itertools.count(1))
@@ -174,9 +175,3 @@ def _check(command: list[str], user: str) -> None:
 def _require(found: object, what: str) -> None:
     if not found:
         pytest.skip(f"{what} is not installed")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -6,17 +6,20 @@ import concurrent.futures
 import contextlib
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 _TAIL = 6000
+# Not the one that hypothesis seeds: two test processes would have the same ports.
+_RANDOM = random.SystemRandom()
 # Linux takes the end of the thread that started a child for the end of its parent: one that lives as long as we do.
 _STARTER = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="starter")
 
@@ -92,11 +95,21 @@ class Process:
                 os.killpg(self._process.pid, number)
 
 
-def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(offsets: Iterable[int] = (0,)) -> int:
+    """A TCP port of the loopback interface that nobody listens on; nor on those that are so much higher.
+
+    None of those that the system gives to clients: one of them might have it before it is listened on.
+    """
+    others = list(offsets)
+    while True:
+        first = _RANDOM.randrange(15000, 32000)
+        try:
+            for offset in others:
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", first + offset))
+        except OSError:
+            continue
+        return first
 
 
 def eventually(check: Callable[[], Any], timeout: float, what: str, interval: float = 0.1) -> Any:

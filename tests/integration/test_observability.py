@@ -79,9 +79,8 @@ def collector() -> Iterator[Collector]:
 @pytest.fixture(scope="module")
 def ports() -> dict[str, int]:
     """The first of as many free ports in a row as a service has workers."""
-    first = free_port()
-    while first > 60000:
-        first = free_port()
+    first = free_port(10 * index + worker for index, workers in enumerate(WORKERS.values())
+                      for worker in range(workers))
     return {service: first + 10 * index for index, service in enumerate(WORKERS)}
 
 
