@@ -38,3 +38,37 @@ for thread in threads:
 def test_threads_that_come_first_together_find_structs_prepared():
     done = subprocess.run([sys.executable, "-c", _RACE], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+_ANSWERS = """
+from __future__ import annotations
+import sys, threading
+from typing import TypedDict
+import requests
+from nova import neighbours
+
+kinds = []
+for number in range(300):
+    inner = TypedDict(f"Inner{number}", {"one": int, "two": str}, total=False)
+    kinds.append(TypedDict(f"Kind{number}", {f"field_{field}": list[inner] for field in range(30)}, total=False))
+answer = requests.Response()
+answer._content = b'{"field_3": [{"one": 2}]}'
+sys.setswitchinterval(1e-6)
+barrier = threading.Barrier(4)
+
+def first():
+    for kind in kinds:
+        barrier.wait()
+        neighbours.decoded(answer, kind)
+
+threads = [threading.Thread(target=first) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_that_come_first_together_understand_what_another_service_answers():
+    done = subprocess.run([sys.executable, "-c", _ANSWERS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
