@@ -21,6 +21,7 @@ from keystoneauth1 import exceptions as keystone
 
 from nova.conf import CONF
 from nova.context import RequestContext
+from nova.objects.base import compile_once
 
 LOG = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ def decoded(answer: requests.Response, shape: Any, key: str = "") -> Any:
 
     What is not as it ought to be must not get into our rows: nobody could read them. Raises Unreachable.
     """
-    _prepare(shape)
+    compile_once(shape)
     try:
         found = msgspec.json.decode(answer.content, type=dict[str, Any])
         if key and key not in found:
@@ -160,18 +161,6 @@ def decoded(answer: requests.Response, shape: Any, key: str = "") -> Any:
         LOG.warning("An answer from %s is not what it ought to be: %s", (answer.url or "").partition("?")[0], error)
         raise Unreachable(f"its answer makes no sense ({error})") from error
     return told
-
-
-_COMPILING = threading.Lock()
-_PREPARED: set[Any] = set()
-
-
-def _prepare(shape: Any) -> None:
-    """Threads that have msgspec (0.22) look at a type for the first time at the same moment crash the process."""
-    if shape not in _PREPARED:
-        with _COMPILING:
-            msgspec.json.Decoder(shape)
-            _PREPARED.add(shape)
 
 
 def _is_set(group: Any, name: str) -> bool:

@@ -10,14 +10,14 @@ import base64
 import contextlib
 import dataclasses
 import inspect
-import threading
 import typing
-import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
+
+from nova.objects.base import COMPILING, compile_once
 
 Kind = Literal["call", "cast", "fanout"]
 C = TypeVar("C")
@@ -113,7 +113,7 @@ class Interface:
 
     @classmethod
     def _compiled(cls) -> dict[str, Method]:
-        with _COMPILING:
+        with COMPILING:
             compiled: dict[str, Method] | None = cls.__dict__.get("_methods")
             if compiled is None:
                 compiled = {name: _compile(cls, name, function) for name, function in vars(cls).items()
@@ -122,27 +122,18 @@ class Interface:
             return compiled
 
 
-_COMPILING = threading.RLock()
-
-
 def prepare() -> None:
     """Let msgspec look at every struct and interface that is imported, while there is one thread only.
 
-    It does so at the first use of each, and (0.22) publishes what it has found so far before it is complete: a second
-    thread that comes meanwhile reads a null pointer, and the process dies of it. Every process that decodes in
-    threads calls this before they start, and again when it has imported more.
+    Two threads that use one first at the same time crash the process (nova.objects.base). Every process that decodes
+    in threads calls this before they start, and again when it has imported more.
     """
-    with _COMPILING:
+    with COMPILING:
         for declared in _below(Interface):
             declared.methods()
         for kind in _below(msgspec.Struct):
-            if kind not in _PREPARED:
-                with contextlib.suppress(TypeError, NameError):  # its use will say so
-                    msgspec.json.Decoder(kind)
-                _PREPARED.add(kind)
-
-
-_PREPARED: weakref.WeakSet[type] = weakref.WeakSet()
+            with contextlib.suppress(TypeError, NameError):  # its use will say so
+                compile_once(kind)
 
 
 def packed(value: C) -> C:

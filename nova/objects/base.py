@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import threading
 import uuid
+import weakref
+from typing import Any
 
 import msgspec
+
+# Held by whoever has msgspec look at a type for the first time: it (0.22) publishes what it has found so far before it
+# is complete, and a second thread that comes meanwhile reads a null pointer, of which the process dies.
+COMPILING = threading.RLock()
+_COMPILED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Object(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -15,6 +23,17 @@ class Object(msgspec.Struct, kw_only=True, omit_defaults=True):
     that neighbours of one release older or newer understand each other. Subclasses repeat
     ``kw_only=True``: msgspec does not inherit it.
     """
+
+
+def compile_once(kind: Any) -> None:
+    """Have msgspec look at a type (a struct, a typed dictionary, a list of such) before threads use it together.
+
+    Raises TypeError, NameError when it cannot.
+    """
+    if kind not in _COMPILED:
+        with COMPILING:
+            msgspec.json.Decoder(kind)
+            _COMPILED.add(kind)
 
 
 def utcnow() -> datetime.datetime:
