@@ -1,4 +1,4 @@
-"""The engine and its world, with nothing in it yet."""
+"""The engine and its world: with nothing in it yet, or with one server that runs."""
 
 import pytest
 
@@ -13,3 +13,13 @@ def machine():
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def booted(machine):
+    """One server is ACTIVE; whatever a test does with it, it is settled afterwards, and the books balance."""
+    machine.boot(1, twice=False)
+    machine.calm_down()
+    yield machine
+    machine.calm_down()
+    machine.books_balance_at_every_moment()

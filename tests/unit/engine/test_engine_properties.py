@@ -15,7 +15,6 @@ import random
 import tempfile
 
 import msgspec
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -171,7 +170,7 @@ class Machine(RuleBasedStateMachine):
     def interfaces_come_and_go(self, pick, which, name):
         if self.uuids:
             uuid = self.uuids[pick % len(self.uuids)]
-            server = self.world.db.read(lambda connection: servers.get(connection, uuid, deleted=True))
+            server = self.row(uuid)
             request = {}
             if name == "detach":
                 request["port_id"] = (([vif.id for vif in server.network_info] or ["none"]) * 4)[which]
@@ -198,8 +197,7 @@ class Machine(RuleBasedStateMachine):
             self.tell_plugged(self.uuids[pick % len(self.uuids)], status)
 
     def tell_plugged(self, uuid, status="completed"):
-        server = self.world.db.read(lambda connection: servers.get(connection, uuid, deleted=True))
-        keys = [event_key("network-vif-plugged", vif.id) for vif in server.network_info]
+        keys = [event_key("network-vif-plugged", vif.id) for vif in self.row(uuid).network_info]
         self.engine.wake(CTX, uuid, dict.fromkeys(keys, status))
 
     # --- the world -------------------------------------------------------------------------------
@@ -294,6 +292,18 @@ class Machine(RuleBasedStateMachine):
         except exception.StaleReport:
             self.refused(host, order)
 
+    def deliver_all(self):
+        """Orders are carried out and reports come until there are none, without trouble."""
+        while self.world.orders or self.reports:
+            while self.world.orders:
+                self.execute(*self.world.orders.pop(0), fails=0.0)
+            while self.reports:
+                self.report(*self.reports.pop(0))
+
+    def row(self, uuid=None):
+        """The server's row, though it is deleted; without a uuid that of the first one that was asked for."""
+        return self.world.db.read(lambda connection: servers.get(connection, uuid or self.uuids[0], deleted=True))
+
     def refused(self, host, order):
         uuid = order.instance.uuid
         if self.seen[host].get(uuid, (0, 0)) > order.rank:
@@ -354,10 +364,7 @@ class Machine(RuleBasedStateMachine):
         for _round in range(60):
             if _round and not self.world.orders and not self.reports and not self.world.db.read(audit.unfinished):
                 break
-            while self.world.orders:
-                self.execute(*self.world.orders.pop(0), fails=0.0)
-            while self.reports:
-                self.report(*self.reports.pop(0))
+            self.deliver_all()
             for uuid in self.uuids:
                 self.tell_plugged(uuid)
             self.engine.recover(CTX)
@@ -377,7 +384,7 @@ class Machine(RuleBasedStateMachine):
                 where[uuid] = host
         moved_out = []
         for uuid in self.uuids:
-            server = self.world.db.read(lambda connection, uuid=uuid: servers.get(connection, uuid, deleted=True))
+            server = self.row(uuid)
             assert server.vm_state in FINAL
             assert server.task_state is None
             if server.vm_state == states.STOPPED and uuid not in where:
@@ -403,7 +410,7 @@ class Machine(RuleBasedStateMachine):
         """Whoever has no guest has one again when its user starts it."""
         start(self.engine, CTX, uuid, "start", {})
         self.calm({uuid})
-        server = self.world.db.read(lambda connection: servers.get(connection, uuid))
+        server = self.row(uuid)
         assert (server.vm_state, self.hosts[server.host].power[uuid]) == (states.ACTIVE, states.RUNNING)
 
     def nothing_is_left_on_hosts(self):
@@ -416,8 +423,8 @@ class Machine(RuleBasedStateMachine):
             assert not left, f"{host} has disks of {left}"
             assert not guests.serving, f"{host} serves disks of {guests.serving}"
         for uuid in self.uuids:
-            server, hosts = self.world.db.read(lambda connection, uuid=uuid: (
-                servers.get(connection, uuid, deleted=True), servers.places(connection, [uuid]).get(uuid, ())))
+            server = self.row(uuid)
+            hosts = self.world.db.read(lambda connection, uuid=uuid: servers.places(connection, [uuid])).get(uuid, ())
             # A delete that failed leaves the places of a server that waited for a word.
             most = 2 if server.vm_state in (states.RESIZED, states.ERROR) else 1
             assert len(hosts) <= most, f"{uuid} {server.vm_state}: {hosts}"
@@ -438,98 +445,3 @@ Machine.TestCase.settings = settings(
     max_examples=int(os.environ.get("NOVA_EXAMPLES", "15")), stateful_step_count=40, deadline=None,
     suppress_health_check=list(HealthCheck))
 TestEngine = Machine.TestCase
-
-
-@pytest.mark.parametrize(("name", "vm_state"), [("pause", states.PAUSED), ("stop", states.STOPPED)])
-def test_a_server_is_as_a_failed_action_left_its_guest(name, vm_state):
-    machine = Machine()
-    try:
-        machine.furnish(0)
-        machine.boot(1, twice=False)
-        machine.calm_down()
-        machine.operate(0, name)
-        machine.deliver_order(0, twice=False, fails=1.0)
-        machine.calm_down()
-        server = machine.world.db.read(lambda connection: servers.get(connection, machine.uuids[0]))
-        assert (server.vm_state, server.fault.code) == (vm_state, 500)
-    finally:
-        machine.teardown()
-
-
-def test_a_build_that_comes_after_the_delete_that_came_in_between_leaves_no_guest():
-    """The host has destroyed already, and its report of that is under way, when the order to build arrives."""
-    machine = Machine()
-    try:
-        machine.furnish(0)
-        machine.boot(1, twice=False)
-        machine.operate(0, "delete")
-        assert [(order.action.operation, order.undo) for _host, order in machine.world.orders] == [
-            ("build", False), ("build", True)]  # the delete compensates for the build first
-        machine.deliver_order(1, twice=False, fails=0.0)
-        machine.deliver_order(0, twice=False, fails=0.0)
-        if len(machine.reports) > 1:
-            machine.deliver_report(1, twice=False)
-    finally:
-        machine.teardown()
-
-
-def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_can_be_started_again():
-    machine = Machine()
-    try:
-        machine.furnish(0)
-        machine.boot(1, twice=False)
-        machine.calm_down()
-        uuid = machine.uuids[0]
-        machine.move(0, "migrate", "1")
-        machine.deliver_order(0, twice=False, fails=0.0)
-        host = next(host for host, guests in machine.hosts.items() if guests.disk(uuid, aside=True))
-        machine.lose_report(0)
-        machine.host_dies(host)
-        machine.leases_end()
-        machine.calm_down()
-        server = machine.world.db.read(lambda connection: servers.get(connection, uuid))
-        assert (server.host, server.vm_state) == (host, states.ACTIVE)
-        assert machine.hosts[host].power == {uuid: states.RUNNING}
-    finally:
-        machine.teardown()
-
-
-@pytest.mark.parametrize("name", ["migrate", "live_migrate", "evacuate"])
-def test_a_move_ends_though_its_scheduler_offers_full_hosts_again_and_again(name):
-    machine = Machine()
-    try:
-        machine.furnish(0)
-        for _time in range(3):
-            machine.boot(3, twice=False)
-        machine.calm_down()
-        server = machine.world.db.read(lambda connection: servers.get(connection, machine.uuids[0]))
-        assert server.vm_state == states.ACTIVE
-        if name == "evacuate":
-            machine.host_dies(server.host)
-        machine.move(0, name, "1")
-        machine.calm_down()
-        after = machine.world.db.read(lambda connection: servers.get(connection, machine.uuids[0]))
-        assert (after.host, after.task_state) == (server.host, None)
-        assert "has no room" in after.fault.message
-    finally:
-        machine.teardown()
-
-
-def test_a_guest_is_known_to_run_on_though_the_host_that_it_was_to_move_to_is_given_up():
-    machine = Machine()
-    try:
-        machine.furnish(0)
-        machine.boot(1, twice=False)
-        machine.calm_down()
-        uuid = machine.uuids[0]
-        machine.move(0, "live_migrate", "1")
-        machine.deliver_order(0, twice=False, fails=0.0)
-        machine.deliver_report(0, twice=False)
-        (destination, _order), = machine.world.orders
-        machine.host_dies(destination)
-        machine.leases_end()
-        server = machine.world.db.read(lambda connection: servers.get(connection, uuid))
-        assert server.host != destination
-        assert server.power_state == states.RUNNING
-    finally:
-        machine.teardown()

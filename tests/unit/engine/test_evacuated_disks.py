@@ -5,22 +5,16 @@ import pytest
 from nova import conf
 from nova.conductor.acceptance import start
 from nova.conf import CONF
-from nova.db import servers
 from nova.objects import states
-from tests.unit.engine.test_engine_properties import CTX, Machine
+from tests.unit.engine.test_engine_properties import CTX
 
 
 @pytest.fixture(name="machine")
-def _machine():
+def _machine(machine):
     conf.register()
-    made = Machine()
-    try:
-        made.furnish(0)
-        made.boot(1, twice=False)
-        carry_on(made)
-        yield made
-    finally:
-        made.close()
+    machine.boot(1, twice=False)
+    carry_on(machine)
+    return machine
 
 
 @pytest.fixture
@@ -32,10 +26,6 @@ def shared(tmp_path):
     yield
     CONF.clear_override("shared_storage", group="fake")
     CONF.clear_override("directory", group="fake")
-
-
-def server_of(machine):
-    return machine.world.db.read(lambda connection: servers.get(connection, machine.uuids[0]))
 
 
 def disk_of(machine):
@@ -56,10 +46,7 @@ def deliver_until(machine, step):
 def carry_on(machine):
     """Until everything is done that can be done without hosts that are down."""
     for _round in range(10):
-        while machine.world.orders:
-            machine.execute(*machine.world.orders.pop(0), fails=0.0)
-        while machine.reports:
-            machine.report(*machine.reports.pop(0))
+        machine.deliver_all()
         for uuid in machine.uuids:
             machine.tell_plugged(uuid)
 
@@ -73,7 +60,7 @@ def come_back(machine, source):
 
 def test_disks_on_shared_storage_outlive_an_evacuation_that_ends_before_its_host_tells_of_them(shared, machine):
     before = disk_of(machine)
-    machine.host_dies(server_of(machine).host)
+    machine.host_dies(machine.row().host)
     machine.move(0, "evacuate", "1")
     deliver_until(machine, "start")
     start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ERROR})
@@ -82,19 +69,19 @@ def test_disks_on_shared_storage_outlive_an_evacuation_that_ends_before_its_host
 
 
 def test_disks_that_the_new_host_has_made_are_not_taken_for_shared_ones_when_it_tries_again(machine):
-    source = server_of(machine).host
+    source = machine.row().host
     machine.host_dies(source)
     machine.move(0, "evacuate", "1")
     host = deliver_until(machine, "start")
     machine.restart_host(host)
     carry_on(machine)
-    assert server_of(machine).host == host
+    assert machine.row().host == host
     come_back(machine, source)
     assert machine.hosts[source].disk(machine.uuids[0]) is None
 
 
 def test_disks_that_a_move_set_aside_on_shared_storage_are_those_of_the_evacuated_server(shared, machine):
-    before, source = disk_of(machine), server_of(machine).host
+    before, source = disk_of(machine), machine.row().host
     machine.move(0, "migrate", "1")
     deliver_until(machine, "move_out")
     machine.host_dies(source)
@@ -103,8 +90,8 @@ def test_disks_that_a_move_set_aside_on_shared_storage_are_those_of_the_evacuate
     assert disk_of(machine) is None
     machine.move(0, "evacuate", "1")
     carry_on(machine)
-    assert server_of(machine).host != source
+    assert machine.row().host != source
     assert disk_of(machine) == before
     come_back(machine, source)
-    assert server_of(machine).vm_state in (states.ACTIVE, states.STOPPED)
+    assert machine.row().vm_state in (states.ACTIVE, states.STOPPED)
     assert disk_of(machine) == before

@@ -12,20 +12,14 @@ from nova.db import servers
 from nova.objects.external_event import ExternalEvent
 from nova.objects.network import FixedIp
 from nova.service.turns import Turns
-from tests.unit.engine.test_engine_properties import CTX, Machine
+from tests.unit.engine.test_engine_properties import CTX
 
 
-@pytest.fixture
-def machine():
-    made = Machine()
-    try:
-        made.furnish(0)
-        for _time in range(2):
-            made.boot(3, twice=False)
-        made.calm_down()
-        yield made
-    finally:
-        made.close()
+@pytest.fixture(autouse=True)
+def _servers(machine):
+    for _time in range(2):
+        machine.boot(3, twice=False)
+    machine.calm_down()
 
 
 def test_a_project_does_not_wait_for_the_interfaces_of_all_servers(machine):
@@ -49,7 +43,7 @@ def test_a_project_does_not_wait_for_the_interfaces_of_all_servers(machine):
 def test_addresses_that_change_while_an_interface_is_bound_elsewhere_are_kept(machine):
     """The service tells of them while it is asked for the binding."""
     uuid = machine.uuids[0]
-    instance = machine.world.db.read(lambda connection: servers.get(connection, uuid))
+    instance = machine.row(uuid)
     changed = [FixedIp(address="10.0.0.9", version=4, prefix=28, cidr="10.0.0.0/28")]
 
     class Service:
@@ -64,6 +58,6 @@ def test_addresses_that_change_while_an_interface_is_bound_elsewhere_are_kept(ma
     ctl = ConductorControl(machine.world, CTX, instance)
     ctl.outside_interfaces.bind("b")
     machine.world.db.write(ctl.apply)
-    found = machine.world.db.read(lambda connection: servers.get(connection, uuid)).network_info
+    found = machine.row(uuid).network_info
     assert [(vif.vif_type, vif.fixed_ips) for vif in found] == [("bound to b", changed)]
     assert ctl.instance.network_info == found

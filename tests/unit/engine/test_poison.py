@@ -7,7 +7,7 @@ from nova.conductor import recovery, walk
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.guests import Guests as Reports
 from nova.conf import CONF
-from nova.db import actions, models, servers
+from nova.db import actions, models
 from nova.objects import states
 from nova.objects.guest import GuestStatus
 from nova.operations.build import Build
@@ -24,7 +24,7 @@ def poison(machine, uuid, **values):
 
 
 def state(machine, uuid):
-    return machine.world.db.read(lambda connection: servers.get(connection, uuid)).vm_state
+    return machine.row(uuid).vm_state
 
 
 @pytest.mark.parametrize("how", ["restart", "leases"])
@@ -65,7 +65,7 @@ def test_an_order_that_ends_its_host_is_not_given_to_it_for_ever(machine):
     assert given == walk.MAX_TRIES - 1
     machine.leases_end()
     machine.calm_down()
-    server = machine.world.db.read(lambda connection: servers.get(connection, machine.uuids[0]))
+    server = machine.row()
     assert server.vm_state == states.ACTIVE
     assert server.host != host
 
@@ -101,7 +101,7 @@ def test_a_server_whose_operation_nobody_knows_can_be_deleted(machine, what):
     poison(machine, uuid, **POISON[what])
     start(machine.engine, CTX, uuid, "delete", {})
     machine.calm_down()
-    assert machine.world.db.read(lambda connection: servers.get(connection, uuid, deleted=True)).deleted
+    assert machine.row(uuid).deleted
 
 
 def test_operations_that_fail_in_an_unexpected_way_hold_up_no_others(machine, monkeypatch):
@@ -128,7 +128,7 @@ def test_a_power_report_from_before_a_reboot_stops_no_guest(machine):
     machine.boot(1, twice=False)
     machine.calm_down()
     uuid = machine.uuids[0]
-    host = machine.world.db.read(lambda connection: servers.get(connection, uuid)).host
+    host = machine.row(uuid).host
     late = GuestStatus(uuid=uuid, power_state=states.SHUTDOWN)
     machine.operate(0, "reboot_hard")
     machine.calm_down()
@@ -155,6 +155,6 @@ def test_what_an_earlier_try_has_made_is_undone_when_a_later_one_fails_before_it
     machine.deliver_report(0, twice=False)
     assert "Operation create failed at network on" in caplog.text
     machine.calm_down()
-    server = machine.world.db.read(lambda connection: servers.get(connection, uuid))
+    server = machine.row(uuid)
     assert server.vm_state == states.ACTIVE
     assert {name for name, guests in machine.hosts.items() if uuid in guests.power} == {server.host} != {host}

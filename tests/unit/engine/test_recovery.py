@@ -9,13 +9,13 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conductor import recovery, walk
 from nova.conf import CONF
-from nova.db import models, servers
+from nova.db import models
 from nova.objects import states
 from tests.unit.engine.test_engine_properties import CTX
 
 
 def server(machine, uuid):
-    return machine.world.db.read(lambda connection: servers.get(connection, uuid, deleted=True))
+    return machine.row(uuid)
 
 
 def claims(machine):

@@ -6,7 +6,6 @@ import sqlite3
 import pytest
 
 from nova import exception
-from nova.db import servers
 from nova.db.engine import Database
 from nova.objects import states
 from tests.unit.engine.test_engine_properties import CTX, HOSTS
@@ -63,7 +62,7 @@ def test_a_report_newer_than_the_row_is_told_again_rather_than_refused(machine, 
     assert set(machine.hosts[host].power) == {uuid}
     behind.catch_up()
     machine.calm_down()
-    found = machine.world.db.read(lambda connection: servers.get(connection, uuid))
+    found = machine.row(uuid)
     assert (found.vm_state, found.host) == (states.ACTIVE, host)
 
 

@@ -5,11 +5,11 @@ import pytest
 from nova import exception
 from nova.conductor import walk
 from nova.conductor.acceptance import start
-from nova.db import actions, quotas, servers
+from nova.db import actions, quotas
 from nova.objects import states
 from nova.operations import REGISTRY
 from nova.operations.base import CONDUCTOR, Wait, step
-from tests.unit.engine.test_engine_properties import CTX, Machine
+from tests.unit.engine.test_engine_properties import CTX
 from tests.unit.engine.world import Bind
 
 
@@ -27,34 +27,14 @@ class Keep(Bind):
         host.driver.power_state(self.instance.uuid)
 
 
-@pytest.fixture
-def machine():
-    made = Machine()
-    REGISTRY[Keep.name] = Keep
-    try:
-        made.furnish(0)
-        made.boot(1, twice=False)
-        yield made
-    finally:
-        del REGISTRY[Keep.name]
-        made.close()
-
-
-def server_of(machine):
-    return machine.world.db.read(lambda connection: servers.get(connection, machine.uuids[0], deleted=True))
+@pytest.fixture(autouse=True)
+def _server(machine, monkeypatch):
+    monkeypatch.setitem(REGISTRY, Keep.name, Keep)
+    machine.boot(1, twice=False)
 
 
 def actions_of(machine):
     return machine.world.db.read(lambda connection: actions.index(connection, machine.uuids[0], None, None, None, None))
-
-
-def carry_on(machine):
-    """Orders are delivered and reports come until there are none."""
-    while machine.world.orders or machine.reports:
-        while machine.world.orders:
-            machine.execute(*machine.world.orders.pop(0), fails=0.0)
-        while machine.reports:
-            machine.report(*machine.reports.pop(0))
 
 
 # --- what a host had done before it could tell -----------------------------------------------------------
@@ -63,41 +43,41 @@ def test_a_guest_that_was_started_before_its_host_could_tell_goes_when_the_build
     [(host, _order, _report)] = machine.reports
     machine.lose_report(0)
     start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ERROR})
-    carry_on(machine)
+    machine.deliver_all()
     assert machine.hosts[host].power == {}
-    assert server_of(machine).host is None
+    assert machine.row().host is None
 
 
 def test_an_evacuated_guest_goes_from_its_new_host_when_the_evacuation_is_superseded(machine):
     machine.calm_down()
-    source = server_of(machine).host
+    source = machine.row().host
     machine.host_dies(source)
     machine.move(0, "evacuate", "1")
     machine.deliver_order(0, twice=False, fails=0.0)
     machine.lose_report(0)
     start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ACTIVE})
-    carry_on(machine)
+    machine.deliver_all()
     machine.hosts_return()
-    carry_on(machine)
-    assert {host for host, guests in machine.hosts.items() if guests.power} == {source} == {server_of(machine).host}
+    machine.deliver_all()
+    assert {host for host, guests in machine.hosts.items() if guests.power} == {source} == {machine.row().host}
 
 
 def test_a_server_whose_revert_was_superseded_half_way_is_where_its_disks_are(machine):
     machine.calm_down()
-    source = server_of(machine).host
+    source = machine.row().host
     machine.move(0, "resize", "2")
     machine.calm_down()
-    assert server_of(machine).vm_state == states.RESIZED
-    destination = server_of(machine).host
+    assert machine.row().vm_state == states.RESIZED
+    destination = machine.row().host
     machine.move(0, "revert_resize", "1")
     machine.deliver_order(0, twice=False, fails=0.0)
     machine.deliver_report(0, twice=False)
     machine.lose_order(0)  # the guest is gone from one host, and not yet back on the other
     start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ERROR})
-    carry_on(machine)
+    machine.deliver_all()
     machine.operate(0, "reboot_hard")
     machine.calm_down()
-    server = server_of(machine)
+    server = machine.row()
     assert (server.host, server.vm_state, server.flavor.flavorid) == (source, states.ACTIVE, "1")
     assert machine.hosts[source].power == {server.uuid: states.RUNNING}
     assert machine.hosts[destination].power == {}
@@ -113,11 +93,11 @@ def test_a_revert_that_is_superseded_by_a_delete_leaves_nothing(machine, came):
         machine.deliver_order(0, twice=False, fails=0.0)
         machine.deliver_report(0, twice=False)
     machine.operate(0, "delete")
-    assert server_of(machine).task_state == states.DELETING
-    while not server_of(machine).deleted:
+    assert machine.row().task_state == states.DELETING
+    while not machine.row().deleted:
         machine.deliver_order(0, twice=False, fails=0.0)
         machine.deliver_report(0, twice=False)
-        assert server_of(machine).task_state == (None if server_of(machine).deleted else states.DELETING)
+        assert machine.row().task_state == (None if machine.row().deleted else states.DELETING)
     machine.calm_down()
     machine.books_balance_at_every_moment()
     used = machine.world.db.read(lambda connection: quotas.usage(connection, "p"))
@@ -127,11 +107,11 @@ def test_a_revert_that_is_superseded_by_a_delete_leaves_nothing(machine, came):
 def test_a_server_that_is_being_deleted_is_not_evacuated(machine):
     machine.calm_down()
     machine.operate(0, "delete")
-    machine.host_dies(server_of(machine).host)
+    machine.host_dies(machine.row().host)
     with pytest.raises(exception.InstanceInvalidState, match="task_state deleting"):
         start(machine.engine, CTX, machine.uuids[0], "evacuate", {})
     machine.calm_down()
-    assert server_of(machine).vm_state == states.DELETED
+    assert machine.row().vm_state == states.DELETED
 
 
 def test_the_state_of_a_server_that_is_being_deleted_is_not_reset(machine):
@@ -140,7 +120,7 @@ def test_the_state_of_a_server_that_is_being_deleted_is_not_reset(machine):
     with pytest.raises(exception.InstanceInvalidState, match="task_state deleting"):
         start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ACTIVE})
     machine.calm_down()
-    assert server_of(machine).vm_state == states.DELETED
+    assert machine.row().vm_state == states.DELETED
 
 
 # --- what was asked for meanwhile --------------------------------------------------------------------------
@@ -149,9 +129,9 @@ def test_what_is_asked_for_while_a_reset_compensates_is_done_afterwards(machine)
     machine.move(0, "migrate", "1")
     start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ACTIVE})
     machine.operate(0, "stop")
-    assert server_of(machine).task_state == states.POWERING_OFF
-    carry_on(machine)
-    assert (server_of(machine).vm_state, server_of(machine).task_state) == (states.STOPPED, None)
+    assert machine.row().task_state == states.POWERING_OFF
+    machine.deliver_all()
+    assert (machine.row().vm_state, machine.row().task_state) == (states.STOPPED, None)
 
 
 def test_a_server_whose_operation_cannot_be_let_go_of_is_deleted_all_the_same(machine, monkeypatch):
@@ -163,10 +143,10 @@ def test_a_server_whose_operation_cannot_be_let_go_of_is_deleted_all_the_same(ma
     start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
     machine.operate(0, "delete")
     for _time in range(walk.MAX_TRIES + 1):
-        carry_on(machine)
+        machine.deliver_all()
         machine.leases_end()
-    carry_on(machine)
-    assert server_of(machine).vm_state == states.DELETED
+    machine.deliver_all()
+    assert machine.row().vm_state == states.DELETED
     assert machine.outside.things == set()
 
 
@@ -177,7 +157,7 @@ def freeze_in_the_call(machine, meanwhile):
         machine.outside.things.add(uuid)
         del machine.outside.make
         meanwhile()
-        carry_on(machine)
+        machine.deliver_all()
 
     machine.outside.make = make
 
@@ -187,7 +167,7 @@ def come_late(machine, *errors):
     def make(uuid):
         del machine.outside.make
         machine.operate(0, "delete")
-        carry_on(machine)
+        machine.deliver_all()
         machine.outside.things.add(uuid)
         for error in errors:
             raise error
@@ -209,7 +189,7 @@ def test_what_comes_after_its_operation_has_ended_is_undone_whatever_is_said_of_
     machine.calm_down()
     come_late(machine, *errors)
     start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
-    assert server_of(machine).vm_state == states.DELETED
+    assert machine.row().vm_state == states.DELETED
     assert machine.outside.things == set()
 
 
