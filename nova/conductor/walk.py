@@ -256,7 +256,7 @@ class Walk:
         operation, uuid = run.operation, run.instance.uuid
         host = operation.host_of(step)
         came_to = operation.steps[:operation.steps.index(step) + 1]
-        if host and any(each.evict and each.place == step.place for each in came_to):
+        if host and not operation.stays(host) and any(each.evict and each.place == step.place for each in came_to):
             keep = operation.keeps_disks(host)
             ctl.effects.append(lambda connection: evictions.add(connection, uuid, host, keep))
 

@@ -274,6 +274,10 @@ class Operation:
     def not_undone(self, of: Step) -> None:
         """The compensation of a step failed; it is not tried again, and the others go on."""
 
+    def stays(self, host: str) -> bool:
+        """Whether the guest belongs to ``host`` by now, whatever becomes of the operation."""
+        return False
+
     def keeps_disks(self, host: str) -> bool:
         """Whether the disks of a guest that is evicted from ``host`` are in use elsewhere."""
         return False

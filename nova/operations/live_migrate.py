@@ -37,12 +37,13 @@ class LiveMigrateRequest(Object, kw_only=True):
 
 
 class LiveMigrateData(MoveData, kw_only=True):
-    """``arrived``: the guest runs on the destination, and there is no way back."""
+    """``arrived``: the guest runs on the destination, no way back. ``left``: the source has let go of it."""
 
     block_migration: bool | None = None
     described: MigrationSource | None = None
     target: MigrationTarget | None = None
     arrived: bool = False
+    left: bool = False
 
 
 class LiveMigrate(Move):
@@ -136,8 +137,12 @@ class LiveMigrate(Move):
 
     # --- compensations ---------------------------------------------------------------------------------------
     def close(self, host: Host) -> None:
-        """The source serves disks from the moment in which it described them."""
-        host.driver.close_disks(host.instance)
+        """The source serves disks from the moment in which it described them; it has none once the guest has left."""
+        if self.data.arrived:
+            self.clean(host)
+            host.result(left=True)
+        else:
+            host.driver.close_disks(host.instance)
 
     def rollback(self, host: Host) -> None:
         """Take back what was prepared, unless the guest runs here: then the source was lost after it had come over."""
@@ -159,7 +164,11 @@ class LiveMigrate(Move):
             self.let_go(ctl)
             return
         self._move(ctl)
-        ctl.evict(self.data.source, self._shared())
+        if not self.data.left:
+            ctl.evict(self.data.source, self._shared())
+
+    def stays(self, host: str) -> bool:
+        return bool(self.data.arrived and host == self.data.host)
 
     def keeps_disks(self, host: str) -> bool:
         return self._shared()

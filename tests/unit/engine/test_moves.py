@@ -2,6 +2,7 @@
 
 import pytest
 
+from nova.db import evictions
 from nova.objects import states
 
 
@@ -64,6 +65,24 @@ def test_a_guest_is_known_to_run_on_though_the_host_that_it_was_to_move_to_is_gi
     server = booted.row()
     assert server.host != destination
     assert server.power_state == states.RUNNING
+
+
+def test_a_guest_that_came_over_before_its_new_host_was_given_up_is_the_new_hosts_alone(booted):
+    """The old host, which is up, removes what it still has of it now: not when it compares its guests next."""
+    uuid, source = booted.uuids[0], booted.row().host
+    destination = begin_live_migration(booted)
+    while booted.row().host == source:
+        booted.deliver_order(0, twice=False, fails=0.0)
+        booted.deliver_report(0, twice=False)
+    booted.lose_order(0)
+    booted.host_dies(destination)
+    booted.leases_end()
+    booted.deliver_all()
+    assert {host for host, guests in booted.hosts.items() if uuid in guests.traces()} == {destination}
+    server = booted.row()
+    assert (server.host, server.vm_state, server.task_state) == (destination, states.ERROR, None)
+    booted.books_balance_at_every_moment()
+    assert booted.world.db.read(lambda connection: evictions.hosts(connection, uuid)) == []
 
 
 def begin_live_migration(machine):
