@@ -29,6 +29,7 @@ from nova.api.compute.servers import (
     servers,
     servers_create,
     servers_list,
+    topology,
     volume_attachments,
 )
 from nova.api.compute.volumes import volumes
@@ -86,6 +87,7 @@ ROUTES: tuple[Route, ...] = (
     Route("DELETE", f"{_SERVER}/tags/{{tag}}", server_tags.delete, since=26, success=204),
     Route("GET", f"{_SERVER}/ips", ips.index),
     Route("GET", f"{_SERVER}/ips/{{label}}", ips.show),
+    Route("GET", f"{_SERVER}/topology", topology.index, since=78),
 
     # -- actions on a server ----------------------------------------------------------------------
     Route("POST", _ACTION, server_actions.start, success=202, action="os-start"),

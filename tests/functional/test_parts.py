@@ -5,7 +5,7 @@ import pytest
 from nova.compute.service import ComputeService
 from nova.conf import CONF
 from nova.db import parts, servers
-from tests.functional.client import wait_for
+from tests.functional.client import Client, wait_for
 from tests.functional.hosts import error_of, migration_of, refused, service_of, set_service, told_scheduler, used
 
 # Two cells of four CPUs each (two for single guests), with huge pages and a device; and two kinds of GPUs.
@@ -114,6 +114,24 @@ def test_a_guest_over_two_cells_needs_both(suite, admin, cells, flavored, boot):
     assert nowhere(admin, boot(two, host=_FIRST))
     there = boot(two, host=_SECOND)
     assert cells[_SECOND].guest(there).cpus == (2, 3, 6, 7)
+
+
+def test_the_topology_of_a_server_is_what_its_guest_has(suite, admin, cells, flavored, boot):
+    specs = {**_PINNED, "hw:numa_nodes": "2", "hw:mem_page_size": "2MB", "hw:cpu_threads": "2"}
+    uuid = boot(flavored(specs, vcpus=4, ram=128), host=_SECOND)
+    shown = admin.get(f"/servers/{uuid}/topology")
+    assert shown["pagesize_kb"] == 2048
+    assert [(node["vcpu_set"], node["siblings"], node["memory_mb"]) for node in shown["nodes"]] == [
+        ([0, 1], [[0, 1]], 64), ([2, 3], [[2, 3]], 64)]
+    assert sorted(node["host_node"] for node in shown["nodes"]) == [0, 1]
+    pinned = sorted(cpu for node in shown["nodes"] for cpu in node["cpu_pinning"].values())
+    assert tuple(pinned) == cells[_SECOND].guest(uuid).cpus == (2, 3, 6, 7)
+    reader, stranger = (Client(suite.url, project=project, roles="reader") for project in ("p", "other"))
+    nodes = reader.get(f"/servers/{uuid}/topology")["nodes"]
+    assert [set(node) for node in nodes] == [{"memory_mb", "siblings", "vcpu_set"}] * 2
+    assert refused(lambda: stranger.get(f"/servers/{uuid}/topology"))[0] == 404
+    plain = boot(admin.flavor())
+    assert admin.get(f"/servers/{plain}/topology") == {"nodes": [], "pagesize_kb": None}
 
 
 def test_servers_of_one_request_see_one_another(suite, admin, cells, flavored, image_id):

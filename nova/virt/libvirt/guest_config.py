@@ -9,11 +9,11 @@ import dataclasses
 from collections.abc import Iterator
 
 from nova import exception
+from nova.objects.cpu_topology import Topology, topology
 from nova.objects.instance import Instance
+from nova.objects.properties import Properties, choice, is_unset, number, truth
 from nova.virt.libvirt.guest_parts import Parts, parts_of
-from nova.virt.libvirt.properties import Properties, choice, is_unset, number, truth
 from nova.virt.libvirt.settings import Settings
-from nova.virt.libvirt.topology import Topology, topology
 
 # Values of image properties and extra specs that are supported, and what libvirt calls them.
 DISK_BUSES = ("virtio", "scsi", "sata", "ide", "usb", "fdc")

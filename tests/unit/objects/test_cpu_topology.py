@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova import exception
-from nova.virt.libvirt.properties import Properties
-from nova.virt.libvirt.topology import Topology, topology
+from nova.objects.cpu_topology import Topology, topology
+from nova.objects.properties import Properties
 from tests.unit.virt.guests import server
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from nova import exception
-from nova.virt.libvirt.properties import Properties
+from nova.objects.properties import Properties
 
 _NO_LIMIT = 65536
 _PARTS = ("sockets", "cores", "threads")

@@ -1,0 +1,73 @@
+"""servers/{server_id}/topology (2.78): the NUMA cells of a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import exception
+from nova.api.compute.servers import servers
+from nova.api.fields import ABSENT, INTEGER, Array, Object, Out, Plain, View
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.objects.cpu_topology import topology
+from nova.objects.instance import Instance
+from nova.objects.numa import GuestCell
+from nova.objects.properties import Properties
+
+_POLICY = "compute:server:topology:"
+_INTEGER_OR_NULL = Plain(type=["integer", "null"])
+_CPUS = Array(INTEGER)
+
+
+class _Look:
+    """A cell is shown in this light. ``threads``: of each core of the guest; ``host``: the caller may see the host."""
+
+    def __init__(self, req: Request, server: Instance) -> None:
+        self.version = req.version
+        self.threads = _threads(server)
+        self.host = req.allowed(_POLICY + "host:index", servers.target_of(server))
+
+
+def _threads(server: Instance) -> int:
+    try:
+        arranged = topology(Properties(server))
+    except exception.InvalidInput:
+        return 1  # no hypervisor that arranges CPUs has taken this server
+    return arranged.threads if arranged is not None else 1
+
+
+def _cpus(cell: GuestCell) -> list[int]:
+    return sorted([*cell.cpus, *cell.pcpus])
+
+
+def _siblings(cell: GuestCell, look: _Look) -> list[list[int]]:
+    """The cell's CPUs by core, of a guest that has cores of several threads."""
+    if look.threads == 1:
+        return []
+    cores: dict[int, list[int]] = {}
+    for cpu in _cpus(cell):
+        cores.setdefault(cpu // look.threads, []).append(cpu)
+    return list(cores.values())
+
+
+def _pinning(cell: GuestCell, look: _Look) -> dict[str, int]:
+    return {str(cpu): host for cpu, host in sorted(cell.pinning.items())} if look.host else ABSENT
+
+
+NODE = View([
+    Out("memory_mb", INTEGER),
+    Out("siblings", Array(_CPUS), _siblings),
+    Out("vcpu_set", _CPUS, lambda cell, _look: _cpus(cell)),
+    Out("host_node", _INTEGER_OR_NULL, lambda cell, look: cell.host_cell if look.host else ABSENT),
+    Out("cpu_pinning", Object(patterns={"^[0-9]+$": INTEGER}), _pinning),
+])
+
+
+@accepts(answer=Object({"nodes": Array(NODE), "pagesize_kb": _INTEGER_OR_NULL}))
+def index(req: Request) -> dict[str, Any]:
+    """Show the NUMA cells of a server, and to some what they are on its host."""
+    server = servers.authorized_get(req, _POLICY + "index")
+    cells = server.numa_topology.cells if server.numa_topology is not None else []
+    look = _Look(req, server)
+    return {"nodes": [NODE.render(cell, look) for cell in cells],
+            "pagesize_kb": cells[0].pagesize_kb if cells else None}
