@@ -45,8 +45,10 @@ class Engine:
     def __init__(self, core: Core, pool: Turns | None = None) -> None:
         self.core = core
         self._leases = InFlightLeases()
-        threads = CONF.conductor.threads
-        self._pool = pool or Turns({"steps": threads, "place": threads}, name="steps")
+        waiting = CONF.conductor.waiting_threads
+        # What waits for somebody else has threads of its own: a dead scheduler holds up nothing else.
+        self._pool = pool or Turns(
+            {"database": CONF.conductor.threads, "scheduler": waiting, "outside": waiting}, name="steps")
         self.walk = Walk(core, self.submit)
         self.recovery = Recovery(core, self.walk, self._submit_taken)
 
@@ -74,9 +76,9 @@ class Engine:
         self._later(self._host_lost if host_lost else self.walk.advance, ctx, run)
 
     def in_background(self, project_id: str, task: Callable[[], None]) -> None:
-        """Run what nobody waits for, and what may get lost."""
+        """Run what asks other services, what nobody waits for, and what may get lost."""
         with contextlib.suppress(RuntimeError):  # this conductor ends
-            self._pool.submit("steps", project_id, task)
+            self._pool.submit("outside", project_id, task)
 
     def _later(self, function: Callable[[context.RequestContext, Any], None], ctx: context.RequestContext,
                work: Run | list[Run]) -> None:
@@ -93,11 +95,9 @@ class Engine:
                 self._leases.drop(uuids)
 
         self._leases.take(uuids)
-        # What waits for a scheduler has threads of its own: a dead scheduler holds up nothing else.
-        kind = "place" if runs[0].asks_scheduler else "steps"
         try:
             worker_stats.METER.wait(1)
-            self._pool.submit(kind, runs[0].instance.project_id, task)
+            self._pool.submit(runs[0].waits_for, runs[0].instance.project_id, task)
         except RuntimeError:
             # This conductor ends: what it holds is handed over when all that runs has ended.
             worker_stats.METER.wait(-1)
@@ -117,7 +117,7 @@ class Engine:
         """Place the servers of one request together, some at a time, so that they are chosen in one look."""
         for start in range(0, len(runs), _TOGETHER):
             some = runs[start:start + _TOGETHER]
-            if len(some) == 1 or not some[0].asks_scheduler:
+            if len(some) == 1 or some[0].waits_for != "scheduler":
                 for run in some:
                     self.submit(ctx, run)
             else:

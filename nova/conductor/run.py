@@ -69,10 +69,13 @@ class Run:
         return step if step.place == CONDUCTOR else self.operation.batch(step, self.action.undoing)[-1]
 
     @property
-    def asks_scheduler(self) -> bool:
-        """Whether its current step waits for a scheduler."""
+    def waits_for(self) -> str:
+        """Who answers its current step: "scheduler", "outside" (another service), or "database" and nobody else."""
         step = self.step
-        return step is not None and step.asks_scheduler and not self.action.undoing
+        if step is not None and step.external:
+            return "outside"
+        chooses = step is not None and step.asks_scheduler and not self.action.undoing
+        return "scheduler" if chooses and not self.operation.data.selected else "database"
 
     @property
     def label(self) -> str:

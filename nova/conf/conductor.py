@@ -18,6 +18,10 @@ OPTIONS = {
         cfg.IntOpt("max_attempts", default=3, min=1, help="How many hosts a build is tried on."),
         cfg.IntOpt("report_threads", default=8, min=1,
                    help="Reports of hosts that are handled at the same time, beside what users ask."),
-        cfg.IntOpt("threads", default=16, min=1, help="Operations whose conductor steps run at the same time."),
+        cfg.IntOpt("threads", default=4, min=1,
+                   help="Steps that need nothing but the database and run at the same time. More are not faster: "
+                        "each takes longer, and with it what another project asks for."),
+        cfg.IntOpt("waiting_threads", default=16, min=1,
+                   help="Steps that wait for a scheduler at the same time, and as many that wait for another service."),
     ],
 }

@@ -1,6 +1,7 @@
 """Ports of a network service that speaks Neutron's API: booted with, attached, told of, and never left behind."""
 
 import contextlib
+import threading
 
 import pytest
 
@@ -187,6 +188,26 @@ def test_a_delete_waits_for_a_service_that_is_away(admin, neutron, server):
     admin.delete(f"/servers/{server}")
     admin.wait_gone(server)
     assert neutron.ports() == []
+
+
+def test_deletes_that_wait_for_a_service_that_hangs_hold_up_no_build(
+        admin, member, neutron, blue, boot, flavor, image_id):
+    servers = [boot({"uuid": blue}) for _number in range(CONF.conductor.waiting_threads + 2)]
+    for uuid in servers:
+        plug(admin, neutron, uuid)
+        admin.wait(uuid, "ACTIVE")
+    answers = threading.Event()
+    neutron.twists["DELETE", "ports"] = [lambda answer: answers.wait(60) and answer] * len(servers)
+    try:
+        for uuid in servers:
+            admin.delete(f"/servers/{uuid}")
+        wait_for(lambda: len(neutron.twists["DELETE", "ports"]) <= 2)
+        admin.wait(member.boot(flavor, image_id, networks="none"), "ACTIVE", seconds=30)
+        assert len(neutron.twists["DELETE", "ports"]) <= 2
+    finally:
+        answers.set()
+    for uuid in servers:
+        admin.wait_gone(uuid)
 
 
 # --- attaching -------------------------------------------------------------------------------------------

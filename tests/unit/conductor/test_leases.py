@@ -44,9 +44,9 @@ def test_what_is_ours_by_its_row_alone_is_not_renewed(core: Books) -> None:
 
 
 def test_what_waits_its_turn_is_renewed(core: Books) -> None:
-    pool = Turns({"steps": 1, "place": 1})
+    pool = Turns(dict.fromkeys(("database", "scheduler", "outside"), 1))
     busy = threading.Event()
-    pool.submit("steps", None, busy.wait, 30)
+    pool.submit("database", None, busy.wait, 30)
     engine = Engine(core, pool)
     run = _stopping(core, engine)
     engine.submit(ctx(), run)

@@ -23,7 +23,7 @@ def _servers(machine):
 
 
 def test_a_project_does_not_wait_for_the_interfaces_of_all_servers(machine):
-    pool, gate, order = Turns({"steps": 1, "place": 1}), threading.Event(), []
+    pool, gate, order = Turns(dict.fromkeys(("database", "scheduler", "outside"), 1)), threading.Event(), []
 
     def renewed(ctx, instance):
         order.append("interfaces")
