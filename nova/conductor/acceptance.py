@@ -11,11 +11,12 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import context, exception
-from nova.conductor import server_volumes
+from nova.conductor import debts, server_volumes
 from nova.conductor.control import ConductorControl
 from nova.conductor.core import Core
 from nova.conductor.engine import Engine
 from nova.conductor.run import Run, ended, inherited
+from nova.conductor.walk import lease
 from nova.conf import CONF
 from nova.db import actions, flavors, quotas, server_groups, server_migrations, servers, services
 from nova.objects.action import Accepted, Action, Failure
@@ -26,7 +27,7 @@ from nova.objects.network import VIF, NetworkRequest
 from nova.objects.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
 from nova.operations import REGISTRY
-from nova.operations.base import Inherited, Operation, check, journal
+from nova.operations.base import Inherited, Journal, Operation, check, journal
 
 LOG = logging.getLogger(__name__)
 
@@ -210,12 +211,17 @@ class _Request:
         holder = self.preemption.lock(connection, instance.action_uuid or "")
         found: list[Inherited] = []
         for action in [*([holder] if holder else []), *actions.queued(connection, instance.uuid)]:
+            debt: dict[str, Any] | None = None
             try:
-                found = [*inherited(action, instance), *found]
+                run = Run(action, instance)
+                owed = debts.owed_by(run)
+                if owed is not None:  # its call may be on its way still
+                    debt = msgspec.to_builtins(Journal(owed=owed, trace=run.journal.trace))
+                found = [*inherited(run), *found]
             except (exception.Invalid, msgspec.ValidationError) as error:
                 LOG.error("[instance: %s] Operation %s is superseded, and cannot be compensated for here: %s",
                           instance.uuid, action.operation, error)
-            actions.supersede(connection, action, ended(action.events, _TAKEN_OVER))
+            actions.supersede(connection, action, ended(action.events, _TAKEN_OVER), debt, lease())
         return found
 
     def _made(self, connection: sa.Connection) -> tuple[Run | None, Accepted, ConductorAcceptance] | None:

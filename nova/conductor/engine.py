@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.control import ConductorControl, converted
 from nova.conductor.core import Core
+from nova.conductor.debts import Debts
 from nova.conductor.leases import InFlightLeases
 from nova.conductor.recovery import Recovery
 from nova.conductor.run import Run, current
@@ -49,8 +50,9 @@ class Engine:
         # What waits for somebody else has threads of its own: a dead scheduler holds up nothing else.
         self._pool = pool or Turns(
             {"database": CONF.conductor.threads, "scheduler": waiting, "outside": waiting}, name="steps")
-        self.walk = Walk(core, self.submit)
-        self.recovery = Recovery(core, self.walk, self._submit_taken)
+        debts = Debts(core, self.in_background)
+        self.walk = Walk(core, self.submit, debts)
+        self.recovery = Recovery(core, self.walk, self._submit_taken, debts)
 
     def stop(self) -> None:
         """Let the running conductor steps finish; queued ones are for another conductor."""

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from nova import context, exception
 from nova.conductor.core import Core
+from nova.conductor.debts import Debts
 from nova.conductor.run import Run, current, owner_of
 from nova.conductor.walk import MAX_TRIES, Walk, lease
 from nova.db import actions, clock, external_events, servers, services
@@ -33,8 +34,9 @@ _KEPT = 3600.0
 class Recovery:
     """Takes over actions; the walk goes on with them."""
 
-    def __init__(self, core: Core, walk: Walk, submit: Submit) -> None:
+    def __init__(self, core: Core, walk: Walk, submit: Submit, debts: Debts) -> None:
         self.core = core
+        self._debts = debts
         self._walk = walk
         self._submit = submit
 
@@ -92,6 +94,7 @@ class Recovery:
             # What comes again could neither be taken over nor left.
             if len(page) < _PAGE or not fresh:
                 break
+        self._debts.collect()
         self.core.db.write(lambda connection: external_events.forget_old(connection, clock.after(-_KEPT)))
         return len(found)
 

@@ -161,12 +161,11 @@ def host_of(owner: str | None) -> str:
     return host if found and prefix == "compute" else ""
 
 
-def inherited(action: Action, instance: Instance) -> list[Inherited]:
+def inherited(run: Run) -> list[Inherited]:
     """What whoever supersedes this unfinished action has to compensate for: the last one first."""
-    run = Run(action, instance)
     before = list(run.journal.inherited)
     if run.inheriting:
-        before[-1].step = action.step or ""
+        before[-1].step = run.action.step or ""
         own = None  # it never came to its own steps
     else:
         own = _from(run)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import functools
 import logging
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -18,13 +17,13 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.control import ConductorControl
 from nova.conductor.core import Core
+from nova.conductor.debts import Debts, owed_by
 from nova.conductor.run import Run, owner_of
 from nova.conf import CONF
 from nova.db import actions, clock, evictions, external_events, parts, security_groups, servers, services
 from nova.objects import states
 from nova.objects.action import Action, Failure
 from nova.objects.base import utcnow
-from nova.objects.instance import Instance
 from nova.objects.network import RuleSet
 from nova.objects.order import StepOrder
 from nova.operations.base import CONDUCTOR, Step, Wait, context_of
@@ -37,30 +36,29 @@ LOG = logging.getLogger(__name__)
 # counts as failed.
 MAX_TRIES = 20
 _PAUSE = 3.0
-# Seconds before each try to undo what a step made outside after its operation had ended: no row asks for it again.
-TAKE_BACK_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)
 
 
 class Walk:
     """The steps of all actions. ``submit(ctx, run)`` lets a run go on in the background."""
 
-    def __init__(self, core: Core, submit: Callable[[context.RequestContext, Run], None]) -> None:
+    def __init__(self, core: Core, submit: Callable[[context.RequestContext, Run], None], debts: Debts) -> None:
         self.core = core
         self._submit = submit
+        self._debts = debts
 
     def advance(self, ctx: context.RequestContext, run: Run) -> None:
         """Take the next step; whatever stands in the way is tried again after a pause."""
         ctx.update_store()
-        begun, instance = None if run.action.undoing else run.action.step, run.instance
+        owed = owed_by(run)
         try:
             with tracing.span(f"conductor {run.label}", ctx, instance=run.instance.uuid, attempt=run.action.attempt):
                 self._advance(ctx, run)
         except exception.StaleReport:
             LOG.info("[instance: %s] Operation %s was superseded; nothing to do", run.instance.uuid, run.action.action)
-            self._take_back(ctx, run, begun, instance)
+            self._debts.came_late(run, owed)
         except Exception as error:
             if not self.let_go(ctx, run, error):
-                self._take_back(ctx, run, begun, instance)
+                self._debts.came_late(run, owed)
 
     def _advance(self, ctx: context.RequestContext, run: Run) -> None:
         step = run.step
@@ -107,41 +105,6 @@ class Walk:
     def _renew_instance(self, run: Run) -> None:
         """The instance without the wishes of a step that failed."""
         run.renew(self.core.db.read(lambda connection: servers.get(connection, run.instance.uuid, deleted=True)))
-
-    def _take_back(self, ctx: context.RequestContext, run: Run, begun: str | None, instance: Instance) -> None:
-        """The operation ended while its step ran here: whoever compensated may have come too early.
-
-        However the step ended: what a service outside did not answer, or refused half-way, may have been done.
-        """
-        step = run.operation.step_named(begun) if begun else None
-        if step is None or not step.external:
-            return
-        for pause in TAKE_BACK_PAUSES:
-            time.sleep(pause)
-            try:
-                if self._ended_in_vain(run):
-                    # The server as it was then: by what it had then the things outside are found.
-                    run.renew(instance)
-                    run.operation.run(step, ConductorControl(self.core, ctx, instance), undo=True)
-                    LOG.info("[instance: %s] What step %s made outside is undone: the operation was superseded",
-                             instance.uuid, step.name)
-                return
-            except exception.ServiceUnavailable as error:
-                LOG.warning("[instance: %s] What step %s made outside is not undone yet: %s", instance.uuid,
-                            step.name, error)
-            except Exception:
-                LOG.exception("[instance: %s] What step %s made outside is not undone", instance.uuid, step.name)
-        LOG.error("[instance: %s] What step %s made outside may be left", instance.uuid, step.name)
-
-    def _ended_in_vain(self, run: Run) -> bool:
-        """Whether nobody has, or will have, what its steps made: another conductor may have taken it over.
-
-        What was made in vain is also found by whoever was asked for the same of the server once more.
-        """
-        found = self.core.db.read(lambda connection: actions.since(connection, run.action))
-        this = next((action for action in found if action.uuid == run.action.uuid), None)
-        return this is None or (this.outcome not in (None, "success") and all(
-            action.id <= this.id or action.operation != this.operation for action in found))
 
     def _park(self, run: Run, wait: Wait) -> None:
         """Let the action wait without a thread, unless what it waits for has come meanwhile."""

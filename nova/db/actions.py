@@ -18,6 +18,8 @@ from nova.objects.base import utcnow
 TABLE = models.actions
 # The longest lease of an action that has an owner, in leases of the configuration.
 _LEASES = 2
+# Outcomes after which nobody has what the action's steps made.
+_IN_VAIN = ("superseded", "error")
 
 # Built once: building a statement anew costs several times what running it does.
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
@@ -78,12 +80,39 @@ class Preemption:
         return rows.to_object(Action, row) if row else None
 
 
-def supersede(connection: sa.Connection, action: Action, events: Sequence[Event]) -> None:
-    """End an action because another one took its instance; its reports are refused from now on."""
+def supersede(connection: sa.Connection, action: Action, events: Sequence[Event],
+              owes: dict[str, Any] | None = None, until: datetime.datetime | None = None) -> None:
+    """End an action because another one took its instance; its reports are refused from now on.
+
+    ``owes``: its payload, if something has to be taken back outside after ``until``.
+    """
     now = utcnow()
+    debt = {} if owes is None else {"payload": owes, "owner": None}
     connection.execute(sa.update(TABLE).where(TABLE.c.uuid == action.uuid, TABLE.c.outcome.is_(None)).values(
-        outcome="superseded", finish_time=now, updated_at=now, lease_until=None, queued=False, waits_for=None,
-        events=list(events)))
+        outcome="superseded", finish_time=now, updated_at=now, lease_until=until if debt else None, queued=False,
+        waits_for=None, events=list(events), **debt))
+
+
+def owing(connection: sa.Connection, now: datetime.datetime, limit: int) -> list[Action]:
+    """Ended actions with something to be taken back outside by now, longest first."""
+    return rows.to_objects(Action, connection.execute(sa.select(TABLE).where(
+        TABLE.c.outcome.in_(_IN_VAIN), TABLE.c.lease_until < now).order_by(TABLE.c.lease_until).limit(limit)))
+
+
+def owe(connection: sa.Connection, uuid: str, payload: dict[str, Any]) -> Action | None:
+    """Something has to be taken back outside at once for this action; None if it has not ended in vain."""
+    done = connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid, TABLE.c.outcome.in_(_IN_VAIN)).values(
+        attempt=TABLE.c.attempt + 1, lease_until=clock.now(), owner=None, payload=payload))
+    return get(connection, uuid) if done.rowcount else None
+
+
+def defer(connection: sa.Connection, held: Action, until: datetime.datetime | None, payload: dict[str, Any]) -> None:
+    """What is owed is taken back after ``until`` (None: it is done). Raises StaleReport when another one is at it."""
+    done = connection.execute(sa.update(TABLE).where(
+        TABLE.c.uuid == held.uuid, TABLE.c.attempt == held.attempt, TABLE.c.lease_until.is_not(None)).values(
+        attempt=held.attempt + 1, lease_until=until, payload=payload))
+    if done.rowcount != 1:
+        raise exception.StaleReport(action=held.uuid, step=held.step, attempt=held.attempt)
 
 
 def queued(connection: sa.Connection, instance_uuid: str) -> list[Action]:
@@ -153,13 +182,6 @@ def expired(connection: sa.Connection, now: datetime.datetime, limit: int, of_ho
     if not of_hosts:
         statement = statement.where(sa.or_(TABLE.c.owner.is_(None), TABLE.c.owner.not_like("compute@%")))
     return rows.to_objects(Action, connection.execute(statement))
-
-
-def since(connection: sa.Connection, action: Action) -> list[Action]:
-    """The action as it is now, and those that its instance had later."""
-    first = sa.select(TABLE.c.id).where(TABLE.c.uuid == action.uuid).scalar_subquery()
-    return rows.to_objects(Action, connection.execute(sa.select(TABLE).where(
-        TABLE.c.instance_uuid == action.instance_uuid, TABLE.c.id >= first).order_by(TABLE.c.id)))
 
 
 def owned(connection: sa.Connection, owner: str) -> list[Action]:

@@ -155,10 +155,15 @@ def _kinds(what: What) -> list[_Kind]:
     moving = _moving(ACTIONS.c.instance_uuid)
     claims = sa.exists().where(ALLOCATIONS.c.consumer_uuid == MIGRATIONS.c.uuid)
     return [*kinds, _Kind("ended actions", ACTIONS, (ACTIONS.c.id,), sa.and_(
-        ACTIONS.c.outcome.is_not(None), ACTIONS.c.finish_time < what.history_before, ~moving)),
+        ~_under_way(), ACTIONS.c.finish_time < what.history_before, ~moving)),
         _Kind("ended migrations", MIGRATIONS, (MIGRATIONS.c.id,), sa.and_(
             MIGRATIONS.c.open == sa.false(), ~claims,
             sa.func.coalesce(MIGRATIONS.c.updated_at, MIGRATIONS.c.created_at) < what.history_before))]
+
+
+def _under_way() -> sa.ColumnElement[bool]:
+    """Whether somebody still has to do with an action, though it may be to take back what it made outside."""
+    return sa.or_(ACTIONS.c.outcome.is_(None), ACTIONS.c.lease_until.is_not(None))
 
 
 def _moving(instance_uuid: sa.Column[Any]) -> sa.ColumnElement[bool]:
@@ -172,7 +177,7 @@ def _nobody_needs() -> Iterator[sa.ColumnElement[bool]]:
     this = INSTANCES.c.uuid
     for table in KEEP:
         yield ~sa.exists().where(table.c.instance_uuid == this)
-    yield ~sa.exists().where(ACTIONS.c.instance_uuid == this, ACTIONS.c.outcome.is_(None))
+    yield ~sa.exists().where(ACTIONS.c.instance_uuid == this, _under_way())
     yield ~_moving(this)
     yield ~sa.exists().where(ALLOCATIONS.c.consumer_uuid == this)
     yield ~sa.exists().where(MIGRATIONS.c.instance_uuid == this, ALLOCATIONS.c.consumer_uuid == MIGRATIONS.c.uuid)

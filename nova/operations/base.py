@@ -33,7 +33,8 @@ from nova import context, exception
 from nova.objects import states
 from nova.objects.action import Action, Failure
 from nova.objects.base import Object
-from nova.objects.instance import Instance
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.network import VIF
 from nova.operations.contexts import Acceptance, Control, Desk, Host
 from nova.telemetry import tracing
 
@@ -141,12 +142,23 @@ class Inherited(Object, kw_only=True):
     step: str = ""
 
 
+class Owed(Object, kw_only=True):
+    """What an external step may make outside after its operation was superseded, and what its server had then."""
+
+    operation: str
+    step: str
+    data: dict[str, Any] = {}
+    block_devices: list[BlockDevice] = []
+    network_info: list[VIF] = []
+
+
 class Journal(Object, kw_only=True):
     """What the payload column of an action holds: the operation's data, and what went wrong so far.
 
     ``failure`` is the first cause, which becomes the fault; ``latest`` decides about going on. ``tries`` counts how
     often the current step was dispatched, or begun in vain, since the action came to it. ``waits_until``: the end of
     the time that the current step may wait. ``inherited``: compensated before the first step, the last one first.
+    ``owed``: of an action that has ended; ``tries`` then counts how often it was tried to take that back.
     """
 
     data: dict[str, Any] = {}
@@ -155,6 +167,7 @@ class Journal(Object, kw_only=True):
     tries: int = 0
     waits_until: datetime.datetime | None = None
     inherited: list[Inherited] = []
+    owed: Owed | None = None
     # The span in which it was accepted (W3C traceparent), where that was traced.
     trace: str = ""
 
@@ -270,6 +283,14 @@ class Operation:
 
         What it is told besides, ``host.cancelled`` knows already.
         """
+
+    def take_back(self, of: Step, ctl: Control) -> None:
+        """The external step ``of`` may have been done after the operation had ended, and was compensated: undo it.
+
+        Nobody holds the server, ``ctl.instance`` is as it is now (a deleted one has what it had then), and nothing is
+        written. What the server was given since stays.
+        """
+        self.run(of, ctl, undo=True)
 
     def not_undone(self, of: Step) -> None:
         """The compensation of a step failed; it is not tried again, and the others go on."""

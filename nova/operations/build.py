@@ -16,7 +16,7 @@ from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, Operation, Rules, step
+from nova.operations.base import CONDUCTOR, Operation, Rules, Step, step
 from nova.operations.contexts import Control, Host
 
 _EVENT = "compute__do_build_and_run_instance"
@@ -134,6 +134,15 @@ class Build(Operation):
         data.host, data.plugs = "", []
 
     def unmake_volumes(self, ctl: Control) -> None:
+        ctl.outside_volumes.unmake()
+
+    def take_back(self, of: Step, ctl: Control) -> None:
+        """Of a build that has ended nothing stays outside: that a volume waits for another host, it need not."""
+        if of.name == "interfaces":
+            ctl.outside_interfaces.release()
+            return
+        if not ctl.instance.deleted:  # what has an attachment was given to the server since
+            ctl.instance.block_devices = [device for device in ctl.instance.block_devices if not device.attachment_id]
         ctl.outside_volumes.unmake()
 
     # --- decisions ---------------------------------------------------------------------------------

@@ -40,7 +40,18 @@ def fitted(instance: Instance) -> bool:
     return instance.numa_topology is not None or bool(instance.pci_devices)
 
 
-class Move(Operation):
+class Bound(Operation):
+    """Base of the operations whose external step (``bind``) binds the server's interfaces to a host."""
+
+    def take_back(self, of: Step, ctl: Control) -> None:
+        """They are bound to the host where the server is now, wherever that may be."""
+        if ctl.instance.deleted or not ctl.instance.host:
+            ctl.outside_interfaces.release()
+        else:
+            ctl.outside_interfaces.bind(ctl.instance.host)
+
+
+class Move(Bound):
     """Base of the operations that claim a second host under the migration's uuid."""
 
     migration_type: str

@@ -22,9 +22,9 @@ from nova.objects.instance import Instance
 from nova.objects.moves import DiskSource
 from nova.objects.requested_resources import asks_for_parts
 from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, Operation, Rules, Step, step
+from nova.operations.base import CONDUCTOR, Rules, Step, step
 from nova.operations.contexts import Acceptance, Control, Host
-from nova.operations.moves import Move, MoveData, fitted
+from nova.operations.moves import Bound, Move, MoveData, fitted
 
 # system_metadata: what the server was before it was resized.
 _BEFORE = "old_vm_state"
@@ -217,7 +217,7 @@ class FinishData(Object, kw_only=True):
     outside_interfaces: bool = False
 
 
-class _Finish(Operation):
+class _Finish(Bound):
     data_type = FinishData
     kind = "move"
 

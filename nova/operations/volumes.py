@@ -13,7 +13,7 @@ from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import AVAILABLE, IN_USE, Attachment
-from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, step
+from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, Step, step
 from nova.operations.contexts import Acceptance, Control, Desk, Host
 
 _SHELVED = frozenset({states.SHELVED, states.SHELVED_OFFLOADED})
@@ -49,10 +49,21 @@ class VolumeData(Object, kw_only=True):
     released: bool = False
 
 
-class AttachVolume(Operation):
+class _Volume(Operation):
+    """What both share: the device of their data."""
+
+    data_type = VolumeData
+
+    def take_back(self, of: Step, ctl: Control) -> None:
+        # One that was attached since is found outside by the same ids.
+        if all(other.uuid == self.data.device.uuid for other in ctl.instance.volumes
+               if other.volume_id == self.data.device.volume_id):
+            super().take_back(of, ctl)
+
+
+class AttachVolume(_Volume):
     name = action = "attach_volume"
     rules = Rules(label="attach_volume", vm_states=_STATES, beside=True)
-    data_type = VolumeData
     request_type = AttachRequest
     answer_type = Attachment
 
@@ -107,10 +118,9 @@ class AttachVolume(Operation):
         ctl.volumes.release(self.data.device, keep=True)
 
 
-class DetachVolume(Operation):
+class DetachVolume(_Volume):
     name = action = "detach_volume"
     rules = Rules(label="detach_volume", vm_states=_STATES, beside=True)
-    data_type = VolumeData
     request_type = DetachRequest
     answer_type = NoRequest
 

@@ -299,6 +299,27 @@ def test_a_server_that_moves_takes_its_binding_along(suite, admin, neutron, seco
     assert [port["binding:host_id"] for port in neutron.ports()] == [source]
 
 
+def test_a_binding_that_comes_after_its_move_was_superseded_goes_back_to_where_the_server_is(suite, admin, neutron,
+                                                                                           second, server):
+    source = admin.server(server)["OS-EXT-SRV-ATTR:host"]
+    other = ({suite.compute.host, second.host} - {source}).pop()
+    port, = neutron.ports()
+    hosts = []
+
+    def late(answer):
+        admin.action(server, "os-resetState", {"state": "active"})
+        wait_for(lambda: neutron.ports()[0]["binding:host_id"] == source, 20, "it is compensated")
+        hosts.append(source)
+        neutron.rows["ports"][port["id"]]["binding:host_id"] = other
+        return answer
+
+    neutron.twists["PUT", "ports"] = [late]
+    admin.action(server, "migrate")
+    wait_for(lambda: hosts, 60, "the move was superseded")
+    wait_for(lambda: neutron.ports()[0]["binding:host_id"] == source, 60, "the server's port is where it is")
+    assert (hosts, admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"]) == ([source], source)
+
+
 def without_its_first_port(neutron, server):
     """Its owner deletes a port, and Nova hears nothing of it; the id of the other one."""
     with neutron.lock:

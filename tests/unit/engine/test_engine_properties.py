@@ -20,12 +20,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nova import conf, context, exception
-from nova.conductor import create, walk
+from nova.conductor import create
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.guests import Guests as Reports
 from nova.conductor.engine import Engine
 from nova.conf import CONF
-from nova.db import audit, compute_nodes, evictions, flavors, migrate, networks, servers, services, volumes
+from nova.db import (
+    actions,
+    audit,
+    clock,
+    compute_nodes,
+    evictions,
+    flavors,
+    migrate,
+    networks,
+    servers,
+    services,
+    volumes,
+)
 from nova.db.engine import Database
 from nova.objects import states
 from nova.objects.base import new_uuid
@@ -73,7 +85,6 @@ class Machine(RuleBasedStateMachine):
         self.hosts = {host: Guests(host) for host in HOSTS}
         self.outside = Bind.outside = Outside(self.chance)
         REGISTRY[Bind.name] = Bind
-        self._pauses, walk.TAKE_BACK_PAUSES = walk.TAKE_BACK_PAUSES, (0.0,) * 100
         self.seen = {host: {} for host in HOSTS}
         self.reports = []
         self.uuids = []
@@ -109,7 +120,6 @@ class Machine(RuleBasedStateMachine):
             self.close()
 
     def close(self):
-        walk.TAKE_BACK_PAUSES = self._pauses
         del REGISTRY[Bind.name]
         CONF.clear_override("lease", group="conductor")
         self.world.db.close()
@@ -362,7 +372,8 @@ class Machine(RuleBasedStateMachine):
         self.hosts_return()
         self.outside.trouble = 0.0
         for _round in range(60):
-            if _round and not self.world.orders and not self.reports and not self.world.db.read(audit.unfinished):
+            if (_round and not self.world.orders and not self.reports and not self.world.db.read(audit.unfinished)
+                    and not self.debts()):
                 break
             self.deliver_all()
             for uuid in self.uuids:
@@ -373,6 +384,7 @@ class Machine(RuleBasedStateMachine):
                 self.compare(host)
         assert not self.world.db.read(audit.unfinished)
         assert not self.world.db.read(audit.open_events)
+        assert not self.debts()
         assert self.outside.things == set(), "left outside"
         where = {}
         for host, guests in self.hosts.items():
@@ -405,6 +417,10 @@ class Machine(RuleBasedStateMachine):
         self.nothing_is_left_on_hosts()
         for uuid in moved_out:
             self.start_again(uuid)
+
+    def debts(self):
+        """Actions with something that is to be taken back outside."""
+        return self.world.db.read(lambda connection: actions.owing(connection, clock.after(3600), 100))
 
     def start_again(self, uuid):
         """Whoever has no guest has one again when its user starts it."""

@@ -26,6 +26,18 @@ class Keep(Bind):
     def use(self, host):
         host.driver.power_state(self.instance.uuid)
 
+    def succeeded(self, ctl):
+        super().succeeded(ctl)
+        ctl.set(metadata={"has": "it"})
+
+    def take_back(self, of, ctl):
+        if not ctl.instance.metadata:
+            super().take_back(of, ctl)
+
+
+class Killed(BaseException):
+    """The process is gone: nobody catches this."""
+
 
 @pytest.fixture(autouse=True)
 def _server(machine, monkeypatch):
@@ -190,6 +202,70 @@ def test_what_comes_after_its_operation_has_ended_is_undone_whatever_is_said_of_
     come_late(machine, *errors)
     start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
     assert machine.row().vm_state == states.DELETED
+    assert machine.outside.things == set()
+
+
+def test_what_comes_after_its_operation_has_ended_is_undone_though_its_conductor_dies_of_it(machine):
+    machine.calm_down()
+    come_late(machine, Killed())
+    with pytest.raises(Killed):
+        start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+    assert machine.outside.things == {machine.uuids[0]}
+    machine.leases_end()
+    assert machine.outside.things == set()
+
+
+def test_what_comes_after_its_operation_has_ended_is_undone_when_the_service_is_back_after_a_long_time(machine):
+    def away(uuid):
+        raise exception.ServiceUnavailable("outside")
+
+    def compensate(uuid):
+        remove(uuid)
+        machine.outside.remove = away
+
+    machine.calm_down()
+    come_late(machine)
+    remove, machine.outside.remove = machine.outside.remove, compensate
+    start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+    assert machine.row().vm_state == states.DELETED
+    for _time in range(20):
+        machine.leases_end()
+    assert machine.outside.things == {machine.uuids[0]}
+    del machine.outside.remove
+    machine.leases_end()
+    assert machine.outside.things == set()
+
+
+def test_what_comes_once_more_after_it_was_taken_back_is_taken_back_again(machine):
+    def make(uuid):
+        del machine.outside.make
+        machine.operate(0, "delete")
+        machine.deliver_all()
+        machine.leases_end()
+        assert not machine.debts()
+        machine.outside.things.add(uuid)
+
+    machine.calm_down()
+    machine.outside.make = make
+    start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+    assert machine.outside.things == set()
+    assert not machine.debts()
+
+
+def test_what_may_come_late_is_not_looked_for_while_somebody_holds_the_server(machine):
+    def make(uuid):
+        del machine.outside.make
+        start(machine.engine, CTX, uuid, "reset_state", {"state": states.ACTIVE})
+        machine.outside.things.add(uuid)
+        machine.operate(0, "stop")
+
+    machine.calm_down()
+    machine.outside.make = make
+    start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+    machine.leases_end()
+    assert machine.outside.things == {machine.uuids[0]}
+    machine.deliver_all()
+    machine.leases_end()
     assert machine.outside.things == set()
 
 

@@ -1,5 +1,6 @@
 """How an operation walks through its steps."""
 
+import msgspec
 import pytest
 
 from nova import exception
@@ -12,6 +13,7 @@ from nova.objects.scheduling import RequestSpec, Selection
 from nova.operations import REGISTRY
 from nova.operations.base import check
 from nova.operations.build import Build, BuildData
+from nova.operations.moves import Move
 
 FLAVOR = Flavor(flavorid="1", name="m1", memory_mb=128, vcpus=1)
 
@@ -23,8 +25,6 @@ def instance(**values):
 
 
 def build(**data):
-    import msgspec
-
     spec = RequestSpec(instance_uuids=["u"], project_id="p", flavor=FLAVOR)
     return Build(instance(host=None), msgspec.to_builtins(BuildData(spec=spec, **data)))
 
@@ -42,6 +42,31 @@ def walked(operation):
 
 def test_steps_are_walked_in_the_order_they_are_written():
     assert walked(build(host="a")) == ["place", "network", "disks", "start"]
+
+
+class Outside:
+    """Where interfaces are asked for; ``host`` is where they are bound."""
+
+    def __init__(self, server):
+        self.instance, self.outside_interfaces, self.host = server, self, "b"
+
+    def bind(self, host):
+        self.host = host
+
+    def release(self):
+        self.host = None
+
+
+@pytest.mark.parametrize("name", ["resize", "migrate", "revert_resize", "evacuate", "live_migrate"])
+@pytest.mark.parametrize(("deleted", "bound"), [(False, "c"), (True, None)])
+def test_a_binding_that_comes_late_is_put_right_by_where_the_server_is_now(name, deleted, bound):
+    """It left a, its move to b was superseded, and somebody evacuated it to c since, or deleted it."""
+    ctl = Outside(instance(host="c", deleted=deleted))
+    spec = RequestSpec(instance_uuids=["u"], project_id="p", flavor=FLAVOR)
+    data = {"spec": msgspec.to_builtins(spec)} if issubclass(REGISTRY[name], Move) else {}
+    operation = REGISTRY[name](ctl.instance, {**data, "source": "a", "host": "b"})
+    operation.take_back(operation.step_named("bind"), ctl)
+    assert ctl.host == bound
 
 
 def test_steps_that_are_for_some_only_are_left_out_for_the_others():
