@@ -38,6 +38,9 @@ LOG = logging.getLogger(__name__)
 
 # Servers of one request that are placed in one look at the fleet: others take their turns in between.
 _TOGETHER = 50
+# Steps that wait for a scheduler at the same time: more than a frozen one keeps from the others
+# (rabbit_qos_prefetch_count).
+SCHEDULER_THREADS = 6
 
 
 class Engine:
@@ -46,10 +49,9 @@ class Engine:
     def __init__(self, core: Core, pool: Turns | None = None) -> None:
         self.core = core
         self._leases = InFlightLeases()
-        waiting = CONF.conductor.waiting_threads
         # What waits for somebody else has threads of its own: a dead scheduler holds up nothing else.
-        self._pool = pool or Turns(
-            {"database": CONF.conductor.threads, "scheduler": waiting, "outside": waiting}, name="steps")
+        self._pool = pool or Turns({"database": CONF.conductor.threads, "scheduler": SCHEDULER_THREADS,
+                                    "outside": CONF.conductor.outside_threads}, name="steps")
         debts = Debts(core, self.in_background)
         self.walk = Walk(core, self.submit, debts)
         self.recovery = Recovery(core, self.walk, self._submit_taken, debts)

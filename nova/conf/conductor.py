@@ -21,7 +21,7 @@ OPTIONS = {
         cfg.IntOpt("threads", default=4, min=1,
                    help="Steps that need nothing but the database and run at the same time. More are not faster: "
                         "each takes longer, and with it what another project asks for."),
-        cfg.IntOpt("waiting_threads", default=16, min=1,
-                   help="Steps that wait for a scheduler at the same time, and as many that wait for another service."),
+        cfg.IntOpt("outside_threads", default=16, min=1,
+                   help="Steps that wait for Neutron or Cinder at the same time."),
     ],
 }

@@ -8,7 +8,7 @@ import pytest
 
 from nova import exception
 from nova.compute.service import ComputeService
-from nova.conf import CONF
+from nova.conductor.engine import SCHEDULER_THREADS
 from nova.objects import states
 from nova.scheduler.service import SchedulerService
 from tests.functional.client import Client, Failed, wait_for
@@ -265,7 +265,7 @@ def test_what_needs_no_scheduler_takes_no_longer_while_none_answers(
 
     usual = rounds_take()
     frozen_scheduler()
-    waiting = [admin.boot(flavor, image_id) for _number in range(CONF.conductor.waiting_threads + 8)]
+    waiting = [admin.boot(flavor, image_id) for _number in range(SCHEDULER_THREADS + 8)]
     while_frozen = rounds_take()
     assert {admin.server(uuid)["status"] for uuid in waiting} == {"BUILD"}
     # Two seconds more, since what is measured is some tenths, and machines are busy.
@@ -285,7 +285,7 @@ def test_the_one_server_of_a_project_does_not_wait_for_the_many_of_another(
         return real(instance, *args, **named)
 
     monkeypatch.setattr(driver, "prepare", prepare)
-    threads = CONF.conductor.waiting_threads
+    threads = SCHEDULER_THREADS
     frozen_scheduler()
     crowd = [admin.boot(flavor, image_id) for _number in range(4 * threads)]
     other = Client(suite.url, project="other")

@@ -192,7 +192,7 @@ def test_a_delete_waits_for_a_service_that_is_away(admin, neutron, server):
 
 def test_deletes_that_wait_for_a_service_that_hangs_hold_up_no_build(
         admin, member, neutron, blue, boot, flavor, image_id):
-    servers = [boot({"uuid": blue}) for _number in range(CONF.conductor.waiting_threads + 2)]
+    servers = [boot({"uuid": blue}) for _number in range(CONF.conductor.outside_threads + 2)]
     for uuid in servers:
         plug(admin, neutron, uuid)
         admin.wait(uuid, "ACTIVE")
