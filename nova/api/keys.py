@@ -17,9 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from nova import exception
 from nova.objects.base import utcnow
-
-SSH = "ssh"
-X509 = "x509"
+from nova.objects.keypair import X509
 
 _BITS = 2048
 _YEARS = datetime.timedelta(days=3650)

@@ -50,6 +50,15 @@ def test_loading_a_service_loads_no_database(package):
     assert found.stdout.strip() == "[]"
 
 
+def test_loading_the_api_loads_nothing_that_makes_keys():
+    """Eight megabytes in each worker, for what few ask for."""
+    script = ("import sys, warnings; warnings.simplefilter('ignore'); import nova.cmd.api\n"
+              "print('nova.api.app' in sys.modules, 'cryptography' in sys.modules)")
+    found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120,
+                           check=True)
+    assert found.stdout.split() == ["True", "False"]
+
+
 def test_no_file_is_two_files():
     long = {str(path.relative_to(ROOT)): lines for path in SOURCES
             if (lines := len(path.read_text().splitlines())) > HARD_LIMIT}
