@@ -19,6 +19,7 @@ from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
+from nova.objects.migration import Migration
 from nova.objects.moves import DiskSource
 from nova.objects.requested_resources import asks_for_parts
 from nova.operations import on_host, plugging
@@ -223,13 +224,17 @@ class _Finish(Bound):
 
     def _take(self, ctl: Acceptance, status: str) -> None:
         migration = ctl.the_migration(moves.FINISHED)
+        self.take(ctl, migration)
+        ctl.migrate(migration.uuid, status=status)
+
+    def take(self, ctl: Control, migration: Migration) -> None:
+        """This is the move that is ended."""
         self.data.migration, self.data.old_flavor = migration.uuid, migration.old_flavor
         self.data.source, self.data.source_node = migration.source_compute, migration.source_node
         self.data.running = ctl.instance.system_metadata.get(_BEFORE) != states.STOPPED
         self.data.fitted = fitted(ctl.instance) or (migration.old_flavor is not None and asks_for_parts(
             migration.old_flavor, ctl.instance.image))
         self.data.outside_interfaces = ctl.network_is_outside
-        ctl.migrate(migration.uuid, status=status)
 
     def claim_of(self, step: Step) -> str:
         return self.instance.uuid if self.data.fitted and step.place == "source" else ""

@@ -88,6 +88,7 @@ class Machine(RuleBasedStateMachine):
         self.seen = {host: {} for host in HOSTS}
         self.reports = []
         self.uuids = []
+        self.reset = set()
         self.volumes = []
         self.down = set()
 
@@ -153,6 +154,14 @@ class Machine(RuleBasedStateMachine):
             request = {"flavor_id": flavor} if name == "resize" else {}
             with contextlib.suppress(exception.NovaException):
                 start(self.engine, CTX, self.uuids[pick % len(self.uuids)], name, request)
+
+    @rule(pick=st.integers(0, 100), state=st.sampled_from([states.ACTIVE, states.ERROR]))
+    def reset_state(self, pick, state):
+        """An administrator says so of a server that settled, or that waits for a word."""
+        if self.uuids and (server := self.row(self.uuids[pick % len(self.uuids)])).host and not server.task_state and (
+                server.vm_state in (states.ACTIVE, states.STOPPED, states.RESIZED)):
+            start(self.engine, CTX, server.uuid, "reset_state", {"state": state})
+            self.reset.add(server.uuid)
 
     @rule(pick=st.integers(0, 100), trouble=st.sampled_from([0.0, 0.5, 0.9]))
     def bind_outside(self, pick, trouble):
@@ -412,7 +421,7 @@ class Machine(RuleBasedStateMachine):
                 assert self.hosts[server.host].interfaces[uuid] == {vif.mac for vif in server.network_info}
                 assert all(vif.active for vif in server.network_info)
             if server.vm_state == states.ERROR:
-                assert server.fault is not None
+                assert server.fault is not None or uuid in self.reset
         self.volumes_are_where_they_belong()
         self.nothing_is_left_on_hosts()
         for uuid in moved_out:

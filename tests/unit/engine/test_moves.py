@@ -2,8 +2,10 @@
 
 import pytest
 
-from nova.db import evictions
+from nova.conductor.acceptance import start
+from nova.db import compute_nodes, evictions, quotas, server_migrations
 from nova.objects import states
+from tests.unit.engine.test_engine_properties import CTX
 
 
 @pytest.mark.parametrize(("name", "vm_state"), [("pause", states.PAUSED), ("stop", states.STOPPED)])
@@ -40,6 +42,78 @@ def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_can_be_started
     server = booted.row()
     assert (server.host, server.vm_state) == (host, states.ACTIVE)
     assert booted.hosts[host].power == {uuid: states.RUNNING}
+
+
+# --- an administrator resets the state of a server that waits for a word -------------------------------------------
+def resized(machine):
+    """A server with flavor 2 that waits for a word; the host that it left."""
+    source = machine.row().host
+    machine.move(0, "resize", "2")
+    machine.calm_down()
+    assert (machine.row().vm_state, machine.row().flavor.vcpus) == (states.RESIZED, 2)
+    return source
+
+
+def settled_on(machine, host):
+    """The server is there, and nowhere else, neither in the books nor in truth."""
+    server, = machine.uuids
+    assert machine.row().host == host
+    assert machine.world.db.read(lambda connection: server_migrations.open_of(connection, [server])) == []
+    assert machine.world.db.read(lambda connection: evictions.hosts(connection, server)) == []
+    assert {name for name, guests in machine.hosts.items() if server in guests.traces()} == {host}
+    nodes = machine.world.db.read(lambda connection: compute_nodes.states(connection, None, 100))
+    used = {node.host: node.inventories["VCPU"].used for node in nodes}
+    assert used == {name: machine.row().flavor.vcpus if name == host else 0 for name in machine.hosts}
+    charged = machine.world.db.read(lambda connection: quotas.usage(connection, "p"))
+    assert charged["cores"] == machine.row().flavor.vcpus
+
+
+@pytest.mark.parametrize("state", [states.ACTIVE, states.ERROR])
+@pytest.mark.parametrize("source_down", [False, True])
+def test_a_resize_ends_when_the_state_of_its_server_is_reset(booted, state, source_down):
+    source = resized(booted)
+    destination = booted.row().host
+    if source_down:
+        booted.host_dies(source)
+    start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": state})
+    assert booted.row().vm_state == state
+    booted.deliver_all()
+    booted.hosts_return()
+    booted.deliver_all()
+    assert (booted.row().vm_state, booted.row().task_state) == (state, None)
+    settled_on(booted, destination)
+    start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": states.ACTIVE})
+
+
+def test_a_resize_ends_though_its_source_cannot_forget_it_when_the_state_is_reset(booted):
+    source = resized(booted)
+    start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": states.ACTIVE})
+    booted.deliver_order(0, twice=False, fails=1.0)
+    booted.deliver_all()
+    assert booted.world.db.read(lambda connection: evictions.hosts(connection, booted.uuids[0])) == [source]
+    booted.restart_host(source)
+    settled_on(booted, booted.row().host)
+
+
+@pytest.mark.parametrize("first", ["confirm_resize", "revert_resize", "reset_state"])
+@pytest.mark.parametrize("came", [0, 1, 2])
+@pytest.mark.parametrize("then", ["reset_state", "reboot_hard"])
+def test_a_resize_ends_when_the_state_is_reset_while_its_word_is_carried_out(booted, first, came, then):
+    request = {"state": states.ACTIVE}
+    resized(booted)
+    start(booted.engine, CTX, booted.uuids[0], first, request if first == "reset_state" else {})
+    for _step in range(came):
+        booted.deliver_order(0, twice=False, fails=0.0)
+        booted.deliver_report(0, twice=False)
+    start(booted.engine, CTX, booted.uuids[0], "reset_state", request)
+    if then != "reset_state":
+        start(booted.engine, CTX, booted.uuids[0], then, {})
+    booted.calm_down()
+    if then == "reset_state":
+        booted.operate(0, "reboot_hard")
+        booted.calm_down()
+    assert booted.row().vm_state == states.ACTIVE
+    settled_on(booted, booted.row().host)
 
 
 @pytest.mark.parametrize("name", ["migrate", "live_migrate", "evacuate"])
