@@ -99,7 +99,7 @@ def _check_taken_over(connection: sa.Connection, row: Any, node: ComputeNode, ho
     if row.hypervisor_hostname != node.hypervisor_hostname:
         raise exception.InvalidInput(reason=f"node {node.uuid} of host {host} is already known as "
                                             f"{row.hypervisor_hostname} of host {row.host}")
-    connection.execute(sa.select(TABLE.c.id).where(TABLE.c.id == row.id).with_for_update())
+    _hold(connection, [row.uuid])
     on_it = sa.or_(ALLOCATIONS.c.root_uuid == row.uuid, ALLOCATIONS.c.provider_uuid == row.uuid)
     if connection.scalar(sa.select(ALLOCATIONS.c.consumer_uuid).where(on_it).limit(1)) is not None:
         raise exception.NodeOfAnotherHost(node=row.uuid, name=row.hypervisor_hostname, owner=row.host, host=host)
@@ -161,7 +161,9 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
     """Returns whether schedulers must hear of it."""
     changed = False
     tree = [node.provider, *node.children]
-    # Inventories before nodes, in the order of claims, so that the two cannot deadlock.
+    known = {uuid: _told(stored.providers[uuid]) for uuid, root in stored.roots.items() if root == node.uuid}
+    if row is not None and known != {provider.uuid: _told(provider) for provider in tree}:
+        _hold(connection, [node.uuid])  # the node before its inventories, as everybody takes them
     for provider in tree:
         changed = _write_provider(connection, node.uuid, provider, stored) or changed
     gone = [uuid for uuid, root in stored.roots.items()
@@ -183,6 +185,19 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
             values["generation"] = TABLE.c.generation + 1
         connection.execute(sa.update(TABLE).where(TABLE.c.id == row.id).values(**values, updated_at=utcnow()))
     return changed
+
+
+def _told(provider: Provider) -> tuple[Any, ...]:
+    """What a report says of a provider."""
+    return (provider.name, provider.parent_uuid, sorted(set(provider.traits)),
+            {resource_class: [getattr(inventory, name) for name in _REPORTED]
+             for resource_class, inventory in provider.inventories.items()})
+
+
+def _hold(connection: sa.Connection, node_uuids: Sequence[str]) -> None:
+    """No claim of these nodes comes in between."""
+    connection.execute(sa.select(TABLE.c.id).where(TABLE.c.uuid.in_(node_uuids)).order_by(TABLE.c.uuid)
+                       .with_for_update()).all()
 
 
 def _write_provider(connection: sa.Connection, root: str, provider: Provider, stored: _Stored) -> bool:
@@ -255,7 +270,7 @@ def remove_host(connection: sa.Connection, host: str) -> list[str]:
     """
     uuids = list(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.host == host).order_by(TABLE.c.uuid)))
     remove(connection, uuids)
-    # Asked when the inventories are ours: a claim that came first has written its instance by now.
+    # Asked when the nodes are ours: a claim that came first has written its instance by now.
     instances = models.instances
     busy = connection.scalar(sa.select(instances.c.uuid).where(
         instances.c.host == host, instances.c.deleted == sa.false()).limit(1))
@@ -270,6 +285,7 @@ def remove(connection: sa.Connection, node_uuids: Sequence[str]) -> None:
     """Remove nodes with their providers, inventories and whatever was claimed of them."""
     if not node_uuids:
         return
+    _hold(connection, node_uuids)
     tree = sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.root_uuid.in_(node_uuids))
     connection.execute(sa.delete(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(tree)))
     connection.execute(sa.delete(ALLOCATIONS).where(ALLOCATIONS.c.provider_uuid.in_(tree)))
@@ -281,9 +297,7 @@ def _remove_idle(connection: sa.Connection, node_uuids: Sequence[str]) -> list[s
     """Remove those of the nodes on which nothing is claimed; returns them."""
     if not node_uuids:
         return []
-    # Held, so that no claim comes in between.
-    connection.execute(sa.select(INVENTORIES.c.used).join(PROVIDERS, PROVIDERS.c.uuid == INVENTORIES.c.provider_uuid)
-                       .where(PROVIDERS.c.root_uuid.in_(node_uuids)).with_for_update()).all()
+    _hold(connection, node_uuids)
     busy = set(connection.scalars(sa.select(PROVIDERS.c.root_uuid).distinct().join(
         ALLOCATIONS, ALLOCATIONS.c.provider_uuid == PROVIDERS.c.uuid).where(PROVIDERS.c.root_uuid.in_(node_uuids))))
     idle = [uuid for uuid in node_uuids if uuid not in busy]

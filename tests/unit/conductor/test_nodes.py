@@ -75,6 +75,37 @@ def test_the_same_report_again_only_reads(hosts: Books) -> None:
     assert hosts.sent.take() == []
 
 
+def _tables(core: Books) -> list[str]:
+    """The tables of nodes and inventories in the order in which they were locked or written."""
+    words = [statement.split() for statement in core.statements()]
+    held = ["compute_nodes" if line[:2] == ["SELECT", "compute_nodes.id"] and "IN" in line
+            else line[2] if line[0] in ("INSERT", "DELETE") else line[1] for line in words
+            if line[0] != "SELECT" or (line[1] == "compute_nodes.id" and "IN" in line)]
+    return [table for table in held if table in ("compute_nodes", "inventories")]
+
+
+@pytest.mark.parametrize("change", [{"vcpus": 16}, {"ratio": 2.0}])
+def test_a_report_takes_the_node_before_its_inventories_as_claims_do(hosts: Books, change: dict[str, Any]) -> None:
+    [made] = _report(hosts, node("h1"))
+    hosts.statements()
+    _claim(hosts, made.uuid, VCPU=1)
+    claims = _tables(hosts)
+    _report(hosts, node("h1", **change))
+    reports = _tables(hosts)
+    assert claims[0] == reports[0] == "compute_nodes"
+    assert "inventories" in claims
+    assert "inventories" in reports
+
+
+def test_a_node_is_taken_before_its_inventories_when_it_goes(hosts: Books) -> None:
+    _report(hosts, node("h1"), node("h1", "other"))
+    hosts.statements()
+    _report(hosts, node("h1"))
+    assert _tables(hosts)[:2] == ["compute_nodes", "compute_nodes"]
+    hosts.db.write(lambda connection: compute_nodes.remove_host(connection, "h1"))
+    assert _tables(hosts)[0] == "compute_nodes"
+
+
 @pytest.mark.parametrize("change", [{"vcpus": 16}, {"ratio": 2.0}, {"memory_mb": 1024}])
 def test_a_changed_inventory_counts_and_is_told(hosts: Books, change: dict[str, Any]) -> None:
     [first] = _report(hosts, node("h1"))
