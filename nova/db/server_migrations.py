@@ -10,7 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import models, rows
+from nova.conf import CONF
+from nova.db import clock, models, rows
 from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.base import utcnow
@@ -18,6 +19,7 @@ from nova.objects.migration import Migration, MigrationQuery
 
 TABLE = models.migrations
 SERVERS = models.instances
+SERVICES = models.services
 EVICTIONS = models.evictions
 
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
@@ -132,13 +134,17 @@ def _open_of() -> sa.Select[Any]:
 def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int, limit: int) -> list[Migration]:
     """Resizes and cold migrations that have waited for their word since before then, by id behind ``after``.
 
-    Those of servers with which something else is done are left out.
+    Those are left out that could not be confirmed now: something else is done with the server, or its old host is down.
     """
+    # Looked at once more when it is accepted.
+    there = sa.exists().where(
+        SERVICES.c.host == TABLE.c.source_compute, SERVICES.c.binary == "nova-compute",
+        SERVICES.c.forced_down == sa.false(), SERVICES.c.last_seen > clock.after(-CONF.service_down_time))
     ready = sa.exists().where(SERVERS.c.uuid == TABLE.c.instance_uuid, SERVERS.c.vm_state == states.RESIZED,
                               SERVERS.c.action_uuid.is_(None), SERVERS.c.deleted == sa.false())
     return rows.to_objects(Migration, connection.execute(sa.select(TABLE).where(
         TABLE.c.open == sa.true(), TABLE.c.status == moves.FINISHED, TABLE.c.updated_at < before,
-        TABLE.c.id > after, ready).order_by(TABLE.c.id).limit(limit)))
+        TABLE.c.id > after, ready, there).order_by(TABLE.c.id).limit(limit)))
 
 
 def close_all(connection: sa.Connection, instance_uuid: str) -> None:

@@ -32,6 +32,9 @@ LOG = logging.getLogger(__name__)
 
 # How many migrations are looked at together.
 _PAGE = 100
+# Confirmations that come by themselves are begun so many in one look: many that were due at the same moment, or whose
+# host is back, are no convoy before what users ask for.
+_AT_ONCE = 20
 
 
 class _Interrupt(NamedTuple):
@@ -127,17 +130,20 @@ def look_after(core: Core, engine: Engine) -> None:
 
 
 def _confirm_overdue(core: Core, engine: Engine) -> None:
-    before, after = utcnow() - datetime.timedelta(seconds=CONF.resize_confirm_window), 0
+    before, after, begun = utcnow() - datetime.timedelta(seconds=CONF.resize_confirm_window), 0, 0
     while True:
         page = core.db.read(functools.partial(db.unconfirmed, before=before, after=after, limit=_PAGE))
         for migration in page:
             try:
                 start(engine, context.admin(), migration.instance_uuid, ConfirmResize.name, {})
+                begun += 1
                 LOG.info("[instance: %s] Its resize has waited for %d s and is confirmed", migration.instance_uuid,
                          CONF.resize_confirm_window)
             except exception.NovaException as error:
-                # Somebody else was faster, or the source is away: another look comes.
+                # Somebody else was faster, or the source has just gone away: another look comes.
                 LOG.info("[instance: %s] Its resize is not confirmed now: %s", migration.instance_uuid, error)
+            if begun == _AT_ONCE:
+                return
         if len(page) < _PAGE:
             return
         after = page[-1].id

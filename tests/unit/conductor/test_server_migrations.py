@@ -241,6 +241,36 @@ def test_by_default_a_resize_waits_for_ever(core: Books, engine: Engine) -> None
     assert begun(core) == []
 
 
+def test_a_resize_whose_old_host_is_down_is_not_tried_until_it_is_back(
+        core: Books, engine: Engine, settings: Any) -> None:
+    settings("resize_confirm_window", 60)
+    core.statements()
+    endpoint.look_after(core, engine)
+    idle = len(core.statements())
+    instance, _migration = resized(core)
+    services_of_h1 = models.services.c.host == "h1"
+    for changes in ({"last_seen": utcnow() - datetime.timedelta(hours=1)},
+                    {"last_seen": utcnow(), "forced_down": True}):
+        set_columns(core, models.services, services_of_h1, **changes)
+        core.statements()
+        endpoint.look_after(core, engine)
+        assert len(core.statements()) == idle
+        assert begun(core) == []
+    set_columns(core, models.services, services_of_h1, forced_down=False)
+    endpoint.look_after(core, engine)
+    assert [found[0] for found in begun(core)] == [instance.uuid]
+
+
+def test_many_that_are_due_are_confirmed_some_in_each_look(
+        core: Books, engine: Engine, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings("resize_confirm_window", 60)
+    monkeypatch.setattr(endpoint, "_AT_ONCE", 2)
+    due = [resized(core)[0].uuid for _ in range(5)]
+    for look in (2, 4, 5):
+        endpoint.look_after(core, engine)
+        assert [found[0] for found in begun(core)] == due[:look]
+
+
 def test_one_that_cannot_be_confirmed_holds_up_no_other(
         core: Books, engine: Engine, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings("resize_confirm_window", 60)
