@@ -20,7 +20,7 @@ from nova.compute.runner import Runner
 from nova.compute.unknown import UnknownGuests
 from nova.conf import CONF
 from nova.objects import states
-from nova.objects.guest import GuestStatus
+from nova.objects.guest import Eviction, GuestStatus, Whereabouts
 from nova.objects.instance import Instance
 from nova.rpcapi.guests import Guests
 
@@ -90,27 +90,28 @@ class Reconciler:
         marker = None
         while True:
             page = self._guests.evictions(ctx, self.machine.name, _PAGE, marker)
-            self._remove(ctx, {guest.uuid: guest.keep_disks for guest in page})
+            self._remove(ctx, page)
             if len(page) < _PAGE:
                 return
             marker = page[-1].uuid
 
-    def _remove(self, ctx: context.RequestContext, guests: dict[str, bool]) -> None:
-        """Remove these guests (uuid -> are their disks in use elsewhere), and tell."""
+    def _remove(self, ctx: context.RequestContext, guests: Sequence[Eviction | Whereabouts]) -> None:
+        """Remove these guests, and tell."""
         removed = []
-        for uuid, keep_disks in guests.items():
-            if self._runner.busy(uuid):
+        for guest in guests:
+            if self._runner.busy(guest.uuid):
                 continue
-            LOG.info("[instance: %s] Its guest may not stay on this host: it is removed%s", uuid,
-                     " (its disks stay)" if keep_disks else "")
+            LOG.info("[instance: %s] Its guest may not stay on this host: it is removed%s", guest.uuid,
+                     " (its disks stay)" if guest.keep_disks else "")
             try:
-                self.machine.driver.remove_orphan(uuid, keep_disks)
-                self.machine.network.unplug_guest(uuid)
-                removed.append(uuid)
+                self.machine.driver.remove_orphan(guest.uuid, guest.keep_disks)
+                self.machine.network.unplug_guest(guest.uuid)
+                removed.append(guest)
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] Its guest is removed later: %s", uuid, error)
+                LOG.warning("[instance: %s] Its guest is removed later: %s", guest.uuid, error)
         if removed:
-            self._guests.evicted(ctx, self.machine.name, removed)
+            self._guests.evicted(ctx, self.machine.name, [guest.uuid for guest in removed],
+                                 {guest.uuid: guest.since for guest in removed if guest.since is not None})
 
     # --- comparing -----------------------------------------------------------------------------------
     def _walk(self, ctx: context.RequestContext, tell: bool) -> None:
@@ -163,7 +164,7 @@ class Reconciler:
         for start in range(0, len(uuids), _PAGE):
             page = list(uuids[start:start + _PAGE])
             found = {where.uuid: where for where in self._guests.whereabouts(ctx, self.machine.name, page)}
-            self._remove(ctx, {uuid: where.keep_disks for uuid, where in found.items() if where.gone})
+            self._remove(ctx, [where for where in found.values() if where.gone])
             unknown += [uuid for uuid in page if uuid in running and not self._runner.busy(uuid) and (
                 uuid not in found or not (found[uuid].gone or self.machine.name in found[uuid].places))]
         return unknown
@@ -171,7 +172,7 @@ class Reconciler:
     def reap(self, uuid: str) -> None:
         """An operator says that an orphaned guest goes now (audit --repair); a row has to say so, too."""
         found = self._guests.whereabouts(context.admin(), self.machine.name, [uuid])
-        self._remove(context.admin(), {where.uuid: where.keep_disks for where in found if where.gone})
+        self._remove(context.admin(), [where for where in found if where.gone])
 
     # --- guests that change by themselves ------------------------------------------------------------
     def _now(self, uuid: str) -> GuestStatus:

@@ -357,7 +357,7 @@ class Runner:
             if where is not None and where.gone:
                 self.machine.driver.destroy(job.order.instance, keep_disks=where.keep_disks)
                 self.machine.network.unplug(job.order.instance)
-                self._guests.evicted(job.ctx, name, [uuid])
+                self._guests.evicted(job.ctx, name, [uuid], {uuid: where.since} if where.since else {})
             elif where is not None and name in where.places:
                 self._guests.power_states(job.ctx, name, [GuestStatus(
                     uuid=uuid, power_state=self.machine.driver.power_state(uuid), late=True)])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -20,17 +21,27 @@ def add(connection: sa.Connection, instance_uuid: str, host: str, keep_disks: bo
 
 
 def remove(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> None:
-    """The host has removed these guests."""
+    """These guests may be on the host, whatever was said of them before."""
     connection.execute(sa.delete(TABLE).where(TABLE.c.host == host, TABLE.c.instance_uuid.in_(instance_uuids)))
+
+
+def carried_out(connection: sa.Connection, host: str, since: Mapping[str, datetime.datetime]) -> None:
+    """The host has done what was said of these guests at that time; what was said since is still to be done."""
+    if since:
+        connection.execute(sa.delete(TABLE).where(
+            TABLE.c.host == host, TABLE.c.instance_uuid == sa.bindparam("this"),
+            TABLE.c.created_at == sa.bindparam("said")), [
+            {"this": uuid, "said": said} for uuid, said in sorted(since.items())])
 
 
 def of_host(connection: sa.Connection, host: str, limit: int = 1000, marker: str | None = None) -> list[Eviction]:
     """The guests that the host has to remove, by uuid after ``marker`` (not those that may be there again)."""
     there = sa.exists().where(servers.TABLE.c.uuid == TABLE.c.instance_uuid, servers.placed_on(host))
-    statement = (sa.select(TABLE.c.instance_uuid, TABLE.c.keep_disks)
+    statement = (sa.select(TABLE.c.instance_uuid, TABLE.c.keep_disks, TABLE.c.created_at)
                  .where(TABLE.c.host == host, TABLE.c.instance_uuid > (marker or ""), ~there)
                  .order_by(TABLE.c.instance_uuid).limit(limit))
-    return [Eviction(uuid=row.instance_uuid, keep_disks=row.keep_disks) for row in connection.execute(statement)]
+    return [Eviction(uuid=row.instance_uuid, keep_disks=row.keep_disks, since=row.created_at)
+            for row in connection.execute(statement)]
 
 
 def hosts(connection: sa.Connection, instance_uuid: str) -> list[str]:
@@ -43,12 +54,15 @@ def whereabouts(connection: sa.Connection, host: str, uuids: Sequence[str]) -> l
 
     An eviction waits while the host is a place of the guest, whatever has led to that.
     """
-    evicted = dict(connection.execute(sa.select(TABLE.c.instance_uuid, TABLE.c.keep_disks).where(
-        TABLE.c.host == host, TABLE.c.instance_uuid.in_(uuids))).all())
+    evicted = {row.instance_uuid: row for row in connection.execute(sa.select(TABLE).where(
+        TABLE.c.host == host, TABLE.c.instance_uuid.in_(uuids)))}
     alive = servers.places(connection, uuids)
-    found = [Whereabouts(uuid=uuid, places=sorted(places), gone=uuid in evicted and host not in places,
-                         keep_disks=evicted.get(uuid, False)) for uuid, places in alive.items()]
+    found = [Whereabouts(uuid=uuid, places=sorted(places), gone=uuid in evicted and host not in places)
+             for uuid, places in alive.items()]
     rest = [uuid for uuid in uuids if uuid not in alive]
     deleted = servers.ever(connection, rest) if rest else set()
-    return found + [Whereabouts(uuid=uuid, gone=True, keep_disks=evicted.get(uuid, False))
-                    for uuid in rest if uuid in deleted or uuid in evicted]
+    found += [Whereabouts(uuid=uuid, gone=True) for uuid in rest if uuid in deleted or uuid in evicted]
+    for where in found:
+        if where.uuid in evicted:
+            where.keep_disks, where.since = evicted[where.uuid].keep_disks, evicted[where.uuid].created_at
+    return found

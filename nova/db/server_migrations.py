@@ -102,7 +102,9 @@ def evacuated(connection: sa.Connection, host: str) -> bool:
 
 def complete_evacuations(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> None:
     """The host has removed what was left of these instances."""
-    connection.execute(sa.update(TABLE).where(_evacuations(host), TABLE.c.instance_uuid.in_(instance_uuids)).values(
+    left = sa.exists().where(EVICTIONS.c.host == host, EVICTIONS.c.instance_uuid == TABLE.c.instance_uuid)
+    connection.execute(sa.update(TABLE).where(
+        _evacuations(host), TABLE.c.instance_uuid.in_(instance_uuids), ~left).values(
         status=moves.COMPLETED, updated_at=utcnow()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 from nova.objects.base import Object
@@ -31,10 +32,14 @@ class ExpectedGuest(Object, kw_only=True):
 
 
 class Eviction(Object, kw_only=True):
-    """The guest of an instance that a host was given up with: the host removes it (``keep_disks``: not its disks)."""
+    """The guest of an instance that a host was given up with: the host removes it (``keep_disks``: not its disks).
+
+    ``since``: when that was said; a later word replaces it.
+    """
 
     uuid: str
     keep_disks: bool = False
+    since: datetime.datetime | None = None
 
 
 class Whereabouts(Object, kw_only=True):
@@ -47,6 +52,8 @@ class Whereabouts(Object, kw_only=True):
     places: list[str] = []
     gone: bool = False
     keep_disks: bool = False
+    # That of its eviction, if there is one.
+    since: datetime.datetime | None = None
 
 
 class Diagnostics(Object, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 from nova.bus import Interface, call
 from nova.context import RequestContext
 from nova.objects.guest import Eviction, ExpectedGuest, GuestStatus, Whereabouts
@@ -54,8 +56,9 @@ class Guests(Interface):
         """The guests that the host has to remove, by uuid."""
 
     @call
-    def evicted(self, ctx: RequestContext, host: str, uuids: list[str]) -> None:
-        """The host has removed these guests."""
+    def evicted(self, ctx: RequestContext, host: str, uuids: list[str],
+                since: dict[str, datetime.datetime] | None = None) -> None:
+        """The host has removed these guests. ``since``: of the evictions that it has carried out (None: of all)."""
 
     @call
     def by_address(self, ctx: RequestContext, network_id: str, address: str) -> Instance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 
 import sqlalchemy as sa
@@ -69,9 +70,13 @@ class Guests:
             except exception.NovaException as error:
                 LOG.info("[instance: %s] %s was not started: %s", uuid, SyncPower.name, error)
 
-    def evicted(self, ctx: context.RequestContext, host: str, uuids: list[str]) -> None:
+    def evicted(self, ctx: context.RequestContext, host: str, uuids: list[str],
+                since: dict[str, datetime.datetime] | None = None) -> None:
         def write(connection: sa.Connection) -> None:
-            evictions.remove(connection, host, uuids)
+            if since is None:
+                evictions.remove(connection, host, uuids)
+            else:
+                evictions.carried_out(connection, host, since)
             server_migrations.complete_evacuations(connection, host, uuids)
 
         self.core.db.write(write)

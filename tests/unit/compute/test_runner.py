@@ -62,7 +62,7 @@ class Conductor:
     def whereabouts(self, _ctx: Any, host: str, uuids: list[str]) -> list[Whereabouts]:
         return [Whereabouts(uuid=uuid, places=[self.where] if self.where else [], gone=self.gone) for uuid in uuids]
 
-    def evicted(self, _ctx: Any, _host: str, uuids: list[str]) -> None:
+    def evicted(self, _ctx: Any, _host: str, uuids: list[str], _since: dict[str, Any]) -> None:
         self.removed += uuids
 
     def power_states(self, _ctx: Any, _host: str, guests: list[GuestStatus]) -> None:

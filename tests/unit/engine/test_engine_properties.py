@@ -329,7 +329,7 @@ class Machine(RuleBasedStateMachine):
             return
         for where in Reports(self.world, self.engine).whereabouts(CTX, host, [uuid]):
             if where.gone:
-                self.remove(host, uuid, where.keep_disks)
+                self.remove(host, where)
             elif host in where.places and uuid in self.hosts[host].power:
                 self.tell(host, uuid, late=True)
 
@@ -346,12 +346,13 @@ class Machine(RuleBasedStateMachine):
     def evict(self, host):
         """What a host does when it starts, and now and then: guests go that may not stay."""
         for guest in Reports(self.world, self.engine).evictions(CTX, host, 100, None):
-            self.remove(host, guest.uuid, guest.keep_disks)
+            self.remove(host, guest)
 
-    def remove(self, host, uuid, keep_disks):
-        self.hosts[host].remove_orphan(uuid, keep_disks)
-        self.hosts[host].plugged.discard(uuid)
-        Reports(self.world, self.engine).evicted(CTX, host, [uuid])
+    def remove(self, host, guest):
+        self.hosts[host].remove_orphan(guest.uuid, guest.keep_disks)
+        self.hosts[host].plugged.discard(guest.uuid)
+        Reports(self.world, self.engine).evicted(CTX, host, [guest.uuid],
+                                                 {guest.uuid: guest.since} if guest.since else {})
 
     # --- what must hold ----------------------------------------------------------------------------
     @invariant()

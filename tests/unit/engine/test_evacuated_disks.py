@@ -4,7 +4,10 @@ import pytest
 
 from nova import conf
 from nova.conductor.acceptance import start
+from nova.conductor.endpoints.guests import Guests as Reports
 from nova.conf import CONF
+from nova.db import evictions, server_migrations
+from nova.objects import migration as moves
 from nova.objects import states
 from tests.unit.engine.test_engine_properties import CTX
 
@@ -95,3 +98,28 @@ def test_disks_that_a_move_set_aside_on_shared_storage_are_those_of_the_evacuate
     come_back(machine, source)
     assert machine.row().vm_state in (states.ACTIVE, states.STOPPED)
     assert disk_of(machine) == before
+
+
+def test_a_word_that_came_while_an_earlier_one_was_carried_out_is_carried_out_too(machine):
+    """The host has removed the guest and kept its disks when it is said that these may go."""
+    server = machine.row()
+    guests, source = Reports(machine.world, machine.engine), server.host
+    machine.host_dies(source)
+    machine.move(0, "evacuate", "1")
+    carry_on(machine)
+    assert machine.row().host != source
+    machine.world.db.write(lambda connection: evictions.add(connection, server.uuid, source, keep_disks=True))
+    first, = guests.evictions(CTX, source, 100, None)
+    machine.world.db.write(lambda connection: evictions.add(connection, server.uuid, source, keep_disks=False))
+    machine.remove(source, first)
+    assert [(left.uuid, left.keep_disks) for left in guests.evictions(CTX, source, 100, None)] == [(server.uuid, False)]
+    assert migration(machine).status == moves.DONE
+    come_back(machine, source)
+    assert guests.evictions(CTX, source, 100, None) == []
+    assert migration(machine).status == moves.COMPLETED
+    assert server.uuid not in machine.hosts[source].traces()
+
+
+def migration(machine):
+    return machine.world.db.read(lambda connection: server_migrations.newest(
+        connection, machine.uuids[0], [moves.DONE, moves.COMPLETED]))
