@@ -83,11 +83,18 @@ check_nova() { # 1 is a warning, 2 and more are failures
     [ "$result" -lt 2 ] || die "nova-status upgrade check" "$log"
 }
 
-create_network() {
+create_network() { # one of all hosts, if there are several
     local log=$DATA_DIR/logs/stack/network.log options=(--if-missing --name "$NETWORK_NAME" --cidr "$NETWORK_CIDR")
     [ -z "$NETWORK_DNS" ] || options+=(--dns "$NETWORK_DNS")
+    [ "$NOVA_HOSTS" = 1 ] || options+=(--vni 0)
     nova_manage network create "${options[@]}" > "$log" 2>&1 || die "nova-manage network create" "$log"
     note "network $NETWORK_NAME: $NETWORK_CIDR"
+    [ "$NOVA_HOSTS" = 1 ] || joins_hosts "$NETWORK_NAME" ||
+        warn "network $NETWORK_NAME is from a time of one host: it does not join guests of different hosts"
+}
+
+joins_hosts() { # NETWORK: whether it has a VNI
+    nova_manage network list | awk -F ' *[|] *' -v name="$1" '$3 == name && $9 != "" { found = 1 } END { exit !found }'
 }
 
 start_nova_services() { # the conductor first: the others ask it for everything, and a question to nobody is lost
