@@ -21,9 +21,13 @@ TABLE = models.migrations
 SERVERS = models.instances
 SERVICES = models.services
 EVICTIONS = models.evictions
+NODES = models.compute_nodes
 
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
 _UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
+# With the address of the new destination, "" if there is none any more.
+_UPDATE_DESTINATION = _UPDATE.values(dest_host=sa.select(sa.func.coalesce(sa.func.max(NODES.c.host_ip), "")).where(
+    NODES.c.host == sa.bindparam("to_host"), NODES.c.hypervisor_hostname == sa.bindparam("to_node")).scalar_subquery())
 
 
 def insert(connection: sa.Connection, migration: Migration) -> None:
@@ -41,7 +45,13 @@ def get(connection: sa.Connection, uuid: str) -> Migration:
 
 
 def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> None:
-    connection.execute(_UPDATE, {"updated_at": utcnow(), **changes, "this": uuid})
+    """A new destination (``dest_compute`` and ``dest_node``) comes with its address."""
+    values = {"updated_at": utcnow(), **changes, "this": uuid}
+    if "dest_node" in changes:
+        connection.execute(_UPDATE_DESTINATION, {
+            **values, "to_host": changes["dest_compute"], "to_node": changes["dest_node"]})
+    else:
+        connection.execute(_UPDATE, values)
 
 
 def index(connection: sa.Connection, query: MigrationQuery) -> list[Migration]:

@@ -6,6 +6,7 @@ import pytest
 
 from nova import exception
 from nova.compute.service import ComputeService
+from nova.conf import CONF
 from tests.functional.client import wait_for
 from tests.functional.hosts import (
     SECOND,
@@ -46,6 +47,7 @@ def test_a_server_moves_while_it_runs(pair, admin, server, value):
     moved = migration_of(admin, server)
     assert (moved["status"], moved["migration_type"], moved["source_compute"], moved["dest_compute"]) == (
         "completed", "live-migration", pair.first.host, SECOND)
+    assert moved["dest_host"] == CONF.my_ip
     assert "links" not in moved
     assert (used(admin, pair.first.host), used(admin, SECOND)) == ((0, 0), (1, 1))
     told = [event for event, result, _host in events_of(admin, server, "live-migration") if result == "Success"]

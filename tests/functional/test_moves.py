@@ -51,6 +51,7 @@ def test_a_resized_server_waits_for_its_word_and_keeps_what_was_confirmed(pair, 
     moved = migration_of(admin, server)
     assert (moved["status"], moved["migration_type"], moved["source_compute"], moved["dest_compute"]) == (
         "finished", "resize", pair.first.host, SECOND)
+    assert moved["dest_host"] == CONF.my_ip
     assert (used(admin, pair.first.host), used(admin, SECOND)) == ((1, 1), (2, 1))
     assert usage(admin) == (before[0], before[1] + 1, before[2] + 128)
     admin.action(server, "confirmResize", expect=204)
