@@ -447,10 +447,13 @@ class UnsupportedGroupPolicy(Invalid):
     template = "ServerGroup policy is not supported: {reason}"
 
 
-class ClaimLost(Conflict):
-    """What was chosen cannot be had any more; the loser takes an alternate."""
+class ClaimLost(NoValidHost):
+    """What was chosen at ``node`` cannot be had any more; the loser takes an alternate.
 
-    template = "Host {node} cannot take the server any more: {reason}."
+    A user whose server finds no other host reads the message, which does not name the node.
+    """
+
+    template = "No valid host was found. One that was chosen cannot take the server: {reason}."
 
 
 class UnknownOperation(Invalid):

@@ -97,6 +97,7 @@ class Walk:
                 LOG.exception("[instance: %s] Step %s failed", run.instance.uuid, step.name)
             if isinstance(error, exception.ClaimLost):
                 metrics.CLAIMS.inc("lost")
+                LOG.info("[instance: %s] Its claim at node %s is lost", run.instance.uuid, error.kwargs.get("node"))
             elif not step.external:
                 run.operation.data = msgspec.convert(before, run.operation.data_type)
             self._renew_instance(run)
