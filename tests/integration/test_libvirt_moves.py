@@ -22,6 +22,7 @@ from tests.integration.driver_pair import (  # noqa: F401 (fixtures)
     wait_for_text,
 )
 from tests.integration.libvirt_fixtures import guest_image_fixture, needs_libvirt, server  # noqa: F401 (fixture)
+from tests.integration.processes import eventually
 
 pytestmark = needs_libvirt
 Hosts = tuple[LabHost, LabHost]
@@ -169,6 +170,7 @@ def test_served_disks_outlive_nova_compute_and_need_the_key(hosts: Hosts, guest_
     assert one.driver.open_disks(instance).key == source.key
     pid, = one.processes("qemu-storage-daemon")
     os.kill(pid, 9)
+    eventually(lambda: pid not in one.processes("qemu-storage-daemon"), 30, "the daemon is dead")
     again = one.driver.open_disks(instance)
     assert again.key != source.key
     assert again.token == source.token

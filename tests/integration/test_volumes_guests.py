@@ -85,7 +85,7 @@ def test_what_a_guest_wrote_is_there_where_the_volume_is_attached_next(cloud: Re
     with cloud.shell(second) as shell:
         assert shell.run("head -c 8 /dev/vdb") == "precious"
     cloud.api.action(second, "reboot", {"type": "HARD"})
-    cloud.wait_for_login(second, "second", 2)
+    cloud.api.wait(second, "ACTIVE", BOOT)
     with cloud.shell(second) as shell:
         assert "1048576 vdb" in shell.run("cat /proc/partitions")
     cloud.nova.audit()
