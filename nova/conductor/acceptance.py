@@ -26,6 +26,7 @@ from nova.objects.migration import Migration
 from nova.objects.network import VIF, NetworkRequest
 from nova.objects.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
+from nova.objects.volume import IN_USE
 from nova.operations import REGISTRY
 from nova.operations.base import Inherited, Journal, Operation, check, journal
 
@@ -45,6 +46,15 @@ class ConductorDesk:
     def check_volume(self, volume_id: str, status: str) -> None:
         if self.core.attachments.external:
             self.core.attachments.validate(self.ctx, self.instance.project_id, volume_id, status)
+
+    def check_detachable(self, volume_id: str) -> bool:
+        try:
+            self.check_volume(volume_id, IN_USE)
+            return True
+        except (exception.VolumeNotFound, exception.InvalidVolume):
+            if not self.core.attachments.is_lost(self.ctx, volume_id):
+                raise
+            return False
 
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
         named = bool(wanted.network_id or wanted.port_id)

@@ -35,6 +35,9 @@ class EmbeddedAttachments:
                                                  f"{volume.status}")
         return volume
 
+    def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
+        return False  # who has it keeps its row
+
     def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str,
                 connection: sa.Connection) -> Volume:
         return volumes.reserve(connection, device.volume_id or "", instance.project_id, instance.uuid,

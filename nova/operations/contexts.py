@@ -32,6 +32,13 @@ class Desk(Protocol):
         Raises VolumeNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable.
         """
 
+    def check_detachable(self, volume_id: str) -> bool:
+        """An outside service lets the caller detach the volume. False: the volume is gone there, or broken, so that
+        nobody need be asked.
+
+        Raises VolumeNotFound (it is none of the caller's), InvalidVolume, Forbidden, VolumeServiceUnavailable.
+        """
+
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
         """What one interface more shall be, as the caller may have it; without a network it is the project's only one.
 

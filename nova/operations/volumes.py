@@ -7,14 +7,18 @@ keeps, acceptance is the intent, and that service decides in the first step.
 
 from __future__ import annotations
 
+import logging
+
 from nova import exception
 from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import AVAILABLE, IN_USE, Attachment
+from nova.objects.volume import AVAILABLE, Attachment
 from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, Step, step
 from nova.operations.contexts import Acceptance, Control, Desk, Host
+
+LOG = logging.getLogger(__name__)
 
 _SHELVED = frozenset({states.SHELVED, states.SHELVED_OFFLOADED})
 _STATES = frozenset({states.ACTIVE, states.PAUSED, states.STOPPED, states.RESIZED, states.SOFT_DELETED}) | _SHELVED
@@ -39,7 +43,7 @@ class VolumeData(Object, kw_only=True):
     """The device that the operation is about, as the server's row has it.
 
     ``outside_volumes``: an outside service keeps it; ``let_go``: the guest does not have it any more; ``released``:
-    nor does the server, for that service.
+    nor does the server, for that service. ``lost``: that service has lost the volume, or broke it.
     """
 
     host: str = ""
@@ -47,6 +51,7 @@ class VolumeData(Object, kw_only=True):
     outside_volumes: bool = False
     let_go: bool = False
     released: bool = False
+    lost: bool = False
 
 
 class _Volume(Operation):
@@ -126,7 +131,7 @@ class DetachVolume(_Volume):
 
     def prepare(self, desk: Desk, request: DetachRequest) -> None:
         if request.volume_id in [device.volume_id for device in self.instance.volumes]:
-            desk.check_volume(request.volume_id, IN_USE)
+            self.data.lost = not desk.check_detachable(request.volume_id)
 
     def accept(self, ctl: Acceptance, request: DetachRequest) -> None:
         _check_shelved(self.instance, request.shelved, self.rules.label)
@@ -143,7 +148,8 @@ class DetachVolume(_Volume):
 
     @step(CONDUCTOR, undo="roll_back", external=True, when="outside_volumes")
     def begin_outside(self, ctl: Control) -> None:
-        ctl.outside_volumes.begin_detaching(self.data.device)
+        if not self.data.lost:
+            ctl.outside_volumes.begin_detaching(self.data.device)
 
     @step("host", event="compute_detach_volume", undo="put_back", when_down="wait")
     def detach(self, host: Host) -> None:
@@ -154,7 +160,13 @@ class DetachVolume(_Volume):
     # Compensated by being done: what the service has heard of cannot be taken back.
     @step(CONDUCTOR, event="compute_detach_volume", undo="release", external=True, when="outside_volumes")
     def release(self, ctl: Control) -> None:
-        ctl.outside_volumes.release(self.data.device, keep=True)
+        try:
+            ctl.outside_volumes.release(self.data.device, keep=True)
+        except (exception.NotFound, exception.InvalidVolume) as error:
+            if not self.data.lost:
+                raise
+            LOG.warning("[instance: %s] Volume %s is lost, and what the service knows of it stays there: %s",
+                        self.instance.uuid, self.data.device.volume_id, error)
         self.data.released = True
 
     # --- compensations ---------------------------------------------------------------------------

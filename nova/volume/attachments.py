@@ -33,6 +33,9 @@ class Attachments(Protocol):
         Raises VolumeNotFound, InvalidVolume (its status is another one).
         """
 
+    def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
+        """Whether nobody has the volume any more, or only what is left of it. Outside of any transaction."""
+
     def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str,
                 connection: Connection = None) -> Volume:
         """Give the device's volume to the server. Raises VolumeNotFound, InvalidVolume (of two one wins)."""

@@ -58,6 +58,13 @@ class CinderAttachments:
                 f"the status of volume {volume_id} must be {status}, but is {raw['status']}"))
         return to_volume(raw, project_id)
 
+    def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
+        try:
+            # With Nova's own rights: what a caller may not see is not gone.
+            return bool(self._api.volume(ctx, volume_id)["status"].startswith(states.ERROR))
+        except exception.VolumeNotFound:
+            return True
+
     def hosts(self, devices: Sequence[BlockDevice], connection: object = None) -> set[str]:
         return set()
 

@@ -266,6 +266,41 @@ def test_a_guest_that_keeps_its_volume_has_it_still(admin, member, server, cinde
     wait_status(cinder, volume, "available")
 
 
+@pytest.mark.parametrize("how", ["gone", "error", "error_extending", "error, and its attachment too"])
+def test_a_volume_that_the_service_has_lost_is_detached(member, server, cinder, driver, how):
+    volume = cinder.new(MEMBER)
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    wait_for(lambda: driver.guest(server).volumes and cinder.count("complete_attachment") == 1)
+    if how == "gone":
+        cinder.volumes.pop(volume)
+        cinder.attachments.clear()
+    else:
+        cinder.volumes[volume].status = how.partition(",")[0]
+    if "attachment" in how:
+        cinder.fail("delete_attachment", "refuse")
+    detach(member, server, volume)
+    wait_for(lambda: attached(member, server) == [], 20)
+    assert dict(driver.guest(server).volumes) == {}
+    if "attachment" in how:
+        assert cinder.servers_of(volume) == [server]
+        cinder.attachments.clear()
+    assert cinder.attachments == {}
+
+
+def test_a_volume_that_is_hidden_from_the_caller_is_not_lost(admin, member, server, cinder, driver):
+    volume = cinder.new(MEMBER)
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    wait_for(lambda: cinder.count("complete_attachment") == 1)
+    cinder.volumes[volume].project = "somebody else's"
+    assert refused(lambda: member.delete(f"/servers/{server}/os-volume_attachments/{volume}"))[0] == 404
+    assert (cinder.volumes[volume].status, attached(member, server)) == ("in-use", [volume])
+    cinder.volumes[volume].project = MEMBER
+    detach(member, server, volume)
+    wait_status(cinder, volume, "available")
+
+
 def test_a_hard_reboot_while_a_volume_is_given_back_does_not_bring_it_back(admin, member, server, cinder, driver):
     volume = cinder.new(MEMBER)
     attach(member, server, volume)
