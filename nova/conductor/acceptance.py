@@ -115,6 +115,9 @@ class ConductorAcceptance(ConductorControl):
     def bound_host(self) -> str | None:
         return server_volumes.host_of(self.core, self.connection, self.instance)
 
+    def volumes_bound_elsewhere(self, host: str) -> list[str]:
+        return server_volumes.bound_elsewhere(self.core, self.connection, self.instance, host)
+
     def begin_detaching(self, device: BlockDevice) -> None:
         self.volumes.begin_detaching(device, self.connection)
 

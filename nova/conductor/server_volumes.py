@@ -197,6 +197,14 @@ def host_of(core: Core, connection: sa.Connection, instance: Instance) -> str | 
     return hosts.pop() if hosts else None
 
 
+def bound_elsewhere(core: Core, connection: sa.Connection, instance: Instance, host: str) -> list[str]:
+    """The ids of the server's volumes that cannot be reached from this host."""
+    if core.attachments.external:
+        return [device.volume_id or "" for device in instance.volumes if instance.host != host]
+    return [device.volume_id or "" for device in instance.volumes
+            if core.attachments.hosts([device], connection) - {host}]
+
+
 def check_count(instance: Instance, more: int) -> None:
     """Raises TooManyDiskDevices."""
     maximum = CONF.compute.max_disk_devices_to_attach

@@ -271,6 +271,9 @@ class Acceptance(Control, Protocol):
     def bound_host(self) -> str | None:
         """The only host where the instance's volumes can be; None: it may be anywhere."""
 
+    def volumes_bound_elsewhere(self, host: str) -> list[str]:
+        """The ids of those of the instance's volumes that cannot be reached from this host."""
+
     def begin_detaching(self, device: BlockDevice) -> None:
         """Raises InvalidVolume when somebody else is attaching or detaching it."""
 

@@ -292,6 +292,10 @@ class RevertResize(_Finish):
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
         self._take(ctl, moves.REVERTING)
+        left = ctl.volumes_bound_elsewhere(self.data.source)
+        if left:
+            raise exception.InvalidVolume(
+                reason=f"the host that the server came from cannot reach {', '.join(left)}: detach before you revert")
 
     @step("host", event="compute_revert_resize", task_state=states.RESIZE_REVERTING, when_down="skip", evict=True,
           undo="keep")

@@ -13,6 +13,7 @@ from nova.objects.volume import VolumeRemoval
 from nova.rpcapi.volumes import Volumes
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_servers
+from tests.functional.hosts import refused as refused_to
 from tests.functional.test_costs import measured
 from tests.unit.conductor.books import set_columns
 
@@ -380,6 +381,40 @@ def test_a_volume_of_another_host_is_refused_and_a_server_with_it_goes_nowhere_e
     assert volume_of(admin, uuid)["status"] == "deleting"
     books.removed(context.admin(), [VolumeRemoval(volume_uuid=uuid, generation=1, host="elsewhere")])
     wait_no_volume(admin, uuid)
+
+
+def test_a_revert_that_a_volume_would_not_survive_is_refused_until_it_is_detached(pair, admin):
+    server, volume = pair.boot(), make(admin)
+    admin.action(server, "migrate")
+    admin.wait(server, "VERIFY_RESIZE")
+    attach(admin, server, volume)
+    wait_status(admin, volume, "in-use")
+    code, message = refused_to(lambda: admin.action(server, "revertResize"))
+    assert (code, volume in message) == (400, True)
+    assert admin.server(server)["status"] == "VERIFY_RESIZE"
+    admin.delete(f"/servers/{server}/os-volume_attachments/{volume}")
+    wait_status(admin, volume, "available")
+    admin.action(server, "revertResize")
+    admin.wait(server, "ACTIVE")
+    assert pair.only_on(server, pair.first)
+    admin.delete(f"/os-volumes/{volume}", version="2.35")
+    wait_no_volume(admin, volume)
+
+
+def test_a_revert_takes_a_shared_volume_along_that_was_attached_after_the_move(pair, admin, driver):
+    CONF.set_override("shared", True, group="volume")
+    try:
+        server, volume = pair.boot(), make(admin)
+    finally:
+        CONF.clear_override("shared", group="volume")
+    admin.action(server, "migrate")
+    admin.wait(server, "VERIFY_RESIZE")
+    attach(admin, server, volume)
+    wait_status(admin, volume, "in-use")
+    admin.action(server, "revertResize")
+    admin.wait(server, "ACTIVE")
+    assert pair.only_on(server, pair.first)
+    assert guest_volumes(driver, server) == {"/dev/vdb": volume}
 
 
 # --- costs -----------------------------------------------------------------------------------------------
