@@ -287,14 +287,14 @@ def test_the_one_server_of_a_project_does_not_wait_for_the_many_of_another(
     monkeypatch.setattr(driver, "prepare", prepare)
     threads = SCHEDULER_THREADS
     frozen_scheduler()
-    crowd = [admin.boot(flavor, image_id) for _number in range(4 * threads)]
+    crowd = [admin.boot(flavor, image_id) for _number in range(10 * threads)]
     other = Client(suite.url, project="other")
     one = other.boot(flavor, image_id)
     frozen_scheduler.thaw()
     for uuid in (*crowd, one):
         other.wait(uuid, "ACTIVE", seconds=90)
     # Those that had a thread come first, and whoever is on the host beside it may be faster there.
-    assert begun.index(one) < 3 * threads, begun
+    assert begun.index(one) < 5 * threads, begun
 
 
 def test_orders_wait_for_a_compute_that_is_stopped(suite, admin, driver, server, flavor, image_id, restart):
