@@ -15,7 +15,7 @@ from nova.conductor.core import Core
 from nova.conductor.engine import Engine
 from nova.db import servers
 from nova.objects.external_event import ExternalEvent
-from nova.operations.interfaces import DetachInterface
+from nova.operations.interfaces import LoseInterface
 
 LOG = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def told(engine: Engine, events: Iterable[ExternalEvent]) -> None:
 
 def _detach(engine: Engine, uuid: str, vif_id: str) -> None:
     try:
-        start(engine, context.admin(), uuid, DetachInterface.name, {"port_id": vif_id})
+        start(engine, context.admin(), uuid, LoseInterface.name, {"port_id": vif_id})
     except (exception.NotFound, exception.Conflict) as error:
         LOG.info("[instance: %s] Port %s was deleted: %s", uuid, vif_id, error)
 

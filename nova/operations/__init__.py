@@ -4,7 +4,7 @@ from nova.operations.base import Operation
 from nova.operations.build import Build
 from nova.operations.delete import Delete
 from nova.operations.evacuate import Evacuate
-from nova.operations.interfaces import AttachInterface, DetachInterface
+from nova.operations.interfaces import AttachInterface, DetachInterface, LoseInterface
 from nova.operations.live_migrate import LiveMigrate
 from nova.operations.power import (
     Pause,
@@ -25,5 +25,5 @@ REGISTRY: dict[str, type[Operation]] = {
     operation.name: operation
     for operation in (Build, Delete, Start, Stop, SyncPower, RebootSoft, RebootHard, Pause, Unpause, Suspend, Resume,
                       ResetState, Resize, Migrate, ConfirmResize, RevertResize, LiveMigrate, Evacuate, AttachVolume,
-                      DetachVolume, AttachInterface, DetachInterface)
+                      DetachVolume, AttachInterface, DetachInterface, LoseInterface)
 }

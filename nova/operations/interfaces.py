@@ -16,6 +16,8 @@ from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, step
 from nova.operations.contexts import Acceptance, Control, Desk, Host
 
 _STATES = frozenset({states.ACTIVE, states.PAUSED, states.STOPPED})
+# Those in which a server may have a guest with interfaces.
+_BUILT = _STATES | {states.SUSPENDED, states.RESCUED, states.RESIZED, states.SOFT_DELETED, states.ERROR, states.SHELVED}
 
 
 class AttachInterfaceRequest(Object, kw_only=True):
@@ -138,4 +140,35 @@ class DetachInterface(_Interface):
             self.plug(host)
 
     def succeeded(self, ctl: Control) -> None:
+        ctl.interfaces.release(self.data.vif)
+
+
+class LoseInterface(DetachInterface):
+    """The port was deleted by its owner: whatever the server is, or is doing, it does not keep the interface.
+
+    It waits behind what is being done. What supersedes it finds the server without the interface.
+    """
+
+    name = "lose_interface"
+    action = "detach_interface"
+    rules = Rules(label="detach_interface", vm_states=_BUILT, task_states=None, lock=False, launched=False, beside=True)
+
+    @step(CONDUCTOR)
+    def look(self, ctl: Control) -> None:
+        """The server may have moved while this waited."""
+        self.data.host = ctl.instance.host or ""
+
+    @step("host", event="compute_detach_interface", when_down="wait")
+    def detach(self, host: Host) -> None:
+        super().detach(host)
+
+    @step(CONDUCTOR, event="compute_detach_interface", external=True, when="outside_interfaces")
+    def give_back(self, ctl: Control) -> None:
+        super().give_back(ctl)
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        super().failed(ctl, failure)
+        self.superseded(ctl)
+
+    def superseded(self, ctl: Control) -> None:
         ctl.interfaces.release(self.data.vif)

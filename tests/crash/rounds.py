@@ -31,8 +31,8 @@ _WAYS = {states.ACTIVE: None, states.STOPPED: "stop", states.PAUSED: "pause", st
 _REQUESTS: dict[str, dict[str, Any]] = {"resize": {"flavor_id": "larger"}}
 # Operations on a volume of their own, which the second finds attached.
 _VOLUMES = ("attach_volume", "detach_volume")
-# Operations on an interface; the second finds one attached.
-_INTERFACES = ("attach_interface", "detach_interface")
+# Operations on an interface; all but the first find one attached.
+_INTERFACES = ("attach_interface", "detach_interface", "lose_interface")
 # A step that needs another server than its operation needs as a rule.
 _STARTS = {("delete", "destroy_other"): states.RESIZED}
 # How often a guest was made for the server when a case is over, and it was compensated for, where that is not once
@@ -118,7 +118,7 @@ class Round:
             api.wait(uuid, states.status(start, None), _PREPARES)
         if operation.name in _VOLUMES:
             self._prepare_volume(name, uuid)
-        if operation.name == _INTERFACES[1]:
+        if operation.name in _INTERFACES[1:]:
             port, = api.get(f"/servers/{uuid}/os-interface")["interfaceAttachments"]
             self.requests[name] = {"port_id": port["port_id"]}
         return name, uuid

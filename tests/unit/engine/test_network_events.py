@@ -9,6 +9,7 @@ from nova.conductor.control import ConductorControl
 from nova.conductor.engine import Engine
 from nova.conductor.network_events import told
 from nova.db import servers
+from nova.objects import states
 from nova.objects.external_event import ExternalEvent
 from nova.objects.network import FixedIp
 from nova.service.turns import Turns
@@ -61,3 +62,82 @@ def test_addresses_that_change_while_an_interface_is_bound_elsewhere_are_kept(ma
     found = machine.row(uuid).network_info
     assert [(vif.vif_type, vif.fixed_ips) for vif in found] == [("bound to b", changed)]
     assert ctl.instance.network_info == found
+
+
+# --- a port that its owner has deleted --------------------------------------------------------------------------
+def port_is_deleted(machine):
+    """The service tells it of the first server's only interface."""
+    vif, = machine.row().network_info
+    told(machine.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=machine.uuids[0], tag=vif.id)])
+
+
+def has_no_interface(machine):
+    """Neither in its row nor in its guest (calm_down compares them)."""
+    machine.calm_down()
+    server = machine.row()
+    return server.network_info == [] and machine.hosts[server.host].interfaces[server.uuid] == set()
+
+
+@pytest.mark.parametrize("word", ["confirm_resize", "revert_resize"])
+def test_a_deleted_port_is_detached_from_a_server_that_waits_for_a_word(machine, word):
+    machine.move(0, "resize", "2")
+    machine.calm_down()
+    assert machine.row().vm_state == states.RESIZED
+    port_is_deleted(machine)
+    assert has_no_interface(machine)
+    assert machine.row().vm_state == states.RESIZED
+    machine.move(0, word, "2")
+    assert has_no_interface(machine)
+    assert machine.row().vm_state == states.ACTIVE
+
+
+@pytest.mark.parametrize("delivered", [0, 1, 2])
+@pytest.mark.parametrize("name", ["resize", "migrate", "live_migrate", "stop", "reboot_hard", "pause"])
+def test_a_deleted_port_is_detached_when_what_is_being_done_is_done(machine, name, delivered):
+    (machine.move if name in ("resize", "migrate", "live_migrate") else machine.operate)(
+        0, name, *("2" if name in ("resize", "migrate", "live_migrate") else ()))
+    assert machine.row().task_state
+    for _step in range(delivered):
+        machine.deliver_order(0, twice=False, fails=0.0)
+        machine.deliver_report(0, twice=False)
+    port_is_deleted(machine)
+    assert has_no_interface(machine)
+
+
+def test_a_deleted_port_is_detached_when_the_host_is_back(machine):
+    host = machine.row().host
+    machine.host_dies(host)
+    port_is_deleted(machine)
+    machine.world.orders.clear()
+    machine.leases_end()
+    machine.hosts_return()
+    assert has_no_interface(machine)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("name", ["reboot_hard", "evacuate"])
+def test_what_takes_a_server_over_does_not_bring_a_deleted_port_back(machine, name, busy):
+    if busy:
+        machine.operate(0, "pause")
+    if name == "evacuate":
+        machine.host_dies(machine.row().host)
+    port_is_deleted(machine)
+    machine.move(0, name, "1") if name == "evacuate" else machine.operate(0, name)
+    assert machine.row().task_state
+    assert has_no_interface(machine)
+
+
+def test_a_deleted_port_is_not_the_servers_though_the_guest_does_not_let_go_of_it(machine):
+    port_is_deleted(machine)
+    machine.deliver_order(0, twice=False, fails=1.0)
+    machine.deliver_all()
+    assert machine.row().network_info == []
+    machine.operate(0, "reboot_hard")
+    assert has_no_interface(machine)
+
+
+def test_of_a_server_that_is_being_deleted_nothing_is_detached(machine):
+    machine.operate(0, "delete")
+    port_is_deleted(machine)
+    machine.calm_down()
+    assert machine.row().vm_state == states.DELETED
