@@ -2,10 +2,13 @@
 
 import pytest
 
+from nova import exception
 from nova.conductor.acceptance import start
 from nova.db import compute_nodes, evictions, quotas, server_migrations
 from nova.objects import states
+from nova.objects.scheduling import Selection
 from tests.unit.engine.test_engine_properties import CTX
+from tests.unit.engine.world import Scheduler
 
 
 @pytest.mark.parametrize(("name", "vm_state"), [("pause", states.PAUSED), ("stop", states.STOPPED)])
@@ -42,6 +45,37 @@ def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_can_be_started
     server = booted.row()
     assert (server.host, server.vm_state) == (host, states.ACTIVE)
     assert booted.hosts[host].power == {uuid: states.RUNNING}
+
+
+class InOrder(Scheduler):
+    """Offers one node of these hosts, the first by name, whether or not there is room."""
+
+    hosts = "abc"
+
+    def select(self, ctx, spec):
+        nodes = {node.node: node for node in self.world.db.read(
+            lambda connection: compute_nodes.states(connection, None, 100)) if node.host in self.hosts}
+        usable = sorted(name for name, node in nodes.items() if node.host not in spec.ignore_hosts)
+        if not usable:
+            raise exception.NoValidHost(reason="none left")
+        found = nodes[usable[0]]
+        return [[Selection(node_uuid=found.node_uuid, host=found.host, node=found.node)]
+                for _uuid in spec.instance_uuids]
+
+
+def nodes_of_four(machine):
+    """Where four servers are built, three of which fill a node."""
+    for _server in range(4):
+        machine.boot(1, twice=False)
+        machine.calm_down()
+    found = [machine.row(uuid) for uuid in machine.uuids]
+    assert [(server.vm_state, server.fault and server.fault.message) for server in found] == [(states.ACTIVE, None)] * 4
+    return [server.node for server in found]
+
+
+def test_a_build_goes_on_elsewhere_when_others_have_taken_the_room(machine):
+    machine.world.scheduler = InOrder(machine.world, machine.chance)
+    assert nodes_of_four(machine) == ["a", "a", "a", "b"]
 
 
 # --- an administrator resets the state of a server that waits for a word -------------------------------------------
