@@ -151,6 +151,35 @@ def test_a_reverted_guest_on_shared_storage(hosts: Hosts, guest_image: pathlib.P
 
 
 @pytest.mark.slow
+def test_disks_that_a_lost_host_had_set_aside_are_put_back_by_another(hosts: Hosts, guest_image: pathlib.Path) -> None:
+    one, two = hosts
+    instance = server()
+    two.driver.revert_move(instance)
+    assert not two.driver.has_disks(instance), "of a host with a storage of its own there is nothing to put back"
+    for host in hosts:
+        host.start_driver(shared=True)
+    boot(one, instance, guest_image)
+    wait_for_text(one, instance, ENDED)
+    leave(one, instance)
+    one.stop_driver()
+    assert not two.driver.has_disks(instance)
+    for _ in range(2):
+        two.driver.revert_move(instance)
+    assert two.driver.has_disks(instance)
+    two.driver.destroy(instance, keep_disks=True)  # given up, and tried again
+    assert two.driver.guests() == []
+    assert two.files(shared=True) == {"_base", instance.uuid}
+    boot(two, instance, guest_image)
+    wait_for_text(two, instance, NOTE)
+    one.start_driver(shared=True)
+    one.driver.remove_orphan(instance.uuid, keep_disks=True)
+    one.driver.destroy(instance)  # an order that came far too late
+    assert two.driver.power_state(instance.uuid) == states.RUNNING
+    assert one.files(shared=True) == {"_base", instance.uuid}
+    assert one.processes("qemu-storage-daemon") == []
+
+
+@pytest.mark.slow
 def test_served_disks_outlive_nova_compute_and_need_the_key(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     instance = server()
