@@ -38,6 +38,14 @@ def action(core: Books, instance: Instance, ended: bool = True, age: datetime.ti
     return uuid
 
 
+def debt(core: Books, instance: Instance) -> str:
+    """An action that has ended, with something to be taken back outside."""
+    uuid = action(core, instance)
+    core.db.write(lambda connection: connection.execute(sa.update(models.actions).where(
+        models.actions.c.uuid == uuid).values(outcome="superseded", lease_until=utcnow())))
+    return uuid
+
+
 def migration(core: Books, instance: Instance, is_open: bool = False, age: datetime.timedelta = 2 * DAY) -> str:
     uuid = new_uuid()
     insert(core, models.migrations, uuid=uuid, instance_uuid=instance.uuid, migration_type="resize",
@@ -108,11 +116,12 @@ def test_servers_that_live_or_were_deleted_of_late_stay(core: Books) -> None:
     lambda core, made: insert(core, models.evictions, instance_uuid=made.uuid, host="a", keep_disks=False,
                               created_at=utcnow()),
     lambda core, made: action(core, made, ended=False),
+    debt,
     lambda core, made: migration(core, made, is_open=True),
     lambda core, made: claim(core, made.uuid),
     lambda core, made: claim(core, migration(core, made)),
-    volume, address], ids=["eviction", "open action", "open migration", "claim", "claim of a migration", "volume",
-                           "address"])
+    volume, address], ids=["eviction", "open action", "debt", "open migration", "claim", "claim of a migration",
+                           "volume", "address"])
 def test_a_deleted_server_that_is_needed_stays_whole(core: Books, need: Callable[[Books, Instance], Any]) -> None:
     kept = gone(core)
     need(core, kept)
@@ -152,14 +161,14 @@ class _Hook(io.FileIO):
 def test_history_of_living_servers_goes_when_that_is_asked_for(core: Books) -> None:
     living, moving = server(core), server(core)
     old, new, running = action(core, living), action(core, living, age=0 * DAY), action(core, living, ended=False)
-    waiting = action(core, moving)
+    waiting, owing = action(core, moving), debt(core, living)
     migration(core, living)
     held = migration(core, living)
     claim(core, held)
     opened = migration(core, moving, is_open=True)
     assert run(core) == {}
     assert run(core, history=DAY) == {"actions": 1, "migrations": 1}
-    assert set(_uuids(core, models.actions)) == {new, running, waiting}
+    assert set(_uuids(core, models.actions)) == {new, running, waiting, owing}
     assert set(_uuids(core, models.migrations)) == {held, opened}
     assert old not in _uuids(core, models.actions)
 
