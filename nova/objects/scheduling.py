@@ -43,7 +43,7 @@ class RequestSpec(Object, kw_only=True):
     """Find hosts for ``instance_uuids`` (one flavor, one image, in this order).
 
     ``force_host``/``force_node`` skip all filters; ``requested_host``/``requested_node`` only
-    narrow the fleet. ``ignore_hosts`` are never chosen. ``hint_hosts`` maps the server uuids
+    narrow the fleet. ``ignore_hosts`` and ``ignore_nodes`` are never chosen. ``hint_hosts`` maps the server uuids
     named by same_host/different_host hints to their hosts (unknown uuids are absent).
     ``alternates`` is how many further hosts to name per instance. ``resources`` come from anywhere in a host's tree of
     providers, those of each of ``groups`` from one provider (``group_policy`` isolate: of another one each).
@@ -72,7 +72,14 @@ class RequestSpec(Object, kw_only=True):
     requested_host: str | None = None
     requested_node: str | None = None
     ignore_hosts: list[str] = []
+    ignore_nodes: list[str] = []
     alternates: int = 2
+
+    def rule_out(self, chosen: Selection) -> None:
+        """This node is not to be chosen again; nor its host, if a scheduler of an older release did so all the same."""
+        if chosen.node in self.ignore_nodes:
+            self.ignore_hosts = [*self.ignore_hosts, chosen.host]
+        self.ignore_nodes = [*self.ignore_nodes, chosen.node]
 
     @property
     def forced(self) -> bool:

@@ -130,7 +130,7 @@ class Build(Operation):
         ctl.set(host=None, node=None, availability_zone=self.instance.pinned_availability_zone, numa_topology=None,
                 pci_devices=None)
         if data.candidates:
-            data.spec.ignore_hosts = [*data.spec.ignore_hosts, data.candidates.pop(0).host]
+            data.spec.rule_out(data.candidates.pop(0))
         data.host, data.plugs = "", []
 
     def unmake_volumes(self, ctl: Control) -> None:
@@ -148,12 +148,12 @@ class Build(Operation):
     # --- decisions ---------------------------------------------------------------------------------
     def may_retry(self, failure: Failure) -> bool:
         data: BuildData = self.data
-        # Losing the room to another server is nobody's fault; every host is lost at most once.
+        # Losing the room to another server is nobody's fault; every node is lost at most once.
         if failure.kind != "ClaimLost":
             data.tries += 1
         if not failure.retry or data.tries >= data.max_tries:
             return False
-        # Out of alternates with tries left: ask again, without the hosts that failed.
+        # Out of alternates with tries left: ask again, without the nodes that failed.
         if not data.candidates:
             data.selected = False
         return True

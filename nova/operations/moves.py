@@ -124,11 +124,11 @@ class Move(Bound):
             ctl.finish_io(failed=None, consumer=data.migration)
             ctl.release_claim(data.migration)
             ctl.migrate(data.migration, dest_compute="", dest_node="")
-            data.spec.ignore_hosts = [*data.spec.ignore_hosts, data.candidates.pop(0).host]
+            data.spec.rule_out(data.candidates.pop(0))
         data.host, data.plugs = "", []
 
     def may_retry(self, failure: Failure) -> bool:
-        # Losing the room to another server is nobody's fault; every host is lost at most once.
+        # Losing the room to another server is nobody's fault; every node is lost at most once.
         if failure.kind != "ClaimLost":
             return False
         if not self.data.candidates:

@@ -20,16 +20,19 @@ class _Stage(Filter):
 
 
 class IgnoredHosts(_Stage):
-    """Not the hosts that the request rules out."""
+    """Neither the hosts nor the nodes that the request rules out."""
 
     def applies(self, request: Request) -> bool:
-        return bool(request.spec.ignore_hosts)
+        return bool(request.spec.ignore_hosts or request.spec.ignore_nodes)
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
-        return ~view.on_hosts(request.spec.ignore_hosts)
+        mask = ~view.on_hosts(request.spec.ignore_hosts)
+        if request.spec.ignore_nodes:
+            mask &= ~view.lift("node", set(request.spec.ignore_nodes).__contains__)
+        return mask
 
     def reason(self, view: FleetView, request: Request) -> str:
-        return "the host was tried already or is ruled out by the request"
+        return "it was tried already or is ruled out by the request"
 
 
 class RequestedHost(_Stage):

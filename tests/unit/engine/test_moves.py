@@ -6,6 +6,8 @@ from nova import exception
 from nova.conductor.acceptance import start
 from nova.db import compute_nodes, evictions, quotas, server_migrations
 from nova.objects import states
+from nova.objects.base import new_uuid
+from nova.objects.node import ComputeNode, Inventory, Provider
 from nova.objects.scheduling import Selection
 from tests.unit.engine.test_engine_properties import CTX
 from tests.unit.engine.world import Scheduler
@@ -51,11 +53,13 @@ class InOrder(Scheduler):
     """Offers one node of these hosts, the first by name, whether or not there is room."""
 
     hosts = "abc"
+    knows_nodes = True
 
     def select(self, ctx, spec):
         nodes = {node.node: node for node in self.world.db.read(
             lambda connection: compute_nodes.states(connection, None, 100)) if node.host in self.hosts}
-        usable = sorted(name for name, node in nodes.items() if node.host not in spec.ignore_hosts)
+        usable = sorted(name for name, node in nodes.items() if node.host not in spec.ignore_hosts
+                        and not (self.knows_nodes and node.node in spec.ignore_nodes))
         if not usable:
             raise exception.NoValidHost(reason="none left")
         found = nodes[usable[0]]
@@ -73,9 +77,27 @@ def nodes_of_four(machine):
     return [server.node for server in found]
 
 
-def test_a_build_goes_on_elsewhere_when_others_have_taken_the_room(machine):
+@pytest.mark.parametrize("knows_nodes", [True, False], ids=["", "with a scheduler of the last release"])
+def test_a_build_goes_on_elsewhere_when_others_have_taken_the_room(machine, knows_nodes):
     machine.world.scheduler = InOrder(machine.world, machine.chance)
+    machine.world.scheduler.knows_nodes = knows_nodes
     assert nodes_of_four(machine) == ["a", "a", "a", "b"]
+
+
+def test_a_node_that_is_full_does_not_rule_out_the_others_of_its_host(machine):
+    machine.world.scheduler = InOrder(machine.world, machine.chance)
+    machine.world.scheduler.hosts = "a"
+
+    def another(connection):
+        known, = [node for node in compute_nodes.index(connection) if node.host == "a"]
+        uuid = new_uuid()
+        compute_nodes.report(connection, "a", [known, ComputeNode(
+            uuid=uuid, host="a", hypervisor_hostname="a-2", hypervisor_type="fake", hypervisor_version=1,
+            provider=Provider(uuid=uuid, name="a-2", inventories={
+                "VCPU": Inventory(total=3), "MEMORY_MB": Inventory(total=300), "DISK_GB": Inventory(total=3)}))])
+
+    machine.world.db.write(another)
+    assert nodes_of_four(machine) == ["a", "a", "a", "a-2"]
 
 
 # --- an administrator resets the state of a server that waits for a word -------------------------------------------

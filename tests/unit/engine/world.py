@@ -59,7 +59,7 @@ class Scheduler:
 
     def select(self, ctx, spec):
         nodes = self.world.db.read(lambda connection: compute_nodes.states(connection, None, 100))
-        usable = [node for node in nodes if node.host not in spec.ignore_hosts]
+        usable = [node for node in nodes if node.host not in spec.ignore_hosts and node.node not in spec.ignore_nodes]
         if not usable:
             raise exception.NoValidHost(reason="none left")
         found = []

@@ -211,6 +211,7 @@ class TestNamedHosts:
     def test_ignored_hosts(self):
         made = fleet(node("a"), node("b"))
         assert choose(made, spec(ignore_hosts=["a", "unknown"])) == [["b"]]
+        assert choose(made, spec(ignore_nodes=["a", "unknown"])) == [["b"]]
 
 
 class TestReasons:
