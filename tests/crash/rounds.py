@@ -19,7 +19,7 @@ import oslo_messaging as messaging
 from nova.objects import states
 from nova.rpcapi.servers import Servers
 from tests.crash import invariants
-from tests.crash.steps import Case, Hold, Points, When
+from tests.crash.steps import THREADS, Case, Hold, Points, When
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
@@ -28,17 +28,19 @@ from tests.integration.rabbit import Rabbit
 _WAYS = {states.ACTIVE: None, states.STOPPED: "stop", states.PAUSED: "pause", states.SUSPENDED: "suspend",
          states.RESIZED: "migrate"}
 # What an operation is asked for with, where its name does not say everything.
-_REQUESTS: dict[str, dict[str, Any]] = {"resize": {"flavor_id": "larger"}}
+_REQUESTS: dict[str, dict[str, Any]] = {
+    "resize": {"flavor_id": "larger"}, "reset_state": {"state": states.ACTIVE}}
 # Operations on a volume of their own, which the second finds attached.
 _VOLUMES = ("attach_volume", "detach_volume")
 # Operations on an interface; all but the first find one attached.
 _INTERFACES = ("attach_interface", "detach_interface", "lose_interface")
 # A step that needs another server than its operation needs as a rule.
-_STARTS = {("delete", "destroy_other"): states.RESIZED}
+_STARTS = {("delete", "destroy_other"): states.RESIZED,
+           **{("reset_state", step): states.RESIZED for step in ("look", "forget", "settle")}}
 # How often a guest was made for the server when a case is over, and it was compensated for, where that is not once
 # and once more for a failed attempt at the last step.
-_BUILT = {"resize": (2, 3), "migrate": (2, 3), "confirm_resize": (2,), "revert_resize": (3, 3), "live_migrate": (2, 1),
-          **dict.fromkeys((*_VOLUMES, *_INTERFACES), (1, 1))}
+_BUILT = {"resize": (2, 3), "migrate": (2, 3), "confirm_resize": (2,), "reset_state": (2,), "revert_resize": (3, 3),
+          "live_migrate": (2, 1), **dict.fromkeys((*_VOLUMES, *_INTERFACES), (1, 1))}
 # What a server is when an operation was compensated for, where that is not what it is after success.
 _COMPENSATED = {"revert_resize": states.ERROR}
 _PREPARES = 40.0
@@ -55,7 +57,8 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> Points:
 
 @pytest.fixture(scope="module")
 def cluster(rabbitmq: Rabbit, new_database: Callable[[], str | None], points: Points) -> Iterator[Cluster]:
-    options = {"DEFAULT": {"max_concurrent_builds": 0}, "volume": {"quota_volumes": -1, "quota_gigabytes": -1}}
+    options = {"DEFAULT": {"max_concurrent_builds": 0}, "conductor": THREADS,
+               "volume": {"quota_volumes": -1, "quota_gigabytes": -1}}
     with Cluster(rabbitmq.new_vhost(), new_database(), computes=2, options=options, launcher=points.launcher) as made:
         made.flavor("larger", ram=128, disk=1)
         yield made
@@ -106,7 +109,7 @@ class Round:
     def _prepare(self, name: str) -> tuple[str, str | None]:
         case = self.names[name]
         operation = case.operation
-        if not operation.rules.launched and not operation.rules.preempts:
+        if operation.name == "build":
             return name, None  # it makes the server
         api = self.nova.api
         uuid = api.boot(name)
