@@ -151,7 +151,7 @@ class LoseInterface(DetachInterface):
 
     name = "lose_interface"
     action = "detach_interface"
-    rules = Rules(label="detach_interface", vm_states=_BUILT, task_states=None, lock=False, launched=False, beside=True)
+    rules = Rules(label="detach_interface", vm_states=_BUILT, task_states=None, lock=False, beside=True)
 
     @step(CONDUCTOR)
     def look(self, ctl: Control) -> None:
