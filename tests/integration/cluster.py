@@ -228,13 +228,13 @@ class Cluster:
 
     def wait_settled(self, ids: Sequence[str], timeout: float) -> dict[str, Any]:
         """All these servers once none of them has anything under way; by id. Servers that are gone are left out."""
-        def look() -> dict[str, Any] | None:
+        def look() -> list[dict[str, Any]]:
             servers = {uuid: server for uuid, server in self.api.servers().items() if uuid in set(ids)}
             busy = [server for server in servers.values()
                     if server["OS-EXT-STS:task_state"] or server["status"] == "BUILD"]
-            return None if busy else servers
+            return [] if busy else [servers]  # none that are left have settled, too
 
-        return dict(eventually(look, timeout, "all servers have settled", interval=0.3))
+        return dict(eventually(look, timeout, "all servers have settled", interval=0.3)[0])
 
     def all_active(self, ids: Sequence[str], timeout: float) -> None:
         """Every one of these servers ends ACTIVE."""
