@@ -24,6 +24,7 @@ from nova.conductor import create
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.guests import Guests as Reports
 from nova.conductor.engine import Engine
+from nova.conductor.network_events import told
 from nova.conf import CONF
 from nova.db import (
     actions,
@@ -41,6 +42,7 @@ from nova.db import (
 from nova.db.engine import Database
 from nova.objects import states
 from nova.objects.base import new_uuid
+from nova.objects.external_event import ExternalEvent
 from nova.objects.flavor import Flavor
 from nova.objects.guest import GuestStatus
 from nova.objects.instance import BlockDevice
@@ -195,6 +197,15 @@ class Machine(RuleBasedStateMachine):
                 request["port_id"] = (([vif.id for vif in server.network_info] or ["none"]) * 4)[which]
             with contextlib.suppress(exception.Conflict, exception.NotFound):
                 start(self.engine, CTX, uuid, f"{name}_interface", request)
+
+    @rule(pick=st.integers(0, 100), which=st.integers(0, 3))
+    def a_port_is_deleted(self, pick, which):
+        """Whoever owns it says so once; the server loses the interface whatever is done to it."""
+        if self.uuids:
+            server = self.row(self.uuids[pick % len(self.uuids)])
+            if server.vm_state != states.BUILDING and server.network_info:
+                vif = server.network_info[which % len(server.network_info)]
+                told(self.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)])
 
     def make_volume(self):
         made = Volume(uuid=new_uuid(), project_id="p", size_gb=1)
