@@ -168,11 +168,13 @@ class Round:
                            interval=0.5)
 
     def _confirmed(self, uuid: str) -> bool:
-        """Whether that was accepted: the source has to be up."""
+        """Whether that was accepted, now or before: the source has to be up."""
         try:
             self._operate(uuid, "confirm_resize")
         except exception.ComputeServiceUnavailable:
             return False
+        except exception.MigrationNotFoundByStatus:
+            return True  # it is being confirmed already
         return True
 
     def ends(self) -> None:
