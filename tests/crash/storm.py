@@ -54,9 +54,9 @@ _RIGHT = {
     "create": {202}, "create-many": {202}, "no-room": {202}, "delete": {204, 404}, "metadata": {200, 404, 409},
     "show": {200, 404}, "list": {200}, "no-flavor": {400}, "no-name": {400}, "no-action": {400, 404},
     "no-server": {404}, **{verb: {202, 404, 409} for verb in _ACTIONS if verb != "no-action"},
-    # 400: it has that flavor already; somebody else has the volume.
+    # 400: it has that flavor already; somebody else has the volume; it is being attached still.
     "resize": {202, 400, 404, 409}, "confirm": {204, 404, 409}, "attach": {202, 400, 404, 409},
-    "detach": {202, 404, 409}}
+    "detach": {202, 400, 404, 409}}
 
 
 # --- the plan --------------------------------------------------------------------------------------------
