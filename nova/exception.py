@@ -447,7 +447,7 @@ class UnsupportedGroupPolicy(Invalid):
     template = "ServerGroup policy is not supported: {reason}"
 
 
-class ClaimLost(NoValidHost):
+class ClaimLost(NovaException):
     """What was chosen at ``node`` cannot be had any more; the loser takes an alternate.
 
     A user whose server finds no other host reads the message, which does not name the node.

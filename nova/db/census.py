@@ -7,8 +7,7 @@ import datetime
 
 import sqlalchemy as sa
 
-from nova.db import models
-from nova.db import services as db
+from nova.db import liveness, models
 
 ACTIONS = models.actions
 SERVICES = models.services
@@ -30,7 +29,7 @@ def unfinished(connection: sa.Connection, now: datetime.datetime) -> Counts:
 
 def services(connection: sa.Connection) -> Counts:
     """{(binary, state): services}: up or down, and beside that disabled."""
-    up = sa.case((sa.and_(db.alive(), SERVICES.c.forced_down == sa.false()), 1), else_=0)
+    up = sa.case((sa.and_(liveness.alive(), SERVICES.c.forced_down == sa.false()), 1), else_=0)
     groups = sa.select(SERVICES.c.binary.label("binary"), SERVICES.c.disabled.label("disabled"),
                        up.label("up")).subquery()
     found = connection.execute(

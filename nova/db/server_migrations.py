@@ -10,8 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conf import CONF
-from nova.db import clock, models, rows
+from nova.db import liveness, models, rows
 from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.base import utcnow
@@ -151,7 +150,7 @@ def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int
     # Looked at once more when it is accepted.
     there = sa.exists().where(
         SERVICES.c.host == TABLE.c.source_compute, SERVICES.c.binary == "nova-compute",
-        SERVICES.c.forced_down == sa.false(), SERVICES.c.last_seen > clock.after(-CONF.service_down_time))
+        SERVICES.c.forced_down == sa.false(), liveness.alive())
     ready = sa.exists().where(SERVERS.c.uuid == TABLE.c.instance_uuid, SERVERS.c.vm_state == states.RESIZED,
                               SERVERS.c.action_uuid.is_(None), SERVERS.c.deleted == sa.false())
     return rows.to_objects(Migration, connection.execute(sa.select(TABLE).where(

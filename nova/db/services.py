@@ -12,7 +12,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, clock, models, network_hosts, rows, server_migrations
+from nova.db import aggregates, clock, liveness, models, network_hosts, rows, server_migrations
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.scheduling import ServiceFlags
 from nova.objects.service import Service, WorkerStats
@@ -29,29 +29,12 @@ def shown(row: sa.Row[Any], zones: dict[str, str], now: datetime.datetime) -> Se
     """The service as os-services shows it: liveness at ``now``, its zone, its last sign of life."""
     service = rows.to_object(Service, row)
     service.last_seen_up = row.last_seen
-    service.up = _alive(row, now) and not service.forced_down
+    service.up = liveness.is_alive(row, now) and not service.forced_down
     if row.last_seen is not None:
         service.updated_at = max(row.last_seen, row.updated_at or row.last_seen)
     service.availability_zone = zones.get(service.host, CONF.default_availability_zone) if service.binary == COMPUTE \
         else CONF.internal_service_availability_zone
     return service
-
-
-def _alive(row: sa.Row[Any], now: datetime.datetime) -> bool:
-    """Did it give a sign of life within service_down_time? While that is in doubt, what was known before holds.
-
-    A time in the future was written before the clock was set back: that is no sign, either.
-    """
-    if clock.doubted():
-        return bool(row.up)
-    return row.last_seen is not None and abs((now - row.last_seen).total_seconds()) <= CONF.service_down_time
-
-
-def alive() -> sa.ColumnElement[bool]:
-    """The same as a condition: services that gave a sign of life, forced down or not."""
-    if clock.doubted():
-        return TABLE.c.up == sa.true()
-    return TABLE.c.last_seen.between(clock.after(-CONF.service_down_time), clock.after(CONF.service_down_time))
 
 
 def effective(service: Service, up: bool) -> ServiceFlags:
@@ -112,7 +95,7 @@ def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
     if row is None:
         return False
     clock.hear(row.time_there, asked)
-    return not row.forced_down and _alive(row, clock.now())
+    return not row.forced_down and liveness.is_alive(row, clock.now())
 
 
 def awake(connection: sa.Connection, host: str) -> str | None:

@@ -7,7 +7,7 @@ import traceback
 from nova import exception
 from nova.objects.action import Failure
 
-# What is wrong with the request is wrong on every host; a claim that is lost is lost on one.
+# What is wrong with the request is wrong on every host.
 _FINAL = (exception.Invalid, exception.NotFound, exception.Forbidden, exception.NoValidHost,
           exception.MaxRetriesExceeded, exception.VirtualInterfaceCreateFailed)
 
@@ -21,4 +21,4 @@ def failure_of(error: BaseException, host: str | None = None) -> Failure:
         kind=type(error).__name__,
         details="".join(traceback.format_exception(error)),
         host=host,
-        retry=isinstance(error, exception.ClaimLost) or not isinstance(error, _FINAL))
+        retry=not isinstance(error, _FINAL))

@@ -1,0 +1,30 @@
+"""Which services gave a sign of life within service_down_time: of a row, and as a condition."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova.conf import CONF
+from nova.db import clock, models
+
+SERVICES = models.services
+
+
+def is_alive(row: sa.Row[Any], now: datetime.datetime) -> bool:
+    """Did it give a sign of life within service_down_time? While that is in doubt, what was known before holds.
+
+    A time in the future was written before the clock was set back: that is no sign, either.
+    """
+    if clock.doubted():
+        return bool(row.up)
+    return row.last_seen is not None and abs((now - row.last_seen).total_seconds()) <= CONF.service_down_time
+
+
+def alive() -> sa.ColumnElement[bool]:
+    """The same as a condition: services that gave a sign of life, forced down or not."""
+    if clock.doubted():
+        return SERVICES.c.up == sa.true()
+    return SERVICES.c.last_seen.between(clock.after(-CONF.service_down_time), clock.after(CONF.service_down_time))
