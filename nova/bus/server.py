@@ -12,6 +12,7 @@ import oslo_messaging as messaging
 
 from nova import context, exception
 from nova.bus import interface, transport
+from nova.bus.answers import Question
 from nova.bus.circuit import Ping
 from nova.bus.workers import Workers
 from nova.telemetry import metrics, worker_stats
@@ -43,6 +44,7 @@ def serve(
     )
     server._executor_cls = Workers
     server.start(override_pool_size=threads)
+    server.listener._poll_style_listener.message_cls = Question  # ours in place of oslo.messaging's
     return server
 
 

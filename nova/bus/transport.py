@@ -97,7 +97,8 @@ _DEFAULTS = {
     # Messages on their way to a server that has not taken them: what a frozen one keeps from the others. Above four
     # none is handled sooner.
     "rabbit_qos_prefetch_count": 4,
-    # Seconds that an answer is kept for somebody whose queue is not there (it is made again after a lost connection).
+    # Seconds that an answer is kept for somebody whose queue is not there (it is made again after a lost connection),
+    # since the broker said so.
     "kombu_missing_consumer_retry_timeout": 10,
     # Seconds after which the broker forgets the queues of a process that has died, with the news and answers in them.
     "rabbit_transient_queues_ttl": 300,

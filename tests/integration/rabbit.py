@@ -60,7 +60,7 @@ class Rabbit:
         if not self._epmd.running():
             self._epmd.start()
         self._server.start()
-        eventually(self._answers, 60, f"RabbitMQ accepts clients\n{self._server.tail()}", interval=0.2)
+        eventually(self._answers, 180, f"RabbitMQ accepts clients\n{self._server.tail()}", interval=0.2)
 
     def kill(self) -> None:
         """SIGKILL, as if its machine had lost power."""

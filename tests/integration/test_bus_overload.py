@@ -28,13 +28,15 @@ PREFETCH = 4
 
 
 class World:
-    """Servers of one broker's vhost, and a client of theirs."""
+    """Servers of one broker's vhost, and a client of theirs (which reaches the broker by ``port``)."""
 
-    def __init__(self, rabbit: Rabbit, directory: pathlib.Path, **options: Any) -> None:
+    def __init__(self, rabbit: Rabbit, directory: pathlib.Path, port: int | None = None, **options: Any) -> None:
         self._rabbit = rabbit
         self._url = rabbit.new_vhost()
         self._config = bus_desk.configure(directory, self._url, **options)
-        self.transport = bus_desk.transport(self._config)
+        (directory / "client").mkdir()
+        through = self._url.replace(f":{rabbit.port}/", f":{port or rabbit.port}/")
+        self.transport = bus_desk.transport(bus_desk.configure(directory / "client", through, **options))
         self.desk = bus.client(self.transport, Desk)
         self.processes: dict[str, Process] = {}
 
@@ -64,6 +66,10 @@ class World:
             except amqp.NotFound:
                 return False
         return True
+
+    def delete(self, queue: str) -> None:
+        with self._connect() as connection:
+            connection.channel().queue_delete(queue)
 
     def _connect(self) -> amqp.Connection:
         return amqp.Connection(f"127.0.0.1:{self._rabbit.port}", userid="nova", password="nova",

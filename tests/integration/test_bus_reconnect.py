@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import pathlib
-import socket
-import threading
 import time
 
 from oslo_config import cfg
@@ -15,43 +12,11 @@ from oslo_messaging._tracing.client import oslo_messaging_tracing
 
 from nova import bus, context
 from tests.integration.bus_desk import Desk, configure
-from tests.integration.port_relay import pump
 from tests.integration.rabbit import Rabbit
+from tests.integration.wire import Wire
 
 CTX = context.RequestContext(user_id="u", project_id="p", overwrite=False)
 CLIENTS = 12
-
-
-class Wire:
-    """The way of one client to the broker. ``came``: when it connected."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.came: list[float] = []
-        self._sockets: list[socket.socket] = []
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                inner, _address = self._listener.accept()
-                self.came.append(time.monotonic())
-                outer = socket.create_connection(("127.0.0.1", self._port))
-                self._sockets += [inner, outer]
-                for ends in ((inner, outer), (outer, inner)):
-                    threading.Thread(target=pump, args=ends, daemon=True).start()
-
-    def cut(self) -> None:
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.cut()
 
 
 def pause_before_coming_back(rabbit: Rabbit, vhost: str, directory: pathlib.Path) -> float:
