@@ -70,7 +70,7 @@ case "${1:-all}" in
     all)
         lint
         tests tests/unit -n 2 --timeout 120
-        tests tests/functional
+        tests tests/functional -n 2 --dist loadfile
         tests tests/integration tests/bench -n 2 --dist loadfile -m 'not slow' # "integration" runs those too
         tests tests/crash --quick -n 2 --dist loadfile
         ;;

@@ -7,7 +7,10 @@ it was done: then it is looked up (see :meth:`Database.write`).
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
+import os
 import random
 import time
 from collections.abc import Callable
@@ -20,6 +23,7 @@ from oslo_db.sqlalchemy import exc_filters
 
 from nova import context, exception
 from nova.db import regexp
+from nova.db.line import Line
 from nova.telemetry import metrics
 
 if TYPE_CHECKING:
@@ -37,6 +41,8 @@ _PASSING = frozenset({"40001", "53300", "55P03", "57014", "57P01", "57P02", "57P
                       1040, 1053, 1205, 1317, 1927})  # MariaDB
 # What no column can hold: null characters, numbers out of range...
 _UNFIT = (db_exception.DBDataError, db_exception.DBInvalidUnicodeParameter)
+# Seconds that who wants to write waits for SQLite's one write lock.
+_BUSY = 30.0
 _LOST = "The answer of the database got lost: look whether it was done."
 
 
@@ -48,6 +54,8 @@ class Database:
         self.max_retries = max_retries
         self.engine = _create(url, pool_size, max_overflow, recycle)
         self.dialect = self.engine.dialect.name
+        # Of those who write, where the database does not let them wait for one another.
+        self.line = _line(os.path.realpath(self.engine.url.database or "")) if self.dialect == "sqlite" else None
         if metrics.on:
             count_statements(self.engine)
 
@@ -77,7 +85,7 @@ class Database:
         for attempt in range(self.max_retries + 1):
             committing = False
             try:
-                with self._connect() as connection:
+                with self._turn(write), self._connect() as connection:
                     # SQLite takes its one write lock at once: a lock taken later cannot be waited for.
                     connection = connection.execution_options(nova_write=write)
                     if snapshot and self.dialect != "sqlite":  # where every transaction is one
@@ -115,6 +123,9 @@ class Database:
                 raise
         raise AssertionError("unreachable")
 
+    def _turn(self, write: bool) -> contextlib.AbstractContextManager[None]:
+        return self.line.turn(_BUSY) if write and self.line else contextlib.nullcontext()
+
     def _connect(self) -> sa.Connection:
         try:
             return self.engine.connect()
@@ -125,6 +136,12 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+@functools.cache
+def _line(_path: str) -> Line:
+    """The one line of a process before an SQLite file."""
+    return Line()
 
 
 def _check_values(error: Exception) -> None:
@@ -151,7 +168,7 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
     # Every transaction has ended when its connection goes back to the pool: another ROLLBACK would be a round trip.
     options: dict[str, Any] = {"pool_recycle": recycle, "pool_reset_on_return": None}
     if parsed.get_backend_name() == "sqlite":
-        options["connect_args"] = {"timeout": 30, "check_same_thread": False}
+        options["connect_args"] = {"timeout": _BUSY, "check_same_thread": False}
         if parsed.database in (None, "", ":memory:"):
             raise ValueError("An in-memory SQLite database cannot be shared by threads; name a file.")
         # Readers get a connection each; WAL lets them read while one writes.
@@ -171,7 +188,7 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
 def _sqlite_connect(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None  # we say BEGIN ourselves
     cursor = connection.cursor()
-    cursor.execute("PRAGMA busy_timeout=30000")
+    cursor.execute(f"PRAGMA busy_timeout={_BUSY * 1000:.0f}")
     _use_wal(cursor)
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()

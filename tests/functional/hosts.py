@@ -92,6 +92,36 @@ class Held:
         self._go.set()
 
 
+class Gate:
+    """Stands where others wait for an event; they pass one by one, in the order in which they came."""
+
+    def __init__(self):
+        self._changed, self._came, self._passed = threading.Condition(), 0, 0
+
+    def wait(self, _seconds=None):
+        with self._changed:
+            self._came += 1
+            mine = self._came
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: self._passed >= mine, 120)
+
+    def set(self):
+        """Whoever sets the event that this stands for lets nobody pass."""
+
+    def let_one_pass(self, waiting):
+        """The first one, once so many wait."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._came - self._passed >= waiting, 60)
+            self._passed += 1
+            self._changed.notify_all()
+
+    def open(self):
+        """For all, from now on."""
+        with self._changed:
+            self._passed = float("inf")
+            self._changed.notify_all()
+
+
 class Pair:
     """Two hosts; servers begin on the first one."""
 
