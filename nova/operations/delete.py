@@ -61,8 +61,8 @@ class Delete(Operation):
 
     def _remove(self, host: Host) -> None:
         host.driver.destroy(host.instance)
-        if self.data.moved:
-            host.driver.remove_orphan(host.instance.uuid)
+        # Also what a move has set aside, which may have ended before its host could put it back.
+        host.driver.remove_orphan(host.instance.uuid)
         on_host.disconnect(host)
 
     @step(CONDUCTOR, external=True, when="outside_volumes")

@@ -56,10 +56,8 @@ class ResetState(ConfirmResize):
         self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
-        """The move ends all the same: its source removes what it has later."""
+        """The move ends all the same."""
         if self.data.migration:
             self.look(ctl)
         if self.data.migration:
-            if self.data.source != ctl.instance.host:
-                ctl.evict(self.data.source, self.keeps_disks(self.data.source))
-            self.settle(ctl)
+            self.settle_without_source(ctl)

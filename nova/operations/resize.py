@@ -278,10 +278,16 @@ class ConfirmResize(_Finish):
         ctl.set(task_state=None, vm_state=states.STOPPED if stopped else states.ACTIVE)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
-        # The user may say it again.
-        ctl.migrate(self.data.migration, status=moves.FINISHED)
-        ctl.set(task_state=None)
+        # Of what the source had set aside a part may be gone: nobody must be able to go back to that.
+        self.settle_without_source(ctl)
+        self.succeeded(ctl)
         ctl.fault(failure)
+
+    def settle_without_source(self, ctl: Control) -> None:
+        """It removes later what it has."""
+        if self.data.source != ctl.instance.host:
+            ctl.evict(self.data.source, self.keeps_disks(self.data.source))
+        self.settle(ctl)
 
 
 class RevertResize(_Finish):

@@ -1,5 +1,7 @@
 """Servers that move while hosts come and go, or that were to come up when something else came first."""
 
+import contextlib
+
 import pytest
 
 from nova import exception
@@ -47,6 +49,24 @@ def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_can_be_started
     server = booted.row()
     assert (server.host, server.vm_state) == (host, states.ACTIVE)
     assert booted.hosts[host].power == {uuid: states.RUNNING}
+
+
+def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_leaves_no_disks_when_it_is_deleted(booted):
+    uuid = booted.uuids[0]
+    booted.move(0, "migrate", "1")
+    booted.deliver_order(0, twice=False, fails=0.0)
+    host = next(host for host, guests in booted.hosts.items() if guests.disk(uuid, aside=True))
+    booted.lose_report(0)
+    booted.host_dies(host)
+    booted.leases_end()
+    booted.deliver_all()
+    booted.hosts_return()
+    booted.deliver_all()
+    assert (booted.row().host, booted.row().task_state) == (host, None)
+    booted.operate(0, "delete")
+    booted.deliver_all()
+    assert booted.row().deleted
+    assert {name for name, guests in booted.hosts.items() if uuid in guests.traces()} == set()
 
 
 class InOrder(Scheduler):
@@ -149,6 +169,26 @@ def test_a_resize_ends_though_its_source_cannot_forget_it_when_the_state_is_rese
     assert booted.world.db.read(lambda connection: evictions.hosts(connection, booted.uuids[0])) == [source]
     booted.restart_host(source)
     settled_on(booted, booted.row().host)
+
+
+def test_a_move_of_which_the_source_has_forgotten_a_part_is_confirmed_and_never_reverted(booted, monkeypatch):
+    """What it set aside is gone when it fails: a revert would find nothing to go back to."""
+    source = resized(booted)
+    destination, guests = booted.row().host, booted.hosts[source]
+    confirm = guests.confirm_move
+
+    def fails_at_the_end(instance):
+        confirm(instance)
+        raise RuntimeError("bad luck")
+
+    monkeypatch.setattr(guests, "confirm_move", fails_at_the_end)
+    booted.operate(0, "confirm_resize")
+    booted.deliver_all()
+    with contextlib.suppress(exception.InstanceInvalidState):
+        start(booted.engine, CTX, booted.uuids[0], "revert_resize", {})
+    booted.calm_down()
+    assert (booted.row().vm_state, booted.row().flavor.vcpus) == (states.ACTIVE, 2)
+    settled_on(booted, destination)
 
 
 @pytest.mark.parametrize("first", ["confirm_resize", "revert_resize", "reset_state"])
