@@ -31,7 +31,7 @@ from nova.rpcapi.guests import Guests
 from nova.rpcapi.journal import Engine
 from nova.service.drain import Drain
 from nova.service.turns import Turns
-from nova.telemetry import metrics, tracing
+from nova.telemetry import metrics, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
@@ -197,8 +197,8 @@ class Runner:
             job.begun = True
         try:
             job.ctx.update_store()
-            with tracing.span(f"host {order.action.operation}", job.ctx, instance=job.uuid, attempt=order.attempt,
-                              host=self.machine.name):
+            with worker_stats.METER.work(), tracing.span(f"host {order.action.operation}", job.ctx, instance=job.uuid,
+                                                         attempt=order.attempt, host=self.machine.name):
                 self._run(job)
         except Superseded as error:
             LOG.info("[instance: %s] Order %s is not current any more: %s", job.uuid, order.step, error)

@@ -91,11 +91,11 @@ _HEARTBEAT_CONNECTIONS = 2
 _CONNECTIONS = 40
 
 
-def open_database(connections: int | None = None) -> Database:
+def open_database(connections: int | None = None, at_once: int | None = None) -> Database:
     """The database of the configuration, with a pool of so many connections; open it after the fork."""
     size, overflow = (connections, 0) if connections else (CONF.database.max_pool_size, CONF.database.max_overflow)
     return Database(CONF.database.connection, size or connections_of(workers_of(CONF.conductor.workers)), overflow,
-                    CONF.database.connection_recycle_time, CONF.database.max_retries)
+                    CONF.database.connection_recycle_time, CONF.database.max_retries, at_once)
 
 
 def connections_of(workers: int) -> int:
@@ -110,7 +110,7 @@ class ConductorService:
         self.host = CONF.host
         self._worker = worker
         name = f"conductor@{CONF.host}:{os.getpid()}:{new_uuid()[:8]}"
-        db = open_database()
+        db = open_database(at_once=CONF.conductor.transactions)
         scheduler_proxy = bus.client(transport, Scheduler)
         announcer = FleetAnnouncer(scheduler_proxy, name)
         self.core = Core(

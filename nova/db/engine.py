@@ -13,7 +13,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
@@ -23,7 +23,7 @@ from oslo_db.sqlalchemy import exc_filters
 
 from nova import context, exception
 from nova.db import regexp
-from nova.db.line import Line
+from nova.service.gate import Gate
 from nova.telemetry import metrics
 
 if TYPE_CHECKING:
@@ -50,12 +50,18 @@ class Database:
     """A pool of connections to one database. Never share one across a fork."""
 
     def __init__(self, url: str, pool_size: int = 20, max_overflow: int = 50, recycle: int = 3600,
-                 max_retries: int = 20) -> None:
+                 max_retries: int = 20, at_once: int | None = None) -> None:
+        """``at_once``: transactions that run at the same time; None: as many as there are connections.
+
+        More than the processors can serve take longer each. Those that wait take turns by the project of their
+        request, and whoever waits for a lock has given way to the others.
+        """
         self.max_retries = max_retries
+        self._gate = Gate(at_once) if at_once else None
         self.engine = _create(url, pool_size, max_overflow, recycle)
         self.dialect = self.engine.dialect.name
-        # Of those who write, where the database does not let them wait for one another.
-        self.line = _line(os.path.realpath(self.engine.url.database or "")) if self.dialect == "sqlite" else None
+        # Who finds SQLite's write lock taken would sleep and try again, longer each time, overtaken by the others.
+        self._writers = _writers(os.path.realpath(self.engine.url.database or "")) if self.dialect == "sqlite" else None
         if metrics.on:
             count_statements(self.engine)
 
@@ -123,8 +129,19 @@ class Database:
                 raise
         raise AssertionError("unreachable")
 
-    def _turn(self, write: bool) -> contextlib.AbstractContextManager[None]:
-        return self.line.turn(_BUSY) if write and self.line else contextlib.nullcontext()
+    def waiting(self) -> int:
+        """How many transactions wait for their turn."""
+        return sum(gate.waiting() for gate in (self._gate, self._writers) if gate)
+
+    @contextlib.contextmanager
+    def _turn(self, write: bool) -> Iterator[None]:
+        current = oslo_context.get_current()
+        with contextlib.ExitStack() as stack:
+            for gate in (self._gate, self._writers if write else None):
+                if gate is not None:
+                    stack.enter_context(gate.turn(current.project_id if current else None))
+            yield
+
 
     def _connect(self) -> sa.Connection:
         try:
@@ -139,9 +156,9 @@ class Database:
 
 
 @functools.cache
-def _line(_path: str) -> Line:
-    """The one line of a process before an SQLite file."""
-    return Line()
+def _writers(_path: str) -> Gate:
+    """For all who write to an SQLite file from this process."""
+    return Gate(1, patience=_BUSY)
 
 
 def _check_values(error: Exception) -> None:

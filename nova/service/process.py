@@ -16,8 +16,10 @@ from nova.telemetry import worker_stats
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8
 _RETURNED_FROM = 256 * 1024
 
-# A process that has grown by so much looks what of it can be given back; how often it looks, in seconds.
+# A process that has grown by so much looks what of it can be given back, since that stops all its threads while it has
+# nothing to do, unless it has grown very much; how often it looks, in seconds.
 _GROWN = 4 * 1024 * 1024
+_GROWN_MUCH = 64 * 1024 * 1024
 _LOOK = 5.0
 
 # Seconds that a thread may compute while another waits. A request passes between threads and the network a dozen
@@ -52,7 +54,7 @@ def _give_back() -> None:
     while True:
         time.sleep(_LOOK)
         least = min(least, worker_stats.resident())
-        if worker_stats.resident() > least + _GROWN:
+        if worker_stats.resident() > least + (_GROWN if worker_stats.METER.idle else _GROWN_MUCH):
             gc.collect()
             if _MALLOC_TRIM is not None:
                 _MALLOC_TRIM(0)

@@ -12,13 +12,14 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 # Seconds after which a thread that has nothing to do ends: most of the time few are needed, and each costs memory.
 _IDLE = 10.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Turns:
@@ -154,23 +155,19 @@ class _Work:
             self.future.set_exception(error)
 
 
-class _Kind:
-    """What waits and works of one kind. Only under the lock of the pool."""
+class Line(Generic[T]):
+    """What waits, by project. Its owner sees to it that one thread at a time uses it."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.threads = 0
-        self.running = 0
+    def __init__(self) -> None:
         self.waiting = 0
-        self.idle: list[threading.Event] = []
         # In the order of their turns; a project that has nothing waiting is not in it.
-        self.projects: collections.OrderedDict[str, collections.deque[_Work]] = collections.OrderedDict()
+        self.projects: collections.OrderedDict[str, collections.deque[T]] = collections.OrderedDict()
 
-    def put(self, project: str, work: _Work) -> None:
+    def put(self, project: str, work: T) -> None:
         self.projects.setdefault(project, collections.deque()).append(work)
         self.waiting += 1
 
-    def take(self) -> _Work:
+    def take(self) -> T:
         """The oldest work of the project whose turn it is; its next turn comes after those of all others."""
         project, works = next(iter(self.projects.items()))
         work = works.popleft()
@@ -180,3 +177,14 @@ class _Kind:
             del self.projects[project]
         self.waiting -= 1
         return work
+
+
+class _Kind(Line[_Work]):
+    """What waits and works of one kind. Only under the lock of the pool."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self.threads = 0
+        self.running = 0
+        self.idle: list[threading.Event] = []

@@ -58,6 +58,12 @@ class Meter:
         with self._lock:
             self._waiting += difference
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being worked on, or waits for that."""
+        with self._lock:
+            return not self._busy and self._waiting <= 0
+
     def take(self, worker: int, busy: int | None = None) -> WorkerStats:
         """The statistics since the last time. ``busy`` where somebody else counts that."""
         now, cpu = time.monotonic(), _cpu_seconds()

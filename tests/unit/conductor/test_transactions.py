@@ -1,0 +1,98 @@
+"""Transactions of a process run some at a time, and projects take turns."""
+
+import pathlib
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from nova import context
+from nova.db import engine
+from nova.db.engine import Database
+from nova.service.gate import Gate
+
+SECONDS = 20
+
+
+def test_the_one_transaction_of_a_project_does_not_wait_for_the_many_of_another(
+        tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whoever is inside stays there until the test says so, and counts all the time.
+    monkeypatch.setattr(engine, "Gate", lambda places, **_others: Gate(places, patience=3600.0))
+    database = Database(f"sqlite:///{tmp_path}/nova.sqlite", at_once=1)
+    ran: list[str] = []
+    permits = threading.Semaphore(0)
+
+    def ask(project: str) -> None:
+        context.RequestContext(project_id=project, overwrite=True)
+
+        def look(connection: sa.Connection) -> None:
+            connection.scalar(sa.text("SELECT 1"))
+            ran.append(project)
+            assert permits.acquire(timeout=SECONDS)
+
+        database.read(look)
+
+    threads = []
+    for number, project in enumerate(["many"] * 5 + ["one"]):
+        threads.append(threading.Thread(target=ask, args=(project,)))
+        threads[-1].start()
+        while not (ran and database.waiting() == number):
+            assert threads[-1].is_alive()
+    permits.release(6)
+    for thread in threads:
+        thread.join(SECONDS)
+    assert ran == ["many", "many", "one", "many", "many", "many"]
+    database.close()
+
+
+def test_who_waits_for_a_lock_gives_way_to_the_others(tmp_path: pathlib.Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/nova.sqlite", at_once=1)
+    release = threading.Event()
+    held = threading.Thread(target=lambda: database.read(lambda _connection: release.wait(SECONDS)))
+    held.start()
+    assert database.read(lambda connection: connection.scalar(sa.text("SELECT 1"))) == 1
+    assert held.is_alive()
+    release.set()
+    held.join(SECONDS)
+    database.close()
+
+
+@pytest.fixture
+def databases(tmp_path: pathlib.Path) -> Iterator[list[Database]]:
+    """Two of one file, as a conductor has them."""
+    made = [Database(f"sqlite:///{tmp_path}/one.sqlite") for _number in range(2)]
+    yield made
+    for database in made:
+        database.close()
+
+
+def test_who_writes_to_sqlite_has_his_turn_in_the_order_of_coming(databases: list[Database]) -> None:
+    order: list[int] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def hold(_connection: sa.Connection) -> None:
+        begun.set()
+        go.wait(60)
+
+    threads = [threading.Thread(target=databases[0].write, args=(hold,))]
+    threads[0].start()
+    assert begun.wait(60)
+    for number in range(12):
+        threads.append(threading.Thread(
+            target=databases[number % 2].write, args=(lambda _connection, number=number: order.append(number),)))
+        threads[-1].start()
+        end = time.monotonic() + 60
+        while databases[1].waiting() <= number:
+            assert time.monotonic() < end
+            time.sleep(0.005)
+    go.set()
+    for thread in threads:
+        thread.join(60)
+    assert order == list(range(12))
+
+
+def test_who_reads_sqlite_does_not_wait_for_who_writes(databases: list[Database]) -> None:
+    read = databases[0].write(lambda _connection: databases[1].read(lambda other: other.scalar(sa.text("SELECT 1"))))
+    assert read == 1
