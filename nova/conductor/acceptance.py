@@ -19,6 +19,7 @@ from nova.conductor.run import Run, ended, inherited
 from nova.conductor.walk import lease
 from nova.conf import CONF
 from nova.db import actions, flavors, quotas, server_groups, server_migrations, servers, services
+from nova.objects import states
 from nova.objects.action import Accepted, Action, Failure
 from nova.objects.flavor import Flavor
 from nova.objects.instance import BlockDevice, Instance
@@ -215,7 +216,9 @@ class _Request:
                 action.undoing, action.step = True, own.inherited[-1].step or None
         elif instance.action_uuid:
             waits = True
-            action.queued, action.owner, action.lease_until = True, None, None
+            # A build looks for nobody when it ends (each would have to): who waits behind it is found by its lease.
+            building = instance.vm_state == states.BUILDING
+            action.queued, action.owner, action.lease_until = True, None, lease() if building else None
         action.payload = msgspec.to_builtins(own)
         return waits
 

@@ -128,11 +128,14 @@ class Recovery:
             if run is None:
                 self._leave(connection, action)
                 return None
+            if action.queued and not self._has_turn(connection, run):
+                return None
             step = run.step
             if action.owner and step is not None and step.place == CONDUCTOR:
                 run.journal.tries += 1  # its conductor did not come to the end of it; perhaps it ended of it
             actions.update(connection, action, attempt=action.attempt + 1, owner=self.core.name, lease_until=lease(),
-                           waits_for=None, payload=run.payload())
+                           waits_for=None, queued=False, payload=run.payload())
+            run.action.queued = False
             run.action.attempt = action.attempt + 1
             run.action.owner = self.core.name
             host = run.operation.host_of(step) if step else ""
@@ -147,6 +150,17 @@ class Recovery:
         LOG.info("[instance: %s] Took over %s at step %s (attempt %d)", run.instance.uuid, run.action.action,
                  run.action.step, run.action.attempt)
         self._submit(context_of(run.action), run, not host_up)
+
+    @staticmethod
+    def _has_turn(connection: sa.Connection, run: Run) -> bool:
+        """Whether what waited behind a build has the server from now on; else it waits for another lease."""
+        actions.update(connection, run.action, lease_until=lease())
+        run.renew(servers.lock(connection, run.instance.uuid))
+        if run.instance.action_uuid is not None:
+            return False
+        servers.update(connection, run.instance.uuid, {"action_uuid": run.action.uuid})
+        run.instance.action_uuid = run.action.uuid
+        return True
 
     def _known(self, connection: sa.Connection, action: Action) -> Run | None:
         """The run of an action; None if this release does not know its operation, its step or its data."""

@@ -10,14 +10,16 @@ from nova import exception
 from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
+from nova.objects.instance import Instance
 from nova.objects.network import VIF, NetworkRequest
 from nova.operations import plugging
 from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, step
 from nova.operations.contexts import Acceptance, Control, Desk, Host
 
 _STATES = frozenset({states.ACTIVE, states.PAUSED, states.STOPPED})
-# Those in which a server may have a guest with interfaces.
-_BUILT = _STATES | {states.SUSPENDED, states.RESCUED, states.RESIZED, states.SOFT_DELETED, states.ERROR, states.SHELVED}
+# Those in which a server has a guest with interfaces, or may have one.
+_ANY = _STATES | {states.BUILDING, states.SUSPENDED, states.RESCUED, states.RESIZED, states.SOFT_DELETED, states.ERROR,
+                  states.SHELVED}
 
 
 class AttachInterfaceRequest(Object, kw_only=True):
@@ -37,6 +39,7 @@ class InterfaceData(Object, kw_only=True):
     """``wanted``: what the interface was asked to be; ``vif``: what it is, as the server's row has it.
 
     ``plugs``: its id, where the back end tells when it is plugged. ``outside_interfaces``: an outside service makes it.
+    ``port_id``: the one that was asked for.
     """
 
     host: str = ""
@@ -44,6 +47,7 @@ class InterfaceData(Object, kw_only=True):
     vif: VIF | None = None
     plugs: list[str] = []
     outside_interfaces: bool = False
+    port_id: str | None = None
 
 
 class _Interface(Operation):
@@ -120,9 +124,18 @@ class DetachInterface(_Interface):
     request_type = DetachInterfaceRequest
     answer_type = NoRequest
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether a server that has no such interface has nothing to be detached from."""
+        return True
+
+    def vif_of(self, instance: Instance) -> VIF | None:
+        """The interface that was asked for, as the server has it."""
+        return next((vif for vif in instance.network_info if vif.id == self.data.port_id), None)
+
     def accept(self, ctl: Acceptance, request: DetachInterfaceRequest) -> None:
-        self.data.vif = next((vif for vif in self.instance.network_info if vif.id == request.port_id), None)
-        if self.data.vif is None:
+        self.data.vif = self.vif_of(self.instance)
+        if self.data.vif is None and self.is_needed:
             raise exception.PortNotFound(port_id=request.port_id)
         self.data.outside_interfaces = ctl.network_is_outside
 
@@ -146,17 +159,24 @@ class DetachInterface(_Interface):
 class LoseInterface(DetachInterface):
     """The port was deleted by its owner: whatever the server is, or is doing, it does not keep the interface.
 
-    It waits behind what is being done. What supersedes it finds the server without the interface.
+    It waits behind what is being done, also behind the build that is about to take the port. What supersedes it finds
+    the server without the interface.
     """
 
     name = "lose_interface"
     action = "detach_interface"
-    rules = Rules(label="detach_interface", vm_states=_BUILT, task_states=None, lock=False, beside=True)
+    rules = Rules(label="detach_interface", vm_states=_ANY, task_states=None, lock=False, launched=False, beside=True)
+
+    @property
+    def is_needed(self) -> bool:
+        return self.instance.vm_state != states.BUILDING  # which may have it later
 
     @step(CONDUCTOR)
     def look(self, ctl: Control) -> None:
-        """The server may have moved while this waited."""
-        self.data.host = ctl.instance.host or ""
+        """The server may have moved while this waited, or have been built with the interface, or without it."""
+        self.data.vif = self.vif_of(ctl.instance) or self.data.vif
+        self.data.host = ctl.instance.host or "" if self.data.vif else ""
+        self.data.outside_interfaces &= self.data.vif is not None
 
     @step("host", event="compute_detach_interface", when_down="wait")
     def detach(self, host: Host) -> None:
@@ -166,9 +186,13 @@ class LoseInterface(DetachInterface):
     def give_back(self, ctl: Control) -> None:
         super().give_back(ctl)
 
+    def succeeded(self, ctl: Control) -> None:
+        self.superseded(ctl)
+
     def failed(self, ctl: Control, failure: Failure) -> None:
         super().failed(ctl, failure)
         self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
-        ctl.interfaces.release(self.data.vif)
+        if self.data.vif is not None:
+            ctl.interfaces.release(self.data.vif)

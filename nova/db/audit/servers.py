@@ -67,7 +67,8 @@ class Operations(Check):
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         instances = alive(connection, keys, INSTANCES.c.vm_state, INSTANCES.c.task_state, INSTANCES.c.action_uuid)
         open_actions = connection.execute(
-            sa.select(ACTIONS.c.uuid, ACTIONS.c.instance_uuid, ACTIONS.c.action, ACTIONS.c.queued).where(
+            sa.select(ACTIONS.c.uuid, ACTIONS.c.instance_uuid, ACTIONS.c.action, ACTIONS.c.queued,
+                      ACTIONS.c.lease_until).where(
                 ACTIONS.c.instance_uuid.in_(keys), ACTIONS.c.outcome.is_(None)).order_by(ACTIONS.c.id)).all()
         known = {action.uuid for action in open_actions}
         for uuid, instance in instances.items():
@@ -78,8 +79,8 @@ class Operations(Check):
                 yield Finding("task", uuid, "is to be built, and nobody builds it")
         for action in open_actions:
             instance = instances.get(action.instance_uuid)
-            # What waits behind another operation has the server later.
-            if instance is None or (instance.action_uuid is None if action.queued
+            # What waits behind another operation has the server later: when that ends, or when its lease does.
+            if instance is None or (instance.action_uuid is None and action.lease_until is None if action.queued
                                     else instance.action_uuid != action.uuid):
                 end = put(ACTIONS, ACTIONS.c.uuid == action.uuid, outcome="superseded", finish_time=utcnow())
                 yield Finding("action", action.instance_uuid,

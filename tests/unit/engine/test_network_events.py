@@ -141,3 +141,51 @@ def test_of_a_server_that_is_being_deleted_nothing_is_detached(machine):
     port_is_deleted(machine)
     machine.calm_down()
     assert machine.row().vm_state == states.DELETED
+
+
+# --- while the server is being built -----------------------------------------------------------------------------
+@pytest.fixture
+def being_built(machine):
+    """The first server's row comes last: it has been accepted, no more."""
+    machine.boot(1, twice=False)
+    uuid = machine.uuids[-1]
+    machine.uuids = [uuid, *machine.uuids[:-1]]
+    assert machine.row().vm_state == states.BUILDING
+    return uuid
+
+
+@pytest.mark.parametrize("delivered", [0, 1])
+def test_a_port_that_is_deleted_during_the_build_is_detached_after_it(machine, being_built, delivered):
+    for _order in range(delivered):
+        machine.deliver_order(0, twice=False, fails=0.0)
+    port_is_deleted(machine)
+    machine.leases_end()
+    assert machine.row().vm_state == states.BUILDING
+    assert has_no_interface(machine)
+    assert machine.row().vm_state == states.ACTIVE
+
+
+def test_a_port_that_is_deleted_during_a_build_that_fails_is_in_nobodys_way(machine, being_built):
+    port_is_deleted(machine)
+    for _host in range(10):
+        while machine.world.orders:
+            machine.deliver_order(0, twice=False, fails=1.0)
+        while machine.reports:
+            machine.deliver_report(0, twice=False)
+    machine.calm_down()
+    assert (machine.row().vm_state, machine.row().network_info) == (states.ERROR, [])
+
+
+def test_a_port_that_is_deleted_before_the_build_has_it_is_detached_after_it(machine, being_built):
+    vif, = machine.row().network_info
+    machine.world.db.write(lambda connection: servers.update(connection, being_built, {"network_info": []}))
+    told(machine.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=being_built, tag=vif.id)])
+    machine.world.db.write(lambda connection: servers.update(connection, being_built, {"network_info": [vif]}))
+    assert has_no_interface(machine)
+
+
+def test_a_server_that_is_deleted_while_it_is_built_waits_for_no_port(machine, being_built):
+    port_is_deleted(machine)
+    machine.operate(0, "delete")
+    machine.calm_down()
+    assert machine.row().vm_state == states.DELETED
