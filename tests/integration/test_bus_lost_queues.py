@@ -12,6 +12,7 @@ import pytest
 
 from nova import bus, context, exception
 from nova.bus.broker import listeners
+from tests.integration.bus_desk import Clerk, Desk
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 from tests.integration.test_bus_overload import World
@@ -103,3 +104,31 @@ def test_a_server_whose_queue_is_deleted_listens_again(new_world: Callable[..., 
         world.delete(queue)
         eventually(lambda: listeners(world.transport, queue), 40, "the server listens")
         eventually(lambda: answered(desk, f"after {number}"), 40, "the server answers")  # noqa: B023
+
+
+class Listener(Clerk):
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.heard: set[str] = set()
+
+    def shout(self, ctx: context.RequestContext, name: str) -> None:
+        self.heard.add(name)
+
+
+def test_a_server_whose_queue_for_news_is_deleted_hears_news_again(new_world: Callable[..., Wired]) -> None:
+    world, two = new_world(), Listener("two")
+    server = bus.serve(world.transport, Desk.topic, two.host, [(Desk, two)])
+    (news,) = [each.queue_name for each in server.listener._poll_style_listener.conn._consumers
+               if each.type == "fanout"]
+
+    def hears(name: str) -> bool:
+        world.desk.shout(CTX, name)
+        return name in two.heard
+
+    try:
+        for number in range(5):
+            world.delete(news)
+            eventually(lambda: hears(f"after {number}"), 40, "the server hears news", interval=0.2)  # noqa: B023
+    finally:
+        bus.stop_taking(server)
+        server.wait()
