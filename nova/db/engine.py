@@ -92,6 +92,8 @@ class Database:
             committing = False
             try:
                 with self._turn(write), self._connect() as connection:
+                    if not doubt and context.too_late():  # it was too long in line
+                        raise exception.ServiceUnavailable("Nobody waits for this any more: nothing was done.")
                     # SQLite takes its one write lock at once: a lock taken later cannot be waited for.
                     connection = connection.execution_options(nova_write=write)
                     if snapshot and self.dialect != "sqlite":  # where every transaction is one

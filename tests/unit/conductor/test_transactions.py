@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from nova import context
+from nova import context, exception
 from nova.db import engine
 from nova.db.engine import Database
 from nova.service.gate import Gate
@@ -96,3 +96,12 @@ def test_who_writes_to_sqlite_has_his_turn_in_the_order_of_coming(databases: lis
 def test_who_reads_sqlite_does_not_wait_for_who_writes(databases: list[Database]) -> None:
     read = databases[0].write(lambda _connection: databases[1].read(lambda other: other.scalar(sa.text("SELECT 1"))))
     assert read == 1
+
+
+def test_what_nobody_waits_for_any_more_when_its_turn_comes_is_not_begun(databases: list[Database]) -> None:
+    ran: list[str] = []
+    with context.wanted_until(time.monotonic() - 1):
+        for transact in (databases[0].read, databases[0].write):
+            with pytest.raises(exception.ServiceUnavailable):
+                transact(lambda _connection: ran.append("begun"))
+    assert not ran
