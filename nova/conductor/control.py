@@ -66,6 +66,10 @@ class ConductorControl:
     removals: list[VolumeRemoval] = dataclasses.field(default_factory=list)
     claims: int = 0
     waited_out: bool = False
+    # Whose node's row the effects write: several are locked before, in everybody's order.
+    _nodes: set[str] = dataclasses.field(default_factory=set)
+    _consumers: set[str] = dataclasses.field(default_factory=set)
+    _closes: bool = False
 
     @property
     def plugging_timeout(self) -> int:
@@ -119,6 +123,7 @@ class ConductorControl:
 
     def release_claim(self, consumer: str = "") -> None:
         uuid = consumer or self.instance.uuid
+        self._consumers.add(uuid)
         self.effects.append(lambda connection: self.touched.update(allocations.release(connection, uuid)))
 
     def rekey_claim(self, consumer: str) -> None:
@@ -151,6 +156,7 @@ class ConductorControl:
                 self._charge(connection, *migration.beyond(instance.flavor), -1)
                 server_migrations.update(connection, migration.uuid, {"open": False})
 
+        self._closes = True
         self.effects.append(close)
 
     def charge(self, cores: int = 0, ram: int = 0) -> None:
@@ -226,6 +232,8 @@ class ConductorControl:
                 allocations.finish_io(connection, node, failed)
                 self.touched.add(node)
 
+        self._nodes.update([node_uuid] if node_uuid else [])
+        self._consumers.update([] if node_uuid else [uuid])
         self.effects.append(finish)
 
     # --- what the engine does with it ------------------------------------------------------------
@@ -234,6 +242,8 @@ class ConductorControl:
         self.touched.clear()
         self.peers.clear()
         self.removals.clear()
+        if len(self._nodes) + len(self._consumers) + self._closes > 1:
+            allocations.hold(connection, self._nodes, self._consumers, self.instance.uuid if self._closes else "")
         for effect in self.effects:
             effect(connection)
         values = {**self.changes, **changes}

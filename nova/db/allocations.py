@@ -1,12 +1,16 @@
-"""Claims: conditional updates that cannot oversell a provider, whoever else is claiming."""
+"""Claims: conditional updates that cannot oversell a provider, whoever else is claiming.
+
+Locks are taken in one order by all who write them: the rows of nodes (by uuid), their inventories, allocations.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import models
@@ -16,6 +20,7 @@ from nova.objects.trees import Allocation
 
 INVENTORIES = models.inventories
 ALLOCATIONS = models.allocations
+MIGRATIONS = models.migrations
 NODES = models.compute_nodes
 SERVICES = models.services
 # What the nova-compute of a host must be for a claim on it.
@@ -58,17 +63,33 @@ def release(connection: sa.Connection, consumer: str, root: str | None = None) -
     these = ALLOCATIONS.c.consumer_uuid == consumer
     if root is not None:
         these &= ROOT.in_([root])
+    # Read, not locked: the nodes' rows come first, as in a claim and when a node is removed.
     held = connection.execute(sa.select(ALLOCATIONS.c.provider_uuid, ROOT.label("root"), ALLOCATIONS.c.resources)
-                              .where(these).with_for_update()).all()
+                              .where(these)).all()
     roots = sorted({row.root for row in held})
     for node in roots:
         _count(connection, node, instances=-1)
-        for provider, resources in sorted((row.provider_uuid, row.resources) for row in held if row.root == node):
-            if resources:
-                connection.execute(_give_back(tuple(resources)), _amounts(provider, resources))
-    if held:
-        connection.execute(sa.delete(ALLOCATIONS).where(these))
+    for provider, resources in sorted((row.provider_uuid, row.resources) for row in held):
+        if resources:
+            connection.execute(_give_back(tuple(resources)), _amounts(provider, resources))
+    if held and connection.execute(sa.delete(ALLOCATIONS).where(these)).rowcount != len(held):
+        raise db_exception.RetryRequest(exception.ServiceUnavailable("What is claimed has changed meanwhile."))
     return roots
+
+
+def hold(connection: sa.Connection, nodes: Collection[str], consumers: Collection[str], moving: str = "") -> None:
+    """Lock these nodes and those of which these consumers hold something: for who is about to write several.
+
+    ``moving``: an instance whose open migrations are consumers, too.
+    """
+    who: sa.ColumnElement[bool] = ALLOCATIONS.c.consumer_uuid.in_(consumers)
+    if moving:
+        who |= ALLOCATIONS.c.consumer_uuid.in_(sa.select(MIGRATIONS.c.uuid).where(
+            MIGRATIONS.c.instance_uuid == moving, MIGRATIONS.c.open == sa.true()))
+    # By their uuids alone: MariaDB would wait for whatever row it looks at on the way.
+    these = {*nodes, *connection.scalars(sa.select(ROOT).where(who))}
+    connection.execute(sa.select(NODES.c.id).where(NODES.c.uuid.in_(these)).order_by(NODES.c.uuid)
+                       .with_for_update()).all()
 
 
 def rekey(connection: sa.Connection, from_consumer: str, to_consumer: str) -> None:

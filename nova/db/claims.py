@@ -1,6 +1,6 @@
 """Claims: what a scheduler chose is looked at once more, where nobody else can change it, and taken.
 
-The order of the locks is the same everywhere: the server group, the node, its inventories, quotas.
+The order of the locks is the same everywhere: the server group, the nodes, their inventories, allocations, quotas.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from nova import conf
 from nova.conductor.control import ConductorControl
 from nova.conductor.endpoints.networks import Networks
-from nova.db import fixed_ips, migrate
+from nova.db import allocations, compute_nodes, fixed_ips, migrate, models
 from nova.objects.base import new_uuid
 from nova.objects.network import Network, NetworkRequest
 from nova.objects.scheduling import Selection
@@ -21,6 +21,7 @@ from tests.unit.conductor.test_aggregates import *  # noqa: F403
 from tests.unit.conductor.test_audit import *  # noqa: F403
 from tests.unit.conductor.test_audit_storm import *  # noqa: F403
 from tests.unit.conductor.test_claims import asking
+from tests.unit.conductor.test_claims import claim as claimed
 from tests.unit.conductor.test_claims import hosts as selections  # noqa: F401
 from tests.unit.conductor.test_fixed_ips import *  # noqa: F403
 from tests.unit.conductor.test_flavors import *  # noqa: F403
@@ -50,6 +51,12 @@ def core(books: Books) -> Books:
     return books
 
 
+def impatient(core: Books, connection: sa.Connection) -> None:
+    """It waits a second for a lock, no longer."""
+    connection.execute(sa.text("SET SESSION innodb_lock_wait_timeout = 1" if core.db.dialect != "postgresql"
+                               else "SET LOCAL lock_timeout = '1s'"))
+
+
 def test_boots_on_one_network_do_not_wait_for_one_another(core: Books) -> None:
     """Of two transactions under way the second one takes an address before the first has ended."""
     made = Networks(core).create(ctx(), Network(uuid="", label="n", cidr="10.0.0.0/24", gateway="", bridge="",
@@ -58,8 +65,7 @@ def test_boots_on_one_network_do_not_wait_for_one_another(core: Books) -> None:
     with core.db.engine.connect() as first, first.begin():
         taken.append(fixed_ips.take(first, made, new_uuid(), new_uuid()))
         with core.db.engine.connect() as second, second.begin():
-            second.execute(sa.text("SET SESSION innodb_lock_wait_timeout = 1" if core.db.dialect != "postgresql"
-                                   else "SET LOCAL lock_timeout = '1s'"))
+            impatient(core, second)
             taken.append(fixed_ips.take(second, made, new_uuid(), new_uuid()))
             second.rollback()
     assert [one.addresses[0] for one in taken] == ["10.0.0.2", "10.0.0.3"]
@@ -83,10 +89,50 @@ def test_placements_on_one_network_do_not_wait_for_one_another(
     with core.db.engine.connect() as first, first.begin():
         placed = [place("a", first)]
         with core.db.engine.connect() as second, second.begin():
-            second.execute(sa.text("SET SESSION innodb_lock_wait_timeout = 1" if core.db.dialect != "postgresql"
-                                   else "SET LOCAL lock_timeout = '1s'"))
+            impatient(core, second)
             placed.append(place("b", second))
             with pytest.raises(Exception, match=r"(?i)lock"):  # the test can tell: this one does wait
                 place("a", second)
     addresses = {ctl.instance.network_info[0].fixed_ips[0].address for ctl in placed}
     assert addresses == {"10.0.0.2", "10.0.0.3"}
+
+
+def hold_node(connection: sa.Connection, uuid: str) -> None:
+    nodes = models.compute_nodes
+    connection.execute(sa.select(nodes.c.id).where(nodes.c.uuid == uuid).with_for_update())
+
+
+def test_a_claim_that_is_given_back_is_not_in_the_way_of_who_has_the_node(
+        core: Books, selections: dict[str, Selection]) -> None:  # noqa: F811
+    instance, node = claimed(core, selections["a"], asking()), selections["a"].node_uuid
+    with core.db.engine.connect() as first, first.begin():
+        impatient(core, first)
+        hold_node(first, node)
+        with core.db.engine.connect() as second, second.begin() as undone:
+            impatient(core, second)
+            with pytest.raises(Exception, match=r"(?i)lock"):  # it waits for the node
+                allocations.release(second, instance.uuid)
+            compute_nodes.remove(first, [node])  # and holds nothing that this needs
+            undone.rollback()
+
+
+@pytest.mark.parametrize("had", ["a", "b"])
+def test_who_writes_two_nodes_holds_none_while_he_waits_for_the_first(
+        core: Books, selections: dict[str, Selection], had: str) -> None:  # noqa: F811
+    instance = claimed(core, selections[had], asking())
+    first_one, second_one = sorted(selections[host].node_uuid for host in "ab")
+    other, = {first_one, second_one} - {selections[had].node_uuid}
+    ctl = ConductorControl(core, ctx(), instance)
+    ctl.release_claim()
+    ctl.finish_io(failed=None, node_uuid=other)
+    with core.db.engine.connect() as first, first.begin():
+        impatient(core, first)
+        hold_node(first, first_one)
+        with core.db.engine.connect() as second, second.begin() as undone:
+            impatient(core, second)
+            with pytest.raises(Exception, match=r"(?i)lock"):
+                ctl.apply(second)
+            hold_node(first, second_one)
+            undone.rollback()
+    core.db.write(ctl.apply)
+    assert core.db.read(lambda connection: allocations.root_of(connection, instance.uuid)) is None
