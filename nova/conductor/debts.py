@@ -4,6 +4,11 @@ A service may answer late, or not at all: the call that was under way when its o
 after everything was compensated. The row of the superseded action remembers it (``lease_until`` of an action that has
 ended), in the transaction in which it is superseded. Any conductor takes it back once a lease is over, and again
 whenever somebody notices that his call came late, until the service outside has answered.
+
+A volume may be attached to the same server anew between our look at the server and the deletion one call later. What
+a debt asks Cinder to forget is found by server and volume, so the new attachment would go, too. An attach that has not
+asked for its connection by then fails there and is compensated; one that was quicker than a single call of ours loses
+its attachment, and the volume has to be detached and attached again. Embedded volumes are never owed.
 """
 
 from __future__ import annotations
