@@ -464,6 +464,38 @@ def test_an_action_on_a_host_that_is_down_ends_and_says_so(suite, admin, second,
     assert failed.value.code == 409
 
 
+@pytest.mark.parametrize(("resume", "action", "value", "status", "power_state"), [
+    (False, None, None, "SHUTOFF", states.SHUTDOWN),
+    (True, None, None, "ACTIVE", states.RUNNING),
+    (False, "os-stop", None, "SHUTOFF", states.SHUTDOWN),
+    (False, "reboot", _HARD, "SHUTOFF", states.SHUTDOWN),
+])
+def test_servers_of_a_host_that_had_no_power_are_shown_as_they_are_when_it_is_back(
+        suite, admin, second, flavor, image_id, resume, action, value, status, power_state):
+    uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
+    admin.wait(uuid, "ACTIVE")
+    machine = second.machine
+    second.stop()
+    if action:  # what the host was asked for is given up
+        admin.action(uuid, action, value)
+        set_service(admin, SECOND, forced_down=True)
+        assert admin.wait(uuid, "ACTIVE", seconds=60)["OS-EXT-STS:power_state"] == states.NOSTATE
+        set_service(admin, SECOND, forced_down=False)
+    machine.driver.adopt(uuid, states.SHUTDOWN)
+    CONF.set_override("resume_guests_state_on_host_boot", resume)
+    back = ComputeService(suite.transport, host=SECOND, machine=machine)
+    try:
+        back.start()
+        wait_for(lambda: machine.driver.power_state(uuid) == power_state)
+        shown = admin.wait(uuid, status)
+        assert shown["OS-EXT-STS:power_state"] == power_state
+        admin.delete(f"/servers/{uuid}")
+        admin.wait_gone(uuid)
+    finally:
+        CONF.clear_override("resume_guests_state_on_host_boot")
+        back.stop()
+
+
 def test_a_build_on_a_host_that_goes_down_goes_on_elsewhere(suite, admin, second, flavor, image_id, monkeypatch):
     # (a server on the other host makes this one the first choice)
     prepare = Held(second.machine.driver, "prepare", monkeypatch)
