@@ -29,7 +29,7 @@ step "Stopping Nova"
 if supervisord_runs; then
     # first, so that nothing starts again what is removed next
     # shellcheck disable=SC2046  # a list of names
-    supervisorctl stop $(supervisorctl status | awk '$1 ~ /nova-/ { print $1 }') > /dev/null 2>&1 || true
+    stop_services $(supervisorctl status | awk '$1 ~ /nova-/ { print $1 }')
 fi
 step "Removing guests and networks"
 remove_guests

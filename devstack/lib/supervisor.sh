@@ -69,8 +69,17 @@ start_services() { # NAME…: restarts those whose definition changed, starts th
     done
 }
 
+stop_services() { # NAME…: all at once, as one after the other each would wait for neighbours that have gone
+    local name pids=()
+    for name in "$@"; do
+        supervisorctl stop "$name" > /dev/null 2>&1 &
+        pids+=($!)
+    done
+    for name in "${pids[@]}"; do wait "$name" || true; done
+}
+
 forget_services() { # NAME…: stop them, and know them no more
-    supervisorctl stop "$@" > /dev/null 2>&1 || true
+    stop_services "$@"
     (cd "$DATA_DIR/etc/supervisor.d" && rm -f "${@/%/.conf}")
     supervisorctl update "$@" > "$DATA_DIR/logs/stack/supervisor.log" 2>&1 || die "supervisord" "$DATA_DIR/logs/stack/supervisor.log"
 }
