@@ -31,6 +31,7 @@ from nova.db import (
     server_groups,
     server_migrations,
     servers,
+    services,
 )
 from nova.objects.action import Failure
 from nova.objects.base import utcnow
@@ -179,6 +180,9 @@ class ConductorControl:
     def zone_of(self, host: str) -> str:
         zones = self.core.db.read(lambda connection: aggregates.host_zones(aggregates.of_host(connection, host)))
         return zones.get(host) or str(CONF.default_availability_zone)
+
+    def host_up(self, host: str) -> bool:
+        return self.core.db.read(lambda connection: services.host_up(connection, host))
 
     def evicted_hosts(self) -> list[str]:
         return self.core.db.read(lambda connection: evictions.hosts(connection, self.instance.uuid))

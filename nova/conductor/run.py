@@ -48,6 +48,7 @@ class Run:
         else:
             self.operation = self.own
             self.action.undoing = False
+            self.own.relocate()
 
     def renew(self, instance: Instance) -> None:
         """Go on with the instance as it is now."""

@@ -335,7 +335,10 @@ class Walk:
             if follower is None:
                 return None
             servers.update(connection, run.instance.uuid, {"action_uuid": follower.uuid})
-            return Run(follower, servers.get(connection, run.instance.uuid, deleted=True))
+            next_run = Run(follower, servers.get(connection, run.instance.uuid, deleted=True))
+            if next_run.operation.relocate():
+                actions.update(connection, follower, payload=next_run.payload())
+            return next_run
 
         follower = self.core.db.write(write)
         metrics.finished(run.operation.name, "error" if failure else "success", run.action.start_time)
@@ -406,9 +409,9 @@ class Walk:
             raise
         except Exception:
             LOG.exception("[instance: %s] What operation %s held is not let go of", run.instance.uuid, inherited.name)
+            self._renew_instance(run)
             if run.operation is inherited:
                 run.disinherit()
-            self._renew_instance(run)
             self._go_to(ctx, run, run.first(), self._control(ctx, run), done=None)
 
 

@@ -226,6 +226,17 @@ class Operation:
         """
         return None
 
+    def relocate(self) -> bool:
+        """Before the first step: the server may have left the host that it had when this was accepted.
+
+        What this waited behind, or had to compensate for, can end on another host. Returns whether data changed.
+        """
+        host = self.instance.host or ""
+        if not getattr(self.data, "host", "") or self.data.host == host:
+            return False
+        self.data.host = host
+        return True
+
     # --- where the steps run -------------------------------------------------------------------
     @classmethod
     def step_named(cls, name: str) -> Step:

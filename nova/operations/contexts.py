@@ -216,6 +216,9 @@ class Control(Protocol):
     def zone_of(self, host: str) -> str:
         """The availability zone of a host."""
 
+    def host_up(self, host: str) -> bool:
+        """Whether its compute gives signs of life, and nobody has said that it is down."""
+
     def evicted_hosts(self) -> list[str]:
         """Hosts that have yet to remove what is left of the instance: it cannot go there now."""
 
@@ -281,8 +284,6 @@ class Acceptance(Control, Protocol):
         """Whether the instance has, or is to have, volumes that an outside service keeps."""
 
     def compute_exists(self, host: str) -> bool: ...
-
-    def host_up(self, host: str) -> bool: ...
 
 
 class HostNetwork(Protocol):

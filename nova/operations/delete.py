@@ -48,6 +48,9 @@ class Delete(Operation):
             places = {migration.source_compute, migration.dest_compute} - {self.data.host, ""}
             self.data.other = min(places, default=self.data.other)
 
+    def relocate(self) -> bool:
+        return False  # both places are told, whichever the server has by now
+
     @step("host", event=_EVENT, task_state=states.DELETING, when_down="skip", evict=True)
     def destroy(self, host: Host) -> None:
         self._remove(host)

@@ -70,6 +70,9 @@ class Evacuate(Move):
     # --- steps -----------------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="unplace", asks_scheduler=True, event="rebuild_server")
     def place(self, ctl: Control) -> None:
+        here = ctl.instance.host or ""
+        if here != self.data.source and ctl.host_up(here):  # what this has superseded left the server there
+            raise exception.ComputeServiceInUse(host=here)
         chosen = self.choose(ctl, moves.PRE_MIGRATING)
         # Its disks stay for now: this may fail, and they are all that there is of the server.
         ctl.evict(self.data.source, keep_disks=True)
@@ -154,7 +157,7 @@ class Evacuate(Move):
         no_host = failure.kind == exception.NoValidHost.__name__
         self.stay(ctl, moves.ERROR if no_host else moves.FAILED)
         ctl.set(task_state=None)
-        if not no_host:
+        if not no_host and failure.kind != exception.ComputeServiceInUse.__name__:
             ctl.set(vm_state=states.ERROR)
         ctl.fault(failure)
 

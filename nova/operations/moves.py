@@ -86,6 +86,9 @@ class Move(Bound):
 
     first_status = moves.ACCEPTED
 
+    def relocate(self) -> bool:
+        return False  # choose() looks where the server is
+
     # --- cells and devices -----------------------------------------------------------------------------
     def claim_of(self, step: Step) -> str:
         return self.data.migration if step.place == "host" and self._fitted(self.instance) else ""
@@ -103,6 +106,8 @@ class Move(Bound):
     def choose(self, ctl: Control, status: str) -> Selection:
         """Claim the next candidate under the migration; asks a scheduler when there is none yet."""
         data: MoveData = self.data
+        if data.source != ctl.instance.host:
+            self._depart_from(ctl)
         if not data.selected:
             ctl.group_hosts(data.spec)
             data.candidates = ctl.select(data.spec)[0]
@@ -115,6 +120,16 @@ class Move(Bound):
         plugging.forget(ctl)
         ctl.migrate(data.migration, dest_compute=selection.host, dest_node=selection.node, status=status)
         return selection
+
+    def _depart_from(self, ctl: Control) -> None:
+        """What this waited behind, or had to compensate for, has left the server on another host."""
+        data, here = self.data, ctl.instance
+        if here.host in (data.spec.force_host, data.spec.requested_host):
+            raise exception.NoValidHost(reason=f"the server is on host {here.host} already.")
+        if data.source in data.spec.ignore_hosts:
+            data.spec.ignore_hosts.append(here.host or "")
+        data.source, data.source_node, data.source_zone = here.host or "", here.node or "", here.availability_zone
+        ctl.migrate(data.migration, source_compute=data.source, source_node=data.source_node)
 
     def let_go(self, ctl: Control) -> None:
         """Give the claim back; the candidate is not tried again."""

@@ -276,9 +276,10 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def hosts_return(self):
         for host in sorted(self.down):
-            self.mark(host, forced_down=False)
             self.down.discard(host)
             self.restart_host(host)
+            # What was evacuated from it goes first: nobody says before that it is up.
+            self.mark(host, forced_down=False)
 
     def mark(self, host, forced_down):
         self.world.db.write(lambda connection: services.update(

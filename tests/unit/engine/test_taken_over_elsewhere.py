@@ -1,0 +1,97 @@
+"""Who takes a server over that was on its way: what is undone first may leave it on another host than it was on."""
+
+import pytest
+
+from nova.conductor.acceptance import start
+from nova.objects import states
+from tests.unit.engine.test_engine_properties import CTX
+
+
+def hosts_with_a_guest(machine):
+    return {name for name, guests in machine.hosts.items() if machine.uuids[0] in guests.power}
+
+
+def came_over(machine):
+    """A live migration has brought the guest to another host, and nobody has told; (old host, new host)."""
+    source = machine.row().host
+    machine.move(0, "live_migrate", "1")
+    while machine.uuids[0] in machine.hosts[source].power:
+        machine.deliver_order(0, twice=False, fails=0.0)
+        if machine.uuids[0] in machine.hosts[source].power:
+            machine.deliver_report(0, twice=False)
+    machine.lose_report(0)
+    destination, = hosts_with_a_guest(machine)
+    assert destination != source
+    return source, destination
+
+
+def placed(machine):
+    """An evacuation has a guest on its way to a second host, which is lost, too; (first host, second host)."""
+    source = machine.row().host
+    machine.host_dies(source)
+    machine.move(0, "evacuate", "1")
+    machine.deliver_order(0, twice=False, fails=0.0)
+    machine.lose_report(0)
+    return source, machine.row().host
+
+
+def settled_on_one_host(machine):
+    machine.calm_down()
+    host, = hosts_with_a_guest(machine)
+    assert machine.row().host == host
+    return host
+
+
+def test_a_server_that_came_over_before_its_host_was_lost_is_not_evacuated_once_more(booted):
+    source, destination = came_over(booted)
+    booted.host_dies(source)
+    booted.move(0, "evacuate", "1")
+    booted.deliver_all()
+    assert hosts_with_a_guest(booted) == {destination}
+    assert settled_on_one_host(booted) == destination
+    assert booted.row().vm_state == states.ACTIVE
+
+
+def test_a_server_whose_new_host_is_lost_while_it_is_evacuated_runs_on_the_third_one_alone(booted):
+    source, second = placed(booted)
+    assert second != source
+    booted.host_dies(second)
+    booted.move(0, "evacuate", "1")
+    booted.deliver_all()
+    third, = set(booted.hosts) - {source, second}
+    for uuid in booted.uuids:
+        booted.tell_plugged(uuid)
+    booted.deliver_all()
+    assert booted.row().host == third
+    assert settled_on_one_host(booted) == third
+
+
+@pytest.mark.parametrize(("name", "vm_state"), [
+    ("stop", states.STOPPED), ("pause", states.PAUSED), ("reboot_hard", states.ACTIVE)])
+def test_what_is_asked_for_while_a_reset_finds_the_server_elsewhere_is_done_there(booted, name, vm_state):
+    _source, destination = came_over(booted)
+    start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": states.ACTIVE})
+    start(booted.engine, CTX, booted.uuids[0], name, {})
+    booted.deliver_all()
+    assert (booted.row().host, booted.row().vm_state, booted.row().fault) == (destination, vm_state, None)
+    assert settled_on_one_host(booted) == destination
+
+
+@pytest.mark.parametrize("name", ["migrate", "live_migrate"])
+def test_a_move_that_is_asked_for_while_a_reset_finds_the_server_elsewhere_begins_there(booted, name):
+    _source, destination = came_over(booted)
+    start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": states.ACTIVE})
+    start(booted.engine, CTX, booted.uuids[0], name, {})
+    booted.calm_down()
+    assert booted.row().fault is None
+    assert settled_on_one_host(booted) == booted.row().host != destination
+
+
+@pytest.mark.parametrize("name", ["migrate", "live_migrate"])
+def test_a_server_is_not_moved_to_the_host_to_which_it_has_come_meanwhile(booted, name):
+    _source, destination = came_over(booted)
+    start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": states.ACTIVE})
+    start(booted.engine, CTX, booted.uuids[0], name, {"host": destination})
+    booted.calm_down()
+    assert f"the server is on host {destination} already" in booted.row().fault.message
+    assert settled_on_one_host(booted) == destination
