@@ -37,13 +37,17 @@ class LiveMigrateRequest(Object, kw_only=True):
 
 
 class LiveMigrateData(MoveData, kw_only=True):
-    """``arrived``: the guest runs on the destination, no way back. ``left``: the source has let go of it."""
+    """``arrived``: the guest runs on the destination, no way back. ``left``: the source has let go of it.
+
+    ``follows``: it came over though its source could not tell, and its interfaces are still bound there.
+    """
 
     block_migration: bool | None = None
     described: MigrationSource | None = None
     target: MigrationTarget | None = None
     arrived: bool = False
     left: bool = False
+    follows: bool = False
 
 
 class LiveMigrate(Move):
@@ -72,6 +76,10 @@ class LiveMigrate(Move):
     @step(CONDUCTOR, undo="unplace", asks_scheduler=True, event="conductor_live_migrate_instance")
     def place(self, ctl: Control) -> None:
         self.choose(ctl, moves.PREPARING)
+
+    @step(CONDUCTOR, undo="bind", external=True, when="follows")
+    def unbound(self, ctl: Control) -> None:
+        """Only its compensation does anything: a guest that has come over takes its interfaces along."""
 
     @step("source", event="compute_check_can_live_migrate_source", task_state=states.MIGRATING, undo="close")
     def describe(self, host: Host) -> None:
@@ -148,7 +156,7 @@ class LiveMigrate(Move):
         """Take back what was prepared, unless the guest runs here: then the source was lost after it had come over."""
         if self.data.arrived or self._came_over(host):
             host.driver.finish_migration(host.instance)
-            host.result(arrived=True)
+            host.result(arrived=True, follows=self.data.outside_interfaces)
             on_host.report_power(host)
             return
         host.driver.rollback_migration(host.instance, self.data.target or MigrationTarget(host=self.data.host))

@@ -91,7 +91,7 @@ FAILING: dict[str, tuple[str, When]] = {"live_migrate": ("migrate", "before"), "
 # Its source must be down, so that it cannot be asked for beside others (tests.crash.test_moves does).
 ALONE = frozenset({"evacuate"})
 # When there are steps that need a service outside.
-_OUTSIDE = ("outside_volumes", "outside_interfaces", "plugs")
+_OUTSIDE = ("outside_volumes", "outside_interfaces", "plugs", "follows")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -320,6 +320,33 @@ def test_a_binding_that_comes_after_its_move_was_superseded_goes_back_to_where_t
     assert (hosts, admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"]) == ([source], source)
 
 
+def test_a_guest_that_came_over_before_its_host_was_lost_takes_its_binding_along(
+        suite, admin, neutron, blue, second, flavor, image_id, monkeypatch):
+    server = admin.boot(flavor, image_id, networks=[{"uuid": blue}], availability_zone=f"nova:{second.host}")
+    plug(admin, neutron, server)
+    admin.wait(server, "ACTIVE")
+    driver, go = second.machine.driver, threading.Event()
+    migrate = driver.live_migrate
+
+    def hang_at_the_end(*arguments):
+        migrate(*arguments)
+        go.wait(120)
+
+    monkeypatch.setattr(driver, "live_migrate", hang_at_the_end)
+    admin.action(server, "os-migrateLive", {"host": None, "block_migration": "auto"})
+    wait_for(lambda: server in {guest.uuid for guest in suite.compute.machine.driver.guests()})
+    set_service(admin, second.host, forced_down=True)
+    for thread in second.periodic:  # it goes silent: no lease is renewed
+        thread.stop()
+    try:
+        assert admin.wait(server, "ACTIVE", seconds=60)["OS-EXT-SRV-ATTR:host"] == suite.compute.host
+        assert [port["binding:host_id"] for port in neutron.ports()] == [suite.compute.host]
+    finally:
+        go.set()
+        wait_for(lambda: not second.runner.busy(server), 60, "the late host has come to the end of its order")
+        set_service(admin, second.host, forced_down=False)
+
+
 def without_its_first_port(neutron, server):
     """Its owner deletes a port, and Nova hears nothing of it; the id of the other one."""
     with neutron.lock:
