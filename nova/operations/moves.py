@@ -69,8 +69,7 @@ class Move(Bound):
         if ctl.bound_host() and not same_host:
             raise exception.InvalidVolume(reason="the server has volumes that cannot leave its host")
         spec = ctl.request_spec(flavor, host, forced)
-        here = [] if same_host else [instance.host or ""]
-        spec.ignore_hosts = [*here, *(left for left in ctl.evicted_hosts() if left != instance.host)]
+        spec.ignore_hosts = [] if same_host else [instance.host or ""]
         self.data.spec = spec
         self.data.migration = new_uuid()
         self.data.source, self.data.source_node = instance.host or "", instance.node or ""
@@ -110,6 +109,9 @@ class Move(Bound):
             self._depart_from(ctl)
         if not data.selected:
             ctl.group_hosts(data.spec)
+            # Looked at now: what this waited behind, or had to compensate for, may have left something anywhere.
+            known = (data.source, *data.spec.ignore_hosts)
+            data.spec.ignore_hosts += [host for host in ctl.evicted_hosts() if host not in known]
             data.candidates = ctl.select(data.spec)[0]
             data.selected = True
         if not data.candidates:

@@ -3,6 +3,7 @@
 import pytest
 
 from nova.conductor.acceptance import start
+from nova.db import evictions
 from nova.objects import states
 from tests.unit.engine.test_engine_properties import CTX
 
@@ -95,3 +96,18 @@ def test_a_server_is_not_moved_to_the_host_to_which_it_has_come_meanwhile(booted
     booted.calm_down()
     assert f"the server is on host {destination} already" in booted.row().fault.message
     assert settled_on_one_host(booted) == destination
+
+
+def test_a_move_does_not_lead_to_a_host_that_got_something_to_remove_while_the_move_waited(booted):
+    uuid, source = booted.uuids[0], booted.row().host
+    left, free = sorted(set(booted.hosts) - {source})
+    start(booted.engine, CTX, uuid, "attach_interface", {})
+    booted.move(0, "migrate", "1")
+    booted.world.db.write(lambda connection: evictions.add(connection, uuid, left, keep_disks=False))
+    booted.deliver_all()
+    booted.tell_plugged(uuid)
+    booted.deliver_all()
+    booted.tell_plugged(uuid)
+    booted.deliver_all()
+    assert booted.row().vm_state == states.RESIZED
+    assert booted.row().host == free
