@@ -43,7 +43,7 @@ class MigrateRequest(Object, kw_only=True):
 class ResizeData(MoveData, kw_only=True):
     """``running``: the guest is started again at its end; ``disks``: where the source serves them.
 
-    ``stranded``: the source could not put the guest back.
+    ``stranded``: the source could not put the guest back, or not yet.
     """
 
     flavor: Flavor | None = None
@@ -134,10 +134,17 @@ class Resize(Move):
         ctl.outside_interfaces.bind(self.data.source)
 
     def move_back(self, host: Host) -> None:
+        if self.data.stranded:
+            self.drop(host)
+            host.result(stranded=False)
         put_back(host, host.instance, self.data.running)
 
     def not_undone(self, of: Step) -> None:
-        self.data.stranded |= of.name == "move_out"
+        # On one and the same host the guest of before has no place while that of afterwards is there.
+        self.data.stranded |= of.name == "move_out" or (of.name == "receive" and self.data.host == self.data.source)
+
+    def stays(self, host: str) -> bool:
+        return bool(host == self.data.source)
 
     def unplace(self, ctl: Control) -> None:
         self.let_go(ctl)

@@ -222,6 +222,7 @@ class FakeDriver(FakeMoves):
         self._remove(uuid, keep_disks)
 
     def _remove(self, uuid: str, keep_disks: bool) -> None:
+        self.serving.discard(uuid)
         self._guests.remove(uuid)
         self._cable.forget(uuid, self.host)
         if not keep_disks:

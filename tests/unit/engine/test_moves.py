@@ -6,6 +6,7 @@ import pytest
 
 from nova import exception
 from nova.conductor.acceptance import start
+from nova.conf import CONF
 from nova.db import compute_nodes, evictions, quotas, server_migrations
 from nova.objects import states
 from nova.objects.base import new_uuid
@@ -189,6 +190,55 @@ def test_a_move_of_which_the_source_has_forgotten_a_part_is_confirmed_and_never_
     booted.calm_down()
     assert (booted.row().vm_state, booted.row().flavor.vcpus) == (states.ACTIVE, 2)
     settled_on(booted, destination)
+
+
+@pytest.fixture
+def resizing_at_home(machine):
+    """A server that was resized on the host where it is, which has not told of it yet; the guests of that host."""
+    machine.world.scheduler = InOrder(machine.world, machine.chance)
+    machine.world.scheduler.hosts = "a"
+    machine.boot(1, twice=False)
+    machine.calm_down()
+    CONF.set_override("allow_resize_to_same_host", True)
+    machine.move(0, "resize", "2")
+    CONF.clear_override("allow_resize_to_same_host")
+    while machine.row().task_state != states.RESIZE_FINISH:
+        machine.deliver_order(0, twice=False, fails=0.0)
+        machine.deliver_report(0, twice=False)
+    machine.deliver_order(0, twice=False, fails=0.0)
+    return machine.hosts["a"]
+
+
+def fail_to_destroy(monkeypatch, guests, times):
+    real, failures = guests.destroy, [RuntimeError("bad luck")] * times
+
+    def destroy(*arguments, **named):
+        if failures:
+            raise failures.pop()
+        real(*arguments, **named)
+
+    monkeypatch.setattr(guests, "destroy", destroy)
+
+
+def test_a_resize_at_home_that_is_undone_in_the_second_go_leaves_the_guest_as_it_was(
+        machine, resizing_at_home, monkeypatch):
+    fail_to_destroy(monkeypatch, resizing_at_home, 1)
+    start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ACTIVE})
+    machine.calm_down()
+    machine.books_balance_at_every_moment()
+    assert resizing_at_home.guest(machine.uuids[0]).size.vcpus == 1
+    assert resizing_at_home.disk(machine.uuids[0], aside=True) is None
+    settled_on(machine, "a")
+
+
+def test_a_server_is_not_to_leave_its_host_when_a_resize_at_home_could_not_be_undone(
+        machine, resizing_at_home, monkeypatch):
+    fail_to_destroy(monkeypatch, resizing_at_home, 100)
+    start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ACTIVE})
+    machine.deliver_all()
+    assert machine.row().host == "a"
+    assert machine.world.db.read(lambda connection: evictions.hosts(connection, machine.uuids[0])) == []
+    machine.books_balance_at_every_moment()
 
 
 @pytest.mark.parametrize("first", ["confirm_resize", "revert_resize", "reset_state"])
