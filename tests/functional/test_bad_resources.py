@@ -32,12 +32,16 @@ _OF_A_SERVER = [
     ("GET", "/tags", None), ("PUT", "/tags", {"tags": ["a"]}), ("DELETE", "/tags", None), ("GET", "/tags/a", None),
     ("PUT", "/tags/a", None), ("DELETE", "/tags/a", None), ("GET", "/ips", None), ("GET", "/ips/private", None),
     ("GET", "/os-instance-actions", None), ("GET", "/os-instance-actions/req-1", None),
-    ("GET", "/os-security-groups", None),
+    ("GET", "/os-security-groups", None), ("GET", "/os-interface", None), ("GET", f"/os-interface/{NIL}", None),
+    ("POST", "/os-interface", {"interfaceAttachment": {}}), ("DELETE", f"/os-interface/{NIL}", None),
+    ("GET", "/os-volume_attachments", None), ("GET", f"/os-volume_attachments/{NIL}", None),
+    ("POST", "/os-volume_attachments", {"volumeAttachment": {"volumeId": NIL}}),
+    ("DELETE", f"/os-volume_attachments/{NIL}", None), ("GET", "/topology", None),
     *(("POST", "/action", {name: value}) for name, value in [
         ("os-start", None), ("os-stop", None), ("pause", None), ("unpause", None), ("suspend", None),
         ("resume", None), ("reboot", {"type": "HARD"}), ("lock", None), ("unlock", None), ("forceDelete", None),
         ("addSecurityGroup", {"name": "default"}), ("removeSecurityGroup", {"name": "default"}),
-        ("os-getConsoleOutput", {})]),
+        ("os-getConsoleOutput", {}), ("resize", {"flavorRef": "1"}), ("confirmResize", None), ("revertResize", None)]),
 ]
 
 
@@ -53,6 +57,24 @@ def test_nothing_of_another_projects_server_can_be_reached(suite, server):
                     assert failed.value.message == f"Instance {server} could not be found.", (method, path)
     assert stranger.get("/servers/detail")["servers"] == []
     assert [shown["id"] for shown in Client(suite.url).get("/servers")["servers"]] == [server]
+
+
+def test_a_reader_changes_nothing_of_its_own_project(suite, server):
+    reader = Client(suite.url, roles="reader")
+    of_servers = [(method, f"/servers/{server}{path}", body) for method, path, body in _OF_A_SERVER if method != "GET"]
+    others = [
+        ("POST", "/servers", {"server": {"name": "s", "flavorRef": "1", "imageRef": NIL, "networks": "none"}}),
+        ("POST", "/os-server-groups", {"server_group": {"name": "g", "policy": "affinity"}}),
+        ("POST", "/os-server-external-events", {"events": [{"name": "network-changed", "server_uuid": server}]}),
+        ("PUT", "/os-quota-sets/p", {"quota_set": {"cores": 5}}), ("DELETE", "/os-quota-sets/p", None)]
+    old = [("POST", "/os-volumes", {"volume": {"size": 1}}), ("DELETE", f"/os-volumes/{NIL}", None),
+           ("POST", "/os-security-groups", {"security_group": {"name": "s", "description": "d"}})]
+    with no_rows(suite):
+        for version, asked in (("2.96", of_servers + others), ("2.1", old)):
+            for method, path, body in asked:
+                with pytest.raises(Failed) as failed:
+                    reader.call(method, path, body, version=version)
+                assert (failed.value.code, failed.value.key) == (403, "forbidden"), (method, path, body)
 
 
 def test_other_projects_things_do_not_exist(suite, shelf, nothing_left):

@@ -198,6 +198,18 @@ def test_what_is_not_there_or_not_ours_is_not_found(admin, suite, server, member
     assert error.value.code == 404
 
 
+def test_the_volume_of_another_project_cannot_be_booted_with(suite, member, flavor, image_id):
+    other = Client(suite.url, project="q")
+    theirs = make(other)
+    with pytest.raises(Failed) as error:
+        member.boot(flavor, image_id, block_device_mapping_v2=[
+            {"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": image_id},
+            {"source_type": "volume", "destination_type": "volume", "boot_index": -1, "uuid": theirs,
+             "delete_on_termination": True}])
+    assert (error.value.code, theirs in error.value.message) == (400, True)
+    assert volume_of(other, theirs)["status"] == "available"
+
+
 def test_a_device_name_is_given_once(admin, server):
     first, second, third = (make(admin) for _ in range(3))
     assert attach(admin, server, first, device="/dev/vdc")["volumeAttachment"]["device"] == "/dev/vdc"
