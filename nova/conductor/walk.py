@@ -259,17 +259,17 @@ class Walk:
                 return not services.host_up(connection, host)
             return services.forced_down(connection, host)
 
-        if self.core.db.read(away):
-            self.give_up_host(ctx, run, step, host)
-            return
-        run.journal.tries += 1
-        if run.journal.tries > MAX_TRIES:
+        tries = run.journal.tries
+        if tries >= MAX_TRIES and not self.core.db.read(away):
             error = exception.HostDown(f"Host {host} was asked {MAX_TRIES} times to run {step.name} and never "
                                        "reported.")
             self.failed(ctx, run, step, failure_of(error, host), self._control(ctx, run), run.furthest(step))
             return
 
-        def write(connection: sa.Connection) -> StepOrder:
+        def write(connection: sa.Connection) -> StepOrder | None:
+            if away(connection):
+                return None
+            run.journal.tries = tries + 1
             if not run.action.undoing:
                 run.action.events = run.opened(step)
             self._write(connection, run, step, host)
@@ -277,6 +277,9 @@ class Walk:
 
         before = run.action.attempt
         order = self.core.db.write(write)
+        if order is None:
+            self.give_up_host(ctx, run, step, host)
+            return
         run.action.attempt = before + 1
         self.send(ctx, host, order)
 
