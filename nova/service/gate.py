@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from nova.service.turns import Line
 
 # Seconds after which somebody inside is taken to wait for somebody else.
-_PATIENCE = 0.1
+_PATIENCE = 0.05
 
 
 class Gate:

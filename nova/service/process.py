@@ -26,9 +26,11 @@ _LOOK = 5.0
 # times; with Python's 0.005 it waits as often behind whatever computes.
 _TURN = 0.001
 
-# New objects between two looks at the youngest ones. A list of a thousand servers makes some tens of thousands,
-# which are in use: with Python's 700 a third of its time went into looking at them again and again.
-_YOUNG = 20_000
+# New objects between two looks at the youngest ones, which stop all threads. A list of a thousand servers makes some
+# tens of thousands, which are in use: with Python's 700 a third of its time went into looking at them again and again.
+_YOUNG = 4_000
+# Looks at the middle-aged ones (every tenth) between two looks at all.
+_OLD = 50
 
 
 def settle() -> None:
@@ -37,7 +39,7 @@ def settle() -> None:
     gc.collect()
     # What is imported stays: it need not be looked at, and workers go on sharing it.
     gc.freeze()
-    gc.set_threshold(_YOUNG, 10, 10)
+    gc.set_threshold(_YOUNG, 10, _OLD)
     sys.setswitchinterval(_TURN)
 
 
