@@ -7,7 +7,8 @@ the database at every heartbeat and counts on by its monotonic clock in between.
 The database's clock may jump, too (it was set, or another server took over). Then what was written before and what
 is written after cannot be compared, and whoever did would find every host silent and every lease ended. So each
 process notices a jump by its monotonic clock, and says for a while that times are in doubt: :func:`doubted`,
-:func:`steady`. Until then everything that lives has written its times anew.
+:func:`steady`. Until then everything that lives has written its times anew. It is the same when the database was out
+of reach: nobody could write that he lives, and who does first afterwards says nothing about the others.
 """
 
 from __future__ import annotations
@@ -40,7 +41,14 @@ class _Heard:
     def __init__(self) -> None:
         # What the database said, and the monotonic time then.
         self.said: tuple[datetime.datetime, float] | None = None
+        # When the database answered last.
+        self.answered: float | None = None
         self.jumped = self.doubted = float("-inf")
+
+    def cut_off(self) -> float:
+        """For how many seconds the database has not answered, if that is so long that silence means nothing; or 0."""
+        silent = 0.0 if self.answered is None else time.monotonic() - self.answered
+        return silent if silent > max(CONF.service_down_time / 2, 2 * CONF.report_interval) else 0.0
 
 
 _heard = _Heard()
@@ -61,6 +69,11 @@ def hear(said: Any, asked: float) -> None:
     """The database said a time (a value of :func:`column`) between ``asked``, by the monotonic clock, and now."""
     time_there = datetime.datetime.fromisoformat(said) if isinstance(said, str) else said
     time_there, heard = time_there.replace(tzinfo=datetime.UTC), time.monotonic()
+    if cut_off := _heard.cut_off():
+        LOG.warning("The database has not been asked for %.0f s: for %d s nobody is judged by silence", cut_off,
+                    CONF.service_down_time)
+        _heard.doubted = heard
+    _heard.answered = heard
     if _heard.said is not None:
         before, then = _heard.said
         elapsed = (time_there - before).total_seconds()
@@ -99,7 +112,7 @@ def doubt() -> None:
 
 def doubted() -> bool:
     """Is silence in doubt: did the clock jump, or could we hear nobody, within service_down_time?"""
-    return bool(time.monotonic() - _heard.doubted < CONF.service_down_time)
+    return bool(time.monotonic() - _heard.doubted < CONF.service_down_time or _heard.cut_off())
 
 
 def steady(seconds: float) -> bool:

@@ -124,6 +124,21 @@ def test_a_slow_answer_is_no_jump(nova: Conductor) -> None:
     assert (clock.now() - before).total_seconds() == pytest.approx(30)
 
 
+def test_nobody_is_dead_who_could_not_tell_that_he_lives(nova: Conductor) -> None:
+    """The database was away, for all of them; who is heard first afterwards says nothing about the others."""
+    nova.passed += CONF.service_down_time + CONF.report_interval
+    counts = nova.core.db.read(census.services)
+    assert (counts[services.COMPUTE, "up"], counts[services.COMPUTE, "down"]) == (2, 1)
+    nova.beat("lives")
+    assert nova.marked() == []
+    assert [nova.up(host) for host in ("lives", "dies", "dead")] == [True, True, False]
+    nova.wait(CONF.service_down_time / 2, "lives")
+    assert nova.up("dies")
+    nova.wait(CONF.service_down_time / 2 + CONF.report_interval, "lives")
+    assert [nova.up(host) for host in ("lives", "dies")] == [True, False]
+    assert nova.marked() == ["dies"]
+
+
 def test_after_a_new_start_silence_means_nothing_for_a_while(nova: Conductor) -> None:
     """All conductors were away for long: nobody could tell anybody that he lives."""
     nova.passed += 600
