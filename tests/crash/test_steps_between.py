@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import time
+from collections.abc import Callable
 
 import pytest
 import requests
@@ -10,7 +12,7 @@ import requests
 from tests.crash import invariants
 from tests.crash.rounds import Boots, Moment, cluster, nova, operate, points  # noqa: F401 (fixtures)
 from tests.crash.steps import Points
-from tests.crash.test_steps import freeze, kill
+from tests.crash.test_steps import kill
 from tests.integration.cluster import Cluster
 
 # The POST of a user on its way to a conductor, and its answer on its way back.
@@ -33,6 +35,14 @@ _STOPPING = (Moment("ask", "operate"), Moment("ask", "operate", "after"),
 _DOWN = 10.0
 # A request whose answer may have been that nothing was made: it was not promised.
 _UNPROMISED = {Moment("ask", "create"), Moment("answer", "create")}
+
+
+def freeze(nova: Cluster, name: str, seconds: float, release: Callable[[], object]) -> None:  # noqa: F811
+    """Freeze this one in the middle; when it thaws it goes on as if nothing had been."""
+    nova.freeze(name)
+    time.sleep(seconds)
+    release()
+    nova.thaw(name)
 
 
 def test_everything_is_killed_at_once_between_steps(nova: Cluster, points: Points) -> None:  # noqa: F811
@@ -61,7 +71,7 @@ def test_a_freeze_at_this_moment(nova: Cluster, points: Points, moment: Moment, 
     [holder] = boots.holders()
     freeze(nova, holder, seconds, points.release_all)
     # Who waited for its answer in vain was told that nothing was made, and what was made is deleted.
-    lost = seconds > _DOWN and moment.method == "create"
+    lost = seconds > _DOWN and moment in (*_API, *_ACCEPTING)
     boots.all_active(lost=int(lost), once=seconds < _DOWN)
 
 

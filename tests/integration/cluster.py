@@ -16,10 +16,12 @@ that was started is killed at the end. With NOVA_TEST_LOGS=DIRECTORY in the envi
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import os
 import pathlib
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -142,7 +144,15 @@ class Cluster:
             list(pool.map(lambda name: self.processes[name].stop(), names))
 
     def freeze(self, name: str) -> None:
+        """Not while it has SQLite's lock: all others could not write until it thaws, and no server would end that."""
+        eventually(lambda: self._frozen(name), 30, f"{name} is at rest", interval=0.05)
+
+    def _frozen(self, name: str) -> bool:
         self.processes[name].freeze()
+        if not self.database_url.startswith("sqlite:") or _can_be_written(self.directory / "nova.sqlite"):
+            return True
+        self.processes[name].thaw()
+        return False
 
     def thaw(self, name: str) -> None:
         self.processes[name].thaw()
@@ -281,6 +291,16 @@ class Cluster:
         self.api.image_id = self.import_image(content, "plain", "raw")
         self.wait_ready()
         self.flavor("tiny", ram=64, disk=1)
+
+
+def _can_be_written(file: pathlib.Path) -> bool:
+    with contextlib.closing(sqlite3.connect(file, timeout=1.0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        connection.execute("ROLLBACK")
+        return True
 
 
 def _sections(directory: pathlib.Path, transport_url: str, database_url: str, port: int) -> dict[str, Any]:
