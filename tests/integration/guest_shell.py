@@ -89,3 +89,9 @@ class GuestShell:
                     raise AssertionError(f"the console of {self._domain} on {self._host.name} is gone: {text[-500:]!r}"
                                          ) from error
         return text
+
+
+def count_in_background(pause: str) -> str:
+    """The command for a process, its number in /tmp/pid, that counts in /tmp/count, where there always is a number."""
+    return ("echo 0 > /tmp/count; n=0; (while :; do n=$((n + 1)); echo $n > /tmp/next; mv /tmp/next /tmp/count; "
+            f"{pause}; done) & echo $! > /tmp/pid")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.guest_shell import GuestShell
+from tests.integration.guest_shell import GuestShell, count_in_background
 from tests.integration.libvirt_fixtures import ROOT, guest_image_fixture  # noqa: F401 (fixture)
 from tests.integration.processes import eventually
 from tests.integration.two_hosts import RealHost, RealHosts, needs_hosts, real_hosts
@@ -134,7 +134,7 @@ def test_a_guest_goes_on_counting_across_a_migration(hosts: RealHosts, pair: tup
         second.host.run(["truncate", "-s", str((guest_image / "rootfs.img").stat().st_size), str(disk)])
     first.virsh("create", str(definition))
     with GuestShell(first, storage) as shell:
-        shell.run("n=0; (while :; do n=$((n + 1)); echo $n > /tmp/count; sleep 0.1; done) & echo $! > /tmp/pid")
+        shell.run(count_in_background("sleep 0.1"))
         before = int(shell.run("cat /tmp/count"))
     # libvirt does not know that a directory of this machine is shared by its hosts
     how = ["--unsafe"] if storage == "shared" else ["--copy-storage-all"]

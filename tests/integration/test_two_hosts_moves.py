@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.guest_shell import count_in_background
 from tests.integration.libvirt_fixtures import guest_image_fixture, migrates_emulated  # noqa: F401 (fixture)
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
@@ -65,7 +66,7 @@ def test_a_guest_keeps_counting_and_stays_reachable_while_it_migrates_to_the_hos
     first, second = cloud.hosts.hosts
     moving, peer = pair
     with cloud.shell(moving) as shell:
-        shell.run("n=0; (while :; do n=$((n + 1)); echo $n > /tmp/count; usleep 100000; done) & echo $! > /tmp/pid")
+        shell.run(count_in_background("usleep 100000"))
     target = cloud.address(moving)
     with cloud.shell(peer) as shell:
         shell.run(f"/run/ping -c 3 -A -W 5 {target}")
