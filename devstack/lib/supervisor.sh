@@ -57,25 +57,25 @@ define_service() { # NAME COMMAND [KEY=VALUE…]: one program; KEY=VALUE are sup
 }
 
 start_services() { # NAME…: restarts those whose definition changed, starts those that do not run
-    local name pids=()
+    local name pid pids=()
     supervisorctl update "$@" > "$DATA_DIR/logs/stack/supervisor.log" 2>&1 || die "supervisord" "$DATA_DIR/logs/stack/supervisor.log"
     for name in $(supervisorctl status "$@" | awk '$2 != "RUNNING" { print $1 }'); do
         supervisorctl start "$name" >> "$DATA_DIR/logs/stack/supervisor.log" 2>&1 &
         pids+=($!)
     done
-    for name in "${pids[@]}"; do wait "$name" || true; done
+    for pid in "${pids[@]}"; do wait "$pid" || true; done
     for name in $(supervisorctl status "$@" | awk '$2 !~ /^(RUNNING|STARTING)$/ { print $1 }'); do
         die "$name does not start" "$DATA_DIR/logs/$name.log"
     done
 }
 
 stop_services() { # NAME…: all at once, as one after the other each would wait for neighbours that have gone
-    local name pids=()
+    local name pid pids=()
     for name in "$@"; do
         supervisorctl stop "$name" > /dev/null 2>&1 &
         pids+=($!)
     done
-    for name in "${pids[@]}"; do wait "$name" || true; done
+    for pid in "${pids[@]}"; do wait "$pid" || true; done
 }
 
 forget_services() { # NAME…: stop them, and know them no more

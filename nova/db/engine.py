@@ -144,7 +144,6 @@ class Database:
                     stack.enter_context(gate.turn(current.project_id if current else None))
             yield
 
-
     def _connect(self) -> sa.Connection:
         try:
             return self.engine.connect()

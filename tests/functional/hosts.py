@@ -92,7 +92,7 @@ class Held:
         self._go.set()
 
 
-class Gate:
+class Turnstile:
     """Stands where others wait for an event; they pass one by one, in the order in which they came."""
 
     def __init__(self):

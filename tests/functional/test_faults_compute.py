@@ -13,7 +13,7 @@ from nova.conf import CONF
 from nova.objects import states
 from nova.scheduler.service import SchedulerService
 from tests.functional.client import Client, Failed, wait_for
-from tests.functional.hosts import SECOND, Gate, Held, newest_action, set_service, told_scheduler
+from tests.functional.hosts import SECOND, Held, Turnstile, newest_action, set_service, told_scheduler
 
 
 @pytest.fixture
@@ -279,9 +279,20 @@ def test_what_needs_no_scheduler_takes_no_longer_while_none_answers(
 
 @pytest.fixture
 def gate():
-    gate = Gate()
+    gate = Turnstile()
     yield gate
     gate.open()
+
+
+def overtakes(gate, threads, other, one, admin, crowd):
+    """The server `one` is ACTIVE while of the crowd only those are that had a thread before it, and one more."""
+    for _number in range(threads + 2):
+        gate.let_one_pass(waiting=threads)
+    other.wait(one, "ACTIVE", seconds=60)
+    assert [admin.server(uuid)["status"] for uuid in crowd].count("BUILD") >= len(crowd) - threads - 1
+    gate.open()
+    for uuid in crowd:
+        admin.wait(uuid, "ACTIVE", seconds=90)
 
 
 def test_the_one_server_of_a_project_is_placed_before_the_many_of_another(
@@ -290,14 +301,7 @@ def test_the_one_server_of_a_project_is_placed_before_the_many_of_another(
     crowd = [admin.boot(flavor, image_id) for _number in range(4 * SCHEDULER_THREADS)]
     other = Client(suite.url, project="other")
     one = other.boot(flavor, image_id)
-    # Those that had a thread when it came, and one more.
-    for _number in range(SCHEDULER_THREADS + 2):
-        gate.let_one_pass(waiting=SCHEDULER_THREADS)
-    other.wait(one, "ACTIVE", seconds=60)
-    assert [admin.server(uuid)["status"] for uuid in crowd].count("BUILD") >= 3 * SCHEDULER_THREADS - 1
-    gate.open()
-    for uuid in crowd:
-        admin.wait(uuid, "ACTIVE", seconds=90)
+    overtakes(gate, SCHEDULER_THREADS, other, one, admin, crowd)
 
 
 def test_the_one_server_of_a_project_is_built_before_the_many_of_another(
@@ -314,14 +318,7 @@ def test_the_one_server_of_a_project_is_built_before_the_many_of_another(
     other = Client(suite.url, project="other")
     one = other.boot(flavor, image_id)
     wait_for(lambda: len(suite.compute.runner.running()) == len(crowd) + 1, 60, "the host has this order, too")
-    # Those that had a thread when it came, and one more.
-    for _number in range(threads + 2):
-        gate.let_one_pass(waiting=threads)
-    other.wait(one, "ACTIVE", seconds=60)
-    assert [admin.server(uuid)["status"] for uuid in crowd].count("BUILD") >= 2 * threads - 1
-    gate.open()
-    for uuid in crowd:
-        admin.wait(uuid, "ACTIVE", seconds=90)
+    overtakes(gate, threads, other, one, admin, crowd)
 
 
 def test_orders_wait_for_a_compute_that_is_stopped(suite, admin, driver, server, flavor, image_id, restart):

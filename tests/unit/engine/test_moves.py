@@ -38,14 +38,20 @@ def test_a_build_that_comes_after_the_delete_that_came_in_between_leaves_no_gues
     machine.calm_down()
 
 
-def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_can_be_started_again(booted):
-    uuid = booted.uuids[0]
+def given_up_in_the_middle_of_a_move(booted):
+    """The server's host, which has put its disks aside and then died; the move has ended without it."""
     booted.move(0, "migrate", "1")
     booted.deliver_order(0, twice=False, fails=0.0)
-    host = next(host for host, guests in booted.hosts.items() if guests.disk(uuid, aside=True))
+    host = next(host for host, guests in booted.hosts.items() if guests.disk(booted.uuids[0], aside=True))
     booted.lose_report(0)
     booted.host_dies(host)
     booted.leases_end()
+    return host
+
+
+def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_can_be_started_again(booted):
+    uuid = booted.uuids[0]
+    host = given_up_in_the_middle_of_a_move(booted)
     booted.calm_down()
     server = booted.row()
     assert (server.host, server.vm_state) == (host, states.ACTIVE)
@@ -54,12 +60,7 @@ def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_can_be_started
 
 def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_leaves_no_disks_when_it_is_deleted(booted):
     uuid = booted.uuids[0]
-    booted.move(0, "migrate", "1")
-    booted.deliver_order(0, twice=False, fails=0.0)
-    host = next(host for host, guests in booted.hosts.items() if guests.disk(uuid, aside=True))
-    booted.lose_report(0)
-    booted.host_dies(host)
-    booted.leases_end()
+    host = given_up_in_the_middle_of_a_move(booted)
     booted.deliver_all()
     booted.hosts_return()
     booted.deliver_all()
