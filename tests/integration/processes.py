@@ -15,9 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import psutil
 import pytest
 
 _TAIL = 6000
+# Seconds within which all threads of a process have stopped, but for one that waits for a disk.
+_STOPPED = 5
 # Not the one that hypothesis seeds: two test processes would have the same ports.
 _RANDOM = random.SystemRandom()
 # Linux takes the end of the thread that started a child for the end of its parent: one that lives as long as we do.
@@ -65,8 +68,11 @@ class Process:
             self._process.wait(30)
 
     def freeze(self) -> None:
-        """SIGSTOP: it is there, but does nothing."""
+        """SIGSTOP: it is there, but does nothing from when this returns."""
         self._signal(signal.SIGSTOP)
+        deadline = time.monotonic() + _STOPPED
+        while not self._stopped() and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
@@ -88,6 +94,20 @@ class Process:
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - _TAIL))
             return file.read().decode(errors="replace")
+
+    def _stopped(self) -> bool:
+        """Whether no thread does anything: the signal reaches one after the other, each when it comes to its turn."""
+        try:
+            root = psutil.Process(self.pid)
+            processes = [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return True
+        for process in processes:
+            for thread in pathlib.Path(f"/proc/{process.pid}/task").glob("*/stat"):
+                with contextlib.suppress(OSError):  # it has ended
+                    if thread.read_text().rpartition(") ")[2][0] not in "TtZX":
+                        return False
+        return True
 
     def _signal(self, number: int) -> None:
         if self._process is not None:
