@@ -3,6 +3,7 @@
 import pytest
 
 from nova import exception, policies
+from nova.api import routes, versions
 from nova.conf import CONF
 from nova.objects.keypair import Keypair
 
@@ -280,6 +281,14 @@ def test_a_token_without_a_project_may_do_nothing(api, keys):
     assert api.get("/v2.1/os-keypairs", headers={**headers, "X-Project-Id": "p"}).status == 200
     assert api.get("/v2.1/os-keypairs", headers={"X-User-Id": "u", "X-Project-Id": "p"}).error[:2] == (
         "unauthorized", 401)
+
+
+def test_no_operation_is_for_those_without_a_token(api):
+    CONF.set_override("auth_strategy", "keystone", group="api")
+    answers = {(route.method, route.path): api(route.method, f"/v2.1{route.path}", {route.action or "x": None}).status
+               for route in routes.ROUTES if route.handler is not versions.show}
+    assert len(answers) > 100
+    assert {route: status for route, status in answers.items() if status != 401} == {}
 
 
 def test_a_changed_policy_file_counts(api, keys, tmp_path):
