@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need (once), then runs linters and tests: the README's second command.
-#   tools/run-tests.sh            everything
-#   tools/run-tests.sh unit       one kind: lint, unit, functional, integration, crash, bench (with what pytest is told)
+#   tools/run-tests.sh unit       one kind: lint, unit, functional, integration, crash, fuzz, bench (and what pytest is told)
+#   tools/run-tests.sh unit       one kind: lint, unit, functional, integration, crash, fuzz, bench (with what pytest is told)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -66,6 +66,7 @@ case "${1:-all}" in
     functional) tests tests/functional "${@:2}" ;;
     integration) tests tests/integration tests/bench "${@:2}" ;;
     crash) tests tests/crash "${@:2}" ;;
+    fuzz) tests tests/fuzz "${@:2}" ;;
     bench) "$VENV/bin/python" -m tools.bench "${@:2}" ;;
     all)
         lint
@@ -73,6 +74,7 @@ case "${1:-all}" in
         tests tests/functional -n 2 --dist loadfile
         tests tests/integration tests/bench -n 2 --dist loadfile -m 'not slow' # "integration" runs those too
         tests tests/crash --quick -n 2 --dist loadfile
+        tests tests/fuzz --quick -n 2
         ;;
-    *) echo "usage: $0 [all|lint|unit|functional|integration|crash|bench] [pytest options]" >&2; exit 2 ;;
+    *) echo "usage: $0 [all|lint|unit|functional|integration|crash|fuzz|bench] [pytest options]" >&2; exit 2 ;;
 esac

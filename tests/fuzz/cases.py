@@ -1,0 +1,146 @@
+"""Requests drawn from the OpenAPI document of each microversion: fitting ones, wrong ones, and things put into them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from typing import Any
+from urllib.parse import quote
+
+import schemathesis
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+
+from nova.api import microversion, openapi, routes
+from tests.fuzz.world import PERSONAS, Persona, World
+
+# What these change is not the fuzzer's alone: hosts, and what all projects may have.
+_LEFT_OUT = {("DELETE", "/os-services/{id}"), ("PUT", "/os-services/{id}"), ("PUT", "/os-services/disable"),
+             ("PUT", "/os-services/force-down"), ("PUT", "/os-quota-class-sets/{id}")}
+_UNSET = "NotSet"
+
+_TEXT = st.one_of(st.text(max_size=20), st.sampled_from([
+    "", "0", "-1", "9" * 30, "1e400", "null", "../../etc/passwd", "%00", "a" * 5000, "é", "{}", "' OR 1=1 --", "${x}",
+    "javascript:alert(1)", "2026-13-45T99:99:99Z", "[" * 500, "(a+)+$", "(?x)#[\n(a+)+$\n#]", "😀", "\ufeff"]))
+_HEADERS = st.dictionaries(
+    st.sampled_from(["OpenStack-API-Version", "X-OpenStack-Nova-API-Version", "Content-Type", "Accept", "Host",
+                     "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded-Prefix", "Forwarded",
+                     "X-OpenStack-Request-ID", "Idempotency-Key", "Accept-Language", "Content-Encoding", "Range",
+                     "If-None-Match", "Cookie", "X-HTTP-Method-Override", "X-Project-Domain-Id"]),
+    st.one_of(st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=40), st.sampled_from([
+        "compute 2.1", "compute latest", "compute 2.9999999999999", "compute", "volume 3.1", "javascript:alert(1)",
+        "application/json", "text/xml", "multipart/form-data", "gzip", "bytes=0-", "a" * 5000])), max_size=3)
+_BODIES = st.one_of(
+    st.binary(max_size=40), st.sampled_from([b"", b"null", b"[]", b"{}", b'""', b"[" * 5000, b'{"a":' * 2000,
+                                             b'{"server": 1e999}', b"\xff\xfe", b'{"server": {"name": "\\ud800"}}']))
+# The share of requests in whose parts something is exchanged.
+_SOMETIMES = st.integers(0, 9).map(lambda number: number == 0)
+
+
+@dataclasses.dataclass
+class Sent:
+    """A request, ready to be sent; ``template`` is the path as the document has it."""
+
+    persona: Persona
+    method: str
+    template: str
+    path: str
+    query: list[tuple[str, str]]
+    headers: dict[str, str]
+    body: bytes | None
+
+    @property
+    def key(self) -> str:
+        return f"{self.method} {self.template}"
+
+
+@functools.cache
+def _operations(version: int) -> st.SearchStrategy[Any]:
+    document = openapi.document(routes.ROUTES, version, "http://nova")
+    found = [result.ok() for result in schemathesis.openapi.from_dict(document).get_all_operations()]
+    chosen = [one for one in found if (one.method.upper(), one.path) not in _LEFT_OUT]
+    weighed = [one for one in chosen for _again in range(_weight(one))]
+    return st.one_of([one.as_strategy(generation_mode=mode) for one in weighed
+                      for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)])
+
+
+def _weight(operation: Any) -> int:
+    """What takes a body has more ways to go wrong, and behind one path are many actions."""
+    if operation.method.upper() not in ("POST", "PUT"):
+        return 1
+    return {"/servers": 8, "/servers/{server_id}/action": 16}.get(operation.path, 3)
+
+
+@st.composite
+def requests(draw: Any, world: World, versions: tuple[int, ...]) -> Sent:
+    """Of these microversions."""
+    version = draw(st.sampled_from(versions))
+    case = draw(_operations(version))
+    persona = draw(st.sampled_from(PERSONAS))
+    things = world.things["owner" if persona.victim and draw(st.booleans()) else "fuzz"]
+    fill = _Fill(world, things, draw)
+    path = "".join(fill.segment(case, part) for part in _parts(case.path))
+    query = [(name, item) for name, value in _mapping(case.query).items()
+             for item in fill.values(name, value if isinstance(value, list) else [value])]
+    if draw(_SOMETIMES):
+        query.append((draw(st.sampled_from(["limit", "marker", "sort_key", "name", "changes-since", "all_tenants", "ip",
+                                            "tags", "is_public", "x"])), draw(_TEXT)))
+    headers = {"Content-Type": "application/json", "OpenStack-API-Version": f"compute 2.{version}"}
+    if draw(_SOMETIMES):
+        headers |= draw(_HEADERS)
+    body = None if type(case.body).__name__ == _UNSET else case.body
+    data = body if body is None or isinstance(body, bytes) else json.dumps(fill.body(body)).encode()
+    if draw(_SOMETIMES) and draw(st.booleans()):
+        data = draw(_BODIES)
+    return Sent(persona, case.method.upper(), case.path, path, query, {**headers, **persona.headers,
+                "X-Auth-Token": world.secrets[1]}, data)
+
+
+def all_versions() -> tuple[int, ...]:
+    return tuple(range(microversion.MIN, microversion.MAX + 1))
+
+
+def _parts(path: str) -> list[str]:
+    return [f"/{segment}" for segment in path.split("/")[1:]]
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, dict) else {}
+
+
+class _Fill:
+    """Puts the names of things that exist where a request names things, most of the time."""
+
+    def __init__(self, world: World, things: dict[str, str], draw: Any) -> None:
+        self._world, self._things, self._draw, self._before = world, things, draw, ""
+
+    def segment(self, case: Any, part: str) -> str:
+        name = part[2:-1] if part.startswith("/{") else ""
+        before, self._before = self._before, part[1:]
+        if not name:
+            return part
+        known = self._things.get(before)
+        if known is not None and self._draw(st.integers(0, 4)):
+            return f"/{quote(known, safe='')}"
+        if self._draw(_SOMETIMES):
+            return f"/{quote(self._draw(_TEXT), safe='')}"
+        return f"/{_mapping(case.path_parameters).get(name, '0')}"
+
+    def values(self, name: str, values: list[Any]) -> list[str]:
+        if name == "marker" and self._draw(st.booleans()):
+            return [self._draw(st.sampled_from(sorted(self._things.values())))]
+        return [value if isinstance(value, str) else json.dumps(value) for value in values]
+
+    def body(self, value: Any, name: str = "") -> Any:
+        if isinstance(value, dict):
+            return {key: self.body(item, key) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.body(item) for item in value]
+        known = {
+            "flavorRef": self._things["flavors"], "imageRef": self._world.image_id, "key_name": self._things[
+                "os-keypairs"], "group": self._things["os-server-groups"], "adminPass": self._world.secrets[0],
+            "user_data": self._world.user_data, "networks": "none", "same_host": self._things["servers"],
+            "security_group_id": self._things["os-security-groups"],
+        }
+        return known[name] if name in known and self._draw(st.integers(0, 4)) else value

@@ -1,0 +1,147 @@
+"""The suite as one process, the things of two projects in it, and those who send requests."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import psutil
+import requests
+
+from nova import conf
+from nova.db import audit
+from nova.db.engine import Database
+from tests.functional.refusals import KEY
+from tests.integration.client import Client
+from tests.integration.processes import Process, eventually, free_port
+
+_BIN = pathlib.Path(sys.executable).parent
+_UUID = re.compile(r"[0-9a-f-]{36}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Persona:
+    """Who asks: roles in a project. ``victim``: tries the things of the project "owner"."""
+
+    name: str
+    project: str
+    roles: str
+    victim: bool = False
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"X-User-Id": self.project, "X-Project-Id": self.project, "X-Roles": self.roles}
+
+
+PERSONAS = (
+    Persona("admin", "fuzz", "admin"), Persona("member", "fuzz", "member"), Persona("reader", "fuzz", "reader"),
+    Persona("stranger", "strangers", "member", victim=True), Persona("nobody", "strangers", "none", victim=True),
+)
+
+
+class World:
+    """``things``: what each project has; ``secrets``: what no log may show; ``mark``: in every name of the owner's."""
+
+    def __init__(self, url: str, process: Process, database: str, image_id: str) -> None:
+        self.url, self.process, self.image_id, self._database = url, process, image_id, database
+        self.mark = f"owned-{uuid.uuid4().hex[:12]}"
+        self.secrets = [f"{kind}-{uuid.uuid4().hex}" for kind in ("pass", "token")]
+        self.user_data = uuid.uuid4().hex * 2  # reads as base64
+        self.secrets.append(self.user_data)
+        self.things: dict[str, dict[str, str]] = {}
+        self.session = requests.Session()
+
+    def client(self, project: str, version: str = "2.96") -> Client:
+        made = Client(f"{self.url}/v2.1", user=project, project=project)
+        made.image_id = self.image_id
+        return made
+
+    # --- things -----------------------------------------------------------------------------------
+    def furnish(self, project: str, word: str) -> None:
+        """Everything that a project can have, with this name."""
+        admin, client = self.client("admin"), self.client(project)
+        admin.post("/flavors", {"flavor": {"name": word, "id": word, "vcpus": 1, "ram": 128, "disk": 1,
+                                           "os-flavor-access:is_public": False}})
+        admin.post(f"/flavors/{word}/action", {"addTenantAccess": {"tenant": project}})
+        group = client.post("/os-server-groups", {"server_group": {"name": word, "policy": "soft-affinity"}})
+        wall = client.post("/os-security-groups", {"security_group": {"name": word, "description": word}}, "2.1")
+        client.post("/os-keypairs", {"keypair": {"name": word, "public_key": KEY, "type": "ssh"}})
+        server = client.boot(word, flavorRef=word, networks="none", metadata={"key": word}, key_name=word)
+        client.wait(server, "ACTIVE", 60)
+        self.things[project] = {
+            "servers": server, "flavors": word, "os-keypairs": word, "images": self.image_id, "os-quota-sets": project,
+            "os-server-groups": group["server_group"]["id"], "os-security-groups": wall["security_group"]["id"]}
+
+    def renew(self) -> None:
+        """What requests made is removed; the project "fuzz" has everything once more."""
+        for project in ("fuzz", "strangers"):
+            client = self.client(project)
+            servers = list(client.servers())
+            for server in servers:
+                client.request("POST", f"/servers/{server}/action", {"unlock": None})
+                client.request("DELETE", f"/servers/{server}")
+            client.wait_gone(servers, 60)
+            for key in client.get("/os-keypairs")["keypairs"]:
+                client.request("DELETE", f"/os-keypairs/{quote(key['keypair']['name'], safe='')}")
+            for kind in ("server", "security"):
+                for group in client.get(f"/os-{kind}-groups", "2.1")[f"{kind}_groups"]:
+                    client.request("DELETE", f"/os-{kind}-groups/{group['id']}", version="2.1")
+            client.request("DELETE", f"/os-quota-sets/{project}")
+        self.furnish("fuzz", f"fuzz-{uuid.uuid4().hex[:8]}")
+
+    def owned(self) -> Any:
+        """All that the owner has, as it sees it."""
+        client = self.client("owner")
+        server = self.things["owner"]["servers"]
+        return [client.get(f"/servers/{server}"), client.get("/servers/detail"),
+                client.get(f"/servers/{server}/os-instance-actions"), client.get("/os-server-groups"),
+                client.get("/os-security-groups", "2.1"), client.get("/os-keypairs"),
+                client.get(f"/flavors/{self.mark}"), client.get("/os-quota-sets/owner")]
+
+    # --- the process -------------------------------------------------------------------------------
+    def memory(self) -> float:
+        """Resident MB."""
+        return float(psutil.Process(self.process.pid).memory_info().rss / 2**20)
+
+    def findings(self) -> list[str]:
+        """What is wrong with the books, of a suite that does nothing any more."""
+        conf.load([], default_files=[])
+        database = Database(self._database)
+        try:
+            return [str(finding) for finding in audit.audit(database)]
+        finally:
+            database.engine.dispose()
+
+
+@contextlib.contextmanager
+def start_world(base: pathlib.Path, database: str, debug: bool) -> Iterator[World]:
+    """``database``: its URL; "": SQLite."""
+    database = database or f"sqlite:///{base}/nova.sqlite"
+    port = free_port()
+    config = base / "nova.conf"
+    config.write_text(f"[DEFAULT]\nstate_path = {base}/state\ndebug = {debug}\n[api]\nport = {port}\n"
+                      f"[database]\nconnection = {database}\n")
+    (base / "image").write_bytes(bytes(1 << 20))
+    image = subprocess.run([_BIN / "nova-manage", "--config-file", config, "image", "import", base / "image",
+                            "--name", "blank", "--disk-format", "raw"], check=True, capture_output=True, text=True)
+    process = Process("nova-allinone", [str(_BIN / "nova-allinone"), "--config-file", str(config)],
+                      base / "nova.log", env={"HOME": str(base), "PATH": os.defpath})
+    process.start()
+    try:
+        eventually(lambda: "Nova is at" in process.tail(), 60, "it says where it is")
+        [image_id] = _UUID.findall(image.stdout)[:1]
+        world = World(f"http://127.0.0.1:{port}", process, database, image_id)
+        world.furnish("owner", world.mark)
+        yield world
+        process.stop()
+    finally:
+        process.kill()
