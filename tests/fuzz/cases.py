@@ -90,11 +90,21 @@ def requests(draw: Any, world: World, versions: tuple[int, ...]) -> Sent:
     if draw(_SOMETIMES):
         headers |= draw(_HEADERS)
     body = None if type(case.body).__name__ == _UNSET else case.body
+    if case.path == "/servers" and draw(st.booleans()):
+        body = _likely(body, draw)
     data = body if body is None or isinstance(body, bytes) else json.dumps(fill.body(body)).encode()
     if draw(_SOMETIMES) and draw(st.booleans()):
         data = draw(_BODIES)
     return Sent(persona, case.method.upper(), case.path, path, query, {**headers, **persona.headers,
                 "X-Auth-Token": world.secrets[1]}, data)
+
+
+def _likely(body: Any, draw: Any) -> Any:
+    """A server that may come to be: few of all the fields have a value that refers to nothing."""
+    server = _mapping(_mapping(body).get("server"))
+    least = {"name": "fuzz", "flavorRef": "", "imageRef": "", "networks": "none"}
+    return {"server": least | {name: value for name, value in server.items()
+                               if name not in least and not draw(st.integers(0, 9))}}
 
 
 def all_versions() -> tuple[int, ...]:
@@ -143,4 +153,4 @@ class _Fill:
             "user_data": self._world.user_data, "networks": "none", "same_host": self._things["servers"],
             "security_group_id": self._things["os-security-groups"],
         }
-        return known[name] if name in known and self._draw(st.integers(0, 4)) else value
+        return known[name] if name in known and self._draw(st.integers(0, 9)) else value
