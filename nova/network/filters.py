@@ -18,6 +18,9 @@ METADATA = "169.254.169.254"
 VXLAN_PORT = 4789
 # The set of guests that come from another host, where their flows were learned.
 MOVED = "moved"
+# The bit in the mark of packets that the filters let through: gates (nova.network.gates) drop what does not have it.
+PASSED = 0x40000000
+_PASS = f"meta mark set meta mark or {PASSED:#x}"
 # ICMPv6 that neighbours on a link need of one another.
 _NEIGHBOURS = "{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }"
 
@@ -25,12 +28,14 @@ _NEIGHBOURS = "{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }"
 def base(table: str) -> list[str]:
     """The table and its hooks; harmless where they exist.
 
-    ``ports`` are all ports of our bridges: nothing from there reaches the host's own stack.
+    ``ports`` are all ports of our bridges: nothing from there reaches the host's own stack, and what comes from or
+    goes to a port that is not known passes only for ``others``, which an operator has put on a bridge of their own.
     """
     t = f"bridge {table}"
     return [
         f"add table {t}",
         f"add set {t} ports {{ type ifname; }}",
+        f"add set {t} others {{ type ifname; }}",
         f"add map {t} sent {{ type ifname : verdict; }}",
         f"add map {t} received {{ type ifname : verdict; }}",
         f"add set {t} {MOVED} {{ type ifname; flags timeout; }}",
@@ -38,10 +43,14 @@ def base(table: str) -> list[str]:
         f"add chain {t} prerouting {{ type filter hook prerouting priority -300; policy accept; }}",
         f"add chain {t} input {{ type filter hook input priority -300; policy accept; }}",
         f"add chain {t} forwarding {{ type filter hook forward priority -300; policy accept; }}",
-        f"flush chain {t} prerouting", f"flush chain {t} input", f"flush chain {t} forwarding",
+        f"add chain {t} output {{ type filter hook output priority -300; policy accept; }}",
+        *(f"flush chain {t} {chain}" for chain in ("prerouting", "input", "forwarding", "output")),
         f"add rule {t} prerouting iifname vmap @sent",
         f"add rule {t} input iifname @ports drop",
-        f"add rule {t} forwarding oifname vmap @received",
+        f"add rule {t} forwarding iifname @ports oifname != @ports oifname != @others drop",
+        f"add rule {t} forwarding oifname @ports iifname != @ports iifname != @others drop",
+        *(f"add rule {t} {chain} oifname {rule}" for chain in ("forwarding", "output")
+          for rule in (f"@ports {_PASS}", "vmap @received")),
     ]
 
 
@@ -49,15 +58,14 @@ def remove_table(table: str) -> list[str]:
     return [f"{verb} table {family} {table}" for family in ("bridge", "ip", "ip6") for verb in ("add", "delete")]
 
 
-def port(table: str, device: str) -> list[str]:
-    """A port of one of our bridges that is not filtered."""
-    return [f'add element bridge {table} ports {{ "{device_name(device)}" }}']
+def port(table: str, device: str, kind: str = "ports") -> list[str]:
+    """A port of one of our bridges that is not filtered; or one of ``others``."""
+    return [f'add element bridge {table} {kind} {{ "{device_name(device)}" }}']
 
 
-def port_gone(table: str, device: str) -> list[str]:
+def port_gone(table: str, device: str, kind: str = "ports") -> list[str]:
     # Adding first makes the deletion harmless where the element is not there.
-    return [f'add element bridge {table} ports {{ "{device_name(device)}" }}',
-            f'delete element bridge {table} ports {{ "{device_name(device)}" }}']
+    return [*port(table, device, kind), f'delete element bridge {table} {kind} {{ "{device_name(device)}" }}']
 
 
 def wire(table: str, device: str, net: HostNet) -> list[str]:
@@ -102,9 +110,11 @@ def host(table: str, nets: Sequence[HostNet], uplink: str | None, public: Sequen
         f"add chain {t} tracking {{ type filter hook prerouting priority -300; policy accept; }}",
         f"add chain {t} input {{ type filter hook input priority -10; policy accept; }}",
         f"add chain {t} forwarding {{ type filter hook forward priority -10; policy accept; }}",
+        f"add chain {t} leaving {{ type filter hook postrouting priority 300; policy accept; }}",
         f"add chain {t} postrouting {{ type nat hook postrouting priority 100; policy accept; }}",
         # Where br_netfilter is on, bridged packets come by; overlapping networks would share entries.
         f"add rule {t} tracking iifname @bridges notrack",
+        f"add rule {t} leaving oifname @links {_PASS}",
         # Whoever can send VXLAN to a host is in all its networks.
         f"add rule {t} input iifname @links udp dport {VXLAN_PORT} drop",
         f"add rule {t} forwarding iifname @links udp dport {VXLAN_PORT} drop",

@@ -1,24 +1,28 @@
 """Networks of this host by Linux bridges, namespaces, dnsmasq and nftables. Needs root.
 
 The pieces: ``plumbing`` (devices), ``tunnels`` (to other hosts), ``dhcp`` (dnsmasq), ``filters`` and ``guest_filters``
-(packet filters), ``records`` (what is plugged, for the next start). A VIF on a network that is up costs one process.
+(packet filters), ``ruleset`` and ``gates`` (they stay, or all is closed), ``records`` (what is plugged, for the next
+start). A VIF on a network that is up costs one process, and one more when its device comes.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from nova import context, exception
 from nova.conf import CONF
-from nova.network import commands, filters, guest_filters, plumbing, records
+from nova.network import filters, guest_filters, plumbing, records
 from nova.network.asking import Asker
 from nova.network.base import HostNetwork
 from nova.network.dhcp import DhcpServer
+from nova.network.gates import Gates
 from nova.network.records import Guest, HostNet
+from nova.network.ruleset import Part, Ruleset
 from nova.network.tunnels import Tunnels
 from nova.objects.instance import Instance
 from nova.objects.network import VIF, Peers, RuleSet
@@ -26,8 +30,10 @@ from nova.rpcapi.network_hosts import NetworkHosts
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks whether the DHCP servers live.
-WATCH_INTERVAL = 5
+# Seconds between two looks whether the DHCP servers live, and whether the packet filters are what they shall be.
+WATCH_INTERVAL = 2
+# The part of the filters that keeps tenants apart from the host.
+_HOST = ""
 _GUEST_LOCKS = 64
 # Guests whose rules are asked for at once.
 _PAGE = 500
@@ -39,6 +45,8 @@ class LinuxNetwork(HostNetwork):
         self._table = f"nova_{self._tag}"
         self._records = records.Records(CONF.state_path)
         self._rules = records.RuleBook()
+        self._filters = Ruleset(self._table)
+        self._gates = Gates()
         self._tunnels = Tunnels(self._records, self._network_lock)
         # Taken in this order: of the guest (several share one), of its networks by id, of the host.
         self._guest_locks = [threading.RLock() for _number in range(_GUEST_LOCKS)]
@@ -49,7 +57,7 @@ class LinuxNetwork(HostNetwork):
         self._host: str | None = None
         self._desk: NetworkHosts | None = None
         self._rules_asker = Asker("the rules of guests", self._ask_rules)
-        self._watcher: threading.Thread | None = None
+        self._watchers: list[threading.Thread] = []
         self._stop = threading.Event()
 
     # --- the interface --------------------------------------------------------------------------
@@ -108,7 +116,7 @@ class LinuxNetwork(HostNetwork):
         self._unplug(uuid, {})
 
     def refresh_rules(self, uuid: str, rules: RuleSet) -> None:
-        lines: list[str] = []
+        made: dict[str, Part] = {}
         with self._guest_lock(uuid), contextlib.ExitStack() as stack:
             rules = self._rules.newest(uuid, rules)
             networks = sorted(self._records.networks_of(uuid))
@@ -120,10 +128,9 @@ class LinuxNetwork(HostNetwork):
                     continue
                 guest.rules = rules
                 self._records.save_guest(network_id, guest)
-                lines += [line for vif in guest.vifs for line in guest_filters.guest(
-                    self._table, vif, net, rules.rules)]
-            if lines:
-                commands.nft([*filters.base(self._table), *lines])
+                made.update(self._parts(net, guest.vifs, rules))
+            if made:
+                self._filters.change(made)
 
     def _ask_rules(self) -> None:
         """The conductor's word on the rules of all guests here, where ours is older."""
@@ -144,7 +151,8 @@ class LinuxNetwork(HostNetwork):
               moved: bool = False) -> None:
         """Make these interfaces ready. ``alone``: the guest has no others (any more); ``moved``: it runs elsewhere."""
         by_network = _by_network(uuid, vifs)
-        lines: list[str] = []
+        made: dict[str, Part] = {}
+        stale: dict[str, list[str]] = {}
         with self._guest_lock(uuid):
             rules = self._rules.newest(uuid, rules)
             with contextlib.ExitStack() as stack:
@@ -156,9 +164,12 @@ class LinuxNetwork(HostNetwork):
                     new = {vif.id for vif in found}
                     kept = [] if alone else [vif for vif in before.vifs if vif.id not in new]
                     guest = Guest(uuid=uuid, hostname=hostname, vifs=[*kept, *found], rules=rules)
-                    lines += self._plug_network(records.of_vif(found[0]), guest, before, found, moved)
-                if lines:
-                    commands.nft([*filters.base(self._table), *lines])
+                    net = self._plug_network(records.of_vif(found[0]), guest)
+                    stale.update(self._gone({vif.devname for vif in before.vifs}
+                                            - {vif.devname for vif in guest.vifs}))
+                    made.update(self._parts(net, found, guest.rules, moved))
+                if made or stale:
+                    self._filters.change(made, stale)
             gone = set(self._records.networks_of(uuid)) - by_network.keys() if alone else set()
             for network_id in sorted(gone):
                 with self._network_lock(network_id):
@@ -177,17 +188,13 @@ class LinuxNetwork(HostNetwork):
                     self._unplug_network(network_id, uuid, by_network.get(network_id, []), None)
 
     # --- one network, under its lock ------------------------------------------------------------
-    def _plug_network(self, net: HostNet, guest: Guest, before: Guest, vifs: Sequence[VIF],
-                      moved: bool) -> list[str]:
-        """Network and DHCP of a guest; returns the packet filters of ``vifs`` that are still to be made."""
+    def _plug_network(self, net: HostNet, guest: Guest) -> HostNet:
+        """Network and DHCP of a guest. Its packet filters are still to be made."""
         net = self._settle(net)
         self._records.save_guest(net.id, guest)
         self._bring_up(net)
         DhcpServer(net, self._tag).reserve(guest)
-        stale = {vif.devname for vif in before.vifs} - {vif.devname for vif in guest.vifs}
-        lines = [line for device in stale for line in guest_filters.gone(self._table, device)]
-        return lines + [line for vif in vifs
-                        for line in guest_filters.guest(self._table, vif, net, guest.rules.rules, moved)]
+        return net
 
     def _settle(self, net: HostNet) -> HostNet:
         """Record the network, with a link number if it has a way out."""
@@ -212,10 +219,13 @@ class LinuxNetwork(HostNetwork):
             return
         plumbing.ensure(net, self._tag)
         ports = filters.port(self._table, net.bridge_port)
+        for device in plumbing.other_ports(net, self._tag):
+            ports += filters.port(self._table, device, "others")
+        made = {net.bridge_port: _always(ports)}
         if net.wire_port:
-            ports += filters.wire(self._table, net.wire_port, net)
+            made[net.wire_port] = _always(filters.wire(self._table, net.wire_port, net))
         with self._host_lock:
-            commands.nft([*filters.base(self._table), *ports, *self._host_table(self._networks())])
+            self._filters.change({**made, _HOST: self._host_table(self._networks())})
         server.ensure()
         for guest in self._records.guests(net.id):
             server.reserve(guest)
@@ -232,9 +242,8 @@ class LinuxNetwork(HostNetwork):
         if not guest.vifs and not set(self._records.guest_ids(network_id)) - {uuid}:
             self._remove_network(network_id, uuid, devices)
             return
-        lines = [line for device in devices for line in guest_filters.gone(self._table, device)]
-        if lines:
-            commands.nft([*filters.base(self._table), *lines])
+        if devices:
+            self._filters.change({}, self._gone(devices))
         net = self._records.network(network_id)
         if net is not None:
             DhcpServer(net, self._tag).release(guest, going)
@@ -248,16 +257,20 @@ class LinuxNetwork(HostNetwork):
         net = self._records.network(network_id)
         with self._host_lock:
             others = [other for other in self._networks() if other.id != network_id]
-            lines = filters.base(self._table)
-            for device in devices or ():
-                lines += guest_filters.gone(self._table, device)
+            gone = self._gone(devices or ())
             if net is not None:
+                foreign = plumbing.other_ports(net, self._tag)
                 DhcpServer(net, self._tag).remove()
                 plumbing.remove(net, self._tag)
-                lines += filters.port_gone(self._table, net.bridge_port)
+                gone[net.bridge_port] = filters.port_gone(self._table, net.bridge_port)
+                for device in foreign:
+                    gone[net.bridge_port] += filters.port_gone(self._table, device, "others")
                 if net.wire_port:
-                    lines += filters.wire_gone(self._table, net.wire_port)
-            commands.nft([*lines, *self._host_table(others)] if others else filters.remove_table(self._table))
+                    gone[net.wire_port] = filters.wire_gone(self._table, net.wire_port)
+            if others:
+                self._filters.change({_HOST: self._host_table(others)}, gone)
+            else:
+                self._filters.remove()
             with self._lock:
                 self._up.pop(network_id, None)
             self._records.forget_network(network_id)
@@ -269,10 +282,18 @@ class LinuxNetwork(HostNetwork):
         found = (self._records.network(network_id) for network_id in self._records.networks())
         return [net for net in found if net is not None]
 
-    def _host_table(self, nets: Sequence[HostNet]) -> list[str]:
+    def _host_table(self, nets: Sequence[HostNet]) -> Part:
         uplink = plumbing.uplink()
         public = sorted({address for device, address in plumbing.addresses() if device == uplink})
-        return filters.host(self._table, nets, uplink, public)
+        return _always(filters.host(self._table, nets, uplink, public))
+
+    def _parts(self, net: HostNet, vifs: Sequence[VIF], rules: RuleSet, moved: bool = False) -> dict[str, Part]:
+        """The packet filters of these interfaces. Raises ValueError for bad values."""
+        return {vif.devname: functools.partial(_guest_part, self._table, vif, net, rules, moved) for vif in vifs}
+
+    def _gone(self, devices: Collection[str]) -> dict[str, list[str]]:
+        """What removes the packet filters of these devices of guests."""
+        return {device: guest_filters.gone(self._table, device) for device in sorted(devices)}
 
     def _records_of_guests(self) -> dict[str, list[Guest]]:
         found: dict[str, list[Guest]] = collections.defaultdict(list)
@@ -301,9 +322,11 @@ class LinuxNetwork(HostNetwork):
 
     def _watch(self) -> None:
         with self._lock:
-            if self._watcher is None:
-                self._watcher = threading.Thread(target=self._watch_servers, name="dhcp-watch", daemon=True)
-                self._watcher.start()
+            if not self._watchers:
+                self._watchers = [threading.Thread(target=target, name=name, daemon=True) for name, target in (
+                    ("dhcp-watch", self._watch_servers), ("filter-watch", self._watch_filters))]
+                for watcher in self._watchers:
+                    watcher.start()
 
     def _watch_servers(self) -> None:
         while not self._stop.wait(WATCH_INTERVAL):
@@ -314,6 +337,30 @@ class LinuxNetwork(HostNetwork):
                         continue
                     LOG.warning("The DHCP server of network %s died: starting it again", network_id)
                     self._try("restart the DHCP server of", network_id, DhcpServer(net, self._tag).ensure)
+
+    def _watch_filters(self) -> None:
+        """Takes no lock that is held while anybody is waited for."""
+        while True:
+            self._try("verify", "the packet filters", self._filters.verify)
+            self._try("close", "the gates", self._close_gates)
+            if self._stop.wait(WATCH_INTERVAL):
+                return
+
+    def _close_gates(self) -> None:
+        nets = list(self._up.values())
+        # An interface of the host's own, given to a network as it is, may have other uses.
+        wires = {net.wire_port for net in nets if net.vni is None and net.vlan is None}
+        self._gates.ensure(set(self._filters.parts()) - wires - {_HOST},
+                           {net.uplink_port for net in nets if net.link is not None})
+
+
+def _guest_part(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool, lost: bool) -> list[str]:
+    # The connections of a guest are as unknown when they were forgotten as when they were made elsewhere.
+    return guest_filters.guest(table, vif, net, rules.rules, moved or lost)
+
+
+def _always(lines: Sequence[str]) -> Part:
+    return lambda lost: lines
 
 
 def _by_network(uuid: str, vifs: Sequence[VIF], check: bool = True) -> dict[str, list[VIF]]:

@@ -23,7 +23,7 @@ from collections.abc import Collection, Sequence
 from nova import exception
 from nova.conf import CONF
 from nova.network import commands, filters, netns
-from nova.network.records import HostNet
+from nova.network.records import DEVICE, HostNet
 
 LOG = logging.getLogger(__name__)
 
@@ -34,6 +34,26 @@ ETHTOOL_STXCSUM = 0x17
 
 def exists(device: str) -> bool:
     return os.path.exists(os.path.join(SYS, device))
+
+
+def index(device: str) -> int | None:
+    """The number that tells a device from a later one of the same name; None: no such device."""
+    try:
+        with open(os.path.join(SYS, device, "ifindex"), encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def other_ports(net: HostNet, tag: str) -> list[str]:
+    """What an operator has put on a bridge of their own, apart from guests."""
+    if _owner(net.bridge) in (None, _alias(tag)):
+        return []
+    with contextlib.suppress(OSError):
+        return sorted(name for name in os.listdir(os.path.join(SYS, net.bridge, "brif"))
+                      if name not in (net.bridge_port, net.wire_port) and not name.startswith("tap")
+                      and DEVICE.fullmatch(name))
+    return []
 
 
 def complete(net: HostNet) -> bool:

@@ -145,6 +145,8 @@ DB_POOL = Gauge("nova_db_connections_in_use", "Connections of the pool in use.")
 ORDERS = Gauge("nova_compute_orders", "Orders that this host works on or has yet to.")
 GUESTS = Gauge("nova_compute_guests", "Guests on this host.", ("power_state",))
 UNKNOWN_GUESTS = Gauge("nova_compute_unknown_guests", "Guests on this host that the database does not know.")
+FILTERS_RESTORED = Counter("nova_network_filters_restored_total", "Times that the packet filters of guests were made "
+                           "again because somebody else had changed or flushed them.")
 
 BUILD_INFO = Gauge("nova_build_info", "1; the labels say what runs.", ("version", "service"))
 

@@ -49,6 +49,15 @@ def sh(*argv, check=True, text=None, timeout=30):
     return subprocess.run(argv, capture_output=True, text=True, input=text, timeout=timeout, check=check)
 
 
+def wait(condition, seconds=5):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
 class Net:
     """A network, and instances on it. ``v6`` is its IPv6 prefix (of 64 bits), if it has one."""
 

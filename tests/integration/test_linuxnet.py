@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import struct
-import time
 import uuid
 
 import pytest
@@ -27,18 +26,10 @@ from tests.integration.linuxnet_lab import (
     needs_root,
     rules,
     sh,
+    wait,
 )
 
 pytestmark = [needs_root, pytest.mark.root]
-
-
-def wait(condition, seconds=5):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_dhcp_gives_the_reserved_address_routes_and_mtu(lab):
