@@ -1,6 +1,9 @@
 """[network]: the embedded networks."""
 
-from oslo_config import cfg
+from oslo_config import cfg, types
+
+# PROTOCOL/PORT, or icmp, of the host's address on the uplink or of another of its addresses.
+_SERVICE = types.String(regex=r"^((tcp|udp)/[1-9]\d{0,4}|icmp)(@\d+\.\d+\.\d+\.\d+)?$")
 
 OPTIONS = {
     None: [
@@ -16,6 +19,15 @@ OPTIONS = {
                    help="What plugs guests on a host: a name of the entry points nova.network.drivers."),
         cfg.StrOpt("uplink_interface", help="The interface of the host that tenants reach the outside by; "
                                             "unset: the one with the default route."),
+        cfg.ListOpt("host_services", item_type=_SERVICE, default=[],
+                    help="What guests may ask of the host itself: tcp/PORT, udp/PORT or icmp, each of the addresses on "
+                         "uplink_interface, or @ADDRESS (udp/123@192.0.2.1). Everything else of the host is closed to "
+                         "them, apart from DHCP, DNS and metadata of their network. Name servers of a network that are "
+                         "addresses of the host answer."),
+        cfg.ListOpt("unreachable", item_type=types.String(), default=[],
+                    help="Networks (192.0.2.0/24) behind the uplink that guests do not reach. They come with the "
+                         "host's address: whoever trusts that should be listed, as the network of databases, brokers "
+                         "and other hosts, but no name server of a network."),
         cfg.BoolOpt("nat", default=True, help="Whether guests reach the outside, behind the host's address."),
         cfg.StrOpt("link_range", default="169.254.64.0/18",
                    help="Addresses for the links between networks and the host, two for each network. Never seen "

@@ -95,11 +95,12 @@ def wire_gone(table: str, device: str) -> list[str]:
             *port_gone(table, device), *unhook(table, device, name)]
 
 
-def host(table: str, nets: Sequence[HostNet], uplink: str | None, public: Sequence[str]) -> list[str]:
+def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequence[str] = (),
+         unreachable: Sequence[str] = ()) -> list[str]:
     """The root namespace's table, replaced as a whole.
 
-    Tenants reach what is behind ``uplink`` and the host's addresses there (``public``), nothing else
-    of the host, and not each other. Without ``uplink`` nothing is translated or forwarded.
+    Tenants reach what is behind ``uplink``, apart from networks that are ``unreachable``, of the host only ``services``
+    (matches on packets), and not each other. Without ``uplink`` nothing is translated or forwarded.
     """
     t = f"ip {table}"
     links = [net.uplink_port for net in nets if net.link is not None]
@@ -107,12 +108,13 @@ def host(table: str, nets: Sequence[HostNet], uplink: str | None, public: Sequen
     lines = [
         f"add table {t}", f"delete table {t}", f"add table {t}",
         f"add set {t} links {{ type ifname; }}", f"add set {t} bridges {{ type ifname; }}",
-        f"add chain {t} tracking {{ type filter hook prerouting priority -300; policy accept; }}",
+        f"add chain {t} tracking {{ type filter hook prerouting priority -450; policy accept; }}",
         f"add chain {t} input {{ type filter hook input priority -10; policy accept; }}",
         f"add chain {t} forwarding {{ type filter hook forward priority -10; policy accept; }}",
         f"add chain {t} leaving {{ type filter hook postrouting priority 300; policy accept; }}",
         f"add chain {t} postrouting {{ type nat hook postrouting priority 100; policy accept; }}",
-        # Where br_netfilter is on, bridged packets come by; overlapping networks would share entries.
+        # Where br_netfilter is on, bridged packets come by; overlapping networks would share entries, and, were this
+        # not before fragments are put together, packets.
         f"add rule {t} tracking iifname @bridges notrack",
         f"add rule {t} leaving oifname @links {_PASS}",
         # Whoever can send VXLAN to a host is in all its networks.
@@ -120,9 +122,10 @@ def host(table: str, nets: Sequence[HostNet], uplink: str | None, public: Sequen
         f"add rule {t} forwarding iifname @links udp dport {VXLAN_PORT} drop",
         f"add rule {t} input iifname @links ct state established,related accept",
     ]
-    if public:
-        lines.append(f"add rule {t} input iifname @links ip daddr {{ {', '.join(public)} }} accept")
+    lines += [f"add rule {t} input iifname @links {service} accept" for service in services]
     lines.append(f"add rule {t} input iifname @links drop")
+    if unreachable:
+        lines.append(f"add rule {t} forwarding iifname @links ip daddr {{ {', '.join(unreachable)} }} drop")
     if uplink:
         lines += [f'add rule {t} forwarding iifname @links oifname "{device_name(uplink)}" accept',
                   f'add rule {t} forwarding iifname "{uplink}" oifname @links ct state established,related accept',
@@ -134,7 +137,7 @@ def host(table: str, nets: Sequence[HostNet], uplink: str | None, public: Sequen
     return [
         *lines, f"add table {six}", f"delete table {six}", f"add table {six}",
         f"add set {six} bridges {{ type ifname; }}",
-        f"add chain {six} tracking {{ type filter hook prerouting priority -300; policy accept; }}",
+        f"add chain {six} tracking {{ type filter hook prerouting priority -450; policy accept; }}",
         f"add rule {six} tracking iifname @bridges notrack",
         *(f'add element {six} bridges {{ "{name}" }}' for name in bridges),
     ]
@@ -155,6 +158,8 @@ def inside() -> list[str]:
         f'add rule {t} input iifname "gw" ip daddr {METADATA} tcp dport 80 accept',
         f"add rule {t} input icmp type echo-request accept",
         f'add rule {t} input iifname "gw" meta l4proto tcp reject with tcp reset',
+        # Also said in the root namespace; but a flush there does not reach here.
+        f"add rule {t} forwarding udp dport {VXLAN_PORT} drop",
         f"add rule {t} forwarding ct state established,related accept",
         f'add rule {t} forwarding iifname "gw" oifname "out" ip daddr != 169.254.0.0/16 accept',
         f'add rule {t} postrouting oifname "out" masquerade',

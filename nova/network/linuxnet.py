@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from nova import context, exception
 from nova.conf import CONF
-from nova.network import filters, guest_filters, plumbing, records
+from nova.network import filters, guest_filters, host_services, plumbing, records
 from nova.network.asking import Asker
 from nova.network.base import HostNetwork
 from nova.network.dhcp import DhcpServer
@@ -284,8 +284,8 @@ class LinuxNetwork(HostNetwork):
 
     def _host_table(self, nets: Sequence[HostNet]) -> Part:
         uplink = plumbing.uplink()
-        public = sorted({address for device, address in plumbing.addresses() if device == uplink})
-        return _always(filters.host(self._table, nets, uplink, public))
+        services = host_services.matches(plumbing.addresses(), uplink, nets)
+        return _always(filters.host(self._table, nets, uplink, services, host_services.unreachable()))
 
     def _parts(self, net: HostNet, vifs: Sequence[VIF], rules: RuleSet, moved: bool = False) -> dict[str, Part]:
         """The packet filters of these interfaces. Raises ValueError for bad values."""

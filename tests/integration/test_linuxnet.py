@@ -12,6 +12,7 @@ import uuid
 
 import pytest
 
+from nova import exception
 from nova.conf import CONF
 from nova.network import commands, dhcp, netns
 from nova.objects.network import FilterRule
@@ -135,29 +136,91 @@ def test_guests_reach_the_outside_behind_the_hosts_address(lab):
     assert guest.connects(lab.beyond, 8080)
     assert wait(lambda: beyond.peers == [lab.here])
     assert guest.reaches(lab.beyond)
-    here = lab.listen(None, lab.here, 8081)
-    assert guest.connects(lab.here, 8081)
-    assert wait(lambda: len(here.peers) == 1)
-    assert not here.peers[0].startswith("10.77.")
 
 
-def test_guests_reach_no_other_address_of_the_host(lab):
+@pytest.fixture(name="other_address")
+def other_address_fixture():
+    """Another address of the host."""
+    sh("ip", "address", "add", "198.18.77.1/32", "dev", "lo")
+    yield "198.18.77.1"
+    sh("ip", "address", "del", "198.18.77.1/32", "dev", "lo")
+
+
+@pytest.fixture(name="option")
+def option_fixture():
+    """Sets options of [network] for a test."""
+    names = []
+
+    def set_option(name, value):
+        names.append(name)
+        CONF.set_override(name, value, group="network")
+    yield set_option
+    for name in names:
+        CONF.clear_override(name, group="network")
+
+
+def test_guests_reach_no_address_of_the_host(lab, other_address):
     net = Net()
     guest = lab.booted(net.instance(5))
-    sh("ip", "address", "add", "198.18.77.1/32", "dev", "lo")
-    try:
-        lab.listen(None, "0.0.0.0", 8082)
-        assert guest.connects(lab.here, 8082)
-        assert not guest.connects("198.18.77.1", 8082, 0.5)
-        # Nor by the bridge, addressing the host's own MAC.
-        sh("ip", "-n", guest.ns, "route", "add", "198.18.77.1/32", "dev", "eth0")
-        assert not guest.pings("198.18.77.1")
-        assert "lladdr" not in guest.run("ip", "neigh", "show", "198.18.77.1").stdout
-    finally:
-        sh("ip", "address", "del", "198.18.77.1/32", "dev", "lo")
+    lab.listen(None, "0.0.0.0", 8082)
+    assert guest.reaches(lab.beyond)
+    for address in (lab.here, other_address):
+        assert not guest.connects(address, 8082, 0.5)
+        assert not guest.pings(address)
+        with _udp(address, 8082) as sock:
+            netns.call(guest.ns, lambda address=address: _send(address, 8082))
+            with pytest.raises(TimeoutError):
+                sock.recv(100)
+    # Nor by the bridge, addressing the host's own MAC.
+    sh("ip", "-n", guest.ns, "route", "add", f"{other_address}/32", "dev", "eth0")
+    assert not guest.pings(other_address)
+    assert "lladdr" not in guest.run("ip", "neigh", "show", other_address).stdout
 
 
-def test_guests_do_not_get_into_the_tunnels_between_hosts(lab):
+def test_an_option_opens_services_of_the_host(lab, option, other_address):
+    option("host_services", ["tcp/8083", "icmp", f"udp/8084@{other_address}"])
+    guest = lab.booted(Net().instance(5))
+    for port in (8083, 8085):
+        lab.listen(None, "0.0.0.0", port)
+    assert guest.connects(lab.here, 8083)
+    assert guest.reaches(lab.here)
+    assert not guest.connects(lab.here, 8085, 0.5)
+    assert not guest.connects(other_address, 8083, 0.5)
+    assert not guest.pings(other_address)
+    with _udp(other_address, 8084) as sock:
+        netns.call(guest.ns, lambda: _send(other_address, 8084))
+        assert sock.recv(100) == b"frame"
+
+
+def test_name_servers_on_the_host_answer_questions_only(lab, other_address):
+    server = Net().instance(5)
+    server.network_info[0].fixed_ips[0].dns = [other_address]
+    guest = lab.booted(server)
+    lab.listen(None, other_address, 53)
+    lab.listen(None, other_address, 8086)
+    assert guest.connects(other_address, 53)
+    assert not guest.connects(other_address, 8086, 0.5)
+
+
+def test_an_option_closes_networks_behind_the_uplink(lab, option):
+    guest = lab.booted(Net().instance(5))
+    assert guest.reaches(lab.beyond)
+    option("unreachable", [f"{lab.beyond}/31"])
+    other = lab.booted(Net().instance(5))
+    assert not other.pings(lab.beyond)
+    assert other.reaches("10.77.0.1")
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("host_services", "tcp/65536"), ("host_services", "tcp/1@300.0.0.1"), ("unreachable", "everything")])
+def test_a_bad_option_is_named(lab, option, name, value):
+    option(name, [value])
+    with pytest.raises(exception.NetworkSetupError, match=name):
+        lab.driver.plug(Net().instance(5), rules())
+
+
+def test_guests_do_not_get_into_the_tunnels_between_hosts(lab, option):
+    option("host_services", ["udp/4789", "udp/4790"])
     guest = lab.booted(Net().instance(5))
     assert guest.reaches(lab.beyond)
     for place, address in ((None, lab.here), (lab.outside, lab.beyond)):

@@ -52,7 +52,8 @@ def test_nft_takes_all_tables():
     for lines in (
         [*base, *guest_filters.gone("nova_unit", "tapaaaa-bb"), *filters.port_gone("nova_unit", "tapb")],
         [*base, *filters.wire("nova_unit", "eth9", net)], [*base, *filters.wire_gone("nova_unit", "eth9")],
-        filters.host("nova_unit", [net], "eth0", ["192.0.2.1"]), filters.host("nova_unit", [net], None, []),
+        filters.host("nova_unit", [net], "eth0", ["ip daddr { 192.0.2.1 } tcp dport 22"], ["192.0.2.0/24"]),
+        filters.host("nova_unit", [net], None),
         filters.inside(), filters.remove_table("nova_unit"),
     ):
         assert accepted(lines) is True
