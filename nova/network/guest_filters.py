@@ -3,7 +3,8 @@
 Frames between guests of one host never leave the bridge, so the filters work there. Linux tracks connections on
 bridges only in some kernels (CONFIG_NF_CONNTRACK_BRIDGE), and the tracking of the IP layer (br_netfilter) cannot tell
 overlapping networks apart. So every guest has its own sets of flows here: what it sends is learned with a timeout, and
-the replies are let in. A guest that fills its sets hurts itself only.
+the replies are let in, and errors that quote what was learned. Later fragments, which name no ports, follow their first
+one. A guest that fills its sets hurts itself only.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ from nova.objects.network import VIF, FilterRule, slaac_address
 FLOWS = 65535
 # How long a guest that moves is believed to have connections already: it is made ready before it moves.
 _MOVED_FOR = "4h"
-_SETS = ("flows", "closing", "pings", "peers")
+# Seconds that the later fragments of a packet may take.
+_FRAGMENTS = 30
+_SETS = ("flows", "closing", "talks", "echoes", "spoken", "fragments")
+_DYNAMIC = "flags dynamic,timeout"
 _LINK_LOCAL = ipaddress.IPv6Network("fe80::/64")
+_ICMP_NUMBER = {"icmp": 1, "icmpv6": 58}
 # How a QEMU guest is announced where it has moved to.
 _RARP = "0x8035"
 
@@ -31,7 +36,10 @@ _RARP = "0x8035"
 class _Family:
     """What the rules of a version of IP are written with.
 
-    A flow of TCP or UDP as the guest sees it is: the peer, the protocol, the own port, the peer's port.
+    A flow of TCP or UDP as the guest sees it is: the peer, the protocol, the own port, the peer's port. What errors
+    quote can only be written as bits of the packet: (header, first bit, bits), and so must be what they are looked for
+    in. ``peer`` is the receiver of a packet that the guest sends, ``sender`` of one that it receives; of the packet
+    that an error quotes ``quoted`` are sender, receiver, protocol and, where it has them, ports and ICMP id.
     """
 
     suffix: str
@@ -40,6 +48,15 @@ class _Family:
     icmp: str
     icmp_name: str
     key: str
+    peer: str
+    sender: str
+    number: str
+    quoted: tuple[str, str, str, str, str]
+    errors: str
+    # Of fragments: what is the same in all of a packet, what a later one is, and what a first one.
+    packet: str
+    later: str
+    first: str
 
     def out(self, kind: str) -> str:
         return f"{self.header} daddr . {self.protocol} . {kind} sport . {kind} dport"
@@ -47,9 +64,23 @@ class _Family:
     def into(self, kind: str) -> str:
         return f"{self.header} saddr . {self.protocol} . {kind} dport . {kind} sport"
 
+    def set(self, kind: str, name: str) -> str:
+        return f"@{kind}{self.suffix}_{name}"
 
-_V4 = _Family("", "ip", "ip protocol", "icmp", "icmp", "ipv4_addr")
-_V6 = _Family("6", "ip6", "meta l4proto", "icmpv6", "ipv6-icmp", "ipv6_addr")
+
+_PORTS, _ICMP_ID = "@th,0,32", "@th,32,16"
+_V4 = _Family("", "ip", "ip protocol", "icmp", "icmp", "ipv4_addr",
+              "@nh,128,32", "@nh,96,32", "@nh,72,8",
+              ("@th,160,32", "@th,192,32", "@th,136,8", "@th,224,32", "@th,256,16"),
+              # Of a packet without options, and not of a later fragment: else ports are elsewhere, or there are none.
+              "icmp type { destination-unreachable, time-exceeded, parameter-problem } "
+              "@th,64,8 0x45 @th,112,16 & 0x1fff == 0",
+              "ip saddr . ip protocol . ip id", "ip frag-off & 0x1fff != 0", "ip frag-off & 0x3fff == 0x2000")
+_V6 = _Family("6", "ip6", "meta l4proto", "icmpv6", "ipv6-icmp", "ipv6_addr",
+              "@nh,192,128", "@nh,64,128", "@nh,48,8",
+              ("@th,128,128", "@th,256,128", "@th,112,8", "@th,384,32", "@th,416,16"),
+              "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem }",
+              "ip6 saddr . frag id", "frag frag-off != 0", "frag frag-off 0 frag more-fragments 1")
 
 
 def guest(table: str, vif: VIF, net: HostNet, rules: Sequence[FilterRule], moved: bool = False) -> list[str]:
@@ -65,14 +96,15 @@ def guest(table: str, vif: VIF, net: HostNet, rules: Sequence[FilterRule], moved
     chains = {
         "sent": [*_sent(name, mac, bool(v6)), *_sent_v4(name, mac, v4)],
         "received": [*_received(name, mac, bool(v6)), *_received_v4(name, v4, net), *ingress.accepted(rules, 4),
-                     "drop"],
+                     *_refused(name, _V4)],
     }
     families = [_V4]
     if v6:
         families.append(_V6)
         own = [str(slaac_address(_LINK_LOCAL, mac)), *v6]
         chains["sent6"] = _sent_v6(name, own)
-        chains["received6"] = [*_received_v6(name, own, net), *ingress.accepted(rules, 6), "drop"]
+        chains["received6"] = [*_received_v6(name, own, net), *ingress.accepted(rules, 6),
+                              *_refused(name, _V6)]
     return [
         *port(table, vif.devname),
         *(line for family in families for line in _empty(table, name, family)),
@@ -91,21 +123,32 @@ def gone(table: str, device: str) -> list[str]:
     element = f'element {t} {MOVED} {{ "{device}" }}'
     return [*lines, f"add {element}", f"delete {element}",
             f"delete chain {t} sent6_{name}", f"delete chain {t} received6_{name}",
-            *(f"delete set {t} {kind}{family.suffix}_{name}" for family in (_V4, _V6) for kind in _SETS)]
+            *(f"delete set {t} {kind}{family.suffix}_{name}" for family in (_V4, _V6) for kind in _SETS),
+            *(line for family in (_V4, _V6) for line in _former(t, name, family))]
+
+
+def _former(t: str, name: str, family: _Family) -> list[str]:
+    """Remove the sets that only the release before this one had."""
+    sets = {"pings": f"typeof {family.header} daddr . {family.icmp} id", "peers": f"type {family.key} . inet_proto"}
+    return [line.format(f"set {t} {kind}{family.suffix}_{name}") for kind, what in sets.items()
+            for line in (f"add {{}} {{{{ {what}; {_DYNAMIC}; size 4096; }}}}", "delete {}")]
 
 
 def _empty(table: str, name: str, family: _Family) -> list[str]:
     """The chains of a version, without rules, and its sets as they are."""
     t, suffix = f"bridge {table}", family.suffix
-    flow = f"type {family.key} . inet_proto . inet_service . inet_service; flags dynamic,timeout"
-    ping = f"typeof {family.header} daddr . {family.icmp} id; flags dynamic,timeout"
+    flow = f"type {family.key} . inet_proto . inet_service . inet_service; {_DYNAMIC}"
+    sets = {
+        "flows": f"{flow}; size {FLOWS}", "closing": f"{flow}; size {FLOWS}",
+        "talks": f"typeof {family.peer} . {family.number} . {_PORTS}; {_DYNAMIC}; size {FLOWS}",
+        "echoes": f"typeof {family.peer} . {_ICMP_ID}; {_DYNAMIC}; size 4096",
+        "spoken": f"typeof {family.peer} . {family.number}; {_DYNAMIC}; size 4096",
+        "fragments": f"typeof {family.packet}; {_DYNAMIC}; size 4096",
+    }
     return [
         f"add chain {t} sent{suffix}_{name}", f"add chain {t} received{suffix}_{name}",
         f"flush chain {t} sent{suffix}_{name}", f"flush chain {t} received{suffix}_{name}",
-        f"add set {t} flows{suffix}_{name} {{ {flow}; size {FLOWS}; }}",
-        f"add set {t} closing{suffix}_{name} {{ {flow}; size {FLOWS}; }}",
-        f"add set {t} pings{suffix}_{name} {{ {ping}; size 4096; }}",
-        f"add set {t} peers{suffix}_{name} {{ type {family.key} . inet_proto; flags dynamic,timeout; size 4096; }}",
+        *(f"add set {t} {kind}{suffix}_{name} {{ {what}; }}" for kind, what in sets.items()),
     ]
 
 
@@ -146,12 +189,14 @@ def _sent_v6(name: str, own: Sequence[str]) -> list[str]:
 
 def _learned(name: str, family: _Family) -> list[str]:
     """What is sent is let out, and remembered for the replies."""
-    flows, closing = f"@flows{family.suffix}_{name}", f"@closing{family.suffix}_{name}"
-    pings, peers = f"@pings{family.suffix}_{name}", f"@peers{family.suffix}_{name}"
+    flows, closing = family.set("flows", name), family.set("closing", name)
     tcp, udp, protocol = family.out("tcp"), family.out("udp"), family.protocol
+    talk = f"update {family.set('talks', name)} {{ {family.peer} . {family.number} . {_PORTS} timeout"
     return [
         # A refusal of what never was a connection makes none.
         f"tcp flags & rst != 0 {tcp} != {flows} accept",
+        f"{protocol} tcp {talk} 1d }}",
+        f"{protocol} udp {talk} 3m }}",
         # A connection that is being closed is forgotten soon, whoever says the last word.
         f"tcp flags & (fin|rst) != 0 update {closing} {{ {tcp} timeout 2m }} "
         f"update {flows} {{ {tcp} timeout 2m }} accept",
@@ -160,9 +205,9 @@ def _learned(name: str, family: _Family) -> list[str]:
         f"{protocol} tcp update {flows} {{ {tcp} timeout 1d }} accept",
         f"{protocol} udp update {flows} {{ {udp} timeout 3m }} accept",
         f"{family.icmp} type echo-request "
-        f"update {pings} {{ {family.header} daddr . {family.icmp} id timeout 1m }} accept",
+        f"update {family.set('echoes', name)} {{ {family.peer} . {_ICMP_ID} timeout 1m }} accept",
         f"{protocol} != {{ {family.icmp_name}, tcp, udp }} "
-        f"update {peers} {{ {family.header} daddr . {protocol} timeout 10m }} accept",
+        f"update {family.set('spoken', name)} {{ {family.peer} . {family.number} timeout 10m }} accept",
         "accept",
     ]
 
@@ -182,13 +227,11 @@ def _received_v4(name: str, addresses: Sequence[str], net: HostNet) -> list[str]
         "ether type arp accept",
         "ether type != ip drop",
         f"ip saddr {net.gateway} udp sport 67 udp dport 68 accept",
-        *_replies(name, _V4),
-        # An error quotes the packet it is about: one that this guest sent.
-        f"icmp type {{ destination-unreachable, time-exceeded, parameter-problem }} @th,160,32 {{ {own} }} accept",
-        # Later fragments name no ports and are useless without their first, which is filtered; one
-        # that would overwrite the first's flags is not for real.
+        # A fragment that would overwrite the first one's flags is not for real.
         "ip protocol tcp ip frag-off & 0x1fff == 1 drop",
-        "ip frag-off & 0x1fff != 0 accept",
+        *_fragments(name, _V4),
+        *_replies(name, _V4),
+        *_errors(name, _V4, f"{{ {own} }}"),
     ]
 
 
@@ -198,22 +241,53 @@ def _received_v6(name: str, own: Sequence[str], net: HostNet) -> list[str]:
         f"ip6 saddr {net.router} icmpv6 type {{ nd-router-advert, mld-listener-query }} accept",
         "icmpv6 type { nd-router-advert, nd-redirect, nd-router-solicit } drop",
         f"ip6 saddr {net.router} udp sport 547 udp dport 546 accept",
+        *_fragments(name, _V6),
         *_replies(name, _V6),
-        "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem } "
-        f"@th,128,128 {raw_v6(own)} accept",
-        "frag frag-off != 0 accept",
+        *_errors(name, _V6, raw_v6(own)),
     ]
 
 
+def _fragments(name: str, family: _Family) -> list[str]:
+    """Later fragments are let in after a first one that was, and only in this order; see ``_refused``."""
+    known = family.set("fragments", name)
+    return [
+        f"{family.later} {family.packet} {known} accept",
+        f"{family.later} drop",
+        f"{family.first} update {known} {{ {family.packet} timeout {_FRAGMENTS}s }}",
+    ]
+
+
+def _refused(name: str, family: _Family) -> list[str]:
+    """The end: what nothing has let in, and the rest of its packet."""
+    return [f"{family.first} delete {family.set('fragments', name)} {{ {family.packet} }}", "drop"]
+
+
+def _errors(name: str, family: _Family, own: str) -> list[str]:
+    """Errors quote the packet that they are about: one that this guest has sent not long ago."""
+    sender, peer, number, ports, icmp_id = family.quoted
+    about = f"{family.errors} {sender} {own}"
+    rules = [
+        f"{about} {peer} . {number} . {ports} {family.set('talks', name)} accept",
+        f"{about} {number} {_ICMP_NUMBER[family.icmp]} {peer} . {icmp_id} {family.set('echoes', name)} accept",
+        f"{about} {peer} . {number} {family.set('spoken', name)} accept",
+        # What a guest sent that comes from another host is not known.
+        f"oifname @{MOVED} {about} accept",
+    ]
+    if family is _V6:
+        # A first fragment: it was learned under the number of its header, with the ports that come after that.
+        rules.append(f"{about} {number} 44 {peer} . {number} . @th,448,32 {family.set('talks', name)} accept")
+    return rules
+
+
 def _replies(name: str, family: _Family) -> list[str]:
-    flows, tcp, udp = f"@flows{family.suffix}_{name}", family.into("tcp"), family.into("udp")
+    flows, tcp, udp = family.set("flows", name), family.into("tcp"), family.into("udp")
     return [
         # Nothing can be opened with these, and a guest that only listens would never say that it has the connection.
         f"oifname @{MOVED} tcp flags & (syn|ack) == ack accept",
         f"{tcp} {flows} tcp flags & rst != 0 update {flows} {{ {tcp} timeout 2m }} accept",
         f"{tcp} {flows} accept",
         f"{udp} {flows} accept",
-        f"{family.icmp} type echo-reply {family.header} saddr . {family.icmp} id @pings{family.suffix}_{name} accept",
+        f"{family.icmp} type echo-reply {family.sender} . {_ICMP_ID} {family.set('echoes', name)} accept",
         f"{family.protocol} != {{ {family.icmp_name}, tcp, udp }} "
-        f"{family.header} saddr . {family.protocol} @peers{family.suffix}_{name} accept",
+        f"{family.sender} . {family.number} {family.set('spoken', name)} accept",
     ]
