@@ -52,9 +52,12 @@ class BodyTooLarge(exception.Invalid):
     template = "Request is too large."
 
 
-def body(code: int, message: str) -> dict[str, Any]:
-    """The error body of the Compute API."""
-    return {KEYS.get(code, "computeFault"): {"code": code, "message": message}}
+def body(code: int, message: str, retry_after: int | None = None) -> dict[str, Any]:
+    """The error body of the Compute API. ``retry_after``: what the header says, in seconds."""
+    said: dict[str, Any] = {"code": code, "message": message}
+    if retry_after is not None and code in (413, 429):
+        said["retryAfter"] = str(retry_after)
+    return {KEYS.get(code, "computeFault"): said}
 
 
 def describe(error: Exception) -> tuple[int, dict[str, Any]]:

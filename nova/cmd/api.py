@@ -38,8 +38,8 @@ class Worker(cotyledon.Service):
         super().__init__(worker_id)  # type: ignore[arg-type]
         self._id = worker_id
         clients = Clients(lambda: bus.connect(CONF))
-        self._server = service.Server(shared, worker_stats.counted(app.create_app(clients=clients)), CONF.api.threads,
-                                      linger=_LINGER, last=ending)
+        self._server = service.serve(shared, worker_stats.counted(app.create_app(clients=clients)), CONF.api.threads,
+                                     linger=_LINGER, last=ending)
         # For operators only: os-services never shows it.
         own = liveness.Liveness(liveness.conductors(clients.transport()), CONF.host, self.name, "api", SERVICE_VERSION,
                                 worker_id)

@@ -75,7 +75,7 @@ def set_library_defaults() -> None:
     """What the libraries' options are by default in Nova (also an entry point of oslo-config-generator)."""
     log.set_defaults(default_log_levels=[
         "amqp=WARN", "amqplib=WARN", "kombu=WARN", "sqlalchemy=WARN", "oslo.messaging=INFO", "oslo_messaging=INFO",
-        "oslo_db=WARN", "stevedore=WARN", "urllib3=WARN", "keystonemiddleware=WARN", "cheroot=WARN", "alembic=WARN",
+        "oslo_db=WARN", "stevedore=WARN", "urllib3=WARN", "keystonemiddleware=WARN", "alembic=WARN",
         "oslo_policy=WARN", "cotyledon=WARN", "keystoneauth=WARN"])
 
 

@@ -8,6 +8,19 @@ OPTIONS = {
         cfg.PortOpt("port", default=8774, help="The port that nova-api listens on."),
         cfg.IntOpt("workers", min=1, help="Worker processes; unset: one per CPU, at most 8."),
         cfg.IntOpt("threads", default=16, min=1, help="Threads of each worker."),
+        cfg.IntOpt("max_header_size", default=32768, min=4096,
+                   help="Bytes; a request whose first line and headers have more is refused with 431 (414)."),
+        cfg.FloatOpt("receive_timeout", default=30, min=1,
+                     help="Seconds in which a request must have come in whole, from its first byte on; else 408."),
+        cfg.IntOpt("connections_per_client", default=256, min=1,
+                   help="Connections that one client (an IPv4 address, an IPv6 /64) may have to each worker; one more "
+                        "is answered with 429. trusted_proxies may have any number."),
+        cfg.IntOpt("max_connections", default=1000, min=1,
+                   help="Connections to each worker, at most as many as files may be open, less 128. Above that who "
+                        "has most loses one that is idle, or the newcomer is answered with 503."),
+        cfg.ListOpt("trusted_proxies", default=[],
+                    help="Addresses and networks (10.0.0.5, 10.1.0.0/24) of the proxies in front of the API. Only what "
+                         "they say in X-Forwarded-* is believed, and their connections are not counted."),
         cfg.StrOpt("auth_strategy", default="keystone", choices=["keystone", "noauth"],
                    help="noauth trusts the headers X-Auth-Token, X-User-Id, X-Project-Id, X-Roles: for tests only."),
         cfg.IntOpt("max_limit", default=1000, min=1, help="The most items that one page of a list has."),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from nova.api import service
+from nova.api.http.server import Server
 from nova.conf import CONF, register
 
 
@@ -31,9 +32,9 @@ class Served:
         self.server = self.another(last)
         self._clients: list[threading.Thread] = []
 
-    def another(self, last: Callable[[], bool] = lambda: True) -> service.Server:
+    def another(self, last: Callable[[], bool] = lambda: True) -> Server:
         """One more process's server on the socket."""
-        server = service.Server(self.socket.dup(), hello, 4, linger=0.2, last=last)
+        server = service.serve(self.socket.dup(), hello, 4, linger=0.2, last=last)
         server.prepare()
         threading.Thread(target=server.serve, daemon=True).start()
         return server

@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from cheroot.server import HTTPConnection
 
 from nova.api import service
-from nova.api.backlog import Backlog, has_gone
+from nova.api.http.backlog import Backlog, has_gone
 from nova.conf import CONF, register
 
 
-def waiting(count: int) -> list[HTTPConnection]:
-    return [HTTPConnection.__new__(HTTPConnection) for _ in range(count)]
+def waiting(count: int) -> list[object]:
+    return [object() for _ in range(count)]
 
 
 def drained(backlog: Backlog) -> list[Any]:
@@ -46,7 +45,7 @@ def test_with_too_much_to_do_the_newest_come_first_and_one_in_five_is_the_oldest
 
 @pytest.mark.parametrize("late", [0.0, 60.0])
 def test_threads_end_only_when_nobody_waits_any_more(late: float) -> None:
-    backlog, end, (first, second) = Backlog(late), object(), waiting(2)
+    backlog, end, (first, second) = Backlog(late), None, waiting(2)
     for item in (first, end, second):
         backlog.put(item)
     found = drained(backlog)
@@ -71,7 +70,7 @@ class Served:
         self.socket = service.listen("127.0.0.1", 0)
         self.done: list[str] = []
         self.begun, self.go = threading.Semaphore(0), threading.Semaphore(0)
-        self.server = service.Server(self.socket, self._answer, 1)
+        self.server = service.serve(self.socket, self._answer, 1)
         self.server.prepare()
         self._thread = threading.Thread(target=self.server.serve, daemon=True)
         self._thread.start()

@@ -9,8 +9,6 @@ import socket
 import time
 from typing import Any
 
-from cheroot import server
-
 # Seconds that the first may wait before there is too much to do.
 _LATE = 2.0
 # While there is too much to do, the first of so many that are taken is the one that has waited longest.
@@ -22,8 +20,8 @@ class Backlog(queue.Queue[Any]):
     """First come, first served, until the first has waited for ``late`` seconds.
 
     From then on there is more to do than can be done, and whoever came first is the next to give up: taking turns,
-    everybody would be answered just too late. So mostly the newest is taken, which is answered in time. What is no
-    connection (a thread is to end) comes after all that are.
+    everybody would be answered just too late. So mostly the newest is taken, which is answered in time. None (a
+    thread is to end) comes after all connections.
     """
 
     def __init__(self, late: float = _LATE) -> None:
@@ -31,33 +29,27 @@ class Backlog(queue.Queue[Any]):
         super().__init__()
 
     def _init(self, maxsize: int) -> None:
-        self._waiting: collections.deque[tuple[float, server.HTTPConnection]] = collections.deque()
-        self._others: collections.deque[Any] = collections.deque()
+        self._waiting: collections.deque[tuple[float, Any]] = collections.deque()
+        self._ends = 0
         self._taken = 0
 
     def _qsize(self) -> int:
-        return len(self._waiting) + len(self._others)
+        return len(self._waiting) + self._ends
 
     def _put(self, item: Any) -> None:
-        if isinstance(item, server.HTTPConnection):
-            self._waiting.append((time.monotonic(), item))
+        if item is None:
+            self._ends += 1
         else:
-            self._others.append(item)
+            self._waiting.append((time.monotonic(), item))
 
     def _get(self) -> Any:
         if not self._waiting:
-            return self._others.popleft()
+            self._ends -= 1
+            return None
         if time.monotonic() - self._waiting[0][0] < self._late:
             return self._waiting.popleft()[1]
         self._taken += 1
         return (self._waiting.popleft() if self._taken % _SHARE == 0 else self._waiting.pop())[1]
-
-
-class Connection(server.HTTPConnection):
-    """One whose client has closed it meanwhile is not answered, and what it asked for is not done."""
-
-    def communicate(self) -> bool:
-        return not has_gone(self.socket) and bool(super().communicate())  # type: ignore[no-untyped-call]
 
 
 def has_gone(connected: socket.socket) -> bool:

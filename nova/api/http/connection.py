@@ -1,0 +1,329 @@
+"""One connection: its request is collected, worked on by a thread, and its answer is sent."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import io
+import select
+import socket
+import ssl
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import h11
+import msgspec
+
+from nova.api import errors
+from nova.api.http import messages
+from nova.api.http.peers import client_of
+
+if TYPE_CHECKING:
+    from nova.api.http.server import Server
+
+_PIECE = 64 * 1024
+# Seconds that a connection may be idle between requests, or before the first.
+IDLE = 60.0
+# An answer must be fetched in these seconds, and more for a long one, at so many bytes per second.
+_FETCH = 30.0
+_SLOWEST = 16 * 1024
+# What a client sends after we have refused it is read and forgotten, or it would not read why: seconds and bytes.
+_LINGER = 5.0
+_DISCARD = 16 * 1024 * 1024
+
+
+class State(enum.Enum):
+    """Who may touch the connection: the loop's thread, but while it is WORKING the thread that answers."""
+
+    GREETING = "TLS begins"
+    READING = "a request is awaited, or comes in"
+    WORKING = "it is being answered"
+    SENDING = "the answer goes out"
+    ENDING = "the client has its answer, and may close"
+    CLOSED = "closed"
+
+
+class Connection:
+    """``used``: how many requests have come. ``deadline``: when it is closed unless something happens."""
+
+    __slots__ = ("_body", "_discarded", "_environ", "_http", "_keep", "_raw", "_rest", "_server", "address", "begun",
+                 "client", "data", "deadline", "port", "secure", "since", "sock",
+                 "state", "trusted", "used")
+
+    def __init__(self, server: Server, sock: socket.socket, address: tuple[Any, ...]) -> None:
+        self._server = server
+        self.sock = sock
+        self.address, self.port = address[:2]
+        self.client = client_of(self.address)
+        self.trusted = server.limits.trusted(self.address)
+        self.secure = isinstance(sock, ssl.SSLSocket)
+        self.since = time.monotonic()
+        self.used = self._discarded = 0
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=server.limits.header_size)
+        self.data = bytearray()
+        self._rest = memoryview(b"")
+        self._keep = True
+        self.state = State.READING
+        self._expect_request()
+        if self.secure:
+            self.state = State.GREETING
+            self.deadline = self.since + server.limits.receive
+
+    # -- in the loop's thread ----------------------------------------------------------------------
+    def ready(self) -> None:
+        """Something may be read or written."""
+        if self.state is State.READING:
+            self._receive()
+        elif self.state is State.SENDING:
+            self._send()
+        elif self.state is State.ENDING:
+            self._discard()
+        elif self.state is State.GREETING:
+            self._greet()
+
+    def expired(self) -> None:
+        """The deadline is over."""
+        if self.state is State.READING and self.begun:
+            self.refuse(408, f"The request has not come within {self._server.limits.receive:g} seconds.")
+        else:
+            self.close()
+
+    def refuse(self, status: int, message: str, retry_after: int | None = None) -> None:
+        """Answer what is no request, in the API's form, and close."""
+        headers = [("Content-Type", "application/json")]
+        if retry_after is not None:
+            headers.append(("Retry-After", str(retry_after)))
+        said = msgspec.json.encode(errors.body(status, message, retry_after))
+        self._keep = False
+        self._discarded = 1
+        self._answer(messages.response(f"{status} {messages.PHRASES[status]}", headers, said, keep=False), said)
+
+    def _greet(self) -> None:
+        try:
+            self.sock.do_handshake()  # type: ignore[attr-defined]
+        except ssl.SSLWantReadError:
+            self._server.await_(self, select.EPOLLIN)
+        except ssl.SSLWantWriteError:
+            self._server.await_(self, select.EPOLLOUT)
+        except (OSError, ValueError):
+            self.close()
+        else:
+            self.state = State.READING
+            self.deadline = time.monotonic() + IDLE
+            self._receive()
+
+    def _receive(self) -> None:
+        limits = self._server.limits
+        while True:
+            try:
+                got = self.sock.recv(_PIECE)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                break
+            except ssl.SSLWantWriteError:
+                self._server.await_(self, select.EPOLLOUT)
+                return
+            except (OSError, ValueError):
+                got = b""
+            if not got:
+                self.close()
+                return
+            self.data += got
+            if (len(got) < _PIECE and not self.secure) or len(self.data) > limits.header_size + limits.body_size:
+                break
+        self._advance()
+
+    def _discard(self) -> None:
+        try:
+            got = self.sock.recv(_PIECE)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            got = None
+        except (OSError, ValueError):
+            got = b""
+        self._discarded += len(got or b"")
+        if got == b"" or self._discarded > _DISCARD:
+            self.close()
+        else:
+            self._server.await_(self, select.EPOLLIN)
+
+    # -- in the thread that has it -----------------------------------------------------------------
+    def close(self) -> None:
+        if self.state is State.CLOSED:
+            return
+        self.state = State.CLOSED
+        self._server.forget(self)
+        if self.secure:
+            with contextlib.suppress(OSError, ValueError):
+                self.sock.unwrap()  # type: ignore[attr-defined]
+        self.sock.close()
+        self._rest, self._body, self.data = memoryview(b""), bytearray(), bytearray()
+
+    def environ(self) -> messages.Environ:
+        """The request as WSGI wants it."""
+        scheme = "https" if self.secure else "http"
+        return {**(self._environ or {}), **self._server.environ, "REMOTE_ADDR": self.address,
+                "REMOTE_PORT": str(self.port), "wsgi.version": (1, 0), "wsgi.url_scheme": scheme,
+                "wsgi.input": io.BytesIO(bytes(self._body)), "wsgi.errors": sys.stderr, "wsgi.multithread": True,
+                "wsgi.multiprocess": True, "wsgi.run_once": False}
+
+    def answer(self, status: str, headers: messages.Headers, body: bytes) -> None:
+        """Send this; the connection belongs to the loop again. Raises h11.LocalProtocolError for a bad header."""
+        keep = self._keep and not self._server.leaving
+        head = messages.response(status, headers, body, keep)
+        if self._environ is not None and self._environ["REQUEST_METHOD"] == "HEAD":
+            body = b""
+        self._answer(head, body)
+
+    def _answer(self, head: h11.Response, body: bytes) -> None:
+        parts = [self._http.send(head), self._http.send(h11.Data(data=body)) if body else b"",
+                 self._http.send(h11.EndOfMessage())]
+        text = b"".join(part for part in parts if part)
+        self._rest = memoryview(text)
+        self.deadline = time.monotonic() + _FETCH + len(text) / _SLOWEST
+        self.state = State.SENDING
+        self._send()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of the answer that the client has not taken yet."""
+        return len(self._rest)
+
+    def _send(self) -> None:
+        while self._rest:
+            try:
+                sent = self.sock.send(self._rest[:_PIECE])
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                self._server.await_(self, select.EPOLLOUT)
+                return
+            except ssl.SSLWantReadError:
+                self._server.await_(self, select.EPOLLIN)
+                return
+            except (OSError, ValueError):
+                self.close()
+                return
+            self._rest = self._rest[sent:]
+        self._sent()
+
+    def _sent(self) -> None:
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            self.state = State.READING
+            self._expect_request()
+            if self.data or self._raw:
+                self._advance()
+            else:
+                # A secure connection may have bytes that the system does not know of any more.
+                waits = select.EPOLLOUT if self.secure and self.sock.pending() else 0  # type: ignore[attr-defined]
+                self._server.await_(self, select.EPOLLIN | waits)
+        elif self._discarded or self.data or self._http.trailing_data[0]:
+            self._end()
+        else:
+            self.close()
+
+    def _end(self) -> None:
+        """Say that nothing follows; closed at once, the system would take back what the client has not read yet."""
+        self.state = State.ENDING
+        self.deadline = time.monotonic() + _LINGER
+        self.data = bytearray()
+        try:
+            if self.secure:
+                with contextlib.suppress(ssl.SSLError):
+                    self.sock.unwrap()  # type: ignore[attr-defined]
+            socket.socket.shutdown(self.sock, socket.SHUT_WR)
+        except (OSError, ValueError):
+            self.close()
+        else:
+            self._server.await_(self, select.EPOLLIN)
+
+    # -- a request comes in ------------------------------------------------------------------------
+    def _expect_request(self) -> None:
+        self._environ: messages.Environ | None = None
+        self._body = bytearray()
+        # What has come of the request line and headers; h11 may have some of it from the last time.
+        self._raw = bytearray(self._http.trailing_data[0])
+        self.begun = False
+        self.deadline = time.monotonic() + IDLE
+
+    def _advance(self) -> None:
+        """Look at what has come: is it a request?"""
+        if not self.begun:
+            self.begun = True
+            self.deadline = time.monotonic() + self._server.limits.receive
+        try:
+            complete = self._collect()
+        except messages.Refused as error:
+            self.refuse(error.status, error.message)
+        except h11.RemoteProtocolError as error:
+            self._refuse_malformed(error)
+        else:
+            if complete:
+                self.used += 1
+                self.state = State.WORKING
+                self._server.submit(self)
+            else:
+                self._server.await_(self, select.EPOLLIN)
+
+    def _refuse_malformed(self, error: h11.RemoteProtocolError) -> None:
+        status = error.error_status_hint
+        if status == 431 and self._environ is None and b"\r\n" not in self._raw:
+            status = 414
+        self.refuse(status if status in messages.PHRASES else 400, f"The request is malformed: {error}."[:200])
+
+    def _collect(self) -> bool:
+        """Whether all of a request has come. Raises Refused, h11.RemoteProtocolError."""
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                if not self._feed():
+                    return False
+            elif isinstance(event, h11.Request):
+                if not self._begin(event):
+                    return True
+            elif isinstance(event, h11.Data):
+                self._body += event.data
+                if len(self._body) > self._server.limits.body_size:
+                    self._without_body()
+                    return True
+            else:
+                if self._environ is not None and self._environ.pop("HTTP_TRANSFER_ENCODING", None):
+                    self._environ["CONTENT_LENGTH"] = str(len(self._body))
+                return True
+
+    def _feed(self) -> bool:
+        """Give h11 something to read; of what may be the head no more than that may have."""
+        data = self.data
+        if self._environ is not None:
+            piece = bytes(data)
+        else:
+            if not self._raw and data[:2] == b"\r\n":
+                del data[:2]
+            piece = bytes(data[:self._server.limits.header_size + 1 - len(self._raw)])
+            self._raw += piece
+        if not piece:
+            return False
+        del data[:len(piece)]
+        self._http.receive_data(piece)
+        return True
+
+    def _begin(self, request: h11.Request) -> bool:
+        """The head has come. False: the body is too long to be read."""
+        rest = self._http.trailing_data[0]
+        environ = self._environ = messages.environ_of(request, bytes(self._raw[:len(self._raw) - len(rest)]))
+        self._raw = bytearray()
+        if int(environ.get("CONTENT_LENGTH", "0")) > self._server.limits.body_size:
+            self._without_body()
+            return False
+        if self._http.they_are_waiting_for_100_continue and not rest and not self.data:
+            told = self._http.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
+            with contextlib.suppress(OSError):
+                self.sock.send(told or b"")
+        return True
+
+    def _without_body(self) -> None:
+        """Who asks is told first whether they may; a body that is too long is not read for that."""
+        environ = self._environ or {}
+        environ.pop("HTTP_TRANSFER_ENCODING", None)
+        environ.setdefault("CONTENT_LENGTH", str(self._server.limits.body_size + 1))
+        self._body = bytearray()
+        self._keep = False
+        self._discarded = 1

@@ -1,0 +1,109 @@
+"""Requests as h11 has read them, and answers as it writes them, seen from WSGI.
+
+What h11 leaves to its users is refused here: whatever a proxy in front might understand differently.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import re
+import urllib.parse
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import h11
+
+Environ = dict[str, Any]
+Wsgi = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+Headers = list[tuple[str, str]]
+
+_METHOD = re.compile(rb"[A-Z]{1,32}")
+_SLASH = re.compile("%2f", re.IGNORECASE)
+# Lines that end with a line feed alone, and lines that go on on the next one.
+_STRAY = re.compile(rb"(?<!\r)\n|\n[ \t]")
+_MOST_HEADERS = 200
+
+PHRASES = {400: "Bad Request", 408: "Request Timeout", 414: "URI Too Long", 429: "Too Many Requests",
+           431: "Request Header Fields Too Large", 500: "Internal Server Error", 501: "Not Implemented",
+           503: "Service Unavailable", 505: "HTTP Version Not Supported"}
+
+
+class Refused(Exception):
+    """What came is no request that is served."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def environ_of(request: h11.Request, raw: bytes) -> Environ:
+    """What WSGI wants to know of the request line and headers; ``raw`` is how they came. Raises Refused."""
+    if _STRAY.search(raw):
+        raise Refused(400, "A line does not end as HTTP has it.")
+    if len(request.headers) > _MOST_HEADERS:
+        raise Refused(431, "There are too many headers.")
+    environ = _request_line(request)
+    for name, value in request.headers:
+        if b"_" not in name:  # WSGI could not tell it from the one with a dash, which a proxy may have removed
+            _add(environ, name.decode("ascii"), value.decode("latin-1"))
+    if "HTTP_TRANSFER_ENCODING" in environ and ("CONTENT_LENGTH" in environ or request.http_version == b"1.0"):
+        raise Refused(400, "A request has either a Content-Length or a Transfer-Encoding.")
+    return environ
+
+
+def _request_line(request: h11.Request) -> Environ:
+    if request.http_version not in (b"1.0", b"1.1"):
+        raise Refused(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
+    if not _METHOD.fullmatch(request.method):
+        raise Refused(400, "The request's method is malformed.")
+    target = request.target.decode("latin-1")
+    if not target.startswith("/") or "#" in target:
+        raise Refused(400, "The request's target must be a path.")
+    path, _mark, query = target.partition("?")
+    # A quoted slash is part of a name, and separates nothing.
+    path = "%2F".join(urllib.parse.unquote(part, "latin-1") for part in _SLASH.split(path)) if "%" in path else path
+    return {"REQUEST_METHOD": request.method.decode("ascii"), "SCRIPT_NAME": "", "PATH_INFO": path,
+            "QUERY_STRING": query, "REQUEST_URI": target,
+            "SERVER_PROTOCOL": f"HTTP/{request.http_version.decode('ascii')}"}
+
+
+def _add(environ: Environ, name: str, value: str) -> None:
+    key = name.upper().replace("-", "_")
+    if key not in ("CONTENT_LENGTH", "CONTENT_TYPE"):
+        key = "HTTP_" + key
+    environ[key] = f"{environ[key]}, {value}" if key in environ else value
+
+
+def call(application: Wsgi, environ: Environ) -> tuple[str, Headers, bytes]:
+    """Run a WSGI application to its end: status, headers and body."""
+    started: list[tuple[str, Headers]] = []
+    parts: list[bytes] = []
+
+    def start_response(status: str, headers: Headers, exc_info: object = None) -> Callable[[bytes], None]:
+        started.append((status, headers))
+        return parts.append
+
+    answer = application(environ, start_response)
+    try:
+        parts.extend(answer)
+    finally:
+        if (close := getattr(answer, "close", None)) is not None:
+            close()
+    status, headers = started[-1]
+    return status, headers, parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def response(status: str, headers: Headers, body: bytes, keep: bool) -> h11.Response:
+    """The head of an answer. Raises h11.LocalProtocolError for a header that is none (one with a line break)."""
+    code, _space, phrase = status.partition(" ")
+    sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    names = {name.lower() for name, _value in headers}
+    if "content-length" not in names and code not in ("204", "304"):
+        sent.append((b"Content-Length", str(len(body)).encode()))
+    if "date" not in names:
+        sent.append((b"Date", email.utils.formatdate(usegmt=True).encode()))
+    sent.append((b"Server", b"nova"))
+    if not keep:
+        sent.append((b"Connection", b"close"))
+    return h11.Response(status_code=int(code), headers=sent, reason=phrase.encode("latin-1"))

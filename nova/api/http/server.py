@@ -1,0 +1,339 @@
+"""Many connections in one thread, and the requests that have come in whole in a few others."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import logging
+import os
+import resource
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import h11
+
+from nova.api.http import messages
+from nova.api.http.backlog import Backlog, has_gone
+from nova.api.http.connection import Connection, State
+
+LOG = logging.getLogger(__name__)
+
+# Connections that are taken from the system at once.
+_AT_ONCE = 64
+# Seconds between two looks for connections whose deadline is over.
+_LOOK = 0.5
+# Seconds in which a handshake that has begun is over.
+_HANDSHAKE = 0.05
+# Seconds that whoever was connected in the last moment has for its request.
+_GRACE = 1.0
+# Bytes of answers that clients have not fetched yet; above that the oldest are given up.
+_MOST_UNSENT = 64 * 1024 * 1024
+# Files that the process opens for other things than connections.
+_OTHER_FILES = 128
+# Seconds between two lines of the log that say the same.
+_TELL = 60.0
+# A classic packet filter (linux/filter.h): load the TCP flags; with SYN among them drop the packet, else keep it.
+_NO_SYN = struct.pack("=" + 4 * "HBBI", 0x30, 0, 0, 13, 0x45, 0, 1, 0x02, 0x06, 0, 0, 0, 0x06, 0, 0, 0xffffffff)
+_SO_ATTACH_FILTER = 26
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What clients may use: bytes of the request line and headers, bytes of a body, seconds for all of a request,
+    connections of one client and in all. ``trusted`` addresses (proxies) may have any number."""
+
+    header_size: int = 32 * 1024
+    body_size: int = 112 * 1024
+    receive: float = 30.0
+    per_client: int = 256
+    total: int = 1000
+    trusted: Callable[[str], bool] = lambda address: False
+
+
+class Server:
+    """Serves a listening socket, which other processes may share, from prepare() to stop().
+
+    stop() answers for ``linger`` seconds as before, but ends every connection with the answer; then it takes no more
+    connections, and requests in flight have ``patience`` seconds. ``last``: whether the socket ends with it,
+    rather than being left to other processes. A request whose client has gone before a thread was free is not done.
+    ``secure``: what TLS is spoken with, if it is.
+    """
+
+    def __init__(self, shared: socket.socket, application: messages.Wsgi, threads: int, limits: Limits,
+                 linger: float = 0.0, last: Callable[[], bool] = lambda: True, patience: float = 60.0,
+                 secure: ssl.SSLContext | None = None) -> None:
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.limits = dataclasses.replace(limits, total=max(min(limits.total, files - _OTHER_FILES), 1))
+        name = shared.getsockname()
+        self.environ = {"SERVER_NAME": name[0], "SERVER_PORT": str(name[1]), "SERVER_SOFTWARE": "nova"}
+        self.leaving = False
+        self._shared = shared
+        self._application = application
+        self._linger = linger
+        self._last = last
+        self._patience = patience
+        self._secure = secure
+        self._backlog = Backlog()
+        self._threads = [threading.Thread(target=self._work, name=f"api-{number}", daemon=True)
+                         for number in range(threads)]
+        self._lock = threading.Lock()
+        self._connections: dict[int, Connection] = {}
+        self._clients: Counter[str] = Counter()
+        self._draining = self._paused = False
+        self._serving = False
+        self._ended = threading.Event()
+        self._told: dict[str, float] = {}
+
+    def prepare(self) -> None:
+        """Start the threads (after forking)."""
+        # A copy: closing it at stop leaves the socket to the other processes.
+        self._listening = self._shared.dup()
+        self._listening.setblocking(False)
+        self._number = self._listening.fileno()
+        self._poll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll.register(self._wake, select.EPOLLIN)
+        self._poll.register(self._number, select.EPOLLIN)
+        for thread in self._threads:
+            thread.start()
+
+    def serve(self) -> None:
+        """Serve in this thread; returns after stop(), when all are answered."""
+        self._serving = True
+        looked = time.monotonic()
+        try:
+            while not self._draining:
+                self._turn(_LOOK)
+                if time.monotonic() - looked >= _LOOK:
+                    self._look()
+                    looked = time.monotonic()
+            self._drain()
+        finally:
+            self._close()
+            self._ended.set()
+
+    def stop(self) -> None:
+        if self.leaving:
+            return
+        self.leaving = True
+        end = time.monotonic() + self._linger + self._patience + _GRACE
+        time.sleep(self._linger)
+        self._draining = True
+        os.eventfd_write(self._wake, 1)
+        if self._serving:
+            self._ended.wait()
+        for _thread in self._threads:
+            self._backlog.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    # -- for connections, from any thread ----------------------------------------------------------
+    def await_(self, connection: Connection, events: int) -> None:
+        """Have the connection be told, once, when something can be read or written. Must be the last thing a thread
+        does with it: the loop's may be at it already."""
+        with contextlib.suppress(OSError, ValueError):
+            self._poll.modify(connection.sock.fileno(), events | select.EPOLLONESHOT)
+
+    def submit(self, connection: Connection) -> None:
+        """Have a thread answer the request."""
+        self._backlog.put(connection)
+
+    def forget(self, connection: Connection) -> None:
+        with self._lock:
+            if self._connections.pop(connection.sock.fileno(), None) is not None:
+                self._clients[connection.client] -= 1
+                if not self._clients[connection.client]:
+                    del self._clients[connection.client]
+
+    # -- a thread that answers -----------------------------------------------------------------------
+    def _work(self) -> None:
+        while (connection := self._backlog.get()) is not None:
+            try:
+                self._answer(connection)
+            except Exception:
+                LOG.exception("A connection failed")
+                connection.close()
+
+    def _answer(self, connection: Connection) -> None:
+        if has_gone(connection.sock):
+            connection.close()
+            return
+        try:
+            answer = messages.call(self._application, connection.environ())
+        except Exception:
+            LOG.exception("The application failed")
+            connection.refuse(500, "The log of nova-api has the details.")
+            return
+        try:
+            connection.answer(*answer)
+        except h11.LocalProtocolError:
+            LOG.exception("The application's answer cannot be sent")
+            connection.refuse(500, "The log of nova-api has the details.")
+
+    # -- the loop's thread -----------------------------------------------------------------------------
+    def _turn(self, seconds: float) -> None:
+        """Wait for something to happen, and see to it."""
+        for number, _events in self._poll.poll(seconds):
+            if number == self._wake:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._wake)
+            elif number == self._number:
+                self._accept()
+            elif (connection := self._connections.get(number)) is not None:
+                try:
+                    connection.ready()
+                except Exception:
+                    LOG.exception("A connection failed")
+                    connection.close()
+
+    def _look(self) -> None:
+        """Close what has waited too long, and answers that nobody fetches when they are too many."""
+        if self._paused:
+            self._paused = False
+            self._poll.modify(self._number, select.EPOLLIN)
+        now = time.monotonic()
+        with self._lock:
+            present = list(self._connections.values())
+        sending = [one for one in present if one.state is State.SENDING]
+        for one in present:
+            if one.state not in (State.WORKING, State.CLOSED) and one.deadline < now:
+                one.expired()
+        unsent = sum(one.unsent for one in sending)
+        for one in sorted(sending, key=lambda one: one.deadline):
+            if unsent <= _MOST_UNSENT:
+                break
+            unsent -= one.unsent
+            self._tell("Too much that clients do not fetch: an answer for %s is given up", one.client)
+            one.close()
+
+    def _accept(self) -> bool:
+        """Take all who wait to be connected; whether there was one."""
+        for number in range(_AT_ONCE):
+            try:
+                sock, address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return number > 0
+            except OSError as error:
+                # No files, no memory: look at others meanwhile, rather than at this again and again.
+                self._tell("Nobody new can be connected: %s", str(error))
+                self._poll.modify(self._number, 0)
+                self._paused = True
+                return False
+            sock.setblocking(False)
+            self._connected(sock, address)
+        return True
+
+    def _connected(self, sock: socket.socket, address: tuple[object, ...]) -> None:
+        if self._secure is not None:
+            try:
+                sock = self._secure.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            except (OSError, ValueError):
+                sock.close()
+                return
+        connection = Connection(self, sock, address)
+        crowded = not connection.trusted and self._clients[connection.client] >= self.limits.per_client
+        if crowded or (len(self._connections) >= self.limits.total and not self._make_room(connection)):
+            self._turn_away(connection, crowded)
+        else:
+            self._keep(connection)
+
+    def _keep(self, connection: Connection) -> None:
+        number = connection.sock.fileno()
+        with self._lock:
+            self._connections[number] = connection
+            self._clients[connection.client] += 1
+        self._poll.register(number, select.EPOLLIN | select.EPOLLONESHOT)
+
+    def _turn_away(self, connection: Connection, crowded: bool) -> None:
+        """Say so without waiting for anything: whoever is one too many must not cost more than this."""
+        if crowded:
+            self._tell("%s has too many connections ([api]connections_per_client)", connection.client)
+        else:
+            self._tell("There are too many connections ([api]max_connections), the last from %s", connection.client)
+        with self._lock:
+            ending = sum(one.state is State.ENDING for one in self._connections.values())
+        if connection.secure or ending >= _AT_ONCE:
+            connection.sock.close()
+            return
+        self._keep(connection)
+        if crowded:
+            connection.refuse(429, "You have too many connections.", retry_after=1)
+        else:
+            connection.refuse(503, "There are too many connections.", retry_after=1)
+
+    def _make_room(self, newcomer: Connection) -> bool:
+        """Close a connection that no request is done for, of the client with the most. False: there is none."""
+        with self._lock:
+            idle = [one for one in self._connections.values() if one.state not in (State.WORKING, State.SENDING)]
+        if not idle:
+            return False
+        victim = min(idle, key=lambda one: (one.trusted, -self._clients[one.client], one.since))
+        if not victim.trusted and self._clients[victim.client] <= self._clients[newcomer.client]:
+            return False  # nobody has more than whoever comes
+        victim.close()
+        return True
+
+    def _tell(self, text: str, what: str) -> None:
+        now = time.monotonic()
+        if now - self._told.get(text, -_TELL) >= _TELL:
+            self._told[text] = now
+            LOG.warning(text, what)
+
+    # -- the end -----------------------------------------------------------------------------------------
+    def _drain(self) -> None:
+        """Whoever is connected, or has asked already, is answered; the socket is closed here."""
+        if self._last():
+            shut_to_newcomers(self._listening)
+            time.sleep(_HANDSHAKE)
+        while self._accept():
+            pass
+        self._paused = False
+        self._poll.unregister(self._number)
+        self._number = -1
+        self._listening.close()
+        self._shared.close()
+        began = time.monotonic()
+        while True:
+            self._turn(_HANDSHAKE)
+            self._look()
+            now = time.monotonic()
+            with self._lock:
+                present = list(self._connections.values())
+            idle = [one for one in present if not _unanswered(one, now < began + _GRACE)]
+            for connection in idle:
+                connection.close()
+            if len(idle) == len(present) or now > began + self._patience:
+                return
+
+    def _close(self) -> None:
+        with self._lock:
+            present = list(self._connections.values())
+        for connection in present:
+            connection.close()
+        self._listening.close()
+        self._poll.close()
+
+
+def _unanswered(connection: Connection, early: bool) -> bool:
+    if connection.state is State.READING:
+        return connection.begun or (early and not connection.used)
+    return connection.state is not State.CLOSED
+
+
+def shut_to_newcomers(listening: socket.socket) -> None:
+    """Nobody new gets into the queue of this socket, which is to be closed; whoever is in it stays connected.
+
+    Closing a socket resets what is in its queue, and some client always gets in after the last look. Newcomers are
+    not refused but unheard: their system tries again after a second and finds the socket closed, or our successor's.
+    """
+    program = ctypes.create_string_buffer(_NO_SYN)
+    with contextlib.suppress(OSError):  # a kernel without it: what came in the last moment is reset
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER,
+                             struct.pack("HP", len(_NO_SYN) // 8, ctypes.addressof(program)))
