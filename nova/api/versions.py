@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova.api import errors, microversion
+from nova.api import errors, forwarded, microversion
 from nova.api.fields import Query
 from nova.api.request import Request
 from nova.api.router import accepts
@@ -22,15 +22,9 @@ _IDS = {segment: ident for ident, segment in _SEGMENTS.items()}
 
 
 def host_url(environ: dict[str, Any]) -> str:
-    """What links begin with: [api]compute_link_prefix, or the address that the client used."""
+    """What links begin with: [api]compute_link_prefix, or the address that the client used. Raises BadHost."""
     prefix: str | None = CONF.api.compute_link_prefix
-    if prefix:
-        return prefix.rstrip("/")
-    scheme = environ.get("HTTP_X_FORWARDED_PROTO") or environ["wsgi.url_scheme"]
-    host = environ.get("HTTP_X_FORWARDED_HOST") or environ.get("HTTP_HOST")
-    if not host:
-        host = f"{environ['SERVER_NAME']}:{environ['SERVER_PORT']}"
-    return f"{scheme}://{host}{environ.get('SCRIPT_NAME', '')}".rstrip("/")
+    return (prefix or forwarded.base_url(environ)).rstrip("/")
 
 
 def public(environ: dict[str, Any], path: str, base: str) -> tuple[int, Any]:

@@ -45,13 +45,14 @@ class Client:
         self.app = create_app(clients=self.behind)
         self.headers = {}
 
-    def __call__(self, method, path, body=None, version=None, headers=None, raw=None, roles=None):
+    def __call__(self, method, path, body=None, version=None, headers=None, raw=None, roles=None,
+                 address="192.0.2.1"):
         path, _, query = path.partition("?")
         data = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
         environ = {
             "REQUEST_METHOD": method, "PATH_INFO": path.encode().decode("latin-1"), "QUERY_STRING": query,
             "SCRIPT_NAME": "", "SERVER_NAME": "api", "SERVER_PORT": "8774", "SERVER_PROTOCOL": "HTTP/1.1",
-            "HTTP_HOST": "api:8774", "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(data),
+            "HTTP_HOST": "api:8774", "REMOTE_ADDR": address, "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(data),
             "wsgi.errors": io.StringIO(), "CONTENT_LENGTH": str(len(data)) if data else "",
         }
         sent = {**self.headers, **(headers or {})}

@@ -74,6 +74,45 @@ def test_the_link_prefix_can_be_configured(api):
         CONF.clear_override("compute_link_prefix", group="api")
 
 
+def linked(api, address, **headers):
+    answer = api.get("/v2.1", headers=headers, address=address)
+    return answer.json["version"]["links"][0]["href"] if answer.status == 200 else answer.error
+
+
+def test_links_are_made_of_what_a_proxy_says_if_it_is_one_of_ours(api):
+    CONF.set_override("trusted_proxies", ["10.0.0.0/24", "2001:db8::5"], group="api")
+    said = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "cloud.example:443"}
+    try:
+        for proxy in ("10.0.0.7", "2001:db8::5", "::ffff:10.0.0.7"):
+            assert linked(api, proxy, **said) == "https://cloud.example:443/v2.1/"
+        for stranger in ("10.0.1.7", "2001:db8::6", "", "nonsense"):
+            assert linked(api, stranger, **said) == "http://api:8774/v2.1/"
+        twice = {"X-Forwarded-Proto": "javascript, https", "X-Forwarded-Host": "evil, cloud"}
+        assert linked(api, "10.0.0.7", **twice) == "https://cloud/v2.1/", "a client may have sent the first"
+    finally:
+        CONF.clear_override("trusted_proxies", group="api")
+    assert linked(api, "10.0.0.7", **said) == "http://api:8774/v2.1/"
+
+
+@pytest.mark.parametrize("scheme", ["javascript", "javascript:alert(1)//", "", "ftp"])
+def test_a_link_has_a_scheme_of_the_web(api, scheme):
+    CONF.set_override("trusted_proxies", ["10.0.0.7"], group="api")
+    try:
+        assert linked(api, "10.0.0.7", **{"X-Forwarded-Proto": scheme}) == "http://api:8774/v2.1/"
+    finally:
+        CONF.clear_override("trusted_proxies", group="api")
+
+
+@pytest.mark.parametrize("host", ["a b", "a/b", "a@b", "<script>", "a:b", "[::1", "a:123456", "x" * 256])
+def test_a_host_that_is_none_is_refused(api, host):
+    assert linked(api, "10.0.0.7", Host=host) == ("badRequest", 400, "The header Host is malformed.")
+
+
+@pytest.mark.parametrize("host", ["api", "api.example:8774", "10.1.2.3:80", "[2001:db8::1]:8774", "my_host"])
+def test_a_host_is_a_name_or_an_address(api, host):
+    assert linked(api, "10.0.0.7", Host=host) == f"http://{host}/v2.1/"
+
+
 # -- microversions ----------------------------------------------------------------------------------
 @pytest.mark.parametrize(("headers", "version"), [
     ({}, "2.1"),

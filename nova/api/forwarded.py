@@ -1,0 +1,61 @@
+"""What a proxy in front says of a request: believed of the proxies in [api]trusted_proxies, and of nobody else."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+from nova import exception
+from nova.api.http.peers import among, client_of
+from nova.conf import CONF
+
+Environ = dict[str, Any]
+
+# A name, an IPv4 address or an IPv6 address in brackets, and a port.
+_HOST = re.compile(r"([A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?")
+_SCHEMES = ("http", "https")
+
+
+class BadHost(exception.Invalid):
+    template = "The header {name} is malformed."
+
+
+def base_url(environ: Environ) -> str:
+    """Scheme, host and prefix that the client used. Raises BadHost (400)."""
+    scheme, host, name = environ["wsgi.url_scheme"], environ.get("HTTP_HOST"), "Host"
+    said, forwarded = environ.get("HTTP_X_FORWARDED_PROTO"), environ.get("HTTP_X_FORWARDED_HOST")
+    if (said or forwarded) and _trusted()(environ.get("REMOTE_ADDR", "")):
+        if said and _last(said).lower() in _SCHEMES:
+            scheme = _last(said).lower()
+        if forwarded:
+            host, name = _last(forwarded), "X-Forwarded-Host"
+    if not host:
+        host = f"{environ['SERVER_NAME']}:{environ['SERVER_PORT']}"
+    elif not _HOST.fullmatch(host):
+        raise BadHost(name=name)
+    return f"{scheme}://{host}{environ.get('SCRIPT_NAME', '')}"
+
+
+def client(environ: Environ) -> str:
+    """Who asks, as ``peers.client_of`` has it: of what proxies say, the last that is no proxy of ours."""
+    address = environ.get("REMOTE_ADDR", "")
+    if (said := environ.get("HTTP_X_FORWARDED_FOR")) and (trusted := _trusted())(address):
+        for one in reversed(said.split(",")):
+            address = one.strip()
+            if not trusted(address):
+                break
+    return client_of(address)
+
+
+def _trusted() -> Callable[[str], bool]:
+    return _among(tuple(CONF.api.trusted_proxies))
+
+
+_among = functools.lru_cache(4)(among)
+
+
+def _last(values: str) -> str:
+    """What the proxy next to us said, where each adds its own."""
+    return values.rpartition(",")[2].strip()
