@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +35,20 @@ def serve(shared: socket.socket, application: messages.Wsgi, threads: int, linge
         header_size=CONF.api.max_header_size, body_size=CONF.oslo_middleware.max_request_body_size,
         receive=CONF.api.receive_timeout, per_client=CONF.api.connections_per_client, total=CONF.api.max_connections,
         trusted=among(CONF.api.trusted_proxies))
-    return server.Server(shared, application, threads, limits, linger, last, CONF.graceful_shutdown_timeout)
+    return server.Server(shared, application, threads, limits, linger, last, CONF.graceful_shutdown_timeout, secure())
+
+
+def secure() -> ssl.SSLContext | None:
+    """What [api]tls_* says TLS (1.2 or later) is spoken with. Raises OSError and ssl.SSLError for bad files."""
+    if not CONF.api.tls_cert_file:
+        return None
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.load_cert_chain(CONF.api.tls_cert_file, CONF.api.tls_key_file)
+    if CONF.api.tls_client_ca_file:
+        made.load_verify_locations(CONF.api.tls_client_ca_file)
+        made.verify_mode = ssl.CERT_REQUIRED
+    return made
 
 
 class ApiService:
@@ -48,7 +62,7 @@ class ApiService:
         self._server = serve(self._socket, api_app.create_app(bus_transport), CONF.api.threads)
         self._thread = threading.Thread(target=self._server.serve, name="api", daemon=True)
         host = f"[{address}]" if ":" in address else address
-        self.url = f"http://{host}:{self._socket.getsockname()[1]}"
+        self.url = f"{'https' if CONF.api.tls_cert_file else 'http'}://{host}:{self._socket.getsockname()[1]}"
 
     def start(self) -> None:
         """Answer from now on."""

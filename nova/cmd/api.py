@@ -71,6 +71,7 @@ class Worker(cotyledon.Service):
 def main(argv: list[str] | None = None) -> int:
     conf.load(sys.argv[1:] if argv is None else argv)
     tracing.check(Worker.name)
+    service.secure()  # of files that cannot be read say so now, and not in every worker
     shared = service.listen(CONF.api.listen, CONF.api.port)
     workers = run.workers_of(CONF.api.workers)
     LOG.info("Listening on %s port %s with %s workers", CONF.api.listen, CONF.api.port, workers)

@@ -21,6 +21,10 @@ OPTIONS = {
         cfg.ListOpt("trusted_proxies", default=[],
                     help="Addresses and networks (10.0.0.5, 10.1.0.0/24) of the proxies in front of the API. Only what "
                          "they say in X-Forwarded-* is believed, and their connections are not counted."),
+        cfg.StrOpt("tls_cert_file", help="The API's certificate, and those that lead to a root (PEM); unset: no TLS."),
+        cfg.StrOpt("tls_key_file", help="The certificate's key (PEM); unset: it is in tls_cert_file, too."),
+        cfg.StrOpt("tls_client_ca_file",
+                   help="Certificates (PEM) of those who vouch for clients; unset: clients need no certificate."),
         cfg.StrOpt("auth_strategy", default="keystone", choices=["keystone", "noauth"],
                    help="noauth trusts the headers X-Auth-Token, X-User-Id, X-Project-Id, X-Roles: for tests only."),
         cfg.IntOpt("max_limit", default=1000, min=1, help="The most items that one page of a list has."),

@@ -322,7 +322,7 @@ class Server:
 
 
 def _unanswered(connection: Connection, early: bool) -> bool:
-    if connection.state is State.READING:
+    if connection.state in (State.READING, State.GREETING):
         return connection.begun or (early and not connection.used)
     return connection.state is not State.CLOSED
 

@@ -1,0 +1,170 @@
+"""The API behind TLS: big requests and answers, clients that are silent, and those without a certificate."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import http.client
+import ipaddress
+import pathlib
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from nova.api import service
+from nova.conf import CONF, register
+
+BIG = b"x" * 8_000_000
+
+
+def certificate(directory: pathlib.Path, name: str) -> str:
+    """A PEM file with a certificate for 127.0.0.1 that vouches for itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), True).sign(key, hashes.SHA256()))
+    path = directory / f"{name}.pem"
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    return str(path)
+
+
+class Served:
+    """A server with one thread that says what it was sent; of a GET the answer is long."""
+
+    def __init__(self, certificate: str) -> None:
+        self.schemes: list[str] = []
+        self.socket = service.listen("127.0.0.1", 0)
+        self.port: int = self.socket.getsockname()[1]
+        self.server = service.serve(self.socket, self._answer, 1)
+        self.server.prepare()
+        self._thread = threading.Thread(target=self.server.serve, daemon=True)
+        self._thread.start()
+        self.trusting = ssl.create_default_context(cafile=certificate)
+
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        self.schemes.append(environ["wsgi.url_scheme"])
+        body = BIG if environ["REQUEST_METHOD"] == "GET" else environ["wsgi.input"].read()
+        start("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+
+    def connect(self) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=self.trusting)
+
+    def end(self) -> None:
+        self.server.stop()
+        self._thread.join(60)
+
+
+@pytest.fixture
+def own(tmp_path: pathlib.Path) -> str:
+    return certificate(tmp_path, "server")
+
+
+@pytest.fixture
+def serve(own: str) -> Iterator[Callable[[], Served]]:
+    register(CONF)
+    CONF.set_override("tls_cert_file", own, group="api")
+    made: list[Served] = []
+
+    def one() -> Served:
+        made.append(Served(own))
+        return made[-1]
+
+    yield one
+    for served in made:
+        served.end()
+    CONF.clear_override("tls_cert_file", group="api")
+
+
+def ask(connection: http.client.HTTPConnection, method: str, body: Any = None) -> bytes:
+    connection.request(method, "/", body)
+    return connection.getresponse().read()
+
+
+def test_requests_and_answers_of_any_length_go_through_one_connection(serve: Callable[[], Served]) -> None:
+    served = serve()
+    connection = served.connect()
+    for _ in range(2):
+        assert ask(connection, "POST", b"y" * 100_000) == b"y" * 100_000
+        assert ask(connection, "POST", iter([b"a" * 40_000, b"b" * 40_000])) == b"a" * 40_000 + b"b" * 40_000
+        assert ask(connection, "GET") == BIG
+    connection.close()
+    assert set(served.schemes) == {"https"}
+
+
+def test_requests_at_once_are_all_answered(serve: Callable[[], Served]) -> None:
+    served = serve()
+    with served.trusting.wrap_socket(socket.create_connection(("127.0.0.1", served.port), 30),
+                                     server_hostname="127.0.0.1") as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n" + b"1" * 20000
+                       + b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: close\r\n\r\nend")
+        found = b""
+        while got := client.recv(65536):
+            found += got
+    assert found.count(b"HTTP/1.1 200 OK") == 2
+    assert found.endswith(b"end")
+
+
+def test_who_does_not_begin_tls_holds_up_nobody(serve: Callable[[], Served]) -> None:
+    served = serve()
+    silent = [socket.create_connection(("127.0.0.1", served.port), 30) for _ in range(20)]
+    silent[0].sendall(b"\x16\x03\x01")
+    silent[1].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    slow = served.connect()
+    slow.request("GET", "/")  # and does not fetch the answer
+    assert ask(served.connect(), "POST", b"fine") == b"fine"
+    with contextlib.suppress(ConnectionResetError):
+        assert not silent[1].recv(1000).startswith(b"HTTP"), "nothing is said in the clear"
+    for client in silent:
+        client.close()
+    assert slow.getresponse().read() == BIG
+    slow.close()
+
+
+def test_old_versions_of_tls_are_not_spoken(serve: Callable[[], Served]) -> None:
+    assert service.secure().minimum_version == ssl.TLSVersion.TLSv1_2
+    served = serve()
+    served.trusting.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(OSError):
+        served.connect().connect()
+
+
+def test_clients_need_a_certificate_if_it_is_said_who_vouches_for_them(
+        serve: Callable[[], Served], tmp_path: pathlib.Path) -> None:
+    theirs, others = certificate(tmp_path, "client"), certificate(tmp_path, "stranger")
+    CONF.set_override("tls_client_ca_file", theirs, group="api")
+    try:
+        served = serve()
+    finally:
+        CONF.clear_override("tls_client_ca_file", group="api")
+    with pytest.raises(OSError):
+        ask(served.connect(), "POST", b"no certificate")
+    served.trusting.load_cert_chain(others)
+    with pytest.raises(OSError):
+        ask(served.connect(), "POST", b"a stranger's")
+    served.trusting.load_cert_chain(theirs)
+    assert ask(served.connect(), "POST", b"fine") == b"fine"
+    assert len(served.schemes) == 1
+
+
+def test_a_file_that_is_no_certificate_is_noticed_at_once(tmp_path: pathlib.Path) -> None:
+    register(CONF)
+    (tmp_path / "bad.pem").write_text("nothing")
+    CONF.set_override("tls_cert_file", str(tmp_path / "bad.pem"), group="api")
+    try:
+        with pytest.raises(OSError):
+            service.secure()
+    finally:
+        CONF.clear_override("tls_cert_file", group="api")
