@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,6 +26,16 @@ _TYPES = frozenset({"", "text/plain", JSON, "application/vnd.openstack.compute+j
 _WITH_BODY = frozenset({"POST", "PUT"})
 _PREFIXES = {"v2": True, "v2.1": False}
 _VARY = f"{microversion.HEADER}, {microversion.OLD_HEADER}"
+
+# Numbers from here on are no signed integers of 64 bits; those have at most 19 digits.
+_TOO_BIG = 2**63
+_MANY_DIGITS = re.compile(rb"[0-9]{19}")
+# How deep lists and objects of a body may be nested in one another.
+_DEEPEST = 32
+# Characters of a field's name that an error repeats.
+_SHOWN = 255
+# Parameters of a query.
+_MOST_PARAMETERS = 500
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -204,19 +215,31 @@ def _parse(raw: bytes) -> Any:
         return None
     try:
         body = _decode(raw)
-        if b"\\u0000" in raw and _has_nul(body):
-            raise exception.Invalid("Invalid input: the request body contains a NUL character.")
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise errors.MalformedBody() from error
+    # Few need a look at every value.
+    if b"\\u0000" in raw or raw.count(b"[") + raw.count(b"{") > _DEEPEST or _MANY_DIGITS.search(raw):
+        _check_values(body, "", 0)
     return body
 
 
-def _has_nul(value: Any) -> bool:
+def _check_values(value: Any, name: str, depth: int) -> None:
+    """Refuse what no message, column or expression behind us can hold. ``name`` is that of the field."""
     if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        return any(_has_nul(name) or _has_nul(item) for name, item in value.items())
-    return isinstance(value, list) and any(_has_nul(item) for item in value)
+        if "\0" in value:
+            raise exception.Invalid("Invalid input: the request body contains a NUL character.")
+    elif isinstance(value, int):
+        if not -_TOO_BIG <= value < _TOO_BIG:
+            raise exception.Invalid(f"Invalid input for {schema.BODY} {name[:_SHOWN]}. It has more than 64 bits.")
+    elif depth > _DEEPEST:
+        raise exception.Invalid(f"Invalid input for {schema.BODY} {name[:_SHOWN]}. It is nested too deep.")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _check_values(key, name, depth)
+            _check_values(item, key, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check_values(item, name, depth + 1)
 
 
 def _action(body: Any) -> str:
@@ -241,6 +264,8 @@ def _check_query(route: router.Route, request: Request) -> None:
     given: dict[str, list[str]] = {}
     if "%00" in request.query_string:
         raise exception.Invalid("Invalid input: the query string contains a NUL character.")
+    if request.query_string.count("&") >= _MOST_PARAMETERS:
+        raise exception.Invalid(f"The query has more than {_MOST_PARAMETERS} parameters.")
     try:
         for name, value in parse_qsl(request.query_string, keep_blank_values=True, errors="strict"):
             given.setdefault(name, []).append(value)

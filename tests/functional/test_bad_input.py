@@ -98,7 +98,7 @@ def test_a_bad_action_is_refused_and_changes_nothing(suite, admin, server, body,
 
 
 def test_huge_numbers_of_console_lines_are_all_lines(admin, server):
-    for length in (10**40, HUGE, "-1", None, -1):
+    for length in (2**63 - 1, HUGE, "-1", None, -1):
         assert "login:" in admin.action(server, "os-getConsoleOutput", {"length": length})["output"]
 
 
@@ -189,12 +189,12 @@ def test_an_actions_list_refuses_bad_pages(admin, server):
     ({"imageRef": "nope"}, FIELD.format("imageRef")), ({"imageRef": ""}, "Missing imageRef attribute"),
     ({"imageRef": 1}, FIELD.format("imageRef")), ({"imageRef": NIL}, "Can not find requested image"),
     ({"flavorRef": ""}, FIELD.format("flavorRef")), ({"flavorRef": LONG}, "could not be found"),
-    ({"flavorRef": 10**30}, "could not be found"), ({"flavorRef": ["1"]}, FIELD.format("flavorRef")),
+    ({"flavorRef": 10**30}, FIELD.format("flavorRef")), ({"flavorRef": ["1"]}, FIELD.format("flavorRef")),
     ({"flavorRef": "http://x/y/😀"}, "Flavor 😀 could not be found."),
     ({"min_count": 0}, FIELD.format("min_count")), ({"min_count": -1}, FIELD.format("min_count")),
     ({"min_count": "many"}, FIELD.format("min_count")), ({"min_count": True}, FIELD.format("min_count")),
     ({"min_count": 1.5}, FIELD.format("min_count")), ({"max_count": HUGE}, "max_count must be at most"),
-    ({"max_count": 10**25}, "max_count must be at most"),
+    ({"max_count": 10**25}, FIELD.format("max_count")), ({"max_count": 10**9}, "max_count must be at most"),
     ({"min_count": 2, "max_count": 1}, "min_count must be <= max_count"),
     ({"metadata": {"a": 1}}, FIELD.format("a")), ({"metadata": {"a": LONG}}, FIELD.format("a")),
     ({"metadata": {"": "b"}}, FIELD.format("metadata")), ({"metadata": {"a/b": "c"}}, FIELD.format("metadata")),

@@ -41,6 +41,8 @@ _EXPRESSIONS = (
 # Names of other tables: known, so that they can be refused.
 _JOINED = ("block_device_mapping", "services", "metadata", "system_metadata", "info_cache", "security_groups",
            "pci_devices")
+# Each is an expression of its own in the statement, which may have a thousand.
+_MOST_TAGS = 100
 _TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
 
 QUERY = Query({
@@ -163,7 +165,7 @@ def _by_status(req: Request, query: ServerQuery, statuses: list[str]) -> bool:
         found_vm, found_tasks = states.states_of(status)
         if found_vm:
             vm_states += [state for state in found_vm if state not in vm_states]
-            task_states += found_tasks
+            task_states += [state for state in found_tasks if state not in task_states]
             by_default = by_default or not found_tasks
     if not vm_states:
         if req.version >= 38:
@@ -181,7 +183,11 @@ def _by_status(req: Request, query: ServerQuery, statuses: list[str]) -> bool:
 
 def _value(name: str, values: list[str]) -> Any:
     if name in _TAG_FILTERS:
-        return [tag for value in values for tag in value.split(",")]
+        tags = list(dict.fromkeys(tag for value in values for tag in value.split(",")))
+        if len(tags) > _MOST_TAGS:
+            raise exception.InvalidInput(
+                f"Invalid input for query parameters {name}. There are more than {_MOST_TAGS} tags.")
+        return tags
     if name == "locked":
         return _truth(name, values[-1])
     if name == "soft_deleted":

@@ -27,6 +27,8 @@ from nova.objects.volume import Volume
 
 # Characters of a name, a description, and a key or value of metadata.
 _LONGEST = 255
+# Gigabytes.
+_BIGGEST = 2**31 - 1
 
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)
 SHOW_QUERY = Query(strict=None)
@@ -96,6 +98,9 @@ def show(req: Request) -> dict[str, Any]:
 def create(req: Request) -> dict[str, Any]:
     """Create an empty volume; its data are made where a server first needs them."""
     wanted = req.body["volume"]
+    size = whole(wanted["size"])
+    if size > _BIGGEST:
+        raise exception.InvalidInput(f"Invalid input for field/attribute size. It is greater than {_BIGGEST}.")
     if wanted.get("snapshot_id"):
         raise exception.SnapshotNotFound(snapshot_id=wanted["snapshot_id"])
     if wanted.get("volume_type"):
@@ -104,7 +109,7 @@ def create(req: Request) -> dict[str, Any]:
         uuid=new_uuid(), project_id=req.ctx.project_id or "", user_id=req.ctx.user_id or "",
         name=_text("display_name", wanted.get("display_name")),
         description=_text("display_description", wanted.get("display_description")),
-        size_gb=whole(wanted["size"]), availability_zone=_text("availability_zone", wanted.get("availability_zone")),
+        size_gb=size, availability_zone=_text("availability_zone", wanted.get("availability_zone")),
         metadata={_text("metadata", key): _text("metadata", value)
                   for key, value in wanted.get("metadata", {}).items()})
     return {"volume": VOLUME.render(req.clients.volumes.create(req.ctx, volume), req)}
