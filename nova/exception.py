@@ -12,16 +12,28 @@ from typing import Any, ClassVar
 
 
 class NovaException(Exception):
-    """Base class: ``code`` is the HTTP status, ``template`` the message with ``{named}`` arguments."""
+    """Base class: ``code`` is the HTTP status, ``template`` the message with ``{named}`` arguments.
+
+    Tenants read the message. What is theirs not to know (hosts, how many there are) is in ``inside_template``.
+    """
 
     code: ClassVar[int] = 500
     template: ClassVar[str] = "An unknown exception occurred."
+    inside_template: ClassVar[str] = ""
     registry: ClassVar[dict[str, type[NovaException]]] = {}
 
     def __init__(self, message: str | None = None, **kwargs: Any) -> None:
         self.kwargs = kwargs
         self.message = message if message is not None else self.template.format(**kwargs)
         super().__init__(self.message)
+
+    @property
+    def inside(self) -> str:
+        """The message for operators: of logs and of what administrators see."""
+        try:
+            return self.inside_template.format(**self.kwargs) or self.message
+        except KeyError:  # raised with a message of its own, or by another release
+            return self.message
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -307,7 +319,7 @@ class NoMoreFixedIps(Conflict):
 
 
 class FixedIpInUse(Invalid):
-    template = "Fixed IP address {address} is already in use on instance {instance_uuid}."
+    template = "Fixed IP address {address} is already in use."
 
 
 class FixedIpInvalid(Invalid):
@@ -433,7 +445,10 @@ class VolumeUnusable(NovaException):
 
 # --- scheduling, claims and hosts ------------------------------------------------------------
 class NoValidHost(NovaException):
+    """``detail``: who refused how many hosts."""
+
     template = "No valid host was found. {reason}"
+    inside_template = "No valid host was found. {detail}"
 
 
 class MaxRetriesExceeded(NovaException):
@@ -463,7 +478,8 @@ class UnknownOperation(Invalid):
 
 
 class StepTimeout(NovaException):
-    template = "Step {step} did not end on host {host} within its time."
+    template = "Step {step} did not end on its host within its time."
+    inside_template = "Step {step} did not end on host {host} within its time."
 
 
 class MigrationNotFound(NotFound):
@@ -505,7 +521,8 @@ class GuestNotFound(NotFound):
 
 
 class HypervisorUnavailable(ServiceUnavailable):
-    template = "Connection to the hypervisor is broken on host: {reason}"
+    template = "Connection to the hypervisor is broken."
+    inside_template = "Connection to the hypervisor is broken on host: {reason}"
 
 
 class DeviceAttachFailed(NovaException):
@@ -567,7 +584,8 @@ class ComputeServiceUnavailable(Conflict):
 
 
 class HostDown(NovaException):
-    template = "Compute host {host} stopped responding."
+    template = "The compute host stopped responding."
+    inside_template = "Compute host {host} stopped responding."
 
 
 class MetadataNotFound(NotFound):

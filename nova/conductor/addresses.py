@@ -78,9 +78,8 @@ def choose(connection: sa.Connection, project_id: str,
             raise exception.NetworkNotFound(network_id=request.network_id)
         if request.fixed_ip:
             address = fixed_ips.check(network, request.fixed_ip)
-            owner = fixed_ips.owner_of(connection, network.uuid, address)
-            if owner is not None:
-                raise exception.FixedIpInUse(address=address, instance_uuid=owner)
+            if fixed_ips.owner_of(connection, network.uuid, address) is not None:
+                raise exception.FixedIpInUse(address=address)
     return list(wanted)
 
 

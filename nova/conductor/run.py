@@ -126,9 +126,10 @@ class Run:
 
 def ended(events: list[Event], failure: Failure | None) -> list[Event]:
     """These events with an end, of the open ones now."""
+    details = (failure.inside or failure.message) if failure else None
     return [event if event.finish_time is not None else msgspec.structs.replace(
         event, finish_time=utcnow(), result="Error" if failure else "Success",
-        traceback=failure.details if failure else None, details=failure.message if failure else None)
+        traceback=failure.details if failure else None, details=details)
         for event in events]
 
 

@@ -151,9 +151,9 @@ class Walk:
             self._undone(ctx, run, came_to or step, ctl)
             return
         LOG.warning("[instance: %s] Operation %s failed at %s%s: %s", run.instance.uuid, run.action.action, step.name,
-                    f" on {failure.host}" if failure.host else "", failure.message)
+                    f" on {failure.host}" if failure.host else "", failure.inside or failure.message)
         step = came_to or step
-        tracing.failed(failure.message)
+        tracing.failed(failure.inside or failure.message)
         # The first cause is what the user needs: "no more hosts" after it explains nothing.
         if run.journal.failure is None or failure.kind not in ("NoValidHost", "MaxRetriesExceeded", "ClaimLost"):
             run.journal.failure = failure
@@ -261,8 +261,9 @@ class Walk:
 
         tries = run.journal.tries
         if tries >= MAX_TRIES and not self.core.db.read(away):
-            error = exception.HostDown(f"Host {host} was asked {MAX_TRIES} times to run {step.name} and never "
-                                       "reported.")
+            LOG.warning("[instance: %s] Host %s was asked %d times to run %s and never reported", run.instance.uuid,
+                        host, MAX_TRIES, step.name)
+            error = exception.HostDown(host=host)
             self.failed(ctx, run, step, failure_of(error, host), self._control(ctx, run), run.furthest(step))
             return
 

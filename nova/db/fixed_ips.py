@@ -77,7 +77,7 @@ def take(connection: sa.Connection, network: Network, instance_uuid: str, vif_id
                 connection.execute(_TAKE, {**owner, "these": [address]}).rowcount):
             return Taken(mac, [addresses[0], address])
     if wanted_v6:
-        raise exception.FixedIpInUse(address=wanted_v6, instance_uuid=owner_of(connection, network.uuid, wanted_v6))
+        raise exception.FixedIpInUse(address=wanted_v6)
     raise exception.NoMoreFixedIps(network_id=network.uuid)
 
 
@@ -121,7 +121,7 @@ def _row(connection: sa.Connection, network: Network, address: str) -> Any:
         _insert(connection, network, address)
         row = connection.execute(_THIS, this).one()
     if row.instance_uuid is not None:
-        raise exception.FixedIpInUse(address=address, instance_uuid=row.instance_uuid)
+        raise exception.FixedIpInUse(address=address)
     return row
 
 

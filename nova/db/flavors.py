@@ -37,6 +37,8 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
         if query.is_public and query.project_id is not None:
             shown = sa.or_(shown, _open_to(query.project_id))
         statement = statement.where(shown)
+    # What the caller may not see is no marker, either.
+    marked = statement.where(TABLE.c.flavorid == query.marker)
     if query.min_ram:
         statement = statement.where(TABLE.c.memory_mb >= query.min_ram)
     if query.min_disk:
@@ -45,7 +47,7 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
         statement = statement.where(regexp.matches(connection, TABLE.c.name, query.name))
     marker = None
     if query.marker is not None:
-        marker = rows.marker_row(connection, sa.select(TABLE).where(TABLE.c.flavorid == query.marker), query.marker)
+        marker = rows.marker_row(connection, marked, query.marker)
     # vcpu_weight is null for every flavor.
     sort = [("id", query.sort_dir)]
     if query.sort_key not in ("id", "vcpu_weight"):

@@ -68,7 +68,10 @@ def index(connection: sa.Connection, query: MigrationQuery) -> list[Migration]:
         statement = statement.where(TABLE.c.updated_at <= query.changes_before)
     marker = None
     if query.marker is not None:
-        marker = rows.marker_row(connection, sa.select(TABLE).where(TABLE.c.uuid == query.marker), query.marker)
+        marked = sa.select(TABLE).where(TABLE.c.uuid == query.marker)
+        if query.project_id is not None:
+            marked = marked.where(TABLE.c.project_id == query.project_id)
+        marker = rows.marker_row(connection, marked, query.marker)
     return rows.to_objects(Migration, connection.execute(
         rows.page(statement, TABLE, [("created_at", "desc"), ("id", "desc")], query.limit, marker)))
 

@@ -24,11 +24,13 @@ LOG = logging.getLogger(__name__)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _FIELDS = ("id", "name", "status", "disk_format", "container_format", "visibility", "owner", "checksum")
+# The role that changes what belongs to its project; readers only look.
+_WRITER = "member"
 _NUMBERS = ("min_ram", "min_disk", "size")
 
 
 class DirectoryStore(ImageStore):
-    """Callers with a token are users: they see public images and those of their project."""
+    """Callers with a token are users: they see public images and those of their project, which members may change."""
 
     def __init__(self, directory: str | None = None) -> None:
         self._directory = directory
@@ -148,7 +150,7 @@ class DirectoryStore(ImageStore):
 
     def _writable(self, ctx: RequestContext, image_id: str, token: str | None) -> Image:
         found = self.show(ctx, image_id, token)
-        if token and not _admin(ctx) and found.owner != ctx.project_id:
+        if token and not _admin(ctx) and (found.owner != ctx.project_id or _WRITER not in ctx.roles):
             raise exception.ImageNotAuthorized(image_id=image_id)
         return found
 

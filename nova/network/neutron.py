@@ -77,7 +77,7 @@ class NeutronAllocator:
             taken = self._api.list(ctx, "ports", network_id=network["id"],
                                    fixed_ips=f"ip_address={request.fixed_ip}")
             if taken:
-                raise exception.FixedIpInUse(address=request.fixed_ip, instance_uuid=taken[0].get("device_id") or "")
+                raise exception.FixedIpInUse(address=request.fixed_ip)
         return request
 
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:

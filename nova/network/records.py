@@ -195,6 +195,19 @@ class Records:
     def guest(self, network_id: str, uuid: str) -> Guest | None:
         return _read(self._guest_file(network_id, uuid), Guest)
 
+    def has_address(self, network_id: str, address: str, uuid: str) -> bool:
+        """Whether the instance is plugged into the network here, with that address."""
+        guest = self.guest(network_id, uuid)
+        if guest is not None:
+            return any(address in vif.addresses() for vif in guest.vifs)
+        try:
+            os.stat(self._guest_file(network_id, uuid))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            LOG.warning("Nobody can tell which guest has %s: %s", address, error)
+        return True  # as far as this process may see
+
     def guests(self, network_id: str) -> Iterator[Guest]:
         """Every guest of a network; unreadable files count as guests without interfaces."""
         for uuid in self.guest_ids(network_id):
@@ -244,11 +257,16 @@ def _write(path: str, value: Object) -> None:
     """Replace a file in one go; readers see the old or the new one."""
     data = msgspec.json.encode(value)
     folder = os.path.dirname(path)
-    os.makedirs(folder, exist_ok=True)
+    # Whatever the umask is: the metadata service reads them, which is not root, and there is no secret in them.
+    network = os.path.dirname(folder)
+    for one in [part for part in (os.path.dirname(network), network, folder) if not os.path.isdir(part)]:
+        os.makedirs(one, exist_ok=True)
+        os.chmod(one, 0o755)  # noqa: S103
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+            os.fchmod(file.fileno(), 0o644)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

@@ -66,11 +66,13 @@ class Accepted(Object, kw_only=True):
 class Failure(Object, kw_only=True):
     """Why a step failed: what a user may read, the class of the error, and where it happened.
 
-    ``retry``: another host may succeed. ``details`` (a traceback) is for administrators.
+    ``retry``: another host may succeed. ``inside`` (the message with what users shall not know, if there is more to
+    say) and ``details`` (a traceback) are for administrators.
     """
 
     code: int = 500
     message: str
+    inside: str = ""
     kind: str = ""
     details: str = ""
     host: str | None = None

@@ -16,7 +16,7 @@ class Scheduler(Interface):
     def select(self, ctx: RequestContext, spec: RequestSpec) -> list[list[Selection]]:
         """For each instance of the request, in order: the best host, then its alternates.
 
-        Raises NoValidHost with what refused how many hosts.
+        Raises NoValidHost; its ``detail`` says what refused how many hosts.
         """
 
     @call

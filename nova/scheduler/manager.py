@@ -64,7 +64,7 @@ class SchedulerManager:
                 choices = self._planner.plan(view, request)
             except exception.NoValidHost as error:
                 LOG.info("No host for %d x %s of project %s: %s", request.count, spec.flavor.name, spec.project_id,
-                         error.kwargs.get("reason") or error)
+                         error.inside)
                 raise
             self._fleet.commit(view.planned, sorted({choice.row for choice in choices}))
             selections = [[self._fleet.selection(row, request.by_aggregates, request)

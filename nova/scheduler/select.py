@@ -22,6 +22,7 @@ from nova.scheduler.weighers.base import Weigher
 from nova.telemetry import metrics
 
 # What enforces a policy; without it a request of that policy must fail rather than be ignored.
+_TOO_FEW = "There are not enough hosts available."
 _ENFORCERS = {
     AFFINITY: "ServerGroupAffinityFilter", ANTI_AFFINITY: "ServerGroupAntiAffinityFilter",
     SOFT_AFFINITY: "ServerGroupSoftAffinityWeigher", SOFT_ANTI_AFFINITY: "ServerGroupSoftAntiAffinityWeigher",
@@ -57,14 +58,14 @@ class Planner:
         rows = np.flatnonzero(mask)
         metrics.CANDIDATES.observe(rows.size)
         if not rows.size:
-            raise exception.NoValidHost(reason=_why(view, request, refused))
+            raise exception.NoValidHost(reason=_TOO_FEW, detail=_why(view, request, refused))
         ranking = Ranking(view, rows, request, self._weighers, chain)
         wanted = 0 if request.forced else request.spec.alternates
         chosen: list[int] = []
         pool: list[int] = []
         for _ in range(request.count):
             if not len(ranking):
-                raise exception.NoValidHost(reason="There are not enough hosts available.")
+                raise exception.NoValidHost(reason=_TOO_FEW)
             position = self._pick(ranking, request.settings)
             row = int(ranking.rows[position])
             if request.count == 1:
@@ -133,7 +134,7 @@ def _consume(view: FleetView, row: int, request: Request) -> None:
 
 
 def _why(view: FleetView, request: Request, refused: Sequence[tuple[str, int]]) -> str:
-    """Why no host fits, for the user."""
+    """Why no host fits, for operators."""
     if not refused:
         return "No compute hosts are registered."
     return f"Requested {request.count}; {summary(refused)}."

@@ -1,11 +1,15 @@
 """Bad requests about everything beside servers, and about what belongs to other projects."""
 
 import json
+import os
 
 import pytest
 
 from nova import context, exception
+from nova.conf import CONF
+from nova.image.directory import DirectoryStore
 from nova.objects.base import new_uuid
+from nova.objects.image import Image
 from nova.objects.network import Network
 from tests.functional.client import Client, Failed
 from tests.functional.refusals import (  # noqa: F401 (fixtures)
@@ -89,6 +93,59 @@ def test_other_projects_things_do_not_exist(suite, shelf, nothing_left):
     refused(stranger, "POST", "/os-security-group-rules", 404, wall, version="2.1", body={"security_group_rule": {
         "parent_group_id": wall, "ip_protocol": "tcp", "from_port": 1, "to_port": 2}})
     # (the attempt made the stranger's own default group, which the request may)
+
+
+def test_a_reader_changes_no_image_of_its_project(suite, image_id):
+    path = os.path.join(CONF.state_path, "of-p.raw")
+    with open(path, "wb") as file:
+        file.write(b"\0" * 1024)
+    ours = DirectoryStore().add(path, Image(id=new_uuid(), name="ours", disk_format="raw", owner="p",
+                                            visibility="private")).id
+    reader, member = Client(suite.url, roles="reader"), Client(suite.url, roles="member,reader")
+    for method, url, body in (("DELETE", "", None), ("DELETE", "/metadata/a", None),
+                              ("POST", "/metadata", {"metadata": {"a": "c"}}),
+                              ("PUT", "/metadata", {"metadata": {"b": "c"}}),
+                              ("PUT", "/metadata/a", {"meta": {"a": "c"}})):
+        member.call("POST", f"/images/{ours}/metadata", {"metadata": {"a": "b"}}, version="2.35")
+        refused(reader, method, f"/images/{ours}{url}", 403, ours, body=body, version="2.35")
+    assert reader.get(f"/images/{ours}", version="2.35")["image"]["metadata"] == {"a": "b"}
+    member.call("DELETE", f"/images/{ours}", version="2.35")
+
+
+def test_a_flavor_that_one_may_not_see_is_no_marker(suite, admin):
+    secret, open_one = admin.flavor(**{"os-flavor-access:is_public": False}), admin.flavor()
+    stranger = Client(suite.url, project="strangers", user="s", roles="member,reader")
+    try:
+        refused(stranger, "GET", "/flavors", 400, f"marker [{secret}] not found", marker=secret)
+        stranger.get("/flavors", marker=open_one)
+        admin.get("/flavors", marker=secret, is_public="None")
+        admin.post(f"/flavors/{secret}/action", {"addTenantAccess": {"tenant": "strangers"}})
+        stranger.get("/flavors", marker=secret)
+    finally:
+        admin.delete(f"/flavors/{secret}")
+        admin.delete(f"/flavors/{open_one}")
+
+
+def test_who_has_an_address_is_not_told(suite, admin, shelf, networks):
+    shared = networks.create(context.admin(), Network(uuid=new_uuid(), label="shared", cidr="10.98.1.0/24",
+                                                      cidr_v6="fd00:98::/64", ipv6_mode="dhcpv6-stateful", gateway="",
+                                                      bridge=""))
+    stranger = Client(suite.url, project="strangers", user="s", roles="member,reader")
+    wanted = {address: [{"uuid": shared.uuid, "fixed_ip": address}] for address in ("10.98.1.7", "fd00:98::abcd")}
+    owners = []
+    try:
+        for network in wanted.values():
+            owners.append(admin.boot(shelf["flavor"], shelf["image"], networks=network))
+            admin.wait(owners[-1], "ACTIVE")
+        for address, network in wanted.items():
+            with pytest.raises(Failed) as failed:
+                stranger.boot(shelf["flavor"], shelf["image"], networks=network)
+            assert (failed.value.code, failed.value.message) == (400, f"Fixed IP address {address} is already in use.")
+    finally:
+        for uuid in owners:
+            admin.delete(f"/servers/{uuid}")
+            admin.wait_gone(uuid)
+        networks.delete(context.admin(), shared.uuid)
 
 
 def test_names_and_ids_of_others_in_a_create_request_are_not_found(suite, admin, shelf, flavor, image_id, networks):

@@ -20,12 +20,16 @@ def test_a_host_that_fails_leaves_a_server_in_error_with_the_cause(admin, driver
     admin.wait_gone(uuid)
 
 
-def test_no_host_with_room_is_an_error_that_says_what_refused(admin, image_id):
+def test_no_host_with_room_is_an_error_and_administrators_read_what_refused(admin, member, image_id):
     huge = admin.flavor(vcpus=100000)
-    uuid = admin.boot(huge, image_id)
+    uuid = member.boot(huge, image_id)
     server = admin.wait(uuid, "ERROR")
     assert server["fault"]["code"] == 500
-    assert server["fault"]["message"].startswith("No valid host was found. ")
+    assert "VCPU: 1 host refused" in server["fault"]["details"]
+    assert "VCPU: 1 host refused" in newest_action(admin, uuid, "create")["events"][0]["details"]
+    fault = member.server(uuid)["fault"]
+    assert fault["message"] == "No valid host was found. There are not enough hosts available."
+    assert set(fault) == {"code", "created", "message"}
     action = admin.get(f"/servers/{uuid}/os-instance-actions")["instanceActions"][0]
     assert action["message"] == "Error"
     admin.delete(f"/servers/{uuid}")

@@ -16,23 +16,47 @@ SIZE = 2000
 # Seconds that "no such instance" is remembered, so that nobody can flood the bus.
 MISSING = 1.0
 
+# Network, address and uuid of an instance.
+HasAddress = Callable[[str, str, str], bool]
+
+
+def _anybody(network_id: str, address: str, uuid: str) -> bool:
+    return True
+
 
 class Instances:
     """Raises InstanceNotFound and ServiceUnavailable as the conductor does."""
 
     def __init__(self, guests: Guests, servers: Servers, expiration: float,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+                 clock: Callable[[], float] = time.monotonic, has: HasAddress = _anybody) -> None:
+        """``has``: whether this host has plugged the instance into the network with the address."""
         self._guests = guests
         self._servers = servers
         self._expiration = expiration
         self._clock = clock
+        self._has = has
         self._lock = threading.Lock()
         self._known: dict[tuple[str, ...], tuple[float, Instance | None]] = {}
 
     def by_address(self, network_id: str, address: str) -> Instance:
-        """The owner of a fixed address."""
-        return self._cached(("address", network_id, address),
-                            lambda: self._guests.by_address(context.admin(), network_id, address))
+        """The owner of a fixed address, if it is on this host.
+
+        Rows may say that the address is somebody else's already while its former owner's guest still runs here (its
+        host was away when the server was deleted); and what is kept may be of an owner that has gone.
+        """
+        key = ("address", network_id, address)
+
+        def ask() -> Instance:
+            return self._guests.by_address(context.admin(), network_id, address)
+
+        found = self._cached(key, ask)
+        if not self._has(network_id, address, found.uuid):
+            self._forget(key)
+            found = self._cached(key, ask)
+            if not self._has(network_id, address, found.uuid):
+                self._keep(key, self._clock() + min(MISSING, self._expiration), None)
+                raise exception.InstanceNotFound(instance_id=address)
+        return found
 
     def by_uuid(self, uuid: str) -> Instance:
         return self._cached(("uuid", uuid), lambda: self._servers.get(context.admin(), uuid))
@@ -63,6 +87,10 @@ class Instances:
             raise
         self._keep(key, now + self._expiration, found)
         return found
+
+    def _forget(self, key: tuple[str, ...]) -> None:
+        with self._lock:
+            self._known.pop(key, None)
 
     def _keep(self, key: tuple[str, ...], until: float, instance: Instance | None) -> None:
         with self._lock:

@@ -32,7 +32,7 @@ INTERVAL = 1.0
 def application(transport: messaging.RPCTransport) -> Wsgi:
     """The WSGI application, for any server."""
     instances = Instances(bus.client(transport, Guests), bus.client(transport, Servers),
-                          CONF.metadata.cache_expiration)
+                          CONF.metadata.cache_expiration, has=records.Records(CONF.state_path).has_address)
     return observed_metadata(
         Application(instances, settings.from_conf(CONF), CONF.metadata.metadata_proxy_shared_secret))
 

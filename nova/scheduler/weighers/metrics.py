@@ -43,7 +43,8 @@ class MetricsWeigher(Weigher):
         missing = np.isnan(column)
         if missing.any():
             if request.settings.metrics_required:
-                raise exception.NoValidHost(reason="A host does not report the metrics that [metrics]weight_setting "
-                                                   "requires.")
+                raise exception.NoValidHost(
+                    reason="There are not enough hosts available.",
+                    detail="A host does not report the metrics that [metrics]weight_setting requires.")
             column[missing] = request.settings.weight_of_unavailable
         return column

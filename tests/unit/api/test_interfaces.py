@@ -69,7 +69,7 @@ def test_a_tag_is_taken_from_2_49_on(api, servers):
 
 @pytest.mark.parametrize(("error", "code"), [
     (exception.NetworkAmbiguous(), 400), (exception.NoMoreFixedIps(network_id=NETWORK), 400),
-    (exception.FixedIpInUse(address="10.0.0.3", instance_uuid="x"), 409), (exception.PortNotFound(port_id=PORT), 404),
+    (exception.FixedIpInUse(address="10.0.0.3"), 409), (exception.PortNotFound(port_id=PORT), 404),
     (exception.NetworkNotFound(network_id=NETWORK), 404), (exception.InstanceIsLocked(instance_uuid=SERVER), 409)])
 def test_refusals_have_the_codes_of_this_request(api, servers, error, code):
     servers.answers["operate"] = error

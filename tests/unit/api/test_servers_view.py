@@ -144,6 +144,13 @@ def test_a_fault_is_shown_with_error_and_deleted_only():
     assert servers_view.SHOW.render(server(fault=fault, deleted=True), look(1))["fault"]["details"] == "traceback"
 
 
+@pytest.mark.parametrize("code", [400, 404, 409, 500, 503])
+def test_the_details_of_a_fault_are_for_administrators(code):
+    fault = Fault(code=code, message="It failed.", details="traceback", created=WHEN)
+    assert "details" not in servers_view.SHOW.render(server(fault=fault, vm_state="error"), look(1, MEMBER))["fault"]
+    assert servers_view.SHOW.render(server(fault=fault, vm_state="error"), look(1))["fault"]["details"] == "traceback"
+
+
 @pytest.mark.parametrize(("host", "status"), [("host", "DOWN"), ("other", "UNKNOWN"), (None, "")])
 def test_host_status(host, status):
     shown = servers_view.SHOW.render(server(host=host), look(16, clients=Hosts(host="DOWN")))

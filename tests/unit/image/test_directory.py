@@ -100,6 +100,16 @@ def test_properties_merge_and_replace(store, source):
         store.set_properties(OTHER, "i1", {}, True, TOKEN)
 
 
+def test_who_may_only_read_changes_nothing(store, source):
+    store.add(source, Image(id="i1", owner="p1", visibility="public", properties={"a": "1"}))
+    reader = context.RequestContext(overwrite=False, project_id="p1", roles=["reader"])
+    for change in (lambda: store.set_properties(reader, "i1", {"b": "2"}, False, TOKEN),
+                   lambda: store.delete(reader, "i1", TOKEN)):
+        with pytest.raises(exception.ImageNotAuthorized):
+            change()
+    assert store.show(reader, "i1", TOKEN).properties == {"a": "1"}
+
+
 def test_delete(store, source, tmp_path):
     store.add(source, Image(id="i1", owner="p1", visibility="public"))
     store.add(source, Image(id="kept", owner="p1", protected=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import io
+import os
 
 import pytest
 
@@ -12,6 +13,8 @@ from nova import exception
 from nova.api.guest_metadata.app import NETWORK, Application
 from nova.api.guest_metadata.instances import Instances
 from nova.metadata.settings import Settings
+from nova.network.records import Guest, Records
+from nova.objects.network import VIF, FixedIp
 from tests.unit.metadata.test_trees import make
 
 SECRET = "shared"
@@ -124,6 +127,54 @@ def test_strangers_cannot_flood_the_bus(app, conductor, clock):
     clock.now += 1.5
     guest(app, "/latest", REMOTE_ADDR="10.0.0.99")
     assert conductor.asked == 2
+
+
+def plugged(records, uuid, address):
+    """The instance is on this host, in the network n1 with the address."""
+    records.save_guest("n1", Guest(uuid=uuid, vifs=[VIF(
+        id="v", network_id="n1", label="private", mac="fa:16:3e:00:00:01", devname="tap1",
+        fixed_ips=[FixedIp(address=address, prefix=24)])]))
+
+
+def test_what_is_kept_of_an_address_is_not_told_to_whom_it_belongs_now(conductor, tmp_path):
+    """The former owner's guest has gone from this host, and the next one asks before the memory ends."""
+    records = Records(str(tmp_path))
+    app = Application(Instances(conductor, conductor, 15, Clock(), has=records.has_address), Settings())
+    former = conductor.instance
+    plugged(records, former.uuid, "10.0.0.5")
+    for _ in range(3):
+        assert guest(app, "/latest/meta-data/hostname")[1] == "web-one.novalocal"
+    assert conductor.asked == 1
+    records.forget_guest("n1", former.uuid)
+    conductor.instance = make(uuid="22222222-0000-0000-0000-000000000000", hostname="next")
+    plugged(records, conductor.instance.uuid, "10.0.0.5")
+    assert guest(app, "/latest/meta-data/hostname")[1] == "next.novalocal"
+
+
+def test_a_guest_that_rows_know_no_more_does_not_read_its_successors_documents(conductor, tmp_path, clock):
+    """Deleted while its host was away, it runs on with an address that is somebody else's, on another host."""
+    records = Records(str(tmp_path))
+    app = Application(Instances(conductor, conductor, 15, clock, has=records.has_address), Settings())
+    plugged(records, "33333333-0000-0000-0000-000000000000", "10.0.0.5")
+    for _ in range(5):
+        assert guest(app, "/latest/meta-data/hostname")[0] == 404
+    assert conductor.asked <= 2, "nor does it flood the bus"
+    clock.now += 20
+    plugged(records, conductor.instance.uuid, "10.0.0.6")
+    assert guest(app, "/latest/meta-data/hostname")[0] == 404
+    clock.now += 20
+    plugged(records, conductor.instance.uuid, "10.0.0.5")
+    assert guest(app, "/latest/meta-data/hostname")[0] == 200
+
+
+def test_what_is_plugged_may_be_read_by_a_service_that_is_not_root(conductor, tmp_path):
+    before = os.umask(0o077)
+    try:
+        plugged(Records(str(tmp_path)), conductor.instance.uuid, "10.0.0.5")
+    finally:
+        os.umask(before)
+    found = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert set(found.values()) == {0o755, 0o644}, found
 
 
 def test_an_unreachable_conductor_is_a_503_and_a_defect_a_bare_500(app, conductor):

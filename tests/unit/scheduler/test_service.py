@@ -109,8 +109,10 @@ def test_select_and_explain_over_the_bus(start, scheduler):
 
 def test_no_host_arrives_as_itself(start, scheduler):
     start()
-    with pytest.raises(exception.NoValidHost, match="Requested 1; MEMORY_MB: 4 hosts refused"):
+    with pytest.raises(exception.NoValidHost) as caught:
         scheduler.select(context.admin(), spec(resources={"MEMORY_MB": 10**6}))
+    assert "Requested 1; MEMORY_MB: 4 hosts refused" in caught.value.inside
+    assert "4 hosts" not in str(caught.value)
 
 
 def test_a_delta_reaches_every_worker(start, scheduler):

@@ -118,8 +118,8 @@ def _fault(server: Instance, look: Look) -> Any:
     if fault is None or server.status not in ("ERROR", "DELETED"):
         return ABSENT
     shown: dict[str, Any] = {"code": fault.code, "created": iso(fault.created), "message": fault.message}
-    # The details are the inside of Nova: of a 500 they are for administrators.
-    if fault.details and (look.req.ctx.is_admin or fault.code != 500):
+    # The details are the inside of Nova, whatever has failed.
+    if fault.details and look.req.ctx.is_admin:
         shown["details"] = fault.details
     return shown
 
