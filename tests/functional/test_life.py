@@ -5,7 +5,7 @@ import pytest
 from nova import context
 from nova.objects.base import new_uuid
 from nova.objects.network import Network
-from tests.functional.client import Failed
+from tests.functional.client import Client, Failed
 
 POWER = [
     ("os-stop", None, "SHUTOFF", 4, "stop", "compute_stop_instance"),
@@ -100,6 +100,38 @@ def test_a_locked_server_refuses_its_owner_but_not_an_administrator(admin, membe
     assert (failed.value.code, failed.value.message) == (409, f"Instance {server} is locked")
     admin.action(server, "unlock", None)
     assert admin.server(server)["locked"] is False
+
+
+def test_what_is_so_already_is_not_written_again(admin, member, server):
+    def words():
+        member.action(server, "unlock", None)
+        admin.action(server, "unlock", None)
+        admin.put(f"/servers/{server}", {"server": {"name": "same", "description": "d"}})
+        admin.post(f"/servers/{server}/metadata", {"metadata": {"a": "1"}})
+        admin.put(f"/servers/{server}/tags", {"tags": ["y", "x"]})
+        admin.call("PUT", f"/servers/{server}/tags/x")
+        admin.action(server, "lock", {"locked_reason": "careful"})
+
+    words()
+    other = Client(admin.url, project="operators", user="o")
+    other.action(server, "unlock", None)  # an administrator of another project
+    other.action(server, "lock", {"locked_reason": "careful"})
+    before, written = _actions(admin, server), admin.server(server)
+    other.action(server, "lock", {"locked_reason": "careful"})
+    admin.put(f"/servers/{server}/tags", {"tags": ["x", "y"]})
+    admin.post(f"/servers/{server}/metadata", {"metadata": {"a": "1"}})
+    admin.put(f"/servers/{server}", {"server": {"name": "same", "description": "d"}})
+    assert (_actions(admin, server), admin.server(server)) == (before, written)
+    other.action(server, "unlock", None)
+    before, written = _actions(admin, server), admin.server(server)
+    for _ in range(3):
+        member.action(server, "unlock", None)
+    assert (_actions(admin, server), admin.server(server)) == (before, written)
+    admin.call("DELETE", f"/servers/{server}/tags")
+
+
+def _actions(client, server):
+    return [found["action"] for found in client.get(f"/servers/{server}/os-instance-actions")["instanceActions"]]
 
 
 def test_metadata_is_merged_replaced_and_deleted(admin, server):

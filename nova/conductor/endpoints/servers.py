@@ -84,7 +84,7 @@ class Servers:
                 plain["system_metadata"] = {**instance.system_metadata, **plain["system_metadata"]}
             if "pinned_availability_zone" in changes:
                 plain["pinned_availability_zone"] = _pin(instance, changes["pinned_availability_zone"])
-            servers.update(connection, uuid, plain)
+            _change_row(connection, instance, plain)
 
         return self._change(uuid, project_id, write)
 
@@ -96,7 +96,7 @@ class Servers:
             limit = quotas.limits(connection, instance.project_id, None)["metadata_items"]
             if 0 <= limit < len(merged):
                 raise exception.QuotaLimit(f"Maximum number of metadata items exceeds {limit}")
-            servers.update(connection, uuid, {"metadata": merged})
+            _change_row(connection, instance, {"metadata": merged})
 
         return self._change(uuid, project_id, write).metadata
 
@@ -125,7 +125,7 @@ class Servers:
                 after = list(dict.fromkeys([*kept, *tags]))
             if len(after) > _MAX_TAGS:
                 raise exception.Invalid(f"The number of tags exceeded the per-server limit {_MAX_TAGS}")
-            servers.update(connection, uuid, {"tags": sorted(after)})
+            _change_row(connection, instance, {"tags": sorted(after)})
 
         self._change(uuid, project_id, write)
         return before
@@ -134,16 +134,19 @@ class Servers:
     def lock(self, ctx: context.RequestContext, uuid: str, reason: str | None, project_id: str | None) -> None:
         def write(connection: sa.Connection, instance: Instance) -> None:
             owner = ctx.project_id == instance.project_id
-            if instance.locked and owner:
-                return  # the owner locking again changes nothing
-            self._instant(connection, ctx, instance, "lock", locked_by="owner" if owner else "admin",
-                          locked_reason=reason)
+            by = "owner" if owner else "admin"
+            if instance.locked and (owner or (instance.locked_by, instance.locked_reason) == (by, reason)):
+                return  # nothing changes; the owner does not lock again
+            self._instant(connection, ctx, instance, "lock", locked_by=by, locked_reason=reason)
 
         self._change(uuid, project_id, write)
 
     def unlock(self, ctx: context.RequestContext, uuid: str, project_id: str | None) -> None:
-        self._change(uuid, project_id, lambda connection, instance: self._instant(
-            connection, ctx, instance, "unlock", locked_by=None, locked_reason=None))
+        def write(connection: sa.Connection, instance: Instance) -> None:
+            if instance.locked:
+                self._instant(connection, ctx, instance, "unlock", locked_by=None, locked_reason=None)
+
+        self._change(uuid, project_id, write)
 
     def reset_state(self, ctx: context.RequestContext, uuid: str, state: str) -> None:
         start(self.engine, ctx, uuid, ResetState.name, {"state": state})
@@ -184,6 +187,13 @@ class Servers:
             return servers.get(connection, uuid)
 
         return self.core.db.write(transaction)
+
+
+def _change_row(connection: sa.Connection, instance: Instance, changes: dict[str, Any]) -> None:
+    """Write what is not so already: who asks for what is so again and again costs no write."""
+    new = {name: value for name, value in changes.items() if getattr(instance, name) != value}
+    if new:
+        servers.update(connection, instance.uuid, new)
 
 
 def _check_metadata_change(ctx: context.RequestContext, instance: Instance, method: str) -> None:
