@@ -29,6 +29,9 @@ from nova.api.schema import Validator
 
 Getter = Callable[[Any, Any], Any]
 
+# How often a query may repeat a parameter.
+_REPEATED = 100
+
 # What a getter of a View returns for a key that is to be left out.
 ABSENT: Any = object()
 
@@ -251,10 +254,8 @@ class Query(Type):
     @staticmethod
     def _values(field: Field, version: int) -> dict[str, Any]:
         one = field.type.schema(version)
-        made: dict[str, Any] = {"type": "array", "items": one} if one else {}
-        if field.single is not None and version >= field.single:
-            made["maxItems"] = 1
-        return made
+        single = field.single is not None and version >= field.single
+        return {"maxItems": 1 if single else _REPEATED, **({"type": "array", "items": one} if one else {})}
 
     def steps(self) -> Iterable[int]:
         if self.strict is not None:

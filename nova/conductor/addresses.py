@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from nova import exception
+from nova.conf import CONF
 from nova.context import RequestContext
-from nova.db import fixed_ips, networks, security_groups
+from nova.db import fixed_ips, networks, quotas, security_groups
 from nova.db.engine import Database
 from nova.objects.base import new_uuid
 from nova.objects.instance import Instance
@@ -33,6 +34,13 @@ class EmbeddedAllocator:
                  connection: sa.Connection | None = None) -> list[VIF]:
         assert connection is not None
         return allocate(connection, instance, wanted)
+
+    def check_more(self, connection: sa.Connection, instance: Instance) -> None:
+        check_ports(len(instance.network_info) + 1)
+        most = quotas.limits(connection, instance.project_id)["fixed_ips"]
+        if most >= 0:
+            quotas.lock(connection, instance.project_id)
+            quotas.check_interfaces(connection, instance.project_id, most, 1)
 
     def bind(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF], host: str,
              connection: sa.Connection | None = None) -> list[VIF]:
@@ -61,8 +69,9 @@ def choose(connection: sa.Connection, project_id: str,
            wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
     """The networks of a server, checked: what was asked for, or the project's only network.
 
-    Raises NetworkAmbiguous, NetworkNotFound, PortNotSupported, FixedIpInvalid, FixedIpInUse.
+    Raises NetworkAmbiguous, NetworkNotFound, PortNotSupported, FixedIpInvalid, FixedIpInUse, QuotaLimit.
     """
+    check_ports(len(wanted or ()))
     if wanted is not None and not wanted:
         return []
     usable = {network.uuid: network for network in networks.for_project(connection, project_id)}
@@ -81,6 +90,12 @@ def choose(connection: sa.Connection, project_id: str,
             if fixed_ips.owner_of(connection, network.uuid, address) is not None:
                 raise exception.FixedIpInUse(address=address)
     return list(wanted)
+
+
+def check_ports(number: int) -> None:
+    """Whether a server may have so many interfaces. Raises QuotaLimit."""
+    if 0 <= CONF.quota.server_ports < number:
+        raise exception.QuotaLimit("Maximum number of ports exceeded")
 
 
 def allocate(connection: sa.Connection, instance: Instance, wanted: Sequence[NetworkRequest]) -> list[VIF]:

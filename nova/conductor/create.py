@@ -123,7 +123,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     group_names = request.security_groups or ["default"]
     groups = security_groups.resolve(connection, project_id, group_names) if networks is None else []
     count = quotas.reserve(connection, project_id, user_id, flavor.vcpus, flavor.memory_mb, request.min_count,
-                           request.max_count)
+                           request.max_count, len(requested_networks) if networks is None else 0)
     _check_members(connection, group, project_id, count)
 
     reservation_id = "r-" + secrets.token_hex(4)

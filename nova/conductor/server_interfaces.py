@@ -40,8 +40,9 @@ class ServerInterfaces:
 
     # --- in the accepting transaction ------------------------------------------------------------------
     def add(self, wanted: NetworkRequest, connection: sa.Connection) -> VIF:
-        """Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
+        """Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse, QuotaLimit."""
         ctx, instance = self._wishes.ctx, self._wishes.instance
+        self._allocator.check_more(connection, instance)
         made = self._allocator.allocate(ctx, instance, [wanted], connection)
         vif, = self._allocator.bind(ctx, instance, made, instance.host or "", connection)
         vif = msgspec.structs.replace(vif, active=False)

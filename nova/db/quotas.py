@@ -21,7 +21,8 @@ RESOURCES: dict[str, str | None] = {
     "injected_files": "injected_files", "injected_file_content_bytes": "injected_file_content_bytes",
     "injected_file_path_bytes": "injected_file_path_length", "key_pairs": "key_pairs",
     "server_groups": "server_groups", "server_group_members": "server_group_members",
-    "fixed_ips": None, "floating_ips": None, "security_groups": None, "security_group_rules": None,
+    "fixed_ips": "fixed_ips", "floating_ips": None, "security_groups": "security_groups",
+    "security_group_rules": "security_group_rules",
 }
 # What quota_usages counts.
 COUNTED = ("instances", "cores", "ram")
@@ -110,6 +111,7 @@ def usage(connection: sa.Connection, project_id: str, user_id: str | None = None
         used.update({name: getattr(row, name) for name in COUNTED})
     used["server_groups"] = count_server_groups(connection, project_id, user_id)
     used["security_groups"] = 0 if user_id else count_security_groups(connection, project_id)
+    used["fixed_ips"] = 0 if user_id else count_interfaces(connection, project_id)
     if user_id:
         used["key_pairs"] = count_key_pairs(connection, user_id)
     return used
@@ -130,6 +132,23 @@ def count_security_groups(connection: sa.Connection, project_id: str) -> int:
     groups = models.security_groups
     return connection.scalar(sa.select(sa.func.count()).select_from(groups).where(
         groups.c.project_id == project_id)) or 0
+
+
+def count_interfaces(connection: sa.Connection, project_id: str) -> int:
+    """The interfaces of the project's servers on the embedded networks: each has one address of version 4."""
+    ips, instances = models.fixed_ips, models.instances
+    return connection.scalar(sa.select(sa.func.count()).select_from(ips).join(
+        instances, instances.c.uuid == ips.c.instance_uuid).where(
+        instances.c.project_id == project_id, instances.c.deleted == sa.false(), ips.c.version == 4)) or 0
+
+
+def check_interfaces(connection: sa.Connection, project_id: str, most: int, more: int) -> None:
+    """Whether so many interfaces may come to those of the project (``most`` -1: any number). Raises QuotaLimit.
+
+    The caller holds the project's row, see :func:`lock`.
+    """
+    if most >= 0 and more > 0 and count_interfaces(connection, project_id) + more > most:
+        raise exception.QuotaLimit("Quota exceeded, too many fixed IPs.")
 
 
 def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = ("",)) -> dict[str, dict[str, int]]:
@@ -153,16 +172,18 @@ def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = (
 
 
 def reserve(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, min_count: int,
-            max_count: int) -> int:
+            max_count: int, interfaces: int = 0) -> int:
     """Spend quota for as many servers of ``cores`` and ``ram`` (MiB) each as fit, at most ``max_count``.
 
-    Returns how many. Raises OverQuota when not even ``min_count`` fit.
+    ``interfaces`` of each on the embedded networks are counted where they have a limit.
+    Returns how many. Raises OverQuota when not even ``min_count`` fit, QuotaLimit.
     """
     project, user = explicit(connection, project_id, user_id)
     used = lock(connection, project_id, ("", user_id))
     each = {"instances": 1, "cores": cores, "ram": ram}
     count = min(_room(project, used[""], each, min_count, max_count),
                 _room(user, used[user_id], each, min_count, max_count))
+    check_interfaces(connection, project_id, project["fixed_ips"], count * interfaces)
     spend(connection, project_id, user_id, count, count * cores, count * ram)
     return count
 

@@ -154,16 +154,22 @@ def add_rule(connection: sa.Connection, rule: SecurityGroupRule, project_id: str
     group = _row(connection, rule.parent_group_id, project_id, lock=True)
     if rule.group_id is not None:
         _row(connection, rule.group_id, group.project_id)
-    there = get(connection, group.id).rules
     values = rows.values_of(RULES, rule)
-    if any(rows.values_of(RULES, other) == values for other in there):
+    same = sa.and_(*(RULES.c[name].is_(None) if value is None else RULES.c[name] == value
+                     for name, value in values.items()))
+    if connection.scalar(sa.select(RULES.c.id).where(same).limit(1)) is not None:
         raise exception.InvalidInput(reason=f"this rule already exists in group {group.id}")
     most = quotas.limits(connection, group.project_id)["security_group_rules"]
-    if 0 <= most <= len(there):
+    if most >= 0 and _count_rules(connection, group.id) >= most:
         raise exception.QuotaLimit("Quota exceeded, too many security group rules.")
     versions.bump(connection, versions.rules(group.project_id))
     done = connection.execute(sa.insert(RULES).values(values))
     return msgspec.structs.replace(rule, id=next(iter(done.inserted_primary_key or (0,))))
+
+
+def _count_rules(connection: sa.Connection, group_id: int) -> int:
+    return connection.scalar(sa.select(sa.func.count()).select_from(RULES).where(
+        RULES.c.parent_group_id == group_id)) or 0
 
 
 def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None = None) -> int:
@@ -285,10 +291,12 @@ def newer_rules(connection: sa.Connection, known: Mapping[str, int]) -> dict[str
 
 
 def _together(resolved: dict[int, list[FilterRule]], group_ids: Collection[int]) -> list[FilterRule]:
-    rules: list[FilterRule] = []
+    """The rules of these groups, each once."""
+    rules: dict[tuple[Any, ...], FilterRule] = {}
     for group_id in group_ids:
-        rules.extend(rule for rule in resolved.get(group_id, []) if rule not in rules)
-    return rules
+        for rule in resolved.get(group_id, []):
+            rules.setdefault((rule.protocol, rule.from_port, rule.to_port, *rule.sources), rule)
+    return list(rules.values())
 
 
 def _resolved(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, list[FilterRule]]:

@@ -48,6 +48,9 @@ class Allocator(Protocol):
         Raises NoMoreFixedIps, FixedIpInUse, NetworkNotFound, PortInUse, QuotaLimit.
         """
 
+    def check_more(self, connection: Connection, instance: Instance) -> None:
+        """Whether the instance may have one interface more, where its number is ours to limit. Raises QuotaLimit."""
+
     def bind(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF], host: str,
              connection: Connection = None) -> list[VIF]:
         """The interfaces as this host has to plug them; a second host of a move gets a binding of its own.

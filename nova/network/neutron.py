@@ -101,6 +101,9 @@ class NeutronAllocator:
         return ids
 
     # --- making and binding --------------------------------------------------------------------------
+    def check_more(self, connection: object, instance: Instance) -> None:
+        """Ports have a quota of Neutron's."""
+
     def allocate(self, ctx: RequestContext, instance: Instance, wanted: Sequence[NetworkRequest],
                  connection: object = None) -> list[VIF]:
         free = self._new_ports(ctx, instance)

@@ -3,6 +3,7 @@
 import pytest
 
 from nova import context
+from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.network import Network
 from tests.functional.client import Client, Failed, wait_for
@@ -159,6 +160,19 @@ def test_a_full_network_gives_nothing(admin, server, blue):
     assert refused(attach, admin, server, net_id=blue) == (
         400, f"No fixed IP addresses available for network: {blue}")
     assert len(attached(admin, server)) == 5
+
+
+def test_a_server_has_so_many_interfaces_and_no_more(admin, server, green, flavor, image_id):
+    for number, code in ((17, 403), (251, 403), (256, 400)):
+        code_, message = refused(admin.boot, flavor, image_id, networks=[{"uuid": green}] * number)
+        assert code_ == code, message
+        assert ("Maximum number of ports exceeded" if code == 403 else "networks") in message
+    CONF.set_override("server_ports", 1, group="quota")
+    try:
+        assert refused(attach, admin, server, net_id=green) == (403, "Maximum number of ports exceeded")
+    finally:
+        CONF.clear_override("server_ports", group="quota")
+    assert attach(admin, server, net_id=green)
 
 
 @pytest.mark.parametrize(("values", "code"), [

@@ -10,9 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
+from nova.conductor.endpoints.networks import Networks
 from nova.conductor.endpoints.quotas import Quotas
+from nova.db import fixed_ips
 from nova.db import quotas as db
-from tests.unit.conductor.books import Books, ctx
+from nova.objects.base import new_uuid
+from nova.objects.network import Network
+from tests.unit.conductor.books import Books, ctx, server
 
 
 def _together(work: Callable[[], Any], times: int) -> list[Any]:
@@ -146,6 +150,25 @@ def test_a_reservation_costs_three_statements(core: Books) -> None:
     core.statements()
     _reserve(core, 1, 3)
     assert len(core.statements()) == 3
+
+
+def test_interfaces_are_counted_where_they_have_a_limit(core: Books) -> None:
+    network = Networks(core).create(ctx(), Network(uuid="", label="lan", cidr="10.0.0.0/24", gateway="", bridge="",
+                                                   cidr_v6="fd00::/64"))
+    one = server(core, None)
+    for _number in range(3):
+        core.db.write(lambda connection: fixed_ips.take(connection, network, one.uuid, new_uuid()))
+    project = one.project_id
+
+    def reserve(count: int, interfaces: int) -> int:
+        return core.db.write(lambda connection: db.reserve(connection, project, "u1", 1, 1, count, count, interfaces))
+
+    assert reserve(1, 16) == 1
+    Quotas(core).set(ctx(), project, {"fixed_ips": 7}, force=True)
+    assert Quotas(core).get(ctx(), project, usage=True).in_use["fixed_ips"] == 3
+    assert reserve(2, 2) == 2
+    with pytest.raises(exception.QuotaLimit, match="too many fixed IPs"):
+        reserve(1, 5)
 
 
 def test_usage_counts_what_is_not_servers(core: Books) -> None:

@@ -139,6 +139,31 @@ def test_limits(groups: SecurityGroups, core: Books) -> None:
         groups.add_rule(ctx(), _rule(made, protocol="icmp"))
 
 
+def test_a_project_has_limits_from_the_beginning(groups: SecurityGroups, core: Books) -> None:
+    limits = Quotas(core).get(ctx(), "p1").limits
+    assert (limits["security_groups"], limits["security_group_rules"]) == (10, 100)
+    made = groups.create(ctx(), "web", "")
+    for port in range(1, 101):
+        groups.add_rule(ctx(), _rule(made, protocol="tcp", from_port=port, to_port=port))
+    with pytest.raises(exception.QuotaLimit, match="too many security group rules"):
+        groups.add_rule(ctx(), _rule(made))
+    for number in range(8):  # and the default group
+        groups.create(ctx(), f"g{number}", "")
+    with pytest.raises(exception.QuotaLimit, match="too many security groups"):
+        groups.create(ctx(), "one more", "")
+
+
+def test_a_new_rule_reads_no_other_rules(groups: SecurityGroups, core: Books) -> None:
+    made = groups.create(ctx(), "web", "")
+    for port in (1, 2, 3):
+        groups.add_rule(ctx(), _rule(made, protocol="tcp", from_port=port, to_port=port))
+    core.statements()
+    groups.add_rule(ctx(), _rule(made, protocol="udp", from_port=1, to_port=1))
+    asked = [line for line in core.statements() if "FROM security_group_rules" in line and "count(" not in line]
+    assert asked
+    assert all("LIMIT" in line or "security_group_members" in line for line in asked), asked
+
+
 def test_resolve(groups: SecurityGroups, core: Books) -> None:
     web = groups.create(ctx(), "web", "")
 

@@ -35,7 +35,7 @@ CREATE = Object({"events": Field(Array(Object({
     "server_uuid": Field(UUID, required=True),
     "status": enum(FAILED, COMPLETED, IN_PROGRESS),
     "tag": string(maxLength=255),
-}), minItems=1), required=True)})
+}), minItems=1, maxItems=1000), required=True)})
 EVENT = View([Out(name, STRING) for name in ("name", "server_uuid", "status", "tag")] + [Out("code", INTEGER)])
 
 

@@ -25,6 +25,8 @@ from nova.api.fields import (
     string,
 )
 
+# More of a kind than this are no server.
+_MANY = 255
 _COUNT = Plain(**{**LIMIT.schema(1), "minimum": 1})
 _LONG = string(maxLength=255)
 _DISK_CONFIG = enum("AUTO", "MANUAL")
@@ -41,7 +43,7 @@ _NETWORK = Object({
     # Tags of networks were lost by accident in 2.37 (those of devices in 2.33) and came back in 2.42.
     "tag": Field(TAG, since=32, gap=(37, 41)),
 })
-_NETWORKS = Array(_NETWORK)
+_NETWORKS = Array(_NETWORK, maxItems=_MANY)
 
 _DEVICE = {
     "virtual_name": _LONG,
@@ -53,7 +55,7 @@ _DEVICE = {
     "no_device": ANY,
     "connection_info": string(maxLength=16777215),
 }
-_DEVICES = Array(Object(_DEVICE))
+_DEVICES = Array(Object(_DEVICE), maxItems=_MANY)
 _DEVICES_V2 = Array(Object({
     **_DEVICE,
     "source_type": enum("volume", "image", "snapshot", "blank"),
@@ -66,15 +68,15 @@ _DEVICES_V2 = Array(Object({
     "boot_index": Plain(type=["integer", "string", "null"], pattern="^-?[0-9]+$"),
     "tag": Field(TAG, since=32, gap=(33, 41)),
     "volume_type": Field(Plain(type=["string", "null"], minLength=0, maxLength=255), since=67),
-}))
-_UUIDS = Array(UUID)
+}), maxItems=_MANY)
+_UUIDS = Array(UUID, maxItems=_MANY)
 _HINTS = Object({
     "group": Combined("oneOf", _UUIDS, UUID),
     "different_host": Combined("oneOf", UUID, _UUIDS),
-    "same_host": Plain(type=["string", "array"], items={"type": "string", "format": "uuid"}),
+    "same_host": Plain(type=["string", "array"], items={"type": "string", "format": "uuid"}, maxItems=_MANY),
     "query": Plain(type=["string", "object"]),
     "target_cell": Plain(type="string", format="name", minLength=1, maxLength=255),
-    "different_cell": Plain(type=["string", "array"], items={"type": "string"}),
+    "different_cell": Plain(type=["string", "array"], items={"type": "string"}, maxItems=_MANY),
     "build_near_host_ip": IP,
     "cidr": string(pattern="^/[0-9a-f.:]+$"),
 }, additional=True)
@@ -93,7 +95,8 @@ CREATE = Object({
         "OS-DCF:diskConfig": _DISK_CONFIG,
         "accessIPv4": _IPV4,
         "accessIPv6": _IPV6,
-        "personality": Field(Array(Object({"path": STRING, "contents": string(format="base64")})), until=56),
+        "personality": Field(Array(Object({"path": STRING, "contents": string(format="base64")}), maxItems=_MANY),
+                             until=56),
         "availability_zone": NAME,
         "block_device_mapping": _DEVICES,
         "block_device_mapping_v2": _DEVICES_V2,
@@ -102,7 +105,7 @@ CREATE = Object({
         "min_count": _COUNT,
         "max_count": _COUNT,
         "return_reservation_id": BOOLEAN,
-        "security_groups": Array(Object({"name": NAME})),
+        "security_groups": Array(Object({"name": NAME}), maxItems=_MANY),
         "user_data": Changing({
             0: Plain(type=["string", "null"], format="base64", maxLength=65535),
             1: string(format="base64", maxLength=65535)}),
