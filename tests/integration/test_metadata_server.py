@@ -134,6 +134,68 @@ def test_one_peer_has_few_connections(served):
     assert get(port, "/fine")[0] == 200
 
 
+# --- tenants: by the third number of their addresses ----------------------------------------------------
+@pytest.fixture
+def shared():
+    """A server with one thread, for two tenants."""
+    app = App()
+    server = Server(app, threads=1, tenant_of=lambda _network, address: address.split(".")[2])
+    server.start()
+    sock = listen(("127.0.0.1", 0))
+    port = sock.getsockname()[1]
+    server.add("one", sock, {"nova.network_id": "n1"})
+    yield server, app, port
+    app.go.set()
+    server.stop(patience=1)
+
+
+def connected(port, address):
+    return socket.create_connection(("127.0.0.1", port), 30, (address, 0))
+
+
+def asked(port, address, path):
+    """A connection that has asked for this."""
+    sock = connected(port, address)
+    sock.sendall(f"GET {path} HTTP/1.1\r\nHost: m\r\n\r\n".encode())
+    return sock
+
+
+def answer(sock):
+    found = b""
+    with sock:
+        while chunk := sock.recv(65536):
+            found += chunk
+    return found
+
+
+@pytest.mark.parametrize(("per_tenant", "total"), [(10, 1000), (1000, 20)])
+def test_a_tenant_with_many_guests_takes_no_connection_from_another(shared, monkeypatch, per_tenant, total):
+    server, _app, port = shared
+    monkeypatch.setattr(server_module, "PER_TENANT", per_tenant)
+    monkeypatch.setattr(server_module, "TOTAL", total)
+    silent = [connected(port, f"127.0.1.{number}") for number in range(1, 41)]
+    assert b"/quiet" in answer(asked(port, "127.0.2.1", "/quiet"))
+    assert b"/noisy" in answer(asked(port, "127.0.1.99", "/noisy")), "the oldest that are silent make room"
+    assert len(server.connections) <= min(per_tenant, total) + 1
+    for sock in silent:
+        sock.close()
+
+
+def test_tenants_take_turns_for_the_threads(shared):
+    _server, app, port = shared
+    noisy = [asked(port, "127.0.1.1", "/slow")]
+    while not app.seen:
+        time.sleep(0.01)
+    noisy += [asked(port, f"127.0.1.{number}", "/noisy") for number in range(2, 9)]
+    time.sleep(0.3)
+    quiet = asked(port, "127.0.2.1", "/quiet")
+    time.sleep(0.3)
+    app.go.set()
+    for sock in [*noisy, quiet]:
+        assert b"200 OK" in answer(sock)
+    assert [environ["PATH_INFO"] for environ in app.seen].index("/quiet") <= 2
+
+
 def test_a_connection_has_a_deadline(served, monkeypatch):
     _server, _app, port = served
     monkeypatch.setattr(server_module, "DEADLINE", 0.2)

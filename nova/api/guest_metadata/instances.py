@@ -58,6 +58,12 @@ class Instances:
                 raise exception.InstanceNotFound(instance_id=address)
         return found
 
+    def tenant_of(self, network_id: str, address: str) -> str:
+        """Whose an address is, as far as is known without asking: a project, else the network stands for it."""
+        with self._lock:
+            _until, kept = self._known.get(("address", network_id, address), (0.0, None))
+        return network_id if kept is None else kept.project_id
+
     def by_uuid(self, uuid: str) -> Instance:
         return self._cached(("uuid", uuid), lambda: self._servers.get(context.admin(), uuid))
 

@@ -17,19 +17,25 @@ import sys
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
+
+from nova.service.turns import Turns
 
 LOG = logging.getLogger(__name__)
 
+K = TypeVar("K")
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 HEAD_LIMIT = 16 * 1024
 BODY_LIMIT = 16 * 1024
 # Seconds that a connection may take in all.
 DEADLINE = 20
-# Connections at the same time: of one guest, and together.
+# Connections at the same time: of one guest, of the guests of a tenant, and together.
 PER_PEER = 8
+PER_TENANT = 250
 TOTAL = 1000
+
+_KIND = "metadata"
 
 
 class BadRequest(Exception):
@@ -39,14 +45,23 @@ class BadRequest(Exception):
 
 
 class Server:
-    """Runs between ``start`` and ``stop``; sockets may come and go at any time, from any thread."""
+    """Runs between ``start`` and ``stop``; sockets may come and go at any time, from any thread.
 
-    def __init__(self, application: Wsgi, threads: int) -> None:
+    ``tenant_of`` says whose a connection is, by its network's id and its address. Tenants take turns for the threads,
+    and have so many connections each; who has more, or most when there are too many in all, loses the oldest that has
+    asked for nothing yet.
+    """
+
+    def __init__(self, application: Wsgi, threads: int,
+                 tenant_of: Callable[[str, str], str] = lambda network, address: network) -> None:
         self.application = application
-        self.pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="metadata")
+        self.tenant_of = tenant_of
+        self.pool = Turns({_KIND: threads}, name="metadata")
         self.loop = asyncio.new_event_loop()
-        self.connections: set[Connection] = set()
+        # The oldest first.
+        self.connections: dict[Connection, None] = {}
         self.peers: collections.Counter[tuple[str, str]] = collections.Counter()
+        self.tenants: collections.Counter[str] = collections.Counter()
         self._listeners: dict[object, asyncio.Server] = {}
         self._thread = threading.Thread(target=self._run, name="metadata-io", daemon=True)
 
@@ -75,6 +90,17 @@ class Server:
         self.loop.call_soon_threadsafe(self._remove, key)
 
     # --- in the loop's thread ---------------------------------------------------------------------
+    def make_room(self, newcomer: Connection, within_tenant: bool) -> bool:
+        """Close a connection of whoever has most. False: none can be closed, or nobody has more than the newcomer."""
+        idle = [one for one in self.connections if one.idle and one is not newcomer
+                and (one.tenant == newcomer.tenant or not within_tenant)]
+        victim = max(idle, key=lambda one: (self.tenants[one.tenant], self.peers[one.peer]), default=None)
+        if victim is None or (
+                not newcomer.trusted and self.tenants[victim.tenant] < self.tenants[newcomer.tenant]):
+            return False
+        victim.abort()
+        return True
+
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
@@ -105,7 +131,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server, extra: dict[str, str], trusted: bool) -> None:
         self._server = server
         self._extra = extra
-        self._trusted = trusted
+        self.trusted = trusted
         self._data = bytearray()
         self._environ: dict[str, Any] | None = None
         self._length = 0
@@ -113,22 +139,36 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
-        self._peer = (self._extra.get("nova.network_id", ""), transport.get_extra_info("peername")[0])
+        self.peer = (self._extra.get("nova.network_id", ""), transport.get_extra_info("peername")[0])
         server = self._server
-        server.connections.add(self)
-        server.peers[self._peer] += 1
+        self.tenant = "" if self.trusted else server.tenant_of(*self.peer)
+        server.connections[self] = None
+        server.peers[self.peer] += 1
+        server.tenants[self.tenant] += 1
         self._timer = server.loop.call_later(DEADLINE, self.abort)
-        crowded = server.peers[self._peer] > PER_PEER and not self._trusted
-        if crowded or len(server.connections) > TOTAL:
-            LOG.warning("Too many connections, the last from %s", self._peer[1])
+        if not self._admitted():
+            LOG.warning("Too many connections, the last from %s", self.peer[1])
             self.abort()
+
+    def _admitted(self) -> bool:
+        server = self._server
+        if not self.trusted:
+            if server.peers[self.peer] > PER_PEER:
+                return False
+            if server.tenants[self.tenant] > PER_TENANT:
+                return server.make_room(self, within_tenant=True)
+        return len(server.connections) <= TOTAL or server.make_room(self, within_tenant=False)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has asked for nothing yet (those of proxies are left alone)."""
+        return not (self.busy or self.trusted or self._transport.is_closing())
 
     def connection_lost(self, error: Exception | None) -> None:
         self._timer.cancel()
-        self._server.connections.discard(self)
-        self._server.peers[self._peer] -= 1
-        if self._server.peers[self._peer] <= 0:
-            del self._server.peers[self._peer]
+        self._server.connections.pop(self, None)
+        _one_less(self._server.peers, self.peer)
+        _one_less(self._server.tenants, self.tenant)
 
     def abort(self) -> None:
         self._transport.abort()
@@ -171,12 +211,12 @@ class Connection(asyncio.Protocol):
     def _dispatch(self) -> None:
         self.busy = True
         body = bytes(self._data[:self._length])
-        environ = {**(self._environ or {}), **self._extra, "REMOTE_ADDR": self._peer[1], "wsgi.version": (1, 0),
+        environ = {**(self._environ or {}), **self._extra, "REMOTE_ADDR": self.peer[1], "wsgi.version": (1, 0),
                    "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(body), "wsgi.errors": sys.stderr,
                    "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
                    "SERVER_NAME": "metadata", "SERVER_PORT": "80", "SCRIPT_NAME": ""}
-        future = self._server.loop.run_in_executor(self._server.pool, call, self._server.application, environ)
-        future.add_done_callback(self._answered)
+        future = self._server.pool.submit(_KIND, self.tenant, call, self._server.application, environ)
+        asyncio.wrap_future(future, loop=self._server.loop).add_done_callback(self._answered)
 
     def _answered(self, future: asyncio.Future[tuple[str, list[tuple[str, str]], bytes]]) -> None:
         if future.cancelled():
@@ -196,6 +236,12 @@ class Connection(asyncio.Protocol):
         head = "".join(f"{name}: {value}\r\n" for name, value in sent)
         self._transport.write(f"HTTP/1.1 {status}\r\n{head}\r\n".encode("latin-1") + body)
         self._transport.close()
+
+
+def _one_less(counter: collections.Counter[K], key: K) -> None:
+    counter[key] -= 1
+    if counter[key] <= 0:
+        del counter[key]
 
 
 def parse_head(head: bytes) -> dict[str, Any]:

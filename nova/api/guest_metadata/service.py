@@ -29,10 +29,14 @@ ADDRESS = ("169.254.169.254", 80)
 INTERVAL = 1.0
 
 
-def application(transport: messaging.RPCTransport) -> Wsgi:
+def instances_of(transport: messaging.RPCTransport) -> Instances:
+    """What is known of the guests of this host."""
+    return Instances(bus.client(transport, Guests), bus.client(transport, Servers),
+                     CONF.metadata.cache_expiration, has=records.Records(CONF.state_path).has_address)
+
+
+def application(instances: Instances) -> Wsgi:
     """The WSGI application, for any server."""
-    instances = Instances(bus.client(transport, Guests), bus.client(transport, Servers),
-                          CONF.metadata.cache_expiration, has=records.Records(CONF.state_path).has_address)
     return observed_metadata(
         Application(instances, settings.from_conf(CONF), CONF.metadata.metadata_proxy_shared_secret))
 
@@ -41,7 +45,8 @@ class MetadataService:
     """Answers at [metadata]listen, and inside the namespaces of the host's networks."""
 
     def __init__(self, transport: messaging.RPCTransport) -> None:
-        self._server = Server(application(transport), CONF.metadata.threads)
+        instances = instances_of(transport)
+        self._server = Server(application(instances), CONF.metadata.threads, tenant_of=instances.tenant_of)
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
 
