@@ -13,7 +13,7 @@ import falcon
 import msgspec
 
 from nova import bus, exception
-from nova.api import auth, errors, microversion, openapi, router, routes, schema, versions
+from nova.api import auth, errors, microversion, openapi, rates, router, routes, schema, versions
 from nova.api.clients import Clients
 from nova.api.observed import ROUTE, observed
 from nova.api.request import Request, Response
@@ -50,24 +50,28 @@ class NoSuchAction(exception.Invalid):
     template = "There is no such action: {name}"
 
 
-def create_app(bus_transport: Any = None, clients: Clients | None = None) -> auth.App:
+def create_app(bus_transport: Any = None, clients: Clients | None = None,
+               limits: rates.Rates | None = None) -> auth.App:
     """The API as a WSGI application.
 
     ``bus_transport``: a connection to the bus, or None: made from the configuration at the first
-    request that needs it (never before a fork). ``clients`` stand in for the services behind it.
+    request that needs it (never before a fork). ``clients`` stand in for the services behind it. ``limits``: those of
+    all workers, made before they were forked; None: this process has its own.
     """
     clients = clients or Clients((lambda: bus_transport) if bus_transport is not None else lambda: bus.connect(CONF))
     app = falcon.App()
     app.req_options.strip_url_path_trailing_slash = False
-    app.add_sink(observed(Dispatcher(clients, router.Router(routes.ROUTES)).serve), prefix="/")
-    return auth.protect(app)
+    limits = limits or rates.Rates()
+    app.add_sink(observed(Dispatcher(clients, router.Router(routes.ROUTES), limits).serve), prefix="/")
+    return limits.by_address(auth.protect(app))
 
 
 class Dispatcher:
     """From a request to the handler's answer, or to an error."""
 
-    def __init__(self, clients: Clients, table: router.Router) -> None:
+    def __init__(self, clients: Clients, table: router.Router, limits: rates.Rates) -> None:
         self._clients = clients
+        self._limits = limits
         self._router = table
 
     def serve(self, req: falcon.Request, resp: falcon.Response, **_: Any) -> None:
@@ -88,6 +92,8 @@ class Dispatcher:
             _not_found(environ, resp)
         except Exception as error:
             _send(resp, *errors.describe(error))
+            for name, value in errors.headers(error).items():
+                resp.set_header(name, value)
         LOG.log(level, "%s %s %s %.1f ms", environ["REQUEST_METHOD"], path if path.isprintable() else ascii(path),
                 str(resp.status)[:3], (time.monotonic() - started) * 1000)
 
@@ -99,6 +105,7 @@ class Dispatcher:
         ctx = auth.context_of(environ, project)
         for name in ("x-openstack-request-id", "x-compute-request-id"):
             resp.set_header(name, ctx.request_id)
+        self._limits.count(ctx)
         raw = _read_body(environ) if method in _WITH_BODY else b""
         found = self._router.find(method, segments)
         if found is None and segments[-1].endswith(".json"):

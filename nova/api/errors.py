@@ -52,6 +52,18 @@ class BodyTooLarge(exception.Invalid):
     template = "Request is too large."
 
 
+class OverLimit(exception.NovaException):
+    """``retry_after``: seconds after which it may be asked again."""
+
+    code = 429
+    template = "This request was rate-limited. Ask again in {retry_after} seconds."
+
+
+def headers(error: Exception) -> dict[str, str]:
+    """The headers that an answer with this error has."""
+    return {"Retry-After": str(error.kwargs["retry_after"])} if isinstance(error, OverLimit) else {}
+
+
 def body(code: int, message: str, retry_after: int | None = None) -> dict[str, Any]:
     """The error body of the Compute API. ``retry_after``: what the header says, in seconds."""
     said: dict[str, Any] = {"code": code, "message": message}
@@ -63,7 +75,8 @@ def body(code: int, message: str, retry_after: int | None = None) -> dict[str, A
 def describe(error: Exception) -> tuple[int, dict[str, Any]]:
     """Status and body for an error; what nobody expected goes to the log and says nothing."""
     if isinstance(error, exception.NovaException) and (error.code < 500 or error.code in _SPEAKING):
-        return error.code, body(error.code, error.message)
+        retry_after = error.kwargs["retry_after"] if isinstance(error, OverLimit) else None
+        return error.code, body(error.code, error.message, retry_after)
     LOG.error("Unexpected error in the API", exc_info=error)
     kind = type(error)
     message = ("Unexpected API Error. The log of nova-api has the details under the request id of this answer.\n"

@@ -38,15 +38,18 @@ def base_url(environ: Environ) -> str:
     return f"{scheme}://{host}{environ.get('SCRIPT_NAME', '')}"
 
 
-def client(environ: Environ) -> str:
-    """Who asks, as ``peers.client_of`` has it: of what proxies say, the last that is no proxy of ours."""
-    address = environ.get("REMOTE_ADDR", "")
-    if (said := environ.get("HTTP_X_FORWARDED_FOR")) and (trusted := _trusted())(address):
-        for one in reversed(said.split(",")):
-            address = one.strip()
-            if not trusted(address):
-                break
-    return client_of(address)
+def client(environ: Environ) -> str | None:
+    """Who asks, as ``peers.client_of`` has it: of what proxies say, the last that is no proxy of ours.
+
+    None for a proxy that does not say for whom it asks.
+    """
+    address, trusted = environ.get("REMOTE_ADDR", ""), _trusted()
+    if not trusted(address):
+        return client_of(address)
+    for one in reversed(environ.get("HTTP_X_FORWARDED_FOR", "").split(",")):
+        if (said := one.strip()) and not trusted(said):
+            return client_of(said)
+    return None
 
 
 def _trusted() -> Callable[[str], bool]:

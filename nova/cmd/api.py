@@ -14,7 +14,7 @@ from nova.service import run  # isort: skip  (chooses oslo.service's threading b
 import cotyledon
 
 from nova import bus, conf
-from nova.api import app, service
+from nova.api import app, rates, service
 from nova.api.clients import Clients
 from nova.conf import CONF
 from nova.service import liveness
@@ -34,11 +34,12 @@ class Worker(cotyledon.Service):
 
     name = "nova-api"
 
-    def __init__(self, worker_id: int, shared: Any, ending: Callable[[], bool]) -> None:
+    def __init__(self, worker_id: int, shared: Any, ending: Callable[[], bool], limits: rates.Rates) -> None:
         super().__init__(worker_id)  # type: ignore[arg-type]
         self._id = worker_id
         clients = Clients(lambda: bus.connect(CONF))
-        self._server = service.serve(shared, worker_stats.counted(app.create_app(clients=clients)), CONF.api.threads,
+        application = app.create_app(clients=clients, limits=limits)
+        self._server = service.serve(shared, worker_stats.counted(application), CONF.api.threads,
                                      linger=_LINGER, last=ending)
         # For operators only: os-services never shows it.
         own = liveness.Liveness(liveness.conductors(clients.transport()), CONF.host, self.name, "api", SERVICE_VERSION,
@@ -71,6 +72,7 @@ class Worker(cotyledon.Service):
 def main(argv: list[str] | None = None) -> int:
     conf.load(sys.argv[1:] if argv is None else argv)
     tracing.check(Worker.name)
+    limits = rates.Rates()
     service.secure()  # of files that cannot be read say so now, and not in every worker
     shared = service.listen(CONF.api.listen, CONF.api.port)
     workers = run.workers_of(CONF.api.workers)
@@ -84,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         shared.close()  # the last worker closes it
 
     manager.register_hooks(on_terminate=leave)
-    manager.add(Worker, workers=workers, args=(shared, lambda: bool(ending.value)))
+    manager.add(Worker, workers=workers, args=(shared, lambda: bool(ending.value), limits))
     manager.run()
     return 0
 

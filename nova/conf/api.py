@@ -21,6 +21,15 @@ OPTIONS = {
         cfg.ListOpt("trusted_proxies", default=[],
                     help="Addresses and networks (10.0.0.5, 10.1.0.0/24) of the proxies in front of the API. Only what "
                          "they say in X-Forwarded-* is believed, and their connections are not counted."),
+        cfg.StrOpt("rate_limit_project",
+                   help="Requests that a project may send, in how many seconds, as 6000/60; more are 429 with "
+                        "Retry-After. All workers of this host count together. Unset: any number."),
+        cfg.StrOpt("rate_limit_user", help="The same for each user."),
+        cfg.StrOpt("rate_limit_address",
+                   help="The same for each client (an IPv4 address, an IPv6 /64), before it is asked who it is; of "
+                        "requests by trusted_proxies the client that X-Forwarded-For names."),
+        cfg.ListOpt("rate_limit_free_roles", default=["admin", "service"],
+                    help="Roles whose requests are not counted by project and user."),
         cfg.StrOpt("tls_cert_file", help="The API's certificate, and those that lead to a root (PEM); unset: no TLS."),
         cfg.StrOpt("tls_key_file", help="The certificate's key (PEM); unset: it is in tls_cert_file, too."),
         cfg.StrOpt("tls_client_ca_file",

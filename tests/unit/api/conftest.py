@@ -46,7 +46,7 @@ class Client:
         self.headers = {}
 
     def __call__(self, method, path, body=None, version=None, headers=None, raw=None, roles=None,
-                 address="192.0.2.1"):
+                 address="127.0.0.1"):
         path, _, query = path.partition("?")
         data = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
         environ = {
