@@ -37,6 +37,10 @@ OPTIONS = {
                         "other hosts may reach its UDP port 4789: whoever does is in all networks."),
         cfg.StrOpt("dnsmasq", default="dnsmasq", help="The DHCP and DNS server of a network."),
         cfg.StrOpt("dhcp_domain", default="novalocal", help="The domain of host names; empty: none."),
+        cfg.ListOpt("reserved_names", default=["dhcp", "dns", "gateway", "isatap", "localhost", "metadata", "ntp",
+                                               "proxy", "router", "wpad"],
+                    help="Host names that no server gets in the DNS of its network, since clients believe who has "
+                         "them. gateway and metadata are the network's own."),
         cfg.IntOpt("dhcp_lease_time", default=86400, min=120, help="Seconds."),
     ],
 }

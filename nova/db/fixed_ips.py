@@ -1,8 +1,8 @@
 """Addresses of the embedded networks. They are rows before anybody wants them: who takes one locks nothing else.
 
 A network begins with some of its IPv4 addresses, and gets more when these are used up. What was never given out is
-taken first, then what has been free for longest. An interface's MAC address follows from the row of its IPv4 address,
-and its IPv6 address from these: the three stay together.
+taken first, then what has been free for longest. An interface has the MAC address of the row of its IPv4 address, which
+no other row has, and its IPv6 address follows from these: the three stay together.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import datetime
 import hashlib
 import ipaddress
 import secrets
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -42,10 +43,10 @@ class Taken(NamedTuple):
 
 
 # --- taking --------------------------------------------------------------------------------------
-_FREE = (sa.select(IPS.c.id, IPS.c.address)
+_FREE = (sa.select(IPS.c.id, IPS.c.address, IPS.c.mac)
          .where(IPS.c.network_uuid == sa.bindparam("network"), IPS.c.version == 4, IPS.c.instance_uuid.is_(None))
          .order_by(IPS.c.updated_at, IPS.c.id).limit(1).with_for_update(skip_locked=True))
-_THIS = (sa.select(IPS.c.id, IPS.c.address, IPS.c.instance_uuid)
+_THIS = (sa.select(IPS.c.id, IPS.c.address, IPS.c.mac, IPS.c.instance_uuid)
          .where(IPS.c.network_uuid == sa.bindparam("network"), IPS.c.address == sa.bindparam("address"))
          .with_for_update())
 _TAKE = (sa.update(IPS)
@@ -63,7 +64,7 @@ def take(connection: sa.Connection, network: Network, instance_uuid: str, vif_id
     wanted = check(network, wanted) if wanted else None
     wanted_v6 = wanted if wanted and ":" in wanted else None
     row = _row(connection, network, wanted) if wanted and not wanted_v6 else _free(connection, network)
-    mac, addresses = _mac(network, row.id), [str(row.address)]
+    mac, addresses = row.mac or _assign(connection, network, [row.id])[row.id], [str(row.address)]
     owner = {"network": network.uuid, "owner": instance_uuid, "vif": vif_id, "now": utcnow()}
     if network.cidr_v6:
         addresses.append(wanted_v6 or _partner(network, addresses[0], mac))
@@ -90,14 +91,19 @@ def check(network: Network, address: str) -> str:
     # With SLAAC the address follows from the MAC address: it cannot be chosen.
     cidr = network.cidr if wanted.version == 4 else network.cidr_v6 if network.ipv6_mode != SLAAC else None
     if cidr is None or wanted not in (subnet := ipaddress.ip_network(cidr)) or str(wanted) in _reserved(
-            network, subnet):
+            network, subnet) or (wanted.version == 4 and wanted < _start(network)):
         raise exception.FixedIpInvalid(address=address, network_id=network.uuid)
     return str(wanted)
 
 
 def _reserved(network: Network, subnet: ipaddress.IPv4Network | ipaddress.IPv6Network) -> set[str | None]:
-    """What no interface gets: the gateway, and the ends of the subnet (the last one is a broadcast address in IPv4)."""
-    return {network.gateway, network.gateway_v6, str(subnet[0]), str(subnet[-1])}
+    """What no interface gets: gateway, name servers, the ends of the subnet (in IPv4 the last is for broadcasts)."""
+    return {network.gateway, network.gateway_v6, *network.dns, str(subnet[0]), str(subnet[-1])}
+
+
+def _start(network: Network) -> ipaddress.IPv4Address:
+    """The first address of the pool: those before it are the operator's."""
+    return ipaddress.IPv4Address(network.dhcp_start or ipaddress.IPv4Network(network.cidr)[1])
 
 
 def _free(connection: sa.Connection, network: Network) -> Any:
@@ -162,20 +168,22 @@ def _add(connection: sa.Connection, network: Network, offset: int) -> bool:
     found = [str(subnet[number]) for number in range(offset, end)]
     there = set(connection.scalars(sa.select(IPS.c.address).where(
         IPS.c.network_uuid == network.uuid, IPS.c.address.in_(found))))
-    fresh = [address for address in found if address not in there and address != network.gateway]
+    fresh = [address for address in found if address not in there | _reserved(network, subnet)]
     if fresh:
         ids = list(connection.scalars(sa.insert(IPS).returning(IPS.c.id, sort_by_parameter_order=True), [
             {"network_uuid": network.uuid, "address": address, "version": 4, "updated_at": _NEVER}
             for address in fresh]))
+        macs = _assign(connection, network, ids)
         if network.cidr_v6:
-            _add_partners(connection, network, dict(zip(ids, fresh, strict=True)))
+            _add_partners(connection, network, {address: macs[number]
+                                                for number, address in zip(ids, fresh, strict=True)})
     connection.execute(sa.update(NETWORKS).where(NETWORKS.c.uuid == network.uuid).values(next_offset=end))
     return True
 
 
-def _add_partners(connection: sa.Connection, network: Network, made: dict[int, str]) -> None:
-    """The IPv6 addresses that belong to these new rows, so that both are taken in one statement."""
-    partners = {_partner(network, address, _mac(network, number)) for number, address in made.items()}
+def _add_partners(connection: sa.Connection, network: Network, made: dict[str, str]) -> None:
+    """The IPv6 addresses that belong to these new rows (address: MAC), so that both are taken in one statement."""
+    partners = {_partner(network, address, mac) for address, mac in made.items()}
     partners -= set(connection.scalars(sa.select(IPS.c.address).where(
         IPS.c.network_uuid == network.uuid, IPS.c.address.in_(list(partners)))))
     if partners:
@@ -184,10 +192,26 @@ def _add_partners(connection: sa.Connection, network: Network, made: dict[int, s
             for address in sorted(partners)])
 
 
+def _assign(connection: sa.Connection, network: Network, row_ids: Sequence[int]) -> dict[int, str]:
+    """MAC addresses for rows that have none: what belongs to them, or others where that is somebody else's."""
+    macs = {row_id: _mac(network, row_id) for row_id in row_ids}
+    while taken := set(connection.scalars(sa.select(IPS.c.mac).where(IPS.c.mac.in_(list(macs.values()))))):
+        macs.update({row_id: _spelt(secrets.randbelow(2**24)) for row_id, mac in macs.items() if mac in taken})
+    try:
+        connection.execute(sa.update(IPS).where(IPS.c.id == sa.bindparam("this")).values(mac=sa.bindparam("new_mac")),
+                           [{"this": row_id, "new_mac": mac} for row_id, mac in macs.items()])
+    except db_exception.DBDuplicateEntry as error:  # given to another row at the same moment
+        raise db_exception.RetryRequest(error) from error
+    return macs
+
+
 def _mac(network: Network, row_id: int) -> str:
     """The MAC address that belongs to a row. Networks begin elsewhere, since other clouds may share the wire."""
     start = int.from_bytes(hashlib.sha256(network.uuid.encode()).digest()[:3], "big")
-    number = (start + row_id) % 2**24
+    return _spelt((start + row_id) % 2**24)
+
+
+def _spelt(number: int) -> str:
     return f"{_OUI}:{number >> 16:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"
 
 

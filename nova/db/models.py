@@ -395,12 +395,15 @@ fixed_ips = _table(
     Column("network_uuid", text(36), nullable=False),
     Column("address", text(64), nullable=False),
     Column("version", sa.SmallInteger, nullable=False, server_default="4"),
+    # The MAC address of an interface with this address (of version 4); None until one is needed.
+    Column("mac", text(17)),
     Column("instance_uuid", text(36)),
     Column("vif_id", text(36)),
     Column("updated_at", Utc),
     UniqueConstraint("network_uuid", "address", name="uq_fixed_ips_network_address"),
     Index("ix_fixed_ips_unused", "network_uuid", "version", "instance_uuid", "updated_at", "id"),
     Index("ix_fixed_ips_instance", "instance_uuid"),
+    Index("uq_fixed_ips_mac", "mac", unique=True),
 )
 
 security_groups = _table(

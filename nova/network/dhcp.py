@@ -154,6 +154,8 @@ class DhcpServer:
             f"pid-file={self._pid}",
             f"dhcp-leasefile={self._leases}",
             "interface=gw", "except-interface=lo", "bind-interfaces",
+            # Names are what the conductor says: no guest names itself.
+            "dhcp-ignore-names",
             "no-hosts", "no-resolv", "no-ping", "dhcp-authoritative", "strict-order", "domain-needed", "bogus-priv",
             f"dhcp-range={network.network_address},static,{network.netmask},{CONF.network.dhcp_lease_time}s",
             f"dhcp-lease-max={network.num_addresses}",
@@ -169,6 +171,9 @@ class DhcpServer:
         ]
         if domain:
             lines += [f"domain={domain}", f"local=/{domain}/"]
+        for name, address in (("gateway", net.gateway), ("metadata", METADATA)):
+            names = f"{name},{name}.{domain}" if domain else name
+            lines.append(f"host-record={names},{address}")
         return "\n".join(lines) + "\n"
 
     def _configuration_v6(self) -> list[str]:
@@ -186,11 +191,12 @@ class DhcpServer:
 
 
 def host_line(vif: VIF, hostname: str) -> str:
-    """One line of dnsmasq's dhcp-host. Names that are no DNS labels are left out: users choose them."""
+    """One line of dnsmasq's dhcp-host. Users choose names: those that are no DNS labels, or reserved, are left out."""
     label = hostname.split(".")[0]
     addresses = "".join(f",{ipaddress.IPv4Address(address)}" for address in vif.addresses(4)[:1])
     addresses += "".join(f",[{fixed.address}]" for fixed in vif.fixed_ips if fixed.mode == DHCPV6)
-    name = f",{label}" if _LABEL.fullmatch(label) else ""
+    reserved = {name.lower() for name in CONF.network.reserved_names}
+    name = f",{label}" if _LABEL.fullmatch(label) and label.lower() not in reserved else ""
     return f"{vif.mac.lower()}{addresses}{name}\n"
 
 

@@ -115,15 +115,15 @@ class Guest:
     def run(self, *argv, check=False, timeout=30):
         return sh("ip", "netns", "exec", self.ns, *argv, check=check, timeout=timeout)
 
-    def dhcp(self, tries=3):
-        """What the DHCP server offered; None without an answer."""
+    def dhcp(self, tries=3, name=None):
+        """What the DHCP server offered; None without an answer. ``name``: what the guest says that it is called."""
         file, script = self.folder / f"{self.ns}.env", self.folder / f"{self.ns}.sh"
         script.write_text(UDHCPC.format(file=file))
         script.chmod(0o755)
         bound = self.folder / f"{self.ns}.env.bound"
         bound.unlink(missing_ok=True)
         self.run("busybox", "udhcpc", "-i", "eth0", "-n", "-q", "-f", "-t", str(tries), "-T", "1", "-s", str(script),
-                 "-O", "staticroutes", "-O", "mtu", timeout=30)
+                 "-O", "staticroutes", "-O", "mtu", *(["-x", f"hostname:{name}"] if name else []), timeout=30)
         if not bound.exists():
             return None
         return dict(line.split("=", 1) for line in bound.read_text().splitlines() if "=" in line)

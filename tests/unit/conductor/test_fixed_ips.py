@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import threading
 
 import hypothesis
 import pytest
+import sqlalchemy as sa
 from hypothesis import strategies as st
+from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conductor import addresses
@@ -122,6 +125,51 @@ def test_an_address_that_cannot_be_had_is_bad_input(core: Books, address: str) -
         fixed_ips.check(made, address)
     with pytest.raises(exception.FixedIpInvalid):
         fixed_ips.check(_network(core, "10.9.0.0/24", cidr_v6="fd00:9::/64"), "fd00:9::5")  # SLAAC
+
+
+@pytest.mark.parametrize(("address", "mine"), [
+    ("10.0.0.99", False), ("10.0.0.2", False), ("10.0.0.100", True), ("10.0.0.110", False), ("10.0.0.254", True)])
+def test_addresses_outside_of_the_pool_are_the_operators(core: Books, address: str, mine: bool) -> None:
+    made = _network(core, dhcp_start="10.0.0.100", dns=["10.0.0.110", "9.9.9.9"])
+    if mine:
+        assert _take(core, made, address).addresses == [address]
+    else:
+        with pytest.raises(exception.FixedIpInvalid):
+            _take(core, made, address)
+
+
+def test_a_name_server_of_the_network_is_no_address_for_servers(core: Books) -> None:
+    made = _network(core, "10.0.0.0/29", dns=["10.0.0.3"])
+    assert [_take(core, made).addresses[0] for _ in range(4)] == ["10.0.0.2", "10.0.0.4", "10.0.0.5", "10.0.0.6"]
+
+
+# --- MAC addresses ---------------------------------------------------------------------------
+def test_mac_addresses_are_unique_also_where_those_of_two_networks_meet(core: Books) -> None:
+    """Each network begins somewhere: these two so that the rows of the second would have what the first's have."""
+    starts: dict[int, str] = {}
+    while True:
+        one = new_uuid()
+        start = int.from_bytes(hashlib.sha256(one.encode()).digest()[:3], "big")
+        # The first network's rows are numbers 1 to 13, the second's 14 to 26.
+        other = starts.get(start + 13)
+        if other is not None:
+            break
+        starts[start] = one
+    first, second = _network(core, "10.1.0.0/28", uuid=other), _network(core, "10.2.0.0/28", uuid=one)
+    macs = [_take(core, network).mac for network in (first, second) for _number in range(13)]
+    assert len(set(macs)) == 26
+    assert all(mac.startswith("fa:16:3e:") for mac in macs)
+    # Given back and taken again an address has the same.
+    core.db.write(lambda connection: connection.execute(sa.update(fixed_ips.IPS).values(instance_uuid=None)))
+    assert {_take(core, network).mac for network in (first, second) for _number in range(13)} == set(macs)
+
+
+def test_the_database_keeps_a_mac_address_from_being_there_twice(core: Books) -> None:
+    mac = _take(core, _network(core)).mac
+    other = _network(core, "10.1.0.0/24")
+    with pytest.raises(db_exception.DBDuplicateEntry):
+        core.db.write(lambda connection: connection.execute(
+            sa.insert(fixed_ips.IPS).values(network_uuid=other.uuid, address="10.1.0.200", mac=mac)))
 
 
 def test_one_interface_gives_back_its_own_addresses_only(core: Books) -> None:

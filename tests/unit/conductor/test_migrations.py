@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
+import pkgutil
 import threading
 
 import pytest
@@ -12,7 +14,8 @@ import sqlalchemy as sa
 from nova import exception
 from nova.db import migrate, models, servers
 from nova.db.engine import Database
-from nova.objects.base import utcnow
+from nova.db.migrations import versions
+from nova.objects.base import new_uuid, utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.network import FixedIp
@@ -115,3 +118,34 @@ def test_interfaces_of_the_old_shape_get_a_list_of_addresses(database_url: str) 
     assert vif.fixed_ips == [FixedIp(address="10.0.0.5", prefix=24, gateway="10.0.0.1", dns=["9.9.9.9"],
                                      cidr="10.0.0.0/24", mode="dhcp")]
     assert vif.bridge == "br"
+
+
+def test_rows_of_addresses_get_the_mac_addresses_that_followed_from_their_ids(database_url: str) -> None:
+    """Of two that had the same the one in use keeps it."""
+    migrate.sync(database_url)
+    database = Database(database_url)
+    name, = (found.name for found in pkgutil.iter_modules(versions.__path__) if found.name.endswith("mac_addresses"))
+    fill = importlib.import_module(f"{versions.__name__}.{name}").fill
+    networks = {}
+    while True:
+        uuid = new_uuid()
+        start = int.from_bytes(hashlib.sha256(uuid.encode()).digest()[:3], "big")
+        if start + 1 in networks:
+            break
+        networks[start] = uuid
+    table = models.fixed_ips
+    # Row 1 of the one network and row 2 of the other would have the same.
+    with database.engine.connect() as connection, connection.begin():
+        connection.execute(sa.insert(table), [
+            {"id": 1, "network_uuid": networks[start + 1], "address": "10.0.0.1", "version": 4, "instance_uuid": None},
+            {"id": 2, "network_uuid": uuid, "address": "10.0.0.1", "version": 4, "instance_uuid": "in use"},
+            {"id": 3, "network_uuid": uuid, "address": "fd00::1", "version": 6, "instance_uuid": None}])
+        for _time in range(2):
+            fill(connection)
+            macs = dict(connection.execute(sa.select(table.c.id, table.c.mac)).all())
+            number = (start + 2) % 2**24
+            assert macs[2] == f"fa:16:3e:{number >> 16:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"
+            assert macs[1].startswith("fa:16:3e:")
+            assert macs[1] != macs[2]
+            assert macs[3] is None
+    database.close()

@@ -16,8 +16,10 @@ from tests.unit.network.test_filters import vif
     ("", "fa:16:3e:00:00:01,10.0.0.5\n"), ("-x", "fa:16:3e:00:00:01,10.0.0.5\n"),
     ("a,b\nc", "fa:16:3e:00:00:01,10.0.0.5\n"), ("x" * 64, "fa:16:3e:00:00:01,10.0.0.5\n"),
     ("web\n", "fa:16:3e:00:00:01,10.0.0.5\n"),
+    ("Metadata", "fa:16:3e:00:00:01,10.0.0.5\n"), ("gateway.example.com", "fa:16:3e:00:00:01,10.0.0.5\n"),
 ])
-def test_reservations_take_names_that_are_names(hostname, line):
+def test_reservations_take_names_that_are_names_and_not_reserved(hostname, line):
+    nova.conf.register()
     assert dhcp.host_line(vif(), hostname) == line
 
 
@@ -37,6 +39,7 @@ def test_configuration():
     assert "dhcp-option=option:dns-server,9.9.9.9" in lines
     assert "dhcp-option-force=option:mtu,1400" in lines
     assert "domain=novalocal" in lines
+    assert "host-record=metadata,metadata.novalocal,169.254.169.254" in lines
 
 
 def test_records_survive(tmp_path):
