@@ -21,7 +21,7 @@ class QemuTools:
             qemuimg.create(path, disk_format, size)
 
     def copy(self, source: str, source_format: str, path: str, disk_format: str) -> None:
-        qemuimg.convert(source, source_format, path, disk_format)
+        qemuimg.convert(source, source_format, path, disk_format, self.size(source, source_format))
 
     def grow(self, path: str, disk_format: str, size: int) -> None:
         if disk_format == RAW:

@@ -76,8 +76,13 @@ OPTIONS = {
                    help="Where shares of Cinder's NFS are mounted."),
         cfg.StrOpt("nfs_mount_options", help="With which options, as mount -o takes them."),
         *_LIVE_MIGRATION,
+        cfg.StrOpt("images_user", default="nobody",
+                   help="The user as whom qemu-img reads and converts images that tenants sent; better one of its own. "
+                        "Empty: nova-compute's. It must be so where instances_path or the pool of volumes is on a "
+                        "file system that gives no files away (NFS with root_squash)."),
         cfg.IntOpt("images_cpu_time_limit", default=30, min=1,
-                   help="Seconds of CPU time to look into an image; an image that needs more is refused."),
+                   help="Seconds of CPU time to look into an image; an image that needs more is refused. Converting it "
+                        "may take a minute more for each GiB."),
         cfg.IntOpt("images_address_space_limit", default=2, min=1, help="GiB of memory for the work on one image."),
     ],
     "vnc": [

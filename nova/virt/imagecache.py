@@ -14,21 +14,13 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from nova import exception
 from nova.conf import CONF
-from nova.virt import qemuimg
+from nova.virt import image_formats, qemuimg
+from nova.virt.image_formats import DISK_FORMATS
 
 LOG = logging.getLogger(__name__)
-
-# Glance's disk formats and what QEMU calls them. Kernels, ramdisks and machine images are plain data.
-DISK_FORMATS = {
-    "raw": "raw", "ami": "raw", "aki": "raw", "ari": "raw", "iso": "raw",
-    "qcow2": "qcow2", "vmdk": "vmdk", "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx",
-}
-# The kinds of VMDK that are a single file; the others refer to files of the host.
-_VMDK_KINDS = ("monolithicSparse", "streamOptimized")
 
 # A build that fetched its image a moment ago may not have its disk on it yet.
 _GRACE = 300
@@ -127,11 +119,13 @@ class ImageCache:
         try:
             _remove(part, converted)
             download(part)
-            inspect(image_id, part, disk_format)
+            # whoever looks into it is no user who may read more than all may
+            os.chmod(part, 0o644)
+            size = inspect(part, disk_format)
             if path.endswith(f".{qemu_format}"):
                 ready = part
             else:
-                qemuimg.convert(part, qemu_format, converted, path.rpartition(".")[2])
+                qemuimg.convert(part, qemu_format, converted, path.rpartition(".")[2], size)
                 ready = converted
             os.chmod(ready, 0o644)
             os.rename(ready, path)
@@ -157,47 +151,25 @@ class ImageCache:
             yield True
 
 
-def inspect(image_id: str, path: str, disk_format: str | None) -> dict[str, Any]:
-    """Refuse an image that is not what ``disk_format`` says or that refers to other files.
+def inspect(path: str, disk_format: str | None) -> int:
+    """The bytes of the disk that an image is. Only when its headers are found to be in order a tool may read it.
 
-    Raises ImageUnacceptable; returns what qemu-img says of the image.
+    Raises ImageUnacceptable: it is not what ``disk_format`` says, is damaged or encrypted, or refers to other files.
     """
-    def refuse(reason: str) -> exception.ImageUnacceptable:
-        return exception.ImageUnacceptable(image_id=image_id, reason=reason)
-
-    expected = DISK_FORMATS.get(disk_format or "")
-    if expected is None:
-        raise refuse(f"disk format {disk_format} is not supported")
-    found = qemuimg.sniff(path)
-    if disk_format == "iso":
-        if found != "iso":
-            raise refuse("its content is not in the format iso")
-    elif expected == "raw" and found not in (None, "iso"):
-        raise refuse(f"its content is in the format {found}, not {disk_format}")
-    elif expected != "raw" and found != expected and not (expected == "vpc" and found is None):
-        # (a VHD of fixed size has its mark at the end)
-        raise refuse(f"its content is not in the format {disk_format}")
-    if expected == "qcow2":
-        try:
-            header = qemuimg.Qcow2Header(path)
-        except ValueError as error:
-            raise refuse("its content is not in the format qcow2") from error
-        if header.backing is not None or header.data_file:
-            raise refuse("it refers to another file")
-        if header.encrypted:
-            raise refuse("it is encrypted")
+    size = image_formats.check(path, disk_format)
+    if disk_format is None or DISK_FORMATS[disk_format] == "raw":
+        return size
     try:
-        facts = qemuimg.info(path, expected)
+        facts = qemuimg.info(path, DISK_FORMATS[disk_format])
     except exception.InvalidDiskInfo as error:
-        raise refuse(f"its content is not in the format {disk_format} ({error.message})") from error
+        reason = f"its content is not well-formed in the format {disk_format} ({error.kwargs['reason']})"
+        raise exception.ImageUnacceptable(image_id="", reason=reason) from error
     detail = facts.get("format-specific", {}).get("data", {})
     if facts.get("backing-filename") or detail.get("data-file"):
-        raise refuse("it refers to another file")
+        raise exception.ImageUnacceptable(image_id="", reason="it refers to another file")
     if facts.get("encrypted"):
-        raise refuse("it is encrypted")
-    if expected == "vmdk" and detail.get("create-type") not in _VMDK_KINDS:
-        raise refuse(f"a VMDK of type {detail.get('create-type')} refers to other files")
-    return facts
+        raise exception.ImageUnacceptable(image_id="", reason="it is encrypted")
+    return max(size, int(facts["virtual-size"]))
 
 
 @contextlib.contextmanager

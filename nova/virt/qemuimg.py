@@ -1,15 +1,20 @@
 """qemu-img, with its time and memory bounded and every format named: nothing is ever probed.
 
-Errors: DiskFull when the file system is full, InvalidDiskInfo for everything else.
+What reads an image that a tenant sent (info, convert) does so as [libvirt]images_user and is handed open files: it
+reaches no other file that this user may not read. Errors: DiskFull when the file system is full, InvalidDiskInfo for
+everything else; users are not told what a tool said, since that would tell them of the host.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import pwd
 import struct
 import subprocess
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from nova import exception
@@ -20,58 +25,36 @@ LOG = logging.getLogger(__name__)
 # Reading a header is a matter of seconds; copying a large image may take its time.
 INFO_TIMEOUT = 60
 COPY_TIMEOUT = 4 * 3600
+# Seconds of CPU time to convert a GiB.
+_CPU_PER_GIB = 60
 
 _FULL = ("no space left on device", "disk quota exceeded", "file too large")
 
+# What prlimit and setpriv exit with when there is no such command.
+_NO_SUCH_COMMAND = 127
+
+_GIB = 1 << 30
 _QCOW2_MAGIC = b"QFI\xfb"
 _QCOW2_DATA_FILE = 1 << 2
 _QCOW2_BACKING_FORMAT = 0xE2792ACA
-_MAGICS = (
-    (0, _QCOW2_MAGIC, "qcow2"),
-    (0, b"QED\x00", "qed"),
-    (0, b"KDMV", "vmdk"),
-    (0, b"COWD", "vmdk"),
-    (0, b"# Disk DescriptorFile", "vmdk"),
-    (0, b"vhdxfile", "vhdx"),
-    (0, b"conectix", "vpc"),
-    (0, b"WithoutFreeSpace", "parallels"),
-    (0, b"WithouFreSpacExt", "parallels"),
-    (0, b"LUKS\xba\xbe", "luks"),
-    (0x40, b"\x7f\x10\xda\xbe", "vdi"),
-    (0x8001, b"CD001", "iso"),
-)
 
 
 def run(command: list[str], timeout: float, cpu: int | None = None) -> str:
-    """Run a tool on an image within the limits; its standard output.
+    """Run a tool on files of our own within the limits; its standard output.
 
     ``cpu``: seconds of CPU time (None: no limit but ``timeout``).
     """
-    limits = [f"--as={CONF.libvirt.images_address_space_limit << 30}"]
-    if cpu:
-        limits.append(f"--cpu={cpu}")
-    try:
-        done = subprocess.run(["prlimit", *limits, "--", *command], capture_output=True, text=True, errors="replace",
-                              timeout=timeout, env={**os.environ, "LC_ALL": "C"}, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired as late:
-        raise exception.InvalidDiskInfo(reason=f"{command[0]} took longer than {timeout:g} seconds") from late
-    if done.returncode == 0:
-        return done.stdout
-    output = (done.stderr or done.stdout).strip()
-    LOG.warning("%s failed with %s: %s", " ".join(command), done.returncode, output)
-    if any(text in output.lower() for text in _FULL):
-        raise exception.DiskFull(reason=f"{command[0]} found no space left")
-    if done.returncode < 0:
-        raise exception.InvalidDiskInfo(reason=f"{command[0]} was killed: it needed too much time or memory")
-    # the first line without the paths of this host
-    reason = output.splitlines()[-1].rpartition(": ")[2] if output else f"exit code {done.returncode}"
-    raise exception.InvalidDiskInfo(reason=f"{os.path.basename(command[0])}: {reason}")
+    return _run(_limits(cpu), command, timeout)
 
 
 def info(path: str, image_format: str) -> dict[str, Any]:
-    """What ``qemu-img info`` says of an image that is read as ``image_format`` (also while a guest has it)."""
-    out = run(["qemu-img", "info", "-U", "--output=json", "-f", image_format, path], INFO_TIMEOUT,
-              cpu=CONF.libvirt.images_cpu_time_limit)
+    """What ``qemu-img info`` says of an image that is read as ``image_format`` (also while a guest has it).
+
+    The file must be readable for [libvirt]images_user.
+    """
+    with open(path, "rb") as file:
+        out = _run_confined(["qemu-img", "info", "-U", "--output=json", "-f", image_format, _lent(file)],
+                            INFO_TIMEOUT, [file], cpu=CONF.libvirt.images_cpu_time_limit)
     return dict(json.loads(out))
 
 
@@ -95,19 +78,94 @@ def rebase(path: str, base: str, base_format: str) -> None:
     run(["qemu-img", "rebase", "-u", "-f", "qcow2", "-F", base_format, "-b", base, path], INFO_TIMEOUT)
 
 
-def convert(source: str, source_format: str, target: str, target_format: str) -> None:
-    """Copy an image into another format, sparse."""
-    run(["qemu-img", "convert", "-f", source_format, "-O", target_format, source, target], COPY_TIMEOUT)
+def convert(source: str, source_format: str, target: str, target_format: str, size: int) -> None:
+    """Copy an image, a disk of ``size`` bytes, into another format, sparse; not a byte more is written.
+
+    The source must be readable for [libvirt]images_user.
+    """
+    cpu = CONF.libvirt.images_cpu_time_limit + -(-size // _GIB) * _CPU_PER_GIB
+    with open(source, "rb") as file, _given(target) as made:
+        _run_confined(["qemu-img", "convert", "-f", source_format, "-O", target_format, _lent(file), _lent(made)],
+                      COPY_TIMEOUT, [file, made], cpu=cpu, length=most_bytes(size))
 
 
-def sniff(path: str) -> str | None:
-    """The format that the first bytes of a file claim (None: no format that is known: raw)."""
+def most_bytes(size: int) -> int:
+    """How long a file of any format may be that is a disk of ``size`` bytes: its tables take some, too."""
+    return size + size // 512 + (16 << 20)
+
+
+def is_iso(path: str) -> bool:
+    """Whether the file has the file system of a CD-ROM."""
     with open(path, "rb") as file:
-        head = file.read(0x8100)
-    for offset, magic, name in _MAGICS:
-        if head[offset:offset + len(magic)] == magic:
-            return name
-    return None
+        file.seek(0x8001)
+        return file.read(5) == b"CD001"
+
+
+def user() -> tuple[int, int] | None:
+    """The ids of [libvirt]images_user and its group; None: this process's own (it cannot become another).
+
+    Raises InvalidInput: there is no such user.
+    """
+    name = str(CONF.libvirt.images_user or "")
+    if os.geteuid() != 0 or not name:
+        return None
+    try:
+        known = pwd.getpwnam(name)
+    except KeyError as error:
+        raise exception.InvalidInput(reason=f"[libvirt]images_user: there is no user {name}") from error
+    return known.pw_uid, known.pw_gid
+
+
+# --- inside ----------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def _given(path: str) -> Iterator[BinaryIO]:
+    """A new, empty file that [libvirt]images_user may write; ours again afterwards."""
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "r+b")
+    with file:
+        other = user()
+        if other is not None:
+            os.fchown(file.fileno(), *other)
+        yield file
+        if other is not None:
+            os.fchown(file.fileno(), os.geteuid(), os.getegid())
+
+
+def _lent(file: BinaryIO) -> str:
+    """The name of an open file in a process that inherits it: whoever may not look into its directory may read it."""
+    return f"/proc/self/fd/{file.fileno()}"
+
+
+def _run_confined(command: list[str], timeout: float, files: Sequence[BinaryIO], cpu: int, length: int = 0) -> str:
+    other = user()
+    drop = [f"--reuid={other[0]}", f"--regid={other[1]}", "--clear-groups"] if other is not None else []
+    return _run([*_limits(cpu), f"--fsize={length}", "--core=0", "--", "setpriv", *drop, "--no-new-privs"], command,
+                timeout, files)
+
+
+def _limits(cpu: int | None) -> list[str]:
+    limits = [f"--as={CONF.libvirt.images_address_space_limit << 30}"]
+    return ["prlimit", *limits, f"--cpu={cpu}"] if cpu else ["prlimit", *limits]
+
+
+def _run(confine: list[str], command: list[str], timeout: float, files: Sequence[BinaryIO] = ()) -> str:
+    tool = command[0]
+    try:
+        done = subprocess.run([*confine, "--", *command], capture_output=True, text=True, errors="replace",
+                              timeout=timeout, stdin=subprocess.DEVNULL, pass_fds=[file.fileno() for file in files],
+                              env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"})
+    except subprocess.TimeoutExpired as late:
+        raise exception.InvalidDiskInfo(reason=f"{tool} took longer than {timeout:g} seconds") from late
+    if done.returncode == 0:
+        return done.stdout
+    output = (done.stderr or done.stdout).strip()
+    LOG.warning("%s failed with %s: %s", " ".join(command), done.returncode, output)
+    if any(text in output.lower() for text in _FULL):
+        raise exception.DiskFull(reason=f"{tool} found no space left")
+    if done.returncode == _NO_SUCH_COMMAND:
+        raise exception.InvalidDiskInfo(reason=f"{tool} is not installed on the host")
+    if done.returncode < 0:
+        raise exception.InvalidDiskInfo(reason=f"{tool} was killed: it needed too much time or memory")
+    raise exception.InvalidDiskInfo(reason=f"{tool} failed")
 
 
 class Qcow2Header:

@@ -7,8 +7,11 @@ import hashlib
 import json
 import os
 import pathlib
+import pwd
 import shutil
+import struct
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +23,7 @@ from nova import exception
 from nova.conf import CONF, register
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice
-from nova.virt import imagecache, qemuimg
+from nova.virt import image_formats, qemuimg
 from nova.virt.driver import Disks
 from nova.virt.imagecache import ImageCache, cached_format
 from nova.virt.libvirt import directories, disk_making, disks
@@ -410,9 +413,89 @@ def test_a_tool_that_takes_too_long_or_too_much_is_stopped() -> None:
     assert time.monotonic() - started < 20
 
 
-def test_sniffing_names_each_format(state: pathlib.Path) -> None:
-    for kind in ("qcow2", "vmdk", "vdi", "vpc", "vhdx", "qed"):
-        assert qemuimg.sniff(str(make(state, kind))) == kind
-    assert qemuimg.sniff(str(state / "data.raw")) is None
-    assert set(imagecache.DISK_FORMATS) >= {"raw", "ami", "aki", "ari", "iso", "qcow2", "vmdk", "vdi", "vhd", "vhdx"}
-    assert Image(id="x").disk_format not in imagecache.DISK_FORMATS
+def test_each_format_is_known_by_its_content(state: pathlib.Path) -> None:
+    for kind in ("qcow2", "vmdk", "vdi", "vhdx", "qed"):
+        assert set(image_formats.inspect(str(make(state, kind)))) == {"raw", kind}
+    assert set(image_formats.inspect(str(state / "data.raw"))) == {"raw"}
+    assert Image(id="x").disk_format not in image_formats.DISK_FORMATS
+
+
+# --- qemu-img and the host -------------------------------------------------------------------------
+@pytest.fixture
+def impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], pathlib.Path]]:
+    """Puts a script in the place of qemu-img; returns a directory where any user may write, its $PLACE."""
+    with tempfile.TemporaryDirectory() as name:
+        place = pathlib.Path(name)
+        place.chmod(0o777)
+
+        def put(script: str) -> pathlib.Path:
+            (place / "qemu-img").write_text(f"#!/bin/sh\nPLACE={place}\n{script}\n")
+            (place / "qemu-img").chmod(0o755)
+            return place
+
+        monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+        yield put
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+def test_a_descriptor_that_names_files_of_the_host_opens_and_tells_nothing(
+        state: pathlib.Path, impostor: Callable[[str], pathlib.Path], embedded: bool) -> None:
+    place = impostor(f'echo "$@" >> $PLACE/calls; exec {shutil.which("qemu-img")} "$@"')
+    there, told = place / "there", set()
+    there.write_bytes(b"s" * MIB)
+    for path in (there, place / "missing"):
+        text = ('# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\n'
+                f'createType="monolithicFlat"\nRW 2048 FLAT "{path}" 0\n').encode()
+        if embedded:
+            text = struct.pack("<4sIIQQQQIQQ", b"KDMV", 1, 3, 0, 128, 1, 20, 512, 0, 21).ljust(512, b"\0") + text
+        (state / "bad.vmdk").write_bytes(text.ljust(MIB, b"\0") if embedded else text)
+        with pytest.raises(exception.ImageUnacceptable) as refusal:
+            ImageCache().fetch("one", copier(state / "bad.vmdk"), "vmdk")
+        told.add(refusal.value.message)
+    assert len(told) == 1, "whether a file is there is not told"
+    assert str(place) not in told.pop()
+    assert not (place / "calls").exists(), "no tool gets to see it"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_who_reads_images_may_do_little_else(state: pathlib.Path, impostor: Callable[[str], pathlib.Path]) -> None:
+    place = impostor("""echo "{\\"uid\\": $(id -u), \\"groups\\": \\"$(id -G)\\", \\"cpu\\": $(ulimit -t),"
+        grep NoNewPrivs /proc/self/status | sed 's/.*:\\t\\(.*\\)/"rises": \\1,/'
+        echo "\\"memory\\": $(ulimit -v), \\"written\\": $(ulimit -f), \\"secrets\\": \\"$OS_PASSWORD\\"}" """)
+    os.environ["OS_PASSWORD"] = "sesame"
+    try:
+        found = qemuimg.info(str(make(state, "raw")), "raw")
+    finally:
+        del os.environ["OS_PASSWORD"]
+    nobody = pwd.getpwnam("nobody")
+    assert (found["uid"], found["groups"]) == (nobody.pw_uid, str(nobody.pw_gid))
+    assert (found["cpu"], found["memory"], found["written"], found["secrets"]) == (30, 2 << 20, 0, "")
+    assert found["rises"] == 1
+    impostor("cat /proc/self/fd/0 > /dev/null; head -c 1 /etc/shadow && echo opened > $PLACE/opened; exit 1")
+    with pytest.raises(exception.InvalidDiskInfo):
+        qemuimg.info(str(state / "data.raw"), "raw")
+    assert not (place / "opened").exists()
+
+
+def test_converting_writes_no_more_than_the_disk_is_large(state: pathlib.Path) -> None:
+    source = state / "random.raw"
+    source.write_bytes(os.urandom(40 * MIB))
+    source.chmod(0o644)
+    with pytest.raises((exception.DiskFull, exception.InvalidDiskInfo)):
+        qemuimg.convert(str(source), "raw", str(state / "out"), "qcow2", 8 * MIB)
+    assert (state / "out").stat().st_size <= qemuimg.most_bytes(8 * MIB)
+    qemuimg.convert(str(source), "raw", str(state / "out"), "qcow2", 40 * MIB)
+    assert facts(state / "out")["virtual-size"] == 40 * MIB
+    assert (state / "out").stat().st_uid == os.geteuid()
+
+
+def test_a_user_that_is_not_there_is_named(state: pathlib.Path) -> None:
+    CONF.set_override("images_user", "nobody-here", "libvirt")
+    try:
+        if os.geteuid() == 0:
+            with pytest.raises(exception.InvalidInput, match="there is no user nobody-here"):
+                qemuimg.info(str(make(state, "qcow2")), "qcow2")
+        CONF.set_override("images_user", "", "libvirt")
+        assert qemuimg.info(str(make(state, "qcow2")), "qcow2")["virtual-size"] == 8 * MIB
+    finally:
+        CONF.clear_override("images_user", "libvirt")

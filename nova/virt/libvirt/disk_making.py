@@ -146,11 +146,9 @@ def _format(path: str, label: str, size: int, filesystem: str) -> None:
     try:
         with open(raw, "wb") as file:
             file.truncate(size)
-        try:
-            qemuimg.run([*command, raw], _MKFS_TIMEOUT)
-        except FileNotFoundError as error:
-            raise exception.InvalidDiskInfo(reason=f"{command[0]} is not installed on the host") from error
-        qemuimg.convert(raw, "raw", path, "qcow2")
+        qemuimg.run([*command, raw], _MKFS_TIMEOUT)
+        os.chmod(raw, 0o644)  # nothing is in it yet
+        qemuimg.convert(raw, "raw", path, "qcow2", size)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(raw)

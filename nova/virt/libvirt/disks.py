@@ -67,7 +67,7 @@ def look(instance: Instance) -> LocalDisks:
     if root is not None:
         root = dataclasses.replace(root, base=_base_of(root.path), device="cdrom" if is_iso(instance) else "disk")
     if drive is not None:
-        drive = LocalDisk(drive.path, "raw", "cdrom" if qemuimg.sniff(drive.path) == "iso" else "disk")
+        drive = LocalDisk(drive.path, "raw", "cdrom" if qemuimg.is_iso(drive.path) else "disk")
     ephemerals: list[LocalDisk] = []
     while (ephemeral := disk(ephemeral_name(len(ephemerals)))) is not None:
         ephemerals.append(ephemeral)
