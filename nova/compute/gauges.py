@@ -11,6 +11,7 @@ from nova.objects import states
 from nova.service.periodic import Periodic
 from nova.telemetry import metrics
 from nova.virt.driver import Driver
+from nova.virt.image_room import Room
 
 
 def watch(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
@@ -25,3 +26,9 @@ def watch(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
                                 for state, number in found.items()})
 
     return [Periodic("metrics", CONF.prometheus.interval, count_guests)]
+
+
+def watch_cache(room: Room) -> None:
+    """Tell what the images of this host take."""
+    metrics.IMAGE_CACHE.watch(room.used)
+    metrics.IMAGE_CACHE_LIMIT.watch(room.limit)

@@ -12,7 +12,7 @@ import msgspec
 from nova.compute.job import Fenced, Job
 from nova.compute.progress import Progress
 from nova.conf import CONF
-from nova.image.base import ImageStore
+from nova.image.base import Admit, ImageStore
 from nova.metadata import config_drive, settings
 from nova.network.base import HostNetwork
 from nova.objects.image import Image
@@ -82,8 +82,8 @@ class StepHost:
         for device in self.instance.volumes:
             self.volumes.disconnect(device.connection_info)
 
-    def _image_file(self, image: Image) -> tuple[str, str]:
-        path = self._cached(image.id, image.disk_format)
+    def _image_file(self, image: Image, most: int) -> tuple[str, str]:
+        path = self._cached(image.id, image.disk_format, most)
         return path, format_of(path) or "raw"
 
     def prepare_disks(self) -> None:
@@ -97,21 +97,25 @@ class StepHost:
         instance = self.instance
         if not self.machine.driver.needs_images:
             return Disks()
-        root = self._cached(instance.image_ref, self._format()) if instance.image_ref else None
+        root, kernel = None, CONF.compute.kernel_size_limit_mb << 20
+        if instance.image_ref:
+            # a flavor without a root disk takes the image as large as it is
+            root = self._cached(instance.image_ref, self._format(), instance.flavor.root_gb << 30 or None)
         return Disks(
             root=root,
-            kernel=self._cached(instance.kernel_id, "aki") if instance.kernel_id else None,
-            ramdisk=self._cached(instance.ramdisk_id, "ari") if instance.ramdisk_id else None,
+            kernel=self._cached(instance.kernel_id, "aki", kernel) if instance.kernel_id else None,
+            ramdisk=self._cached(instance.ramdisk_id, "ari", kernel) if instance.ramdisk_id else None,
             config_drive=self._config_drive() if instance.config_drive else None)
 
     def _format(self) -> str | None:
         return self.instance.image.disk_format if self.instance.image else None
 
-    def _cached(self, image_id: str, disk_format: str | None) -> str:
-        def download(path: str) -> None:
-            self.machine.images().download(self.ctx, image_id, path)
+    def _cached(self, image_id: str, disk_format: str | None, most: int | None) -> str:
+        """``most``: the bytes of the disk that it may be."""
+        def download(path: str, admit: Admit) -> None:
+            self.machine.images().download(self.ctx, image_id, path, admit)
 
-        return self.machine.cache.fetch(image_id, download, disk_format)
+        return self.machine.cache.fetch(image_id, download, disk_format, most)
 
     def _config_drive(self) -> str:
         """Built once: its content is fixed when the server is made."""

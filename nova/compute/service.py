@@ -60,7 +60,7 @@ def load_machine(host: str) -> Machine:
 def machine_of(driver: Driver) -> Machine:
     """The host of this driver, with the network driver, volumes and images of the configuration."""
     return Machine(name=driver.host, driver=driver, network=_plugin("nova.network.drivers", CONF.network.driver)(),
-                   images=image.store, cache=ImageCache(),
+                   images=image.store, cache=ImageCache(used=driver.used_images),
                    volumes=_plugin("nova.volume.drivers", CONF.volume.driver)(QemuTools()))
 
 
@@ -98,6 +98,8 @@ class ComputeService:
             self.periodic.append(Periodic("images", max(CONF.image_cache.manager_interval, 1), self._clean_images))
         self.periodic += [Periodic("deadlines", TICK, self.runner.look_at_deadlines),
                           *gauges.watch([(self.runner, self.machine.driver)])]
+        if self.machine.driver.needs_images:
+            gauges.watch_cache(self.machine.cache.room)
         self._server: messaging.RPCServer | None = None
         self._taking = False
 

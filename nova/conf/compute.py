@@ -40,6 +40,9 @@ OPTIONS = {
                          "nova-scheduler and nova-conductor."),
         cfg.IntOpt("max_disk_devices_to_attach", default=-1, min=-1,
                    help="How many disks a server may have, volumes included; -1 is unlimited."),
+        cfg.IntOpt("kernel_size_limit_mb", default=512, min=1,
+                   help="MiB that the kernel and the ramdisk of a server (kernel_id, ramdisk_id of its image) may have "
+                        "each. Read by nova-api and nova-compute."),
         cfg.IntOpt("threads", default=32, min=1,
                    help="Operations of a kind (power actions, moves, deletes) that run on this host at the same time; "
                         "for builds see max_concurrent_builds."),
@@ -52,6 +55,11 @@ OPTIONS = {
                    help="With more unknown guests than this none of them is stopped or destroyed."),
     ],
     "image_cache": [
+        cfg.IntOpt("size_limit_mb", min=0,
+                   help="MiB that cached images may take. So much of the host's DISK_GB is reserved for them, or what "
+                        "they take, if that is more. For a new image those that no guest stands on go, longest unused "
+                        "first; where that is not enough the server goes to another host. Unset: a tenth of the file "
+                        "system. 0: no limit, and what they take is reserved."),
         cfg.IntOpt("manager_interval", default=2400, help="Seconds between two cleanings; below 0: never."),
         cfg.StrOpt("subdirectory_name", default="_base", help="The cache below instances_path."),
         cfg.BoolOpt("remove_unused_base_images", default=True, help="Whether cleaning removes unused images."),

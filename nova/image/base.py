@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from nova.context import RequestContext
 from nova.objects.image import Image
+
+# Told the size of an image in bytes; raises what is to be raised where that is too much.
+Admit = Callable[[int], None]
 
 
 class ImageStore(abc.ABC):
@@ -25,8 +28,12 @@ class ImageStore(abc.ABC):
               marker: str | None = None, token: str | None = None) -> list[Image]: ...
 
     @abc.abstractmethod
-    def download(self, ctx: RequestContext, image_id: str, path: str) -> None:
-        """Write the image's data to ``path`` (a new file), checking size and checksum if known."""
+    def download(self, ctx: RequestContext, image_id: str, path: str, admit: Admit) -> None:
+        """Write the image's data to ``path`` (a new file), checking size, and checksum if known.
+
+        ``admit`` is called before anything is written, and what it raises is raised; never more is written than it
+        was told. Raises ImageUnacceptable when nobody knows how large the image is, or it is of another size.
+        """
 
     @abc.abstractmethod
     def delete(self, ctx: RequestContext, image_id: str, token: str | None = None) -> None: ...

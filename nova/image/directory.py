@@ -16,7 +16,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image import transfer
-from nova.image.base import ImageStore
+from nova.image.base import Admit, ImageStore
 from nova.objects.base import utcnow
 from nova.objects.image import Image
 
@@ -57,12 +57,14 @@ class DirectoryStore(ImageStore):
             images = images[position + 1:]
         return [image for image in images if _matches(image, filters)][:limit]
 
-    def download(self, ctx: RequestContext, image_id: str, path: str) -> None:
+    def download(self, ctx: RequestContext, image_id: str, path: str, admit: Admit) -> None:
         found = self.show(ctx, image_id)
         if found.status != "active":
             raise exception.ImageNotActive(image_id=image_id)
         try:
-            transfer.save(transfer.read(self._data(image_id)), path, found.size,
+            size = os.stat(self._data(image_id)).st_size if found.size is None else found.size
+            admit(size)
+            transfer.save(transfer.read(self._data(image_id)), path, size,
                           ("md5", found.checksum) if found.checksum else None)
         except FileNotFoundError as error:
             if not os.path.exists(self._data(image_id)):

@@ -16,7 +16,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image import transfer
-from nova.image.base import ImageStore
+from nova.image.base import Admit, ImageStore
 from nova.neighbours import Neighbour, Unreachable, decoded
 from nova.objects.image import Image
 
@@ -62,10 +62,13 @@ class GlanceStore(ImageStore):
             marker = page["images"][-1]["id"]
         return found
 
-    def download(self, ctx: RequestContext, image_id: str, path: str) -> None:
+    def download(self, ctx: RequestContext, image_id: str, path: str, admit: Admit) -> None:
         raw = self._raw(ctx, image_id, None)
         if raw.get("status") != "active":
             raise exception.ImageNotActive(image_id=image_id)
+        if not isinstance(raw.get("size"), int):
+            raise exception.ImageUnacceptable(image_id=image_id, reason="its size is not known")
+        admit(raw["size"])
         try:
             self._retry(lambda: self._download(ctx, image_id, path, raw))
         except transfer.Incomplete as error:
@@ -113,7 +116,7 @@ class GlanceStore(ImageStore):
         with contextlib.closing(answer):
             if answer.status_code == 204:
                 raise exception.ImageUnacceptable(image_id=image_id, reason="it has no data")
-            size = transfer.save(_chunks(answer), path, raw.get("size"), digest)
+            size = transfer.save(_chunks(answer), path, raw["size"], digest)
         LOG.info("Image %s downloaded: %d bytes", image_id, size)
 
     def _retry(self, function: Callable[[], T]) -> T:

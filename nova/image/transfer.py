@@ -18,7 +18,7 @@ class Incomplete(Exception):
 
 
 def save(chunks: Iterable[bytes], path: str, size: int | None = None, digest: tuple[str, str] | None = None) -> int:
-    """Write a new file ``path``; returns its size. On any error there is no file.
+    """Write a new file ``path``, not more than ``size`` bytes; returns its size. On any error there is no file.
 
     ``digest`` is (algorithm, hex digest); an algorithm that this host lacks is not checked. Raises
     Incomplete, DiskFull.
@@ -29,8 +29,10 @@ def save(chunks: Iterable[bytes], path: str, size: int | None = None, digest: tu
     try:
         with open(path, "wb") as file:
             for chunk in chunks:
-                file.write(chunk)
                 written += len(chunk)
+                if size is not None and written > size:
+                    raise Incomplete(f"more than its {size} bytes arrived")
+                file.write(chunk)
                 if sums is not None:
                     sums.update(chunk)
         if size is not None and written != size:

@@ -147,6 +147,8 @@ GUESTS = Gauge("nova_compute_guests", "Guests on this host.", ("power_state",))
 UNKNOWN_GUESTS = Gauge("nova_compute_unknown_guests", "Guests on this host that the database does not know.")
 FILTERS_RESTORED = Counter("nova_network_filters_restored_total", "Times that the packet filters of guests were made "
                            "again because somebody else had changed or flushed them.")
+IMAGE_CACHE = Gauge("nova_compute_image_cache_bytes", "What the cached images of this host take.")
+IMAGE_CACHE_LIMIT = Gauge("nova_compute_image_cache_limit_bytes", "What they may take; 0: all there is.")
 
 BUILD_INFO = Gauge("nova_build_info", "1; the labels say what runs.", ("version", "service"))
 

@@ -2,6 +2,7 @@
 
 A cached image is raw or qcow2 and complete: it gets its name when it is finished. The name is the
 image's id and its format (``<id>.qcow2``), below ``instances_path``/``[image_cache]subdirectory_name``.
+How large it may become is known, and there is room for it, before it is written.
 """
 
 from __future__ import annotations
@@ -13,17 +14,22 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO
 
 from nova import exception
 from nova.conf import CONF
 from nova.virt import image_formats, qemuimg
 from nova.virt.image_formats import DISK_FORMATS
+from nova.virt.image_room import LOCKS, Room
 
 LOG = logging.getLogger(__name__)
 
 # A build that fetched its image a moment ago may not have its disk on it yet.
 _GRACE = 300
+
+# Writes an image's data to a new file, after it told how many bytes they are: that is refused if they are too many.
+Download = Callable[[str, Callable[[int], None]], None]
 
 
 def cached_format(disk_format: str | None) -> str:
@@ -40,46 +46,69 @@ def format_of(path: str) -> str | None:
 
 
 class ImageCache:
-    """The cache in ``directory`` (default: as configured). Safe among threads and processes."""
+    """The cache in ``directory`` (default: as configured). Safe among threads and processes.
 
-    def __init__(self, directory: str | None = None) -> None:
+    ``used``: the paths of the images that guests stand on; without, none has to go for another.
+    """
+
+    def __init__(self, directory: str | None = None, used: Callable[[], Iterable[str]] | None = None) -> None:
         self.directory = directory or os.path.join(CONF.instances_path, CONF.image_cache.subdirectory_name)
+        self.room = Room(self.directory)
+        self._used = used
 
-    def fetch(self, image_id: str, download: Callable[[str], None], disk_format: str | None) -> str:
+    def fetch(self, image_id: str, download: Download, disk_format: str | None, most: int | None = None) -> str:
         """The path of the cached image; its format is ``cached_format(disk_format)``.
 
         ``download`` writes the image's data to the (new) file that it is given; it is called when the
-        image is not here yet, once even if many builds want the image at the same time.
-        Raises ImageUnacceptable (not what ``disk_format`` says, or it refers to other files) and DiskFull.
+        image is not here yet, once even if many builds want the image at the same time. ``most``: the bytes of the
+        disk that the image may be (None: as many as the cache has room for).
+        Raises ImageUnacceptable (not what ``disk_format`` says, it refers to other files or is too large) and DiskFull.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", image_id):
             raise exception.ImageUnacceptable(image_id=image_id, reason="its id is no file name")
         with _blame(image_id):
             path = os.path.join(self.directory, f"{image_id}.{cached_format(disk_format)}")
-            with self._locked(image_id):
+            with self._locked(image_id) as lock:
                 if not os.path.exists(path):
-                    self._add(image_id, download, DISK_FORMATS[disk_format or ""], disk_format, path)
+                    addition = _Addition(self, image_id, lock, most)
+                    addition.make(download, disk_format or "", path)
                 os.utime(path)
         return path
 
-    def adopt(self, name: str, copy: Callable[[str], None]) -> str:
-        """The path of a cached file by its name, made by ``copy(path)`` if another host has it and this one has not."""
+    def adopt(self, name: str, copy: Callable[[str], None], length: int) -> str:
+        """The path of a cached file by its name, made by ``copy(path)`` if another host has it and this one has not.
+
+        ``length``: of the file, in bytes. Raises DiskFull.
+        """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             raise exception.ImageUnacceptable(image_id=name, reason="it is no file name")
         path = os.path.join(self.directory, name)
         image_id = name.rpartition(".")[0] or name
-        with self._locked(image_id):
+        with self._locked(image_id) as lock:
             if not os.path.exists(path):
-                part = os.path.join(self.directory, f"{image_id}.part")
-                try:
-                    _remove(part)
-                    copy(part)
-                    os.chmod(part, 0o644)
-                    os.rename(part, path)
-                finally:
-                    _remove(part)
+                _Addition(self, image_id, lock, None).copy(copy, length, path)
             os.utime(path)
         return path
+
+    def evict(self) -> bool:
+        """Remove the image that was not in use for longest; False: there is none that may go."""
+        if self._used is None or not CONF.image_cache.remove_unused_base_images:
+            return False
+        try:
+            used = set(self._used())
+        except OSError as error:
+            LOG.error("No image can go for another one: what guests stand on cannot be read: %s", error)
+            return False
+        names = [name for name in os.listdir(self.directory) if format_of(name)]
+        ages = {path: _age(path) for path in (os.path.join(self.directory, name) for name in names)}
+        for path in sorted(ages.keys() - used, key=lambda path: -ages[path]):
+            name = os.path.basename(path)
+            with self._locked(name.rpartition(".")[0], wait=False) as lock:
+                if lock is not None and _age(path) > _GRACE:
+                    _remove(path)
+                    LOG.info("Removed %s from the image cache to make room", name)
+                    return True
+        return False
 
     def clean(self, used: set[str]) -> list[str]:
         """Remove images that are not in ``used`` (paths) and were not for long; the paths that went.
@@ -101,9 +130,9 @@ class ImageCache:
                 if path in used:
                     os.utime(path)
                 elif half or CONF.image_cache.remove_unused_base_images:
-                    with self._locked(image_id, wait=False) as locked:
+                    with self._locked(image_id, wait=False) as lock:
                         # a half-made file whose lock is free is a crash's
-                        if locked and (half or _age(path) > keep):
+                        if lock is not None and (half or _age(path) > keep):
                             os.unlink(path)
                             removed.append(path)
         for path in removed:
@@ -111,44 +140,80 @@ class ImageCache:
         return removed
 
     # --- inside ------------------------------------------------------------------------------------
-    def _add(self, image_id: str, download: Callable[[str], None], qemu_format: str, disk_format: str | None,
-             path: str) -> None:
-        part = os.path.join(self.directory, f"{image_id}.part")
-        converted = os.path.join(self.directory, f"{image_id}.conv")
-        started = time.monotonic()
-        try:
-            _remove(part, converted)
-            download(part)
-            # whoever looks into it is no user who may read more than all may
-            os.chmod(part, 0o644)
-            size = inspect(part, disk_format)
-            if path.endswith(f".{qemu_format}"):
-                ready = part
-            else:
-                qemuimg.convert(part, qemu_format, converted, path.rpartition(".")[2], size)
-                ready = converted
-            os.chmod(ready, 0o644)
-            os.rename(ready, path)
-        finally:
-            _remove(part, converted)
-        LOG.info("Cached image %s (%d MiB) in %.1f s", image_id, os.stat(path).st_size >> 20,
-                 time.monotonic() - started)
-
     @contextlib.contextmanager
-    def _locked(self, image_id: str, wait: bool = True) -> Iterator[bool]:
-        """Hold the image's lock; yields False when ``wait`` is false and somebody else has it."""
-        locks = os.path.join(self.directory, "locks")
+    def _locked(self, image_id: str, wait: bool = True) -> Iterator[IO[str] | None]:
+        """Hold the image's lock, a file; yields None when ``wait`` is false and somebody else has it."""
+        locks = os.path.join(self.directory, LOCKS)
         if not os.path.isdir(locks):
             os.makedirs(locks, exist_ok=True)
             # the hypervisor's user reads the images, whatever this process's umask is
             os.chmod(self.directory, 0o755)  # noqa: S103
-        with open(os.path.join(locks, image_id), "a") as file:
+        with open(os.path.join(locks, image_id), "a+", encoding="ascii") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
-                yield False
+                yield None
                 return
-            yield True
+            yield file
+
+
+class _Addition:
+    """An image that is being added; ``lock`` is held."""
+
+    def __init__(self, cache: ImageCache, image_id: str, lock: IO[str] | None, most: int | None) -> None:
+        assert lock is not None
+        self._cache, self._image_id, self._lock, self._most = cache, image_id, lock, most
+        self._part = os.path.join(cache.directory, f"{image_id}.part")
+        self._converted = os.path.join(cache.directory, f"{image_id}.conv")
+
+    def make(self, download: Download, disk_format: str, path: str) -> None:
+        started = time.monotonic()
+        with self._files():
+            download(self._part, self._admit)
+            # whoever looks into it is no user who may read more than all may
+            os.chmod(self._part, 0o644)
+            size = inspect(self._part, disk_format)
+            self._check_size(size)
+            kind, ready = path.rpartition(".")[2], self._part
+            if DISK_FORMATS[disk_format] != kind:
+                needed = qemuimg.measure(self._part, DISK_FORMATS[disk_format])
+                self._take(os.stat(self._part).st_size + needed)
+                ready = self._converted
+                qemuimg.convert(self._part, DISK_FORMATS[disk_format], ready, kind, size)
+            self._finish(ready, path)
+        LOG.info("Cached image %s (%d MiB) in %.1f s", self._image_id, os.stat(path).st_size >> 20,
+                 time.monotonic() - started)
+
+    def copy(self, copy: Callable[[str], None], length: int, path: str) -> None:
+        with self._files():
+            self._take(length)
+            copy(self._part)
+            self._finish(self._part, path)
+
+    @contextlib.contextmanager
+    def _files(self) -> Iterator[None]:
+        try:
+            _remove(self._part, self._converted)
+            yield
+        finally:
+            _remove(self._part, self._converted)
+
+    def _admit(self, size: int) -> None:
+        self._check_size(size)
+        self._take(size)
+
+    def _check_size(self, size: int) -> None:
+        if self._most is not None and size > self._most:
+            raise exception.ImageUnacceptable(
+                image_id=self._image_id, reason=f"it has {size} bytes, and at most {self._most} are allowed here")
+
+    def _take(self, size: int) -> None:
+        self._cache.room.take(self._image_id, self._lock, size, self._cache.evict)
+
+    def _finish(self, ready: str, path: str) -> None:
+        os.chmod(ready, 0o644)
+        os.rename(ready, path)
+        self._lock.truncate(0)
 
 
 def inspect(path: str, disk_format: str | None) -> int:
@@ -188,7 +253,11 @@ def _blame(image_id: str) -> Iterator[None]:
 
 
 def _age(path: str) -> float:
-    return time.time() - os.stat(path).st_mtime
+    """Seconds since the file was in use; 0: it is gone."""
+    try:
+        return time.time() - os.stat(path).st_mtime
+    except FileNotFoundError:
+        return 0
 
 
 def _remove(*paths: str) -> None:

@@ -1,8 +1,8 @@
 """qemu-img, with its time and memory bounded and every format named: nothing is ever probed.
 
-What reads an image that a tenant sent (info, convert) does so as [libvirt]images_user and is handed open files: it
-reaches no other file that this user may not read. Errors: DiskFull when the file system is full, InvalidDiskInfo for
-everything else; users are not told what a tool said, since that would tell them of the host.
+What reads an image that a tenant sent (info, measure, convert) does so as [libvirt]images_user and is handed open
+files: it reaches no other file that this user may not read. Errors: DiskFull when the file system is full,
+InvalidDiskInfo for everything else; users are not told what a tool said, since that would tell them of the host.
 """
 
 from __future__ import annotations
@@ -52,10 +52,15 @@ def info(path: str, image_format: str) -> dict[str, Any]:
 
     The file must be readable for [libvirt]images_user.
     """
-    with open(path, "rb") as file:
-        out = _run_confined(["qemu-img", "info", "-U", "--output=json", "-f", image_format, _lent(file)],
-                            INFO_TIMEOUT, [file], cpu=CONF.libvirt.images_cpu_time_limit)
-    return dict(json.loads(out))
+    return _told(["qemu-img", "info", "-U", "--output=json", "-f", image_format], path)
+
+
+def measure(path: str, image_format: str) -> int:
+    """The bytes that an image takes at most on a file system, converted to raw (sparse) or qcow2.
+
+    The file must be readable for [libvirt]images_user.
+    """
+    return int(_told(["qemu-img", "measure", "--output=json", "-f", image_format, "-O", "qcow2"], path)["required"])
 
 
 def create_overlay(path: str, base: str, base_format: str, size: int) -> None:
@@ -128,6 +133,12 @@ def _given(path: str) -> Iterator[BinaryIO]:
         yield file
         if other is not None:
             os.fchown(file.fileno(), os.geteuid(), os.getegid())
+
+
+def _told(command: list[str], path: str) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        out = _run_confined([*command, _lent(file)], INFO_TIMEOUT, [file], cpu=CONF.libvirt.images_cpu_time_limit)
+    return dict(json.loads(out))
 
 
 def _lent(file: BinaryIO) -> str:

@@ -13,8 +13,9 @@ from nova import exception
 from nova.objects.image import Image
 from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeRemoval
 
-# The path and format (raw or qcow2) of an image that this host has fetched and checked.
-Fetch = Callable[[Image], tuple[str, str]]
+# The path and format (raw or qcow2) of an image, fetched and checked by this host, that is a disk of at most so many
+# bytes.
+Fetch = Callable[[Image, int], tuple[str, str]]
 
 
 class DiskTools(Protocol):

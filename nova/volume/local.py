@@ -88,7 +88,7 @@ class LocalVolumes(HostVolumes):
             if asked.image is None or fetch is None:
                 self.tools.create(part, asked.format, size)
             else:
-                source, source_format = fetch(asked.image)
+                source, source_format = fetch(asked.image, size)
                 have = self.tools.size(source, source_format)
                 if have > size:
                     raise exception.VolumeUnusable(

@@ -10,6 +10,7 @@ OPTIONS is JSON: {group: {option: value}}, "" for [DEFAULT].
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from multiprocessing.connection import Client, Connection, Listener
@@ -39,7 +40,7 @@ class _Host:
         """As if it had been downloaded."""
         import shutil
 
-        return ImageCache().adopt(name, lambda path: shutil.copyfile(source, path) and None)
+        return ImageCache().adopt(name, lambda path: shutil.copyfile(source, path) and None, os.stat(source).st_size)
 
     def live_migrate(self, instance: Instance, target: MigrationTarget) -> None:
         self.cancelled.clear()

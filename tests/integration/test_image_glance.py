@@ -193,8 +193,10 @@ def test_an_answer_that_is_no_json_is_no_image(glance, store, body):
 def test_download_is_checked_and_tried_again(glance, store, tmp_path):
     glance.add("i1")
     glance.cuts = 2
-    store.download(CTX, "i1", str(tmp_path / "out"))
+    told = []
+    store.download(CTX, "i1", str(tmp_path / "out"), told.append)
     assert (tmp_path / "out").read_bytes() == DATA
+    assert told == [len(DATA)]
 
 
 def test_damaged_or_missing_data_is_refused(glance, store, tmp_path):
@@ -204,7 +206,23 @@ def test_damaged_or_missing_data_is_refused(glance, store, tmp_path):
     for image_id, error in (("damaged", exception.ImageUnacceptable), ("empty", exception.ImageUnacceptable),
                             ("queued", exception.ImageNotActive), ("nothing", exception.ImageNotFound)):
         with pytest.raises(error):
-            store.download(CTX, image_id, str(tmp_path / "out"))
+            store.download(CTX, image_id, str(tmp_path / "out"), lambda size: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_more_is_written_than_was_admitted(glance, store, tmp_path):
+    def refuse(size):
+        raise exception.DiskFull(reason=f"{size} bytes")
+
+    glance.add("i1")
+    glance.add("longer", size=1000)
+    glance.add("unknown", size=None)
+    with pytest.raises(exception.DiskFull, match=f"{len(DATA)} bytes"):
+        store.download(CTX, "i1", str(tmp_path / "out"), refuse)
+    assert not [request for request in glance.requests if request[1].endswith("/file")]
+    for image_id, word in (("longer", "more than its 1000 bytes"), ("unknown", "size is not known")):
+        with pytest.raises(exception.ImageUnacceptable, match=word):
+            store.download(CTX, image_id, str(tmp_path / "out"), lambda size: None)
     assert list(tmp_path.iterdir()) == []
 
 

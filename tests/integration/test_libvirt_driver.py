@@ -135,8 +135,8 @@ def test_a_whole_life(driver: Any, guest_image: pathlib.Path, events: list[Guest
 def test_a_bootable_disk_grows_to_the_flavor(driver: Any, guest_image: pathlib.Path, state: pathlib.Path,
                                              libvirt_daemon: PrivateLibvirt) -> None:
     instance = server({"hw_machine_type": "q35", "hw_qemu_guest_agent": "true"}, flavor={"root_gb": 2})
-    base = ImageCache().fetch("image", lambda path: shutil.copyfile(guest_image / "nova-guest.qcow2", path) and None,
-                              "qcow2")
+    base = ImageCache().fetch(
+        "image", lambda path, admit: shutil.copyfile(guest_image / "nova-guest.qcow2", path) and None, "qcow2", 2 << 30)
     boot(driver, instance, Disks(root=base))
     wait_for_console(driver, instance, LOGIN)
     assert os.stat(base).st_uid == 0, "a guest that breaks out cannot change what others stand on"
@@ -392,12 +392,18 @@ def test_the_node(driver: Any) -> None:
 def test_ratios_of_the_operator(driver: Any) -> None:
     CONF.set_override("cpu_allocation_ratio", 2.5)
     CONF.set_override("reserved_host_disk_mb", 1500)
+    CONF.set_override("size_limit_mb", 2500, "image_cache")
     try:
         inventories = driver.nodes()[0].provider.inventories
         assert inventories["VCPU"].ratio == 2.5
-        assert inventories["DISK_GB"].reserved == 2
+        assert inventories["DISK_GB"].reserved == 2 + 3, "images get no room that guests were promised"
+        CONF.set_override("size_limit_mb", 0, "image_cache")
+        assert driver.nodes()[0].provider.inventories["DISK_GB"].reserved == 2
+        CONF.set_override("size_limit_mb", 1 << 40, "image_cache")
+        assert driver.nodes()[0].provider.inventories["DISK_GB"].reserved == inventories["DISK_GB"].total
     finally:
         CONF.clear_override("cpu_allocation_ratio")
+        CONF.clear_override("size_limit_mb", "image_cache")
         CONF.clear_override("reserved_host_disk_mb")
 
 

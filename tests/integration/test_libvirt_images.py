@@ -25,7 +25,7 @@ from nova.objects.image import Image
 from nova.objects.instance import BlockDevice
 from nova.virt import image_formats, qemuimg
 from nova.virt.driver import Disks
-from nova.virt.imagecache import ImageCache, cached_format
+from nova.virt.imagecache import Download, ImageCache, cached_format
 from nova.virt.libvirt import directories, disk_making, disks
 from tests.integration.libvirt_fixtures import server
 
@@ -42,7 +42,7 @@ def state(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     yield tmp_path
     CONF.clear_override("state_path")
     CONF.clear_override("force_raw_images")
-    for name in ("remove_unused_base_images", "remove_unused_original_minimum_age_seconds"):
+    for name in ("remove_unused_base_images", "remove_unused_original_minimum_age_seconds", "size_limit_mb"):
         CONF.clear_override(name, "image_cache")
 
 
@@ -64,12 +64,32 @@ def make(place: pathlib.Path, kind: str, size: int = 8 * MIB, *options: str) -> 
     return path
 
 
-def copier(source: pathlib.Path) -> Callable[[str], None]:
-    return lambda path: shutil.copyfile(source, path) and None
+def copier(source: pathlib.Path) -> Download:
+    def copy(path: str, admit: Callable[[int], None]) -> None:
+        admit(source.stat().st_size)
+        shutil.copyfile(source, path)
+
+    return copy
 
 
 def entries(cache: ImageCache) -> list[str]:
     return sorted(name for name in os.listdir(cache.directory) if name != "locks")
+
+
+@pytest.fixture
+def impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], pathlib.Path]]:
+    """Puts a script in the place of qemu-img; returns a directory where any user may write, its $PLACE."""
+    with tempfile.TemporaryDirectory() as name:
+        place = pathlib.Path(name)
+        place.chmod(0o777)
+
+        def put(script: str) -> pathlib.Path:
+            (place / "qemu-img").write_text(f"#!/bin/sh\nPLACE={place}\n{script}\n")
+            (place / "qemu-img").chmod(0o755)
+            return place
+
+        monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+        yield put
 
 
 # --- the cache -------------------------------------------------------------------------------------
@@ -109,7 +129,7 @@ def test_raw_where_the_operator_wants_it(state: pathlib.Path) -> None:
 def test_many_builds_download_once(state: pathlib.Path) -> None:
     source, calls, paths = make(state, "qcow2"), [], []
 
-    def slow(path: str) -> None:
+    def slow(path: str, admit: Callable[[int], None]) -> None:
         calls.append(path)
         time.sleep(0.3)
         shutil.copyfile(source, path)
@@ -125,7 +145,7 @@ def test_many_builds_download_once(state: pathlib.Path) -> None:
 
 
 def test_a_failed_download_leaves_nothing_and_may_be_repeated(state: pathlib.Path) -> None:
-    def broken(path: str) -> None:
+    def broken(path: str, admit: Callable[[int], None]) -> None:
         pathlib.Path(path).write_bytes(b"half")
         raise exception.ImageBackendUnavailable(reason="gone")
 
@@ -214,7 +234,7 @@ def test_dangerous_images_are_refused(state: pathlib.Path, build: Callable[[path
 @pytest.mark.parametrize("image_id", ["../up", "a/b", "", ".hidden", "a\0b"])
 def test_an_id_that_is_no_file_name(image_id: str) -> None:
     with pytest.raises(exception.ImageUnacceptable):
-        ImageCache().fetch(image_id, lambda path: None, "raw")
+        ImageCache().fetch(image_id, lambda path, admit: None, "raw")
 
 
 def test_cleaning_goes_by_use_and_age(state: pathlib.Path) -> None:
@@ -247,12 +267,90 @@ def test_cleaning_as_configured(state: pathlib.Path) -> None:
 def test_cleaning_leaves_a_running_download_alone(state: pathlib.Path) -> None:
     cache, source, removed = ImageCache(), make(state, "qcow2"), []
 
-    def download(path: str) -> None:
+    def download(path: str, admit: Callable[[int], None]) -> None:
         shutil.copyfile(source, path)
         removed.extend(ImageCache().clean(set()))
 
     assert os.path.exists(cache.fetch("one", download, "qcow2"))
     assert removed == []
+
+
+# --- its room ----------------------------------------------------------------------------------------
+def random(place: pathlib.Path, size: int) -> pathlib.Path:
+    path = place / f"random{size}.raw"
+    path.write_bytes(os.urandom(size))
+    return path
+
+
+def test_an_image_that_would_expand_beyond_its_disk_is_not_converted(
+        state: pathlib.Path, impostor: Callable[[str], pathlib.Path]) -> None:
+    source = make(state, "vmdk", 64 * MIB, "-o", "subformat=streamOptimized")
+    assert source.stat().st_size < 2 * MIB
+    place = impostor(f'mkdir -p $PLACE/$1; exec {shutil.which("qemu-img")} "$@"')
+    with pytest.raises(exception.ImageUnacceptable, match=f"has {64 * MIB} bytes, and at most {16 * MIB}"):
+        ImageCache().fetch("one", copier(source), "vmdk", 16 * MIB)
+    assert not (place / "convert").exists()
+    assert entries(ImageCache()) == []
+    assert ImageCache().fetch("one", copier(source), "vmdk", 64 * MIB)
+    assert (place / "convert").exists()
+
+
+def test_an_image_that_is_too_large_is_not_downloaded(state: pathlib.Path) -> None:
+    def download(path: str, admit: Callable[[int], None]) -> None:
+        admit(17 * MIB)
+        raise AssertionError("it was admitted")
+
+    with pytest.raises(exception.ImageUnacceptable, match="has 17825792 bytes"):
+        ImageCache().fetch("one", download, "qcow2", 16 * MIB)
+
+
+def test_the_cache_does_not_outgrow_its_limit(state: pathlib.Path) -> None:
+    CONF.set_override("size_limit_mb", 20, "image_cache")
+    used: set[str] = set()
+    cache = ImageCache(used=lambda: used)
+    for name, age in (("used", 5000), ("old", 4000), ("older", 4500)):
+        path = cache.fetch(name, copier(random(state, 6 * MIB)), "raw")
+        os.utime(path, (time.time() - age, time.time() - age))
+        used.add(path) if name == "used" else None
+    assert 18 * MIB <= cache.room.used() <= 20 * MIB
+    cache.fetch("new", copier(random(state, 6 * MIB)), "raw")
+    assert entries(cache) == ["new.raw", "old.raw", "used.raw"], "what was unused for longest went"
+    with pytest.raises(exception.DiskFull, match="image cache"):
+        cache.fetch("big", copier(random(state, 15 * MIB)), "raw")
+    assert "used.raw" in entries(cache)
+    assert "new.raw" in entries(cache), "a build may be about to use it"
+    with pytest.raises(exception.DiskFull):
+        cache.fetch("huge", copier(random(state, 21 * MIB)), "raw")
+    CONF.set_override("size_limit_mb", 0, "image_cache")
+    assert cache.fetch("big", copier(random(state, 15 * MIB)), "raw")
+    assert cache.room.reserved() == cache.room.used() > 20 * MIB
+
+
+def test_what_others_are_about_to_write_counts_until_they_are_gone(state: pathlib.Path) -> None:
+    CONF.set_override("size_limit_mb", 20, "image_cache")
+    small = copier(random(state, 6 * MIB))
+
+    def download(path: str, admit: Callable[[int], None]) -> None:
+        admit(16 * MIB)
+        with pytest.raises(exception.DiskFull):
+            ImageCache().fetch("other", small, "raw")
+        raise exception.ImageBackendUnavailable(reason="gone")
+
+    with pytest.raises(exception.ImageBackendUnavailable):
+        ImageCache().fetch("one", download, "raw")
+    assert ImageCache().fetch("other", small, "raw"), "what failed takes no room"
+    assert ImageCache().fetch("more", copier(random(state, 12 * MIB)), "raw")
+
+
+def test_converting_takes_room_before_it_begins(state: pathlib.Path) -> None:
+    source = state / "data.vmdk"
+    img("convert", "-f", "raw", "-O", "vmdk", str(random(state, 12 * MIB)), str(source))
+    CONF.set_override("size_limit_mb", 20, "image_cache")
+    with pytest.raises(exception.DiskFull):
+        ImageCache().fetch("one", copier(source), "vmdk")
+    assert entries(ImageCache()) == []
+    CONF.set_override("size_limit_mb", 30, "image_cache")
+    assert ImageCache().fetch("one", copier(source), "vmdk")
 
 
 # --- disks -----------------------------------------------------------------------------------------
@@ -386,6 +484,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half(state: pathlib.Path) -> Non
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)], check=True, timeout=10)
     try:
         CONF.set_override("state_path", str(small))
+        CONF.set_override("size_limit_mb", 0, "image_cache")
         with pytest.raises(exception.DiskFull):
             ImageCache().fetch("one", copier(source), "raw")
         assert entries(ImageCache()) == []
@@ -421,26 +520,10 @@ def test_each_format_is_known_by_its_content(state: pathlib.Path) -> None:
 
 
 # --- qemu-img and the host -------------------------------------------------------------------------
-@pytest.fixture
-def impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], pathlib.Path]]:
-    """Puts a script in the place of qemu-img; returns a directory where any user may write, its $PLACE."""
-    with tempfile.TemporaryDirectory() as name:
-        place = pathlib.Path(name)
-        place.chmod(0o777)
-
-        def put(script: str) -> pathlib.Path:
-            (place / "qemu-img").write_text(f"#!/bin/sh\nPLACE={place}\n{script}\n")
-            (place / "qemu-img").chmod(0o755)
-            return place
-
-        monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
-        yield put
-
-
 @pytest.mark.parametrize("embedded", [False, True])
 def test_a_descriptor_that_names_files_of_the_host_opens_and_tells_nothing(
         state: pathlib.Path, impostor: Callable[[str], pathlib.Path], embedded: bool) -> None:
-    place = impostor(f'echo "$@" >> $PLACE/calls; exec {shutil.which("qemu-img")} "$@"')
+    place = impostor(f'mkdir -p $PLACE/called; exec {shutil.which("qemu-img")} "$@"')
     there, told = place / "there", set()
     there.write_bytes(b"s" * MIB)
     for path in (there, place / "missing"):
@@ -454,7 +537,7 @@ def test_a_descriptor_that_names_files_of_the_host_opens_and_tells_nothing(
         told.add(refusal.value.message)
     assert len(told) == 1, "whether a file is there is not told"
     assert str(place) not in told.pop()
-    assert not (place / "calls").exists(), "no tool gets to see it"
+    assert not (place / "called").exists(), "no tool gets to see it"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")

@@ -65,7 +65,8 @@ def base_of(uuid: str, file: DiskFile, source: DiskSource) -> str:
     if not file.base:
         return ""
     base = next(base for base in source.bases if base.name == file.base)
-    path = ImageCache().adopt(base.name, _remote(uuid, source, base_name(base.name), base.length))
+    cache = ImageCache(used=disks.bases_in_use)
+    path = cache.adopt(base.name, _remote(uuid, source, base_name(base.name), base.length), base.length)
     if disks.virtual_size(path, file.base_format) != base.size:
         raise exception.MigrationError(reason=f"the host has another image named {base.name}")
     return path

@@ -14,6 +14,7 @@ import libvirt
 from nova.conf import CONF
 from nova.objects.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode, Inventory, Provider
 from nova.objects.requested_resources import PCPU
+from nova.virt.imagecache import ImageCache
 from nova.virt.libvirt import disks, node_devices, traits
 from nova.virt.libvirt.capabilities import Capabilities
 
@@ -34,8 +35,8 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
         PCPU: _inventory(dedicated, 0, 1.0, 1.0),
         MEMORY_MB: _inventory(memory, CONF.reserved_host_memory_mb, CONF.ram_allocation_ratio,
                               CONF.initial_ram_allocation_ratio),
-        DISK_GB: _inventory(usage.total // _GIB, math.ceil(CONF.reserved_host_disk_mb / 1024),
-                            CONF.disk_allocation_ratio, CONF.initial_disk_allocation_ratio),
+        DISK_GB: _inventory(usage.total // _GIB, _reserved_disk(usage.total // _GIB), CONF.disk_allocation_ratio,
+                            CONF.initial_disk_allocation_ratio),
     }
     return ComputeNode(
         uuid=identity, host=host, hypervisor_hostname=name, hypervisor_type=connection.getType(),
@@ -54,6 +55,12 @@ def _cpus(capabilities: Capabilities, online: int) -> tuple[int, int]:
         return online, 0
     cells = capabilities.cells.cells
     return sum(len(cell.cpus) for cell in cells), sum(len(cell.pcpus) for cell in cells)
+
+
+def _reserved_disk(total: int) -> int:
+    """The GiB that guests do not get: what the operator says, and what cached images take or may take."""
+    images = math.ceil(ImageCache().room.reserved() / _GIB)
+    return min(total, math.ceil(int(CONF.reserved_host_disk_mb) / 1024) + images)
 
 
 def node_name(host: str, machine: str) -> str:

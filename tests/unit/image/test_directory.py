@@ -33,7 +33,9 @@ def test_an_added_image_is_known_and_downloaded(store, source, tmp_path):
     assert (added.size, added.status) == (4000, "active")
     assert added.checksum == hashlib.md5(b"data" * 1000, usedforsecurity=False).hexdigest()
     assert store.show(OTHER, "i1", TOKEN) == added
-    store.download(OTHER, "i1", str(tmp_path / "out"))
+    told = []
+    store.download(OTHER, "i1", str(tmp_path / "out"), told.append)
+    assert told == [4000]
     assert (tmp_path / "out").read_bytes() == b"data" * 1000
 
 
@@ -62,7 +64,7 @@ def test_strange_ids_are_not_found(store, source, image_id, tmp_path):
     with pytest.raises(exception.ImageNotFound):
         store.show(ADMIN, image_id)
     with pytest.raises(exception.ImageNotFound):
-        store.download(ADMIN, image_id, str(tmp_path / "out"))
+        store.download(ADMIN, image_id, str(tmp_path / "out"), lambda size: None)
 
 
 def test_a_bad_id_or_file_is_refused(store, source):
@@ -127,8 +129,11 @@ def test_damaged_data_is_not_handed_out(store, source, tmp_path):
     store.add(source, Image(id="i1"))
     (tmp_path / "images" / "i1").write_bytes(b"DATA" * 1000)
     with pytest.raises(exception.ImageUnacceptable, match="checksum"):
-        store.download(ADMIN, "i1", str(tmp_path / "out"))
+        store.download(ADMIN, "i1", str(tmp_path / "out"), lambda size: None)
+    (tmp_path / "images" / "i1").write_bytes(b"data" * 1001)
+    with pytest.raises(exception.ImageUnacceptable, match="more than its 4000 bytes"):
+        store.download(ADMIN, "i1", str(tmp_path / "out"), lambda size: None)
     (tmp_path / "images" / "i1").unlink()
     with pytest.raises(exception.ImageNotFound):
-        store.download(ADMIN, "i1", str(tmp_path / "out"))
+        store.download(ADMIN, "i1", str(tmp_path / "out"), lambda size: None)
     assert not (tmp_path / "out").exists()
