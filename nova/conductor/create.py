@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import secrets
 import uuid
 from typing import Any
@@ -16,7 +17,19 @@ from nova.conductor import addresses, server_volumes
 from nova.conductor.engine import Engine
 from nova.conductor.run import Run
 from nova.conf import CONF
-from nova.db import actions, compute_nodes, flavors, keypairs, quotas, security_groups, server_groups, servers, services
+from nova.db import (
+    actions,
+    compute_nodes,
+    flavors,
+    keypairs,
+    quotas,
+    security_groups,
+    server_groups,
+    servers,
+    services,
+    volumes,
+)
+from nova.image import lookup
 from nova.objects import states
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.flavor import Flavor
@@ -88,6 +101,7 @@ def _uuid(request: ServerCreate, index: int) -> str:
 def _create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
     tried: list[tuple[list[Run], ServerCreated]] = []
     seen = server_volumes.look(engine.core, ctx, request.block_devices)
+    _look_at_boot_files(engine, ctx, request, seen)
     networks = _outside_networks(engine, ctx, request)
 
     def accept(connection: sa.Connection) -> tuple[list[Run], ServerCreated]:
@@ -131,7 +145,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         uuid="", project_id=project_id, user_id=user_id, display_name=request.name, hostname="",
         display_description=request.description, task_state=states.SCHEDULING, flavor=flavor, image=request.image,
         image_ref=request.image.id if request.image and not volume_backed else "",
-        kernel_id=_property(request.image, "kernel_id"), ramdisk_id=_property(request.image, "ramdisk_id"),
+        kernel_id=request.kernel_id, ramdisk_id=request.ramdisk_id,
         key=key, user_data=request.user_data, metadata=request.metadata, tags=request.tags,
         system_metadata=_image_metadata(request.image),
         security_groups=[group.name for group in groups] or group_names, requested_networks=requested_networks,
@@ -159,6 +173,22 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     return runs, ServerCreated(uuids=[run.instance.uuid for run in runs], reservation_id=reservation_id)
 
 
+def _look_at_boot_files(engine: Engine, ctx: context.RequestContext, request: ServerCreate,
+                        seen: dict[str, Volume]) -> None:
+    """The kernel and ramdisk of a volume that is booted from, if the caller may see them. Raises what
+    :func:`nova.image.lookup.boot_files` raises."""
+    root = root_volume(request.block_devices)
+    if root is None or not root.volume_id:
+        return
+    uuid, project_id = root.volume_id, ctx.project_id or ""
+    volume = seen.get(uuid)
+    if volume is None:
+        # (that it is not there is said where it is taken)
+        with contextlib.suppress(exception.VolumeNotFound):
+            volume = engine.core.db.read(lambda connection: volumes.get(connection, uuid, project_id))
+    request.kernel_id, request.ramdisk_id = lookup.boot_files(ctx, volume.image if volume else None)
+
+
 def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.RequestContext, request: ServerCreate,
                   instance: Instance, seen: dict[str, Volume]) -> str | None:
     """The volumes that the server begins with, which may say what it boots; returns the host where it has to be.
@@ -170,8 +200,6 @@ def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.Reques
     if instance.image is not request.image:
         check_image_fits(instance.flavor, instance.image, volume_backed=True)
         instance.system_metadata = _image_metadata(instance.image)
-        instance.kernel_id = _property(instance.image, "kernel_id")
-        instance.ramdisk_id = _property(instance.image, "ramdisk_id")
     host = server_volumes.host_of(engine.core, connection, instance)
     for wanted in (request.forced_host, request.requested_host):
         if wanted and host and wanted != host:

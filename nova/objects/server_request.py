@@ -37,12 +37,15 @@ class ServerCreate(Object, kw_only=True):
     ``networks`` None means: as the project has it (auto); [] means none.
     ``forced``: zone:host:node, skips the filters; ``host`` and ``hypervisor_hostname`` (2.74) do not.
     ``image`` is what the server boots from, also as a volume; None: a volume decides. ``device_images``: by their ids,
-    those that its other volumes are made from.
+    those that its other volumes are made from. ``kernel_id``, ``ramdisk_id``: what ``image`` names, if anything.
+    The caller was shown all of them.
     """
 
     name: str
     flavor_id: str
     image: Image | None = None
+    kernel_id: str = ""
+    ramdisk_id: str = ""
     description: str | None = None
     hostname: str | None = None
     metadata: dict[str, str] = {}

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from nova import bus, exception, image
+from nova import bus, exception
 from nova.api.compute.servers import servers_schemas
 from nova.api.compute.servers.servers_devices import devices_of
 from nova.api.fields import LINKS, STRING, Array, Field, Object, is_true
@@ -22,8 +22,8 @@ from nova.api.formats import canonical_ipv6, is_uuid
 from nova.api.request import Request, Response, whole
 from nova.api.router import accepts
 from nova.conf import CONF
+from nova.image import lookup
 from nova.objects.base import new_uuid
-from nova.objects.image import Image
 from nova.objects.instance import Personality, root_volume
 from nova.objects.network import NetworkRequest
 from nova.objects.server_request import ServerCreate, ServerCreated
@@ -272,20 +272,8 @@ def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> 
     ident = image_ref if root is None else root.image_id
     if root is None and not ident:
         raise exception.InvalidInput("Missing imageRef attribute")
-    request.image = _image(req, ident) if ident else None
+    request.image = lookup.find(req.ctx, ident) if ident else None
+    request.kernel_id, request.ramdisk_id = lookup.boot_files(req.ctx, request.image)
     for device in request.block_devices:
         if device.is_volume and device.image_id and device is not root:
-            request.device_images[device.image_id] = _image(req, device.image_id)
-
-
-def _image(req: Request, ident: str) -> Image:
-    """What the image store says of the image, asked with the rights of the caller."""
-    try:
-        found = image.store().show(req.ctx, ident, token=req.ctx.auth_token)
-    except (exception.ImageNotFound, exception.ImageNotAuthorized) as error:
-        raise exception.InvalidInput("Can not find requested image") from error
-    if found.status != "active":
-        raise exception.ImageNotActive(image_id=ident)
-    if found.properties.get("block_device_mapping") or found.properties.get("cinder_encryption_key_id"):
-        raise exception.ImageUnacceptable(image_id=ident, reason="it describes volumes")
-    return found
+            request.device_images[device.image_id] = lookup.find(req.ctx, device.image_id)

@@ -1,0 +1,58 @@
+"""The images that a request leads to, looked at with the caller's own rights: a host fetches no others.
+
+Hosts fetch with the service's credentials whatever image a server's row names. So an id gets there only when whoever
+asks for the server was shown the image, also where it is another image that names it (kernel_id, ramdisk_id).
+"""
+
+from __future__ import annotations
+
+from nova import exception, image
+from nova.conf import CONF
+from nova.context import RequestContext
+from nova.objects.image import Image
+
+# What an image names that boots from a kernel: in which formats it may be. "nokernel": none.
+_BOOT_FILES = {"kernel_id": ("aki", "raw"), "ramdisk_id": ("ari", "raw")}
+_NONE = ("", "nokernel")
+
+
+def find(ctx: RequestContext, ident: str) -> Image:
+    """An image that the caller may use. Raises InvalidInput, ImageNotActive, ImageUnacceptable."""
+    if not ctx.auth_token:  # nobody's eyes see it
+        raise exception.InvalidInput("Can not find requested image")
+    try:
+        found = image.store().show(ctx, ident, token=ctx.auth_token)
+    except (exception.ImageNotFound, exception.ImageNotAuthorized) as error:
+        raise exception.InvalidInput("Can not find requested image") from error
+    if found.status != "active":
+        raise exception.ImageNotActive(image_id=ident)
+    if found.properties.get("block_device_mapping") or found.properties.get("cinder_encryption_key_id"):
+        raise exception.ImageUnacceptable(image_id=ident, reason="it describes volumes")
+    return found
+
+
+def boot_files(ctx: RequestContext, of: Image | None) -> tuple[str, str]:
+    """The ids of the kernel and the ramdisk that an image names ("": none), which the caller may use, too.
+
+    Raises InvalidInput, ImageNotActive, ImageUnacceptable.
+    """
+    kernel, ramdisk = (_boot_file(ctx, of, name) if of else "" for name in _BOOT_FILES)
+    return kernel, ramdisk
+
+
+def _boot_file(ctx: RequestContext, of: Image, name: str) -> str:
+    ident = str(of.properties.get(name) or "")
+    if ident in _NONE:
+        return ""
+    try:
+        found = find(ctx, ident)
+    except exception.InvalidInput as error:
+        raise exception.InvalidInput(f"Can not find image {ident}, the {name} of image {of.id}.") from error
+    formats, most = _BOOT_FILES[name], int(CONF.compute.kernel_size_limit_mb)
+    if found.disk_format not in formats:
+        raise exception.ImageUnacceptable(
+            image_id=ident, reason=f"the {name} of image {of.id} must be in the format {' or '.join(formats)}")
+    if found.size is None or found.size > most << 20:
+        raise exception.ImageUnacceptable(
+            image_id=ident, reason=f"the {name} of image {of.id} must be at most {most} MiB large")
+    return found.id

@@ -1,0 +1,118 @@
+"""What a request leads to of images and local disks: seen with the caller's rights, and counted."""
+
+import uuid
+
+import pytest
+
+from nova import bus, context
+from nova.conf import CONF
+from nova.image.directory import DirectoryStore
+from nova.objects.image import Image
+from nova.rpcapi.volumes import Volumes
+from tests.functional.client import Client, Failed, wait_for
+from tests.functional.conftest import remove_servers
+
+MIB = 1 << 20
+OURS, THEIRS = "project-a", "project-b"
+
+
+def named(name):
+    """The id of the image that tests call so."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
+
+
+@pytest.fixture
+def tenant(suite):
+    """A member of a project with images of its own."""
+    return Client(suite.url, project=OURS, user="a", roles="member,reader")
+
+
+@pytest.fixture
+def give(suite, tmp_path):
+    """Adds an image of a project that nobody else may see; returns its id."""
+    given = []
+
+    def give(name, owner=OURS, disk_format="raw", size=1024, **properties):
+        path = tmp_path / name
+        path.write_bytes(bytes(size))
+        image = Image(id=named(name), name=name, disk_format=disk_format, visibility="private", owner=owner,
+                      properties=properties)
+        given.append(DirectoryStore().add(str(path), image).id)
+        return given[-1]
+
+    yield give
+    for ident in set(given):
+        DirectoryStore().delete(context.admin(), ident)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(suite):
+    yield
+    remove_servers(Client(suite.url))
+    books = bus.client(suite.transport, Volumes)
+    for volume in books.index(context.admin()):
+        books.delete(context.admin(), volume.uuid)
+    wait_for(lambda: not books.index(context.admin()), reason="volumes are left")
+
+
+def refusal(client, flavor, image, **values):
+    with pytest.raises(Failed) as failed:
+        client.boot(flavor, image, **values)
+    assert failed.value.code == 400, failed.value.message
+    return failed.value.message
+
+
+def from_volume(image, **values):
+    device = {"source_type": "image", "destination_type": "volume", "uuid": image, "volume_size": 1, "boot_index": 0}
+    return {"block_device_mapping_v2": [{**device, **values}]}
+
+
+# --- kernels and ramdisks --------------------------------------------------------------------------------
+def test_a_kernel_and_a_ramdisk_of_ones_own_are_the_servers(admin, tenant, flavor, give):
+    kernel, ramdisk = give("kernel", disk_format="aki"), give("ramdisk", disk_format="ari")
+    image = give("trio", disk_format="ami", kernel_id=kernel, ramdisk_id=ramdisk)
+    for top in ({"image": image}, {"image": "", **from_volume(image)}):
+        shown = admin.server(tenant.boot(flavor, **top))
+        assert (shown["OS-EXT-SRV-ATTR:kernel_id"], shown["OS-EXT-SRV-ATTR:ramdisk_id"]) == (kernel, ramdisk)
+    whole = admin.server(tenant.boot(flavor, give("whole", kernel_id="nokernel", ramdisk_id="")))
+    assert (whole["OS-EXT-SRV-ATTR:kernel_id"], whole["OS-EXT-SRV-ATTR:ramdisk_id"]) == ("", "")
+
+
+@pytest.mark.parametrize("name", ["kernel_id", "ramdisk_id"])
+def test_the_image_of_another_project_is_no_kernel_and_is_not_told_from_none(tenant, flavor, give, name):
+    give("secret", owner=THEIRS, disk_format="aki" if name == "kernel_id" else "ari")
+    told = set()
+    for ident in (named("secret"), named("nothing"), "../secret"):
+        image = give("trap", **{name: ident})
+        for message in (refusal(tenant, flavor, image), refusal(tenant, flavor, "", **from_volume(image))):
+            assert message == f"Can not find image {ident}, the {name} of image {image}."
+            told.add(message.replace(ident, ""))
+    assert len(told) == 1
+
+
+def test_what_is_no_kernel_is_refused(tenant, flavor, give):
+    CONF.set_override("kernel_size_limit_mb", 1, "compute")
+    try:
+        disk, large = give("disk", disk_format="qcow2"), give("large", disk_format="aki", size=MIB + 1)
+        for properties, words in (({"kernel_id": disk}, "kernel_id of image {} must be in the format aki or raw"),
+                                  ({"ramdisk_id": large}, "ramdisk_id of image {} must be in the format ari or raw"),
+                                  ({"kernel_id": large}, "kernel_id of image {} must be at most 1 MiB large")):
+            image = give("one", **properties)
+            assert words.format(image) in refusal(tenant, flavor, image)
+    finally:
+        CONF.clear_override("kernel_size_limit_mb", "compute")
+
+
+def test_the_kernel_of_a_volume_is_looked_at_when_it_is_booted_from(admin, tenant, flavor, give):
+    image = give("trio", disk_format="ami", kernel_id=give("kernel", disk_format="aki"))
+    first = tenant.boot(flavor, "", **from_volume(image, delete_on_termination=False))
+    volume = admin.wait(first, "ACTIVE")["os-extended-volumes:volumes_attached"][0]["id"]
+    tenant.delete(f"/servers/{first}")
+    tenant.wait_gone(first)
+    again = {"block_device_mapping_v2": [{"source_type": "volume", "uuid": volume, "boot_index": 0}]}
+    give("kernel", owner=THEIRS, disk_format="aki")
+    assert refusal(tenant, flavor, "", **again) == (
+        f"Can not find image {named('kernel')}, the kernel_id of image {image}.")
+    give("kernel", disk_format="aki")
+    second = tenant.boot(flavor, "", **again)
+    assert admin.wait(second, "ACTIVE")["OS-EXT-SRV-ATTR:kernel_id"] == named("kernel")
