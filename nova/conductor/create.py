@@ -30,7 +30,7 @@ from nova.db import (
     volumes,
 )
 from nova.image import lookup
-from nova.objects import states
+from nova.objects import local_disks, states
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.hostname import hostname_of
@@ -231,15 +231,7 @@ def _check_disks(flavor: Flavor, request: ServerCreate, volume_backed: bool) -> 
     """Raises Forbidden, InvalidInput."""
     if flavor.root_gb == 0 and not volume_backed and not request.zero_disk_allowed:
         raise exception.Forbidden("Only volume-backed servers are allowed for flavors with zero disk.")
-    blank = [disk for disk in request.block_devices if disk.source == "blank" and disk.destination == "local"]
-    swap = sum(disk.size_gb or 0 for disk in blank if disk.guest_format == "swap")  # in MiB, as the flavor's
-    ephemeral = sum(disk.size_gb or 0 for disk in blank if disk.guest_format != "swap")
-    if swap > flavor.swap:
-        raise exception.InvalidInput("Swap drive requested is larger than instance type allows.")
-    if ephemeral > flavor.ephemeral_gb:
-        raise exception.InvalidInput(
-            f"Ephemeral disks requested are larger than the instance type allows: {ephemeral} GB requested, "
-            f"{flavor.ephemeral_gb} GB allowed.")
+    local_disks.check(request.block_devices, flavor, CONF.max_local_block_devices)
 
 
 def _check_amounts(connection: sa.Connection, request: ServerCreate, project_id: str) -> None:

@@ -25,6 +25,9 @@ OPTIONS = {
                    help="The zone of hosts that are in no aggregate with a zone."),
         cfg.StrOpt("internal_service_availability_zone", default="internal",
                    help="The zone shown for services that are not computes."),
+        cfg.IntOpt("max_local_block_devices", default=3, min=-1,
+                   help="How many local disks a new server may have: its root disk, ephemeral ones and swap. 0: none, "
+                        "servers boot from volumes; -1: any number. Read by nova-conductor."),
         cfg.StrOpt("default_schedule_zone", help="The zone for servers that ask for none; unset: any."),
     ],
 }

@@ -8,6 +8,7 @@ import string
 from collections.abc import Iterator, Sequence
 
 from nova import exception
+from nova.objects import local_disks
 from nova.objects.instance import BlockDevice, Instance
 
 _PREFIXES = {"virtio": "vd", "ide": "hd", "fdc": "fd"}
@@ -45,8 +46,7 @@ def assign(instance: Instance, devices: Sequence[BlockDevice]) -> None:
 
 def _local_names(instance: Instance, bus: str) -> Iterator[str]:
     """Those of the disks that go with the server: root, ephemeral disks, swap, in this order."""
-    blank = sum(device.is_ephemeral for device in instance.block_devices)
-    ephemerals = blank or int(instance.flavor.ephemeral_gb > 0)
+    ephemerals = len(local_disks.ephemerals(instance.block_devices, instance.flavor))
     # What is booted from, a disk or a volume, comes first.
     return itertools.islice(_names(_PREFIXES.get(bus, "sd")), int(instance.volume_backed),
                             1 + ephemerals + int(instance.flavor.swap > 0))

@@ -13,8 +13,8 @@ from typing import ClassVar
 import msgspec
 
 from nova import exception
+from nova.objects import local_disks, states
 from nova.objects import migration as moves
-from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.flavor import Flavor
@@ -68,6 +68,7 @@ class Resize(Move):
             raise exception.CannotResizeToSameFlavor()
         if flavor.root_gb == 0 and instance.flavor.root_gb and not instance.volume_backed:
             raise exception.InvalidInput("Resize to zero disk flavor is not allowed.")
+        local_disks.check_ephemerals(instance.block_devices, flavor)
         ctl.reserve(flavor.vcpus - instance.flavor.vcpus, flavor.memory_mb - instance.flavor.memory_mb)
         if request.disk_config:
             ctl.set(disk_config=request.disk_config)

@@ -116,3 +116,47 @@ def test_the_kernel_of_a_volume_is_looked_at_when_it_is_booted_from(admin, tenan
     give("kernel", disk_format="aki")
     second = tenant.boot(flavor, "", **again)
     assert admin.wait(second, "ACTIVE")["OS-EXT-SRV-ATTR:kernel_id"] == named("kernel")
+
+
+# --- local disks -----------------------------------------------------------------------------------------
+@pytest.fixture
+def roomy(suite):
+    """A flavor with an ephemeral disk and swap."""
+    return Client(suite.url).flavor(**{"disk": 1, "OS-FLV-EXT-DATA:ephemeral": 20, "swap": 512})
+
+
+def blank(count, **values):
+    return {"block_device_mapping_v2": [
+        {"source_type": "blank", "destination_type": "local", "boot_index": -1, **values} for _ in range(count)]}
+
+
+def test_disks_without_a_size_count_as_large_as_they_become(tenant, roomy, flavor, image_id):
+    assert "1200 GB requested, 20 GB allowed" in refusal(tenant, roomy, image_id, **blank(60))
+    assert "40 GB requested, 20 GB allowed" in refusal(tenant, roomy, image_id, **blank(2))
+    assert "40 GB requested" in refusal(tenant, roomy, image_id, block_device_mapping=[
+        {"virtual_name": "ephemeral0", "device_name": "vdb"}, {"virtual_name": "ephemeral1", "device_name": "vdc"}])
+    assert "21 GB requested" in refusal(tenant, roomy, image_id, **blank(1, volume_size=21))
+    assert "without a volume_size" in refusal(tenant, flavor, image_id, **blank(1))
+
+
+def test_a_server_has_few_local_disks(admin, tenant, roomy, image_id):
+    assert "4 local disks requested, 3 allowed" in refusal(tenant, roomy, image_id, **blank(2, volume_size=1))
+    admin.wait(tenant.boot(roomy, image_id), "ACTIVE")
+    admin.wait(tenant.boot(roomy, image_id, **blank(1, volume_size=20)), "ACTIVE")
+    CONF.set_override("max_local_block_devices", -1)
+    try:
+        admin.wait(tenant.boot(roomy, image_id, **blank(10, volume_size=2)), "ACTIVE")
+        CONF.set_override("max_local_block_devices", 0)
+        assert "3 local disks requested, 0 allowed" in refusal(tenant, roomy, image_id)
+    finally:
+        CONF.clear_override("max_local_block_devices")
+
+
+def test_a_resize_leaves_no_disk_unclaimed(admin, tenant, roomy, image_id):
+    server = tenant.boot(roomy, image_id, **blank(1, volume_size=20))
+    admin.wait(server, "ACTIVE")
+    smaller = admin.flavor(**{"disk": 40, "OS-FLV-EXT-DATA:ephemeral": 5, "swap": 512})
+    with pytest.raises(Failed, match="20 GB requested, 5 GB allowed") as failed:
+        tenant.action(server, "resize", {"flavorRef": smaller})
+    assert failed.value.code == 400
+    assert admin.wait(server, "ACTIVE")["flavor"]["ephemeral"] == 20

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from nova import exception
 from nova.conf import CONF
+from nova.objects import local_disks
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.virt import qemuimg
@@ -63,12 +64,10 @@ def make(instance: Instance, disks: Disks, host: str) -> None:
 
 
 def ephemerals(instance: Instance, flavor: Flavor) -> list[tuple[int, str]]:
-    """(GiB, file system) of each; one of all that the flavor has where the request names none."""
+    """(GiB, file system) of each."""
     default = CONF.default_ephemeral_format or "ext4"
-    asked = [disk for disk in instance.block_devices if disk.is_ephemeral]
-    if asked:
-        return [(disk.size_gb or flavor.ephemeral_gb, disk.guest_format or default) for disk in asked]
-    return [(flavor.ephemeral_gb, default)] if flavor.ephemeral_gb else []
+    return [(size, filesystem or default)
+            for size, filesystem in local_disks.ephemerals(instance.block_devices, flavor)]
 
 
 def check_growth(local: LocalDisks, instance: Instance, flavor: Flavor) -> None:
