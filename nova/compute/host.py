@@ -83,7 +83,7 @@ class StepHost:
             self.volumes.disconnect(device.connection_info)
 
     def _image_file(self, image: Image, most: int) -> tuple[str, str]:
-        path = self._cached(image.id, image.disk_format, most)
+        path = self._cached(image, most)
         return path, format_of(path) or "raw"
 
     def prepare_disks(self) -> None:
@@ -97,25 +97,32 @@ class StepHost:
         instance = self.instance
         if not self.machine.driver.needs_images:
             return Disks()
-        root, kernel = None, CONF.compute.kernel_size_limit_mb << 20
+        root, most = None, CONF.compute.kernel_size_limit_mb << 20
         if instance.image_ref:
             # a flavor without a root disk takes the image as large as it is
-            root = self._cached(instance.image_ref, self._format(), instance.flavor.root_gb << 30 or None)
+            root = self._cached(instance.image or Image(id=instance.image_ref), instance.flavor.root_gb << 30 or None)
         return Disks(
             root=root,
-            kernel=self._cached(instance.kernel_id, "aki", kernel) if instance.kernel_id else None,
-            ramdisk=self._cached(instance.ramdisk_id, "ari", kernel) if instance.ramdisk_id else None,
+            kernel=self._cached(Image(id=instance.kernel_id, disk_format="aki"), most) if instance.kernel_id else None,
+            ramdisk=self._cached(Image(id=instance.ramdisk_id, disk_format="ari"), most)
+            if instance.ramdisk_id else None,
             config_drive=self._config_drive() if instance.config_drive else None)
 
-    def _format(self) -> str | None:
-        return self.instance.image.disk_format if self.instance.image else None
-
-    def _cached(self, image_id: str, disk_format: str | None, most: int | None) -> str:
-        """``most``: the bytes of the disk that it may be."""
+    def _cached(self, image: Image, most: int | None) -> str:
+        """``most``: the bytes of the disk that it may be. What has to be verified is never what somebody else fetched
+        without."""
         def download(path: str, admit: Admit) -> None:
-            self.machine.images().download(self.ctx, image_id, path, admit)
+            self.machine.images().download(self.ctx, image.id, path, admit)
 
-        return self.machine.cache.fetch(image_id, download, disk_format, most)
+        if not image.certificate:
+            return self.machine.cache.fetch(image.id, download, image.disk_format, most)
+        from nova.image import signatures
+
+        def verified(path: str, admit: Admit) -> None:
+            download(path, admit)
+            signatures.verify(image, path)
+
+        return self.machine.cache.fetch(image.id, verified, image.disk_format, most, signatures.fingerprint(image))
 
     def _config_drive(self) -> str:
         """Built once: its content is fixed when the server is made."""

@@ -28,7 +28,7 @@ GROUP = "glance"
 PAGE = 1000
 PATCH = "application/openstack-images-v2.1-json-patch"
 # What Glance itself says of an image; everything else is a property.
-_FIELDS = frozenset(Image.__struct_fields__) - {"properties"}
+_FIELDS = frozenset(Image.__struct_fields__) - {"properties", "certificate"}
 _OTHER = frozenset({"self", "file", "schema", "tags", "locations", "direct_url", "os_hash_algo", "os_hash_value",
                     "os_hidden", "stores"})
 # Set by Glance for itself; it refuses changes of them.

@@ -6,6 +6,8 @@ asks for the server was shown the image, also where it is another image that nam
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nova import exception, image
 from nova.conf import CONF
 from nova.context import RequestContext
@@ -16,8 +18,24 @@ _BOOT_FILES = {"kernel_id": ("aki", "raw"), "ramdisk_id": ("ari", "raw")}
 _NONE = ("", "nokernel")
 
 
-def find(ctx: RequestContext, ident: str) -> Image:
-    """An image that the caller may use. Raises InvalidInput, ImageNotActive, ImageUnacceptable."""
+def find(ctx: RequestContext, ident: str, trusted: Sequence[str] = ()) -> Image:
+    """An image that the caller may use, with its certificate where signatures are verified.
+
+    ``trusted``: ids of the certificates that its own has to come from (none: what the operator trusts).
+    Raises InvalidInput, ImageNotActive, ImageUnacceptable, ImageBackendUnavailable.
+    """
+    found = _show(ctx, ident)
+    if CONF.glance.verify_glance_signatures:
+        from nova.image import signatures
+
+        anchors = trusted or CONF.glance.default_trusted_certificate_ids
+        found.certificate = signatures.certificate_of(ctx, found, anchors)
+    elif trusted:
+        raise exception.InvalidInput("trusted_image_certificates: signatures of images are not verified in this cloud.")
+    return found
+
+
+def _show(ctx: RequestContext, ident: str) -> Image:
     if not ctx.auth_token:  # nobody's eyes see it
         raise exception.InvalidInput("Can not find requested image")
     try:
@@ -44,8 +62,10 @@ def _boot_file(ctx: RequestContext, of: Image, name: str) -> str:
     ident = str(of.properties.get(name) or "")
     if ident in _NONE:
         return ""
+    if CONF.glance.verify_glance_signatures:  # whoever fetches it knows no certificate of it
+        raise exception.ImageUnacceptable(image_id=of.id, reason=f"the signature of its {name} cannot be verified")
     try:
-        found = find(ctx, ident)
+        found = _show(ctx, ident)
     except exception.InvalidInput as error:
         raise exception.InvalidInput(f"Can not find image {ident}, the {name} of image {of.id}.") from error
     formats, most = _BOOT_FILES[name], int(CONF.compute.kernel_size_limit_mb)

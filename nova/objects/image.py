@@ -8,7 +8,8 @@ from nova.objects.base import Object
 class Image(Object, kw_only=True):
     """``min_disk`` in GiB, ``min_ram`` in MiB, ``size`` in bytes (None while unknown).
 
-    ``properties`` are the image's own extra properties as strings (hw_*, os_*, kernel_id, ...).
+    ``properties`` are the image's own extra properties as strings (hw_*, os_*, kernel_id, ...). ``certificate`` (PEM):
+    what its data must be signed with for the server that has it; "": nobody asks.
     """
 
     id: str
@@ -25,5 +26,6 @@ class Image(Object, kw_only=True):
     checksum: str | None = None
     virtual_size: int | None = None
     properties: dict[str, str] = {}
+    certificate: str = ""
     created_at: str | None = None
     updated_at: str | None = None

@@ -56,21 +56,24 @@ class ImageCache:
         self.room = Room(self.directory)
         self._used = used
 
-    def fetch(self, image_id: str, download: Download, disk_format: str | None, most: int | None = None) -> str:
+    def fetch(self, image_id: str, download: Download, disk_format: str | None, most: int | None = None,
+              variant: str = "") -> str:
         """The path of the cached image; its format is ``cached_format(disk_format)``.
 
         ``download`` writes the image's data to the (new) file that it is given; it is called when the
         image is not here yet, once even if many builds want the image at the same time. ``most``: the bytes of the
-        disk that the image may be (None: as many as the cache has room for).
+        disk that the image may be (None: as many as the cache has room for). ``variant`` is part of the name of what
+        must not be taken for the image as others fetch it.
         Raises ImageUnacceptable (not what ``disk_format`` says, it refers to other files or is too large) and DiskFull.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", image_id):
             raise exception.ImageUnacceptable(image_id=image_id, reason="its id is no file name")
+        name = f"{image_id}-{variant}" if variant else image_id
         with _blame(image_id):
-            path = os.path.join(self.directory, f"{image_id}.{cached_format(disk_format)}")
-            with self._locked(image_id) as lock:
+            path = os.path.join(self.directory, f"{name}.{cached_format(disk_format)}")
+            with self._locked(name) as lock:
                 if not os.path.exists(path):
-                    addition = _Addition(self, image_id, lock, most)
+                    addition = _Addition(self, name, lock, most)
                     addition.make(download, disk_format or "", path)
                 os.utime(path)
         return path

@@ -11,6 +11,7 @@ from nova.objects.image import Image
 from nova.rpcapi.volumes import Volumes
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_servers
+from tests.unit.image import signing
 
 MIB = 1 << 20
 OURS, THEIRS = "project-a", "project-b"
@@ -160,3 +161,36 @@ def test_a_resize_leaves_no_disk_unclaimed(admin, tenant, roomy, image_id):
         tenant.action(server, "resize", {"flavorRef": smaller})
     assert failed.value.code == 400
     assert admin.wait(server, "ACTIVE")["flavor"]["ephemeral"] == 20
+
+
+# --- signatures ------------------------------------------------------------------------------------------
+def test_trusted_certificates_that_nobody_would_look_at_are_refused(tenant, flavor, image_id):
+    assert "trusted_image_certificates: signatures of images are not verified" in refusal(
+        tenant, flavor, image_id, trusted_image_certificates=["root"])
+
+
+def test_with_verification_a_server_boots_from_what_those_signed_who_are_trusted(admin, tenant, flavor, give, image_id,
+                                                                                 tmp_path):
+    key_manager = pytest.importorskip("castellan.key_manager")
+    pytest.importorskip("cursive")
+    root, signer = signing.rsa_key(), signing.rsa_key()
+    signing.put(tmp_path / "pem", "root", signing.certificate(root, "root", authority=True))
+    signing.put(tmp_path / "pem", "other", signing.certificate(signer, "other", authority=True))
+    signing.put(tmp_path / "pem", "signer", signing.certificate(signer, "signer", root, "root"))
+    CONF.register_opts(key_manager.key_manager_opts, group="key_manager")
+    wanted = {("verify_glance_signatures", "glance"): True, ("certificates", "image"): str(tmp_path / "pem"),
+              ("backend", "key_manager"): "nova_files"}
+    for option, value in wanted.items():
+        CONF.set_override(option[0], value, option[1])
+    try:
+        image = give("signed", **signing.signed(bytes(1024), signer, "signer"))
+        server = tenant.boot(flavor, image, trusted_image_certificates=["root"])
+        assert admin.wait(server, "ACTIVE")["trusted_image_certificates"] == ["root"]
+        assert "trusted" in refusal(tenant, flavor, image, trusted_image_certificates=["other"])
+        assert "certificate none cannot be had" in refusal(tenant, flavor, image, trusted_image_certificates=["none"])
+        assert "is not signed" in refusal(tenant, flavor, image_id)
+        assert "signature of its kernel_id" in refusal(tenant, flavor, give("signed", kernel_id=image, **signing.signed(
+            bytes(1024), signer, "signer")))
+    finally:
+        for option in wanted:
+            CONF.clear_override(*option)

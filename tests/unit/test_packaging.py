@@ -139,6 +139,8 @@ def test_every_rule_says_what_it_guards():
 
 @pytest.mark.parametrize("group", list(setup_cfg()["options.entry_points"]))
 def test_entry_points_lead_somewhere(group):
+    if group == "castellan.drivers":
+        pytest.importorskip("castellan")  # of the extra "signatures"
     for name, target in entry_points(group).items():
         module, _, attribute = target.partition(":")
         assert callable(getattr(importlib.import_module(module), attribute)), f"{group} {name}"

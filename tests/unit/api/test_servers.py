@@ -151,7 +151,7 @@ def test_create_passes_on_everything(api, conductor, images):
     wanted = body(
         flavorRef="http://host/flavors/42", metadata={"a": "b"}, accessIPv4="1.2.3.4", accessIPv6="fe80::1",
         availability_zone="zone", config_drive="yes", key_name="key", user_data="aGVsbG8=", description=None,
-        tags=["x", "x", "y"], trusted_image_certificates=["cert"], host="h", hypervisor_hostname="n", hostname="web",
+        tags=["x", "x", "y"], host="h", hypervisor_hostname="n", hostname="web",
         networks=[{"uuid": NET, "fixed_ip": "10.0.0.9", "tag": "nic"}], **{"OS-DCF:diskConfig": "MANUAL"})
     wanted["os:scheduler_hints"] = {"group": NET}
     api.post("/v2.1/servers", wanted, version="2.104")
@@ -160,7 +160,7 @@ def test_create_passes_on_everything(api, conductor, images):
         "42", {"a": "b"}, "1.2.3.4", "fe80::1")
     assert (sent.availability_zone, sent.config_drive, sent.key_name, sent.user_data) == (
         "zone", True, "key", "aGVsbG8=")
-    assert (sent.description, sent.tags, sent.trusted_certs, sent.hostname) == (None, ["x", "y"], ["cert"], "web")
+    assert (sent.description, sent.tags, sent.trusted_certs, sent.hostname) == (None, ["x", "y"], None, "web")
     assert (sent.requested_host, sent.requested_node, sent.disk_config) == ("h", "n", "MANUAL")
     assert sent.scheduler_hints == {"group": NET}
     network = sent.networks[0]

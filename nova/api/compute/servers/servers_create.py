@@ -272,7 +272,7 @@ def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> 
     ident = image_ref if root is None else root.image_id
     if root is None and not ident:
         raise exception.InvalidInput("Missing imageRef attribute")
-    request.image = lookup.find(req.ctx, ident) if ident else None
+    request.image = lookup.find(req.ctx, ident, request.trusted_certs or ()) if ident else None
     request.kernel_id, request.ramdisk_id = lookup.boot_files(req.ctx, request.image)
     for device in request.block_devices:
         if device.is_volume and device.image_id and device is not root:
