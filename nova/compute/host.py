@@ -15,11 +15,12 @@ from nova.conf import CONF
 from nova.image.base import Admit, ImageStore
 from nova.metadata import config_drive, settings
 from nova.network.base import HostNetwork
+from nova.objects.flavor import disk_too_small
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.network import RuleSet
 from nova.virt.driver import Disks, Driver
-from nova.virt.imagecache import ImageCache, format_of
+from nova.virt.imagecache import ImageCache, ImageTooLarge, format_of
 from nova.volume.base import HostVolumes, NoVolumes
 
 
@@ -97,16 +98,21 @@ class StepHost:
         instance = self.instance
         if not self.machine.driver.needs_images:
             return Disks()
-        root, most = None, CONF.compute.kernel_size_limit_mb << 20
-        if instance.image_ref:
-            # a flavor without a root disk takes the image as large as it is
-            root = self._cached(instance.image or Image(id=instance.image_ref), instance.flavor.root_gb << 30 or None)
+        most = CONF.compute.kernel_size_limit_mb << 20
         return Disks(
-            root=root,
+            root=self._root(instance) if instance.image_ref else None,
             kernel=self._cached(Image(id=instance.kernel_id, disk_format="aki"), most) if instance.kernel_id else None,
             ramdisk=self._cached(Image(id=instance.ramdisk_id, disk_format="ari"), most)
             if instance.ramdisk_id else None,
             config_drive=self._config_drive() if instance.config_drive else None)
+
+    def _root(self, instance: Instance) -> str:
+        # a flavor without a root disk takes the image as large as it is
+        most = instance.flavor.root_gb << 30 or None
+        try:
+            return self._cached(instance.image or Image(id=instance.image_ref), most)
+        except ImageTooLarge as error:
+            raise disk_too_small(error.kwargs["most"], error.kwargs["size"]) from error
 
     def _cached(self, image: Image, most: int | None) -> str:
         """``most``: the bytes of the disk that it may be. What has to be verified is never what somebody else fetched

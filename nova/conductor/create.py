@@ -32,7 +32,7 @@ from nova.db import (
 from nova.image import lookup
 from nova.objects import local_disks, states
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.flavor import Flavor
+from nova.objects.flavor import Flavor, disk_too_small
 from nova.objects.hostname import hostname_of
 from nova.objects.image import Image
 from nova.objects.instance import Instance, Key, root_volume
@@ -222,9 +222,7 @@ def check_image_fits(flavor: Flavor, image: Image | None, volume_backed: bool) -
             f"{flavor.root_gb * _GIB} bytes, minimum size is {image.min_disk * _GIB} bytes.")
     size = max(image.virtual_size or 0, image.size or 0)
     if size > flavor.root_gb * _GIB:
-        raise exception.FlavorDiskTooSmall(
-            f"Flavor's disk is too small for requested image. Flavor disk is {flavor.root_gb * _GIB} bytes, "
-            f"image is {size} bytes.")
+        raise disk_too_small(flavor.root_gb * _GIB, size)
 
 
 def _check_disks(flavor: Flavor, request: ServerCreate, volume_backed: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 
+from nova import exception
 from nova.objects.base import Object
 
 
@@ -45,3 +46,9 @@ class FlavorQuery(Object, kw_only=True):
     sort_dir: str = "asc"
     limit: int | None = None
     marker: str | None = None
+
+
+def disk_too_small(disk: int, image: int) -> exception.FlavorDiskTooSmall:
+    """What users are told of a flavor whose root disk is smaller than an image, both in bytes."""
+    return exception.FlavorDiskTooSmall(
+        f"Flavor's disk is too small for requested image. Flavor disk is {disk} bytes, image is {image} bytes.")

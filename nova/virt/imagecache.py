@@ -32,6 +32,10 @@ _GRACE = 300
 Download = Callable[[str, Callable[[int], None]], None]
 
 
+class ImageTooLarge(exception.ImageUnacceptable):
+    template = "Image {image_id} is unacceptable: it has {size} bytes, and at most {most} are allowed here"
+
+
 def cached_format(disk_format: str | None) -> str:
     """In which format (raw or qcow2) an image of Glance's ``disk_format`` is kept. Raises ImageUnacceptable."""
     if disk_format not in DISK_FORMATS:
@@ -64,7 +68,7 @@ class ImageCache:
         image is not here yet, once even if many builds want the image at the same time. ``most``: the bytes of the
         disk that the image may be (None: as many as the cache has room for). ``variant`` is part of the name of what
         must not be taken for the image as others fetch it.
-        Raises ImageUnacceptable (not what ``disk_format`` says, it refers to other files or is too large) and DiskFull.
+        Raises ImageUnacceptable (not what ``disk_format`` says, or it refers to other files), ImageTooLarge, DiskFull.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", image_id):
             raise exception.ImageUnacceptable(image_id=image_id, reason="its id is no file name")
@@ -207,8 +211,7 @@ class _Addition:
 
     def _check_size(self, size: int) -> None:
         if self._most is not None and size > self._most:
-            raise exception.ImageUnacceptable(
-                image_id=self._image_id, reason=f"it has {size} bytes, and at most {self._most} are allowed here")
+            raise ImageTooLarge(image_id=self._image_id, size=size, most=self._most)
 
     def _take(self, size: int) -> None:
         self._cache.room.take(self._image_id, self._lock, size, self._cache.evict)
@@ -245,6 +248,8 @@ def _blame(image_id: str) -> Iterator[None]:
     """Say which image, and that a file system is full."""
     try:
         yield
+    except ImageTooLarge:
+        raise
     except exception.ImageUnacceptable as error:
         raise exception.ImageUnacceptable(image_id=image_id, reason=error.kwargs.get("reason", "")) from error
     except exception.InvalidDiskInfo as error:

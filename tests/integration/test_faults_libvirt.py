@@ -35,6 +35,8 @@ pytestmark = needs_libvirt
 
 # The file system of the guests' disks: what it holds must be at least a GiB, or there is no inventory.
 _DISK = 1 << 30
+# MiB for cached images.
+_CACHE = 256
 
 
 def _forget_options() -> None:
@@ -55,7 +57,8 @@ class Room:
     def _make(self, undo: contextlib.ExitStack) -> None:
         os.mkdir(self.instances)
         # mounted before libvirtd gets its namespaces, so that both see it
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_DISK + (16 << 20)},mode=755", "tmpfs", self.instances],
+        size = _DISK + (_CACHE << 20)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", self.instances],
                        check=True)
         undo.callback(subprocess.run, ["umount", self.instances], check=True)
         self.libvirt = PrivateLibvirt(self.place)
@@ -79,8 +82,8 @@ class Room:
                 ("state_path", self.place, None), ("instances_path", self.instances, None),
                 ("compute_driver", "libvirt", None), ("virt_type", "qemu", "libvirt"),
                 ("connection_uri", self.libvirt.uri, "libvirt"), ("port", 0, "api"), ("report_interval", 1, None),
-                ("disk_allocation_ratio", 16.0, None), ("lease", 4, "conductor"),
-                ("recovery_interval", 1, "conductor")):
+                ("disk_allocation_ratio", 16.0, None), ("size_limit_mb", _CACHE, "image_cache"),
+                ("lease", 4, "conductor"), ("recovery_interval", 1, "conductor")):
             CONF.set_override(name, value, group=group)
 
     def stop_compute(self) -> None:
@@ -118,8 +121,8 @@ class Room:
         return [node[name] for name in ("vcpus_used", "memory_mb_used", "local_gb_used", "running_vms")]
 
     def guest_files(self) -> list[str]:
-        """What is on the guests' file system beside cached images."""
-        return sorted(name for name in os.listdir(self.instances) if name != "_base")
+        """What is on the guests' file system beside cached images, and what fills it."""
+        return sorted(set(os.listdir(self.instances)) - {"_base", "filler"})
 
     def partial_images(self) -> list[str]:
         base = os.path.join(self.instances, "_base")
@@ -135,8 +138,7 @@ class Room:
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
-        filler = os.path.join(self.instances, "_base", "filler.raw")
-        os.makedirs(os.path.dirname(filler), exist_ok=True)
+        filler = os.path.join(self.instances, "filler")
         block = bytes(1 << 20)
         try:
             with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:

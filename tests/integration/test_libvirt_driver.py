@@ -392,7 +392,7 @@ def test_the_node(driver: Any) -> None:
 def test_ratios_of_the_operator(driver: Any) -> None:
     CONF.set_override("cpu_allocation_ratio", 2.5)
     CONF.set_override("reserved_host_disk_mb", 1500)
-    CONF.set_override("size_limit_mb", 2500, "image_cache")
+    CONF.set_override("size_limit_mb", 3072, "image_cache")
     try:
         inventories = driver.nodes()[0].provider.inventories
         assert inventories["VCPU"].ratio == 2.5

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from nova import exception
 from nova.conf import CONF
 from nova.objects import local_disks
-from nova.objects.flavor import Flavor
+from nova.objects.flavor import Flavor, disk_too_small
 from nova.objects.instance import Instance
 from nova.virt import qemuimg
 from nova.virt.driver import Disks
@@ -111,8 +111,7 @@ def _make_root(path: str, base: str, base_format: str, instance: Instance) -> No
     # a flavor without a root disk takes the image as large as it is
     want = instance.flavor.root_gb * _GIB or have
     if have > want:
-        raise exception.FlavorDiskTooSmall(
-            f"Flavor's disk is too small for requested image. Flavor disk is {want} bytes, image is {have} bytes.")
+        raise disk_too_small(want, have)
     if is_iso(instance):
         want = have
     qemuimg.create_overlay(path, base, base_format, want)

@@ -35,7 +35,7 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
         PCPU: _inventory(dedicated, 0, 1.0, 1.0),
         MEMORY_MB: _inventory(memory, CONF.reserved_host_memory_mb, CONF.ram_allocation_ratio,
                               CONF.initial_ram_allocation_ratio),
-        DISK_GB: _inventory(usage.total // _GIB, _reserved_disk(usage.total // _GIB), CONF.disk_allocation_ratio,
+        DISK_GB: _inventory(usage.total // _GIB, _reserved_disk(usage.total), CONF.disk_allocation_ratio,
                             CONF.initial_disk_allocation_ratio),
     }
     return ComputeNode(
@@ -58,9 +58,9 @@ def _cpus(capabilities: Capabilities, online: int) -> tuple[int, int]:
 
 
 def _reserved_disk(total: int) -> int:
-    """The GiB that guests do not get: what the operator says, and what cached images take or may take."""
-    images = math.ceil(ImageCache().room.reserved() / _GIB)
-    return min(total, math.ceil(int(CONF.reserved_host_disk_mb) / 1024) + images)
+    """Of ``total`` bytes the GiB that guests do not get: what the operator says, and what cached images take or may."""
+    for_guests = max(0, total - ImageCache().room.reserved()) // _GIB
+    return min(total // _GIB, total // _GIB - for_guests + math.ceil(int(CONF.reserved_host_disk_mb) / 1024))
 
 
 def node_name(host: str, machine: str) -> str:
