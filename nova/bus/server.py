@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -43,9 +44,18 @@ def serve(
         serializer=transport.ContextSerializer(),
     )
     server._executor_cls = Workers
+    server._create_listener = functools.partial(_listener, server._create_listener)
     server.start(override_pool_size=threads)
-    server.listener._poll_style_listener.message_cls = Question  # ours in place of oslo.messaging's
     return server
+
+
+def _listener(make: Callable[[], Any]) -> Any:
+    """Messages are ours in place of oslo.messaging's, from the first one on: one of its own that cannot be answered
+    would keep the answers of ours from its sender.
+    """
+    listener = make()
+    listener._poll_style_listener.message_cls = Question
+    return listener
 
 
 def stop_taking(*servers: messaging.RPCServer) -> None:

@@ -5,8 +5,10 @@ import time
 import oslo_messaging
 import pytest
 from oslo_config import cfg
+from oslo_messaging._drivers.base import PollStyleListenerAdapter
 
 from nova import bus, context, exception
+from nova.bus.answers import Question
 from nova.objects.flavor import Flavor
 
 CTX = context.RequestContext(user_id="u", project_id="p", roles=["member"], overwrite=False)
@@ -161,3 +163,19 @@ def test_messages_are_counted_by_kind(shop):
     shop.who(CTX)
     shop.note(CTX, "x")
     assert bus.SENT.take() == {"shop.who": 2, "shop.note": 1}
+
+
+def test_already_the_first_message_that_a_server_takes_is_answered_in_our_way(monkeypatch, transport):
+    kinds, begin = [], PollStyleListenerAdapter.start
+
+    def start(self, *args):
+        kinds.append(self._poll_style_listener.message_cls)
+        begin(self, *args)
+
+    monkeypatch.setattr(PollStyleListenerAdapter, "start", start)
+    server = bus.serve(transport, "shop", "new", [(Shop, Counter())])
+    try:
+        assert kinds == [Question]
+    finally:
+        bus.stop_taking(server)
+        server.wait()
