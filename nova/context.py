@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from oslo_context import context
@@ -27,6 +28,10 @@ class RequestContext(context.RequestContext):
     # and the span to go on below.
     sent_at: Any = None
     trace: Any = None
+    # All that its message said beside the payload, and the host that has proved to be its sender ("": the control
+    # plane, or nobody who has to prove it). Whoever handles a message believes this, not what the fields say.
+    wire: Mapping[str, Any] = MappingProxyType({})
+    asking_host: str = ""
 
     def to_wire(self, token: bool = False) -> dict[str, Any]:
         """The fields that the bus carries, without those that are unset; the ``token`` only if it is wanted there."""

@@ -114,6 +114,12 @@ class PolicyNotAuthorized(Forbidden):
     template = "Policy doesn't allow {action} to be performed."
 
 
+class CallerRefused(Forbidden):
+    """Of a message: whoever sent it may not ask that."""
+
+    template = "{what} is refused."
+
+
 class OverQuota(Forbidden):
     template = "Quota exceeded for {overs}: Requested {req}, but already used {used} of {allowed} {overs}"
 

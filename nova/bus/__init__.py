@@ -3,9 +3,21 @@
 from nova.bus.transport import SENT, connect, patience  # isort: skip (chooses the threading back end)
 from nova.bus.broker import forget
 from nova.bus.client import ask_again, at, client, retry_until_available, within
-from nova.bus.interface import Interface, brief_cast, call, cast, fanout, packed, prepare, slow_call, with_token
+from nova.bus.interface import (
+    Interface,
+    brief_cast,
+    by_hosts,
+    call,
+    cast,
+    fanout,
+    packed,
+    prepare,
+    slow_call,
+    with_token,
+)
+from nova.bus.seals import Keys, configured, keys_of
 from nova.bus.server import serve, stop_taking
 
-__all__ = ["SENT", "Interface", "ask_again", "at", "brief_cast", "call", "cast", "client", "connect", "fanout",
-           "forget", "packed", "patience", "prepare", "retry_until_available", "serve", "slow_call", "stop_taking",
-           "with_token", "within"]
+__all__ = ["SENT", "Interface", "Keys", "ask_again", "at", "brief_cast", "by_hosts", "call", "cast", "client",
+           "configured", "connect", "fanout", "forget", "keys_of", "packed", "patience", "prepare",
+           "retry_until_available", "serve", "slow_call", "stop_taking", "with_token", "within"]

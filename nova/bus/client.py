@@ -14,7 +14,7 @@ import kombu.exceptions
 import oslo_messaging as messaging
 
 from nova import context, exception
-from nova.bus import interface, transport
+from nova.bus import interface, seals, transport
 from nova.bus.broker import listeners
 from nova.bus.circuit import circuit
 from nova.telemetry import metrics
@@ -94,6 +94,7 @@ class _Proxy(Generic[I]):
         self.host = host
         self.seconds = seconds
         target = messaging.Target(topic=declared.topic, namespace=declared.namespace, version="1.0", server=host)
+        self._keys = seals.keys_of(bus)
         self._client = messaging.get_rpc_client(bus, target, serializer=transport.ContextSerializer())
         # Nobody listening is told at once, not by a timeout.
         self._certain = self._client.prepare(
@@ -123,7 +124,8 @@ class _Proxy(Generic[I]):
                 return _answer(method, self._call(method, ctx, payload))
             if method.kind == "fanout":
                 # One that is lost shows as a gap and is made up for; waiting would hold up its sender.
-                self._client.prepare(fanout=True, retry=1).cast(transport.Outgoing(ctx), method.name, p=payload)
+                outgoing = transport.Outgoing(ctx, seal=self._seal(method, payload))
+                self._client.prepare(fanout=True, retry=1).cast(outgoing, method.name, p=payload)
             else:
                 self._cast(method, ctx, payload)
         except messaging.RemoteError as error:
@@ -138,7 +140,8 @@ class _Proxy(Generic[I]):
     def _call(self, method: interface.Method, ctx: context.RequestContext, payload: str) -> Any:
         seconds: float = self.seconds or method.timeout or self.bus.conf.rpc_response_timeout
         # What is written in the last moment would be answered too late.
-        outgoing = transport.Outgoing(ctx, seconds - min(_ANSWER, seconds / 10), method.token)
+        outgoing = transport.Outgoing(ctx, seconds - min(_ANSWER, seconds / 10), method.token,
+                                      self._seal(method, payload))
         asked = self._certain.prepare(timeout=seconds)
         _reach(self.bus)
         if self.host is None:
@@ -152,7 +155,12 @@ class _Proxy(Generic[I]):
         seconds = self.seconds or method.timeout or _CAST_SECONDS
         asked = self._certain.prepare()
         asked.transport = _Expiring(self.bus, seconds)
-        asked.cast(transport.Outgoing(ctx, seconds), method.name, p=payload)
+        asked.cast(transport.Outgoing(ctx, seconds, seal=self._seal(method, payload)), method.name, p=payload)
+
+    def _seal(self, method: interface.Method, payload: str) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
+        address = seals.Address(f"{self.declared.namespace}.{method.name}",
+                                self.host or "" if self.declared.on_hosts else "")
+        return lambda wire: self._keys.seal(address, wire, payload)
 
 
 class _Expiring:

@@ -17,11 +17,26 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
+from nova.conf import CONF
 from nova.objects.base import COMPILING, compile_once
 
 Kind = Literal["call", "cast", "fanout"]
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+# The parameter by which a host says who it is, wherever a method has it: it must be its own name.
+ASKING = "host"
+
+
+def by_hosts(function: F) -> F:
+    """Compute hosts may ask this, too, and not the control plane alone.
+
+    A host that names a host (the parameter ``host``) can only name itself: the dispatcher looks at that. Whatever else
+    a method takes or tells, whoever implements it restricts to what is the host's own (``ctx.asking_host``).
+    """
+    function.__by_hosts__ = True  # type: ignore[attr-defined]
+    return function
 
 
 def _mark(kind: Kind, timeout: float | None = None) -> Callable[[F], F]:
@@ -67,7 +82,7 @@ def fanout(function: F) -> F:
 class Method:
     """A method of an interface with its codecs. ``timeout``: for how many seconds it is wanted, if that is declared.
 
-    ``token``: whether the caller's token goes along.
+    ``token``: whether the caller's token goes along. ``by_hosts``: whether hosts may ask it.
     """
 
     name: str
@@ -79,6 +94,7 @@ class Method:
     args: msgspec.msgpack.Decoder[Any]
     result: msgspec.msgpack.Decoder[Any]
     token: bool = False
+    by_hosts: bool = False
 
     def encode(self, value: Any) -> str:
         """What travels for arguments or a result: text, since oslo.messaging wraps it in JSON (twice)."""
@@ -103,6 +119,8 @@ class Interface:
 
     topic: ClassVar[str]
     former_topic: ClassVar[str] = ""
+    # Whether compute hosts answer, each for itself: then the control plane alone asks.
+    on_hosts: ClassVar[bool] = False
     namespace: ClassVar[str]
 
     @classmethod
@@ -154,12 +172,26 @@ _ENCODER = msgspec.msgpack.Encoder()
 # Payloads from this size on (bytes) are compressed; a mark that base64 does not know tells them.
 _LONG = 32 * 1024
 _COMPRESSED = "z:"
+# MiB that a payload has at most, where the configuration does not say.
+_LONGEST = 64
 
 
 def _bytes(payload: str) -> bytes:
-    if payload.startswith(_COMPRESSED):
-        return zlib.decompress(base64.b64decode(payload[len(_COMPRESSED):]))
-    return base64.b64decode(payload)
+    """Raises DecodeError for what is no payload, or is too long once it is decompressed."""
+    limit = (CONF.rpc.max_message_size if "rpc" in CONF else _LONGEST) * 1024 * 1024
+    try:
+        if not payload.startswith(_COMPRESSED):
+            packed = base64.b64decode(payload)
+        else:
+            unpacking = zlib.decompressobj()
+            packed = unpacking.decompress(base64.b64decode(payload[len(_COMPRESSED):]), limit + 1)
+            if len(packed) <= limit and not unpacking.eof:
+                raise msgspec.DecodeError("it is cut short")
+    except (ValueError, zlib.error) as error:
+        raise msgspec.DecodeError(str(error)) from error
+    if len(packed) > limit:
+        raise msgspec.DecodeError(f"it is longer than {limit // 1024 // 1024} MiB ([rpc]max_message_size)")
+    return packed
 
 
 def _compile(owner: type[Interface], name: str, function: Callable[..., Any]) -> Method:
@@ -185,4 +217,5 @@ def _compile(owner: type[Interface], name: str, function: Callable[..., Any]) ->
         args=msgspec.msgpack.Decoder(args_type),
         result=msgspec.msgpack.Decoder(result_type),
         token=hasattr(function, "__token__"),
+        by_hosts=hasattr(function, "__by_hosts__"),
     )

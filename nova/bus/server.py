@@ -12,7 +12,7 @@ import msgspec
 import oslo_messaging as messaging
 
 from nova import context, exception
-from nova.bus import interface, transport
+from nova.bus import interface, seals, transport
 from nova.bus.answers import Question
 from nova.bus.circuit import Ping
 from nova.bus.workers import Workers
@@ -35,7 +35,9 @@ def serve(
 
     The caller stops it: :func:`stop_taking`, then ``server.wait()`` until all is answered.
     """
-    endpoints = [Ping(), *(endpoint(declared, implementation) for declared, implementation in implementations)]
+    keys = seals.keys_of(bus)
+    endpoints = [Ping(), *(endpoint(declared, implementation, host, keys) for declared, implementation in
+                           implementations)]
     server = messaging.get_rpc_server(
         bus,
         messaging.Target(topic=topic, server=host),
@@ -91,19 +93,51 @@ def _leave(_message: Any) -> None:
     pass
 
 
-def endpoint(declared: type[interface.Interface], implementation: Any) -> Any:
-    """What oslo.messaging dispatches to: one wire method per declared method."""
-    handlers: dict[str, Any] = {
-        name: staticmethod(_handler(f"{declared.namespace}.{name}", method, getattr(implementation, name)))
-        for name, method in declared.methods().items()
-    }
+def endpoint(declared: type[interface.Interface], implementation: Any, host: str = "",
+             keys: seals.Keys | None = None) -> Any:
+    """What oslo.messaging dispatches to: one wire method per declared method, for those who may ask it."""
+    handlers: dict[str, Any] = {}
+    for name, method in declared.methods().items():
+        address = seals.Address(f"{declared.namespace}.{name}", host if declared.on_hosts else "")
+        gate = Gate(address, method, keys or seals.Keys())
+        handlers[name] = staticmethod(_handler(gate, method, getattr(implementation, name)))
     handlers["target"] = messaging.Target(namespace=declared.namespace, version="1.0")
     return type(f"{declared.__name__}Endpoint", (), handlers)()
 
 
+class Gate:
+    """Who may ask a method, and what a host may say there: nothing in the name of another."""
+
+    def __init__(self, address: seals.Address, method: interface.Method, keys: seals.Keys) -> None:
+        self.label = address.method
+        self._address = address
+        self._method = method
+        self._keys = keys
+
+    def admit(self, ctx: context.RequestContext, payload: str) -> Any:
+        """The arguments of a message, whose context tells from now on which host has sent it.
+
+        Raises CallerRefused, DecodeError.
+        """
+        host = self._keys.sender(self._address, ctx.wire, payload)
+        if host and not self._method.by_hosts:
+            raise exception.CallerRefused(f"{self.label} is not for hosts: host {host} may not ask it.")
+        args = self._method.decode_args(payload)
+        said = getattr(args, interface.ASKING, host)
+        if host and said != host:
+            raise exception.CallerRefused(f"{self.label} is refused: host {host} may not speak for host {said}.")
+        ctx.asking_host, ctx.wire = host, {}
+        if host:
+            # It is no user, whatever it says, and has no rights but its own.
+            ctx.roles, ctx.service_roles, ctx.is_admin, ctx.auth_token = [], [], False, None
+        return args
+
+
 def _handler(
-    label: str, method: interface.Method, function: Callable[..., Any]
+    gate: Gate, method: interface.Method, function: Callable[..., Any]
 ) -> Callable[[context.RequestContext, str], dict[str, Any] | None]:
+    label = gate.label
+
     # A plain function (no wraps): the dispatcher looks at its signature only.
     def handle(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:
         with worker_stats.METER.work():
@@ -111,16 +145,19 @@ def _handler(
 
     def answer(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:
         try:
-            args = method.decode_args(p)
+            args = gate.admit(ctx, p)
             result = function(ctx, **{name: getattr(args, name) for name in method.parameters})
             if method.kind != "call":
                 return None
             return {"r": method.encode(result)}
+        except exception.CallerRefused as error:
+            LOG.warning("Refused: %s", error)
+            return {"e": [type(error).__name__, error.message, error.kwargs]}
         except exception.NovaException as error:
             if method.kind != "call":
                 LOG.warning("%s failed: %s", method.name, error)
             return {"e": [type(error).__name__, error.message, error.kwargs]}
-        except msgspec.ValidationError as error:
+        except msgspec.DecodeError as error:
             LOG.error("Refused a malformed message for %s: %s", method.name, error)
             return {"e": ["InvalidInput", f"Malformed message for {method.name}: {error}", {}]}
         except Exception:

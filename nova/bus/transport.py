@@ -8,14 +8,15 @@ import dataclasses
 import random
 import sys
 import threading
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from oslo_config import cfg
 from oslo_service import backend
 
 from nova import context
-from nova.bus import deadlines
+from nova.bus import deadlines, seals
 from nova.telemetry import metrics, tracing
 
 
@@ -47,22 +48,26 @@ TRANSPORT_ALIASES["memory"] = "nova.bus.memory:Transport"
 class Outgoing:
     """The context of a message, and for how many seconds it is wanted (None: however late it comes).
 
-    ``token``: the caller's token goes along.
+    ``token``: the caller's token goes along. ``seal``: makes the seal of what travels.
     """
 
     ctx: context.RequestContext
     seconds: float | None = None
     token: bool = False
+    seal: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda _wire: None
 
 
 class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
     """Turns a request context into the few fields that travel, and back. Payloads are opaque text."""
 
     def serialize_context(self, ctxt: Outgoing) -> dict[str, Any]:
-        return {**ctxt.ctx.to_wire(ctxt.token), **deadlines.stamp(ctxt.seconds)}
+        wire = {**ctxt.ctx.to_wire(ctxt.token), **deadlines.stamp(ctxt.seconds)}
+        seal = ctxt.seal(wire)
+        return wire if seal is None else {**wire, seals.SEAL: seal}
 
     def deserialize_context(self, ctxt: dict[str, Any]) -> context.RequestContext:
         found = context.RequestContext.from_wire(ctxt)
+        found.wire = ctxt
         if metrics.on:
             found.sent_at = ctxt.get("sent_at")
         if tracing.on:
@@ -122,8 +127,10 @@ def patience(conf: cfg.ConfigOpts) -> float:
     return float(getattr(conf, "rpc_response_timeout", _DEFAULTS["rpc_response_timeout"]))
 
 
-def connect(conf: cfg.ConfigOpts) -> messaging.RPCTransport:
-    """A transport for this process.
+def connect(conf: cfg.ConfigOpts, host: str = "") -> messaging.RPCTransport:
+    """A transport for this process, with the key of its configuration; where that is the master key, of ``host``.
+
+    Raises InvalidInput for a bad key file.
 
     Never connect before a fork: children that share a connection read each other's answers.
     """
@@ -134,4 +141,18 @@ def connect(conf: cfg.ConfigOpts) -> messaging.RPCTransport:
             if option.name in defaults:
                 conf.register_opt(option, group=group)
                 conf.set_default(option.name, defaults[option.name], group=group)
-    return messaging.get_rpc_transport(conf)
+    keys = seals.configured(conf)
+    if host:
+        keys = keys.of_host(host)
+    made = messaging.get_rpc_transport(conf)
+    seals.use(made, keys)
+    if keys.host:
+        _own_reply_queue(made, keys.host)
+    return made
+
+
+def _own_reply_queue(made: messaging.RPCTransport, host: str) -> None:
+    """The answers to a host come to a queue that is named for it, so that its account may have no other's."""
+    driver = made._driver
+    if hasattr(driver, "_get_reply_queue_name"):
+        driver._get_reply_queue_name = lambda: f"reply_{host}_{uuid.uuid4().hex}"

@@ -74,6 +74,7 @@ def main(argv: list[str] | None = None) -> int:
     tracing.check(Worker.name)
     limits = rates.Rates()
     service.secure()  # of files that cannot be read say so now, and not in every worker
+    run.check_key(Worker.name)
     shared = service.listen(CONF.api.listen, CONF.api.port)
     workers = run.workers_of(CONF.api.workers)
     LOG.info("Listening on %s port %s with %s workers", CONF.api.listen, CONF.api.port, workers)

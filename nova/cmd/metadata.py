@@ -20,6 +20,7 @@ def main() -> int:
     """Serve until SIGTERM or SIGINT."""
     nova.conf.load(sys.argv[1:])
     tracing.check("nova-metadata")
+    run.check_key("nova-metadata")
     stop = run.told_to_end()
     exporters.start_metrics("nova-metadata")
     exporters.start_tracing("nova-metadata")

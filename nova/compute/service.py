@@ -185,7 +185,12 @@ class ComputeService:
         self._nodes.report()
 
     def _register(self) -> None:
-        """Raises HostIdentityMismatch: the database knows this name as another machine's, or this machine otherwise."""
+        """Raises HostIdentityMismatch: the database knows this name as another machine's, or this machine otherwise,
+        or our key is another host's.
+        """
+        known_as = bus.keys_of(self._transport).host
+        if known_as not in ("", self.host):
+            raise exception.HostIdentityMismatch(host=self.host, reason=f"[rpc]key_file is of host {known_as}")
         whose = identity.of_virtual_host(self.host) if self.machine.driver.virtual else identity.of_this_machine()
         service = self._heartbeat.register(context.admin(), self.host, BINARY, COMPUTE, SERVICE_VERSION, whose,
                                            self.machine.volumes.connector(self.host))

@@ -20,7 +20,7 @@ from nova import __version__
 CONF = cfg.CONF
 
 MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "neutron", "quota",
-           "scheduler", "volume", "cinder", "metadata", "pci", "fake", "metrics", "tracing")
+           "scheduler", "volume", "cinder", "metadata", "pci", "fake", "metrics", "tracing", "rpc")
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:

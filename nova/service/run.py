@@ -44,11 +44,20 @@ def run(name: str, make: Callable[[messaging.RPCTransport, int], Service],
     """
     conf.load(sys.argv[1:] if argv is None else argv)
     tracing.check(name)
+    check_key(name)
     manager, number = supervisor(), workers()
     worker_stats.share(number)
     manager.add(_worker(name, make), workers=number)
     manager.run()
     return 0
+
+
+def check_key(name: str) -> None:
+    """End the program with a clear message if the key of the configuration cannot be used: no worker could."""
+    try:
+        bus.configured(conf.CONF)
+    except exception.InvalidInput as error:
+        raise SystemExit(f"{name}: {error.message}") from error
 
 
 def supervisor() -> cotyledon.ServiceManager:

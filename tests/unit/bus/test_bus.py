@@ -1,14 +1,20 @@
 """The typed bus over the in-memory broker."""
 
+import base64
 import time
+import tracemalloc
+import zlib
 
+import msgspec
 import oslo_messaging
 import pytest
 from oslo_config import cfg
 from oslo_messaging._drivers.base import PollStyleListenerAdapter
 
-from nova import bus, context, exception
+from nova import bus, conf, context, exception
 from nova.bus.answers import Question
+from nova.bus.server import endpoint
+from nova.conf import CONF
 from nova.objects.flavor import Flavor
 
 CTX = context.RequestContext(user_id="u", project_id="p", roles=["member"], overwrite=False)
@@ -179,3 +185,26 @@ def test_already_the_first_message_that_a_server_takes_is_answered_in_our_way(mo
     finally:
         bus.stop_taking(server)
         server.wait()
+
+
+# --- what a payload may be -------------------------------------------------------------------------------
+def test_a_payload_that_is_small_only_until_it_is_decompressed_is_refused():
+    conf.register()
+    bomb = "z:" + base64.b64encode(zlib.compress(b"\0" * (64 * 1024 * 1024), 9)).decode()
+    assert len(bomb) < 100_000
+    CONF.set_override("max_message_size", 1, group="rpc")
+    tracemalloc.start()
+    try:
+        with pytest.raises(msgspec.DecodeError, match="longer than 1 MiB"):
+            Shop.methods()["find"].decode_args(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 4 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+        CONF.clear_override("max_message_size", group="rpc")
+
+
+@pytest.mark.parametrize("payload", ["z:", "z:AAAA", "AAA", "\u00e4", "z:" + base64.b64encode(
+    zlib.compress(b"\0" * 1000)[:-5]).decode()])
+def test_what_is_no_payload_is_malformed_and_no_accident(transport, counters, payload):
+    asked = endpoint(Shop, counters[0])
+    assert asked.find(context.RequestContext(overwrite=False), payload)["e"][0] == "InvalidInput"
