@@ -19,6 +19,7 @@ from oslo_messaging import opts
 
 from nova.api.guest_metadata.service import MetadataService
 from nova.api.service import ApiService
+from nova.compute.service import hosts_of_driver
 from nova.compute.virtual_hosts import compute_of
 from nova.conductor.service import ConductorService
 from nova.conf import CONF
@@ -47,7 +48,10 @@ class AllInOne:
         transport = bus.connect(CONF)
         self.conductor = ConductorService(transport)
         self.scheduler = SchedulerService(transport)
-        self.compute = compute_of(transport)
+        # Where messages are sealed the compute is as on a machine of its own, with the key of its host alone.
+        alone = CONF.rpc.key_file and not hosts_of_driver()
+        self._on_host = bus.connect(CONF, CONF.host) if alone else transport
+        self.compute = compute_of(self._on_host)
         self.api = ApiService(transport, CONF.api.listen, CONF.api.port)
         self.transport = transport
         self._services: list[run.Service] = [self.conductor, self.scheduler, self.compute, self.api]
@@ -70,7 +74,8 @@ class AllInOne:
     def stop(self) -> None:
         for service in reversed(self._services):
             service.stop()
-        self.transport.cleanup()
+        for used in {self.transport, self._on_host}:
+            used.cleanup()
         exporters.stop_tracing()
         exporters.stop_metrics()
 

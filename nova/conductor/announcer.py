@@ -25,14 +25,15 @@ def publish_services(core: Core, changed: Iterable[tuple[Service, bool]]) -> Non
 
 
 def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str = "",
-                 upto: str | None = None) -> list[ComputeNode]:
+                 upto: str | None = None, trusted: bool = True) -> list[ComputeNode]:
     """Store what a host reports of its nodes and tell the schedulers what differs; returns the nodes.
 
-    ``after``, ``upto``: see :meth:`nova.rpcapi.guests.Guests.report_nodes`.
+    ``after``, ``upto``: see :meth:`nova.rpcapi.guests.Guests.report_nodes`; ``trusted``: see
+    :func:`nova.db.compute_nodes.report`.
     """
 
     def transaction(connection: Any) -> tuple[compute_nodes.Report, list[HostState]]:
-        report = compute_nodes.report(connection, host, nodes, after, upto)
+        report = compute_nodes.report(connection, host, nodes, after, upto, trusted)
         return report, compute_nodes.states_of(connection, report.changed)
 
     report, states = core.db.write(transaction)

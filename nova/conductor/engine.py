@@ -22,7 +22,8 @@ from nova.conductor.core import Core
 from nova.conductor.debts import Debts
 from nova.conductor.leases import InFlightLeases
 from nova.conductor.recovery import Recovery
-from nova.conductor.run import Run, current
+from nova.conductor.reports import narrowed
+from nova.conductor.run import Run, current, owner_of
 from nova.conductor.walk import Walk, lease
 from nova.conf import CONF
 from nova.db import actions, servers
@@ -30,7 +31,7 @@ from nova.objects.action import Action, Failure
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
 from nova.objects.order import StepOrder, StepReport
-from nova.operations.base import Journal, Operation
+from nova.operations.base import Journal, Operation, Step, context_of
 from nova.service.turns import Turns
 from nova.telemetry import tracing, worker_stats
 
@@ -157,14 +158,15 @@ class Engine:
     # --- reports from hosts ------------------------------------------------------------------------
     def step_done(self, ctx: context.RequestContext, report: StepReport) -> None:
         """The end of an order. Raises StaleReport when the attempt is not the current one."""
-        run = self._load(report)
+        run, step = self._load(ctx, report)
+        ctx = _asked_by(ctx, run)
         ctl = ConductorControl(self.core, ctx, run.instance)
         ctl.set(**converted(report.changes))
         run.operation.data = msgspec.convert({**msgspec.to_builtins(run.operation.data), **report.results},
                                              run.operation.data_type)
-        step = run.operation.step_named(report.step)
         if report.failure is not None:
             failure = msgspec.convert(report.failure, Failure)
+            failure.host = run.operation.host_of(step)
             # An earlier try of the same order may have come further than this one.
             again = run.journal.tries > 1 and not run.action.undoing
             self.walk.failed(ctx, run, step, failure, ctl, run.furthest(step) if again else step)
@@ -173,9 +175,8 @@ class Engine:
 
     def progress(self, ctx: context.RequestContext, report: StepReport) -> None:
         """The next step of an order began, or the running one tells how far it is."""
-        run = self._load(report)
-        step = run.operation.step_named(report.step)
-        ctl = ConductorControl(self.core, ctx, run.instance)
+        run, step = self._load(ctx, report)
+        ctl = ConductorControl(self.core, _asked_by(ctx, run), run.instance)
         ctl.set(**converted(report.changes))
         if report.results:
             run.operation.noted(ctl, report.results)
@@ -188,13 +189,23 @@ class Engine:
 
         self.core.db.write(write)
 
-    def _load(self, report: StepReport) -> Run:
+    def _load(self, ctx: context.RequestContext, report: StepReport) -> tuple[Run, Step]:
+        """The run and the step that a host tells of; the report has what it may say of that, and nothing else.
+
+        Raises StaleReport when it is not this host's to report.
+        """
         def load(connection: sa.Connection) -> Run:
             action = current(actions.get(connection, report.action_uuid), report.action_uuid, report.step,
                              report.attempt)
+            host = ctx.asking_host or report.host
+            if host and action.owner != owner_of(host):
+                LOG.warning("[instance: %s] Host %s reports %s, which is not its: refused", action.instance_uuid, host,
+                            action.action)
+                raise exception.StaleReport(action=action.uuid, step=report.step, attempt=report.attempt)
             return Run(action, servers.get(connection, action.instance_uuid, deleted=True))
 
-        return self.core.db.read(load)
+        run = self.core.db.read(load)
+        return run, narrowed(run, report)
 
     def begin(self, ctx: context.RequestContext, action_uuid: str, attempt: int, host: str) -> None:
         """A host confirms an order before it goes on with it. Raises StaleReport."""
@@ -214,3 +225,8 @@ class Engine:
         Returns whether one did. One transaction.
         """
         return self.recovery.wake(instance_uuid, events)
+
+
+def _asked_by(ctx: context.RequestContext, run: Run) -> context.RequestContext:
+    """The context to go on with: what a host says of the user is not taken from it."""
+    return context_of(run.action) if ctx.asking_host else ctx

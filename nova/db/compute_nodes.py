@@ -52,14 +52,14 @@ class _Stored:
 
 # --- reports ---------------------------------------------------------------------------------
 def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], after: str = "",
-           upto: str | None = None) -> Report:
+           upto: str | None = None, trusted: bool = True) -> Report:
     """Make the rows of a host say what its driver reports; writes (and counts) only what differs.
 
     ``nodes`` are all that it has with uuids after ``after`` and up to ``upto`` (None: the rest). Those of them that
     are reported no more are removed, unless something is claimed on them. The number of statements grows with the
     nodes that changed, not with the nodes, nor with those that are new.
     Raises HostBinaryNotFound (the compute never registered), InvalidInput and NodeOfAnotherHost (a node of another
-    host, which is a different one or has claims).
+    host, which is a different one, has claims or, unless ``trusted``, belongs to a host that is up).
     """
     service_id = connection.scalar(sa.select(SERVICES.c.id).where(
         SERVICES.c.host == host, SERVICES.c.binary == services.COMPUTE))
@@ -74,7 +74,7 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
         for node in nodes:
             row = by_uuid.get(node.uuid) or by_name.get(node.hypervisor_hostname)
             if row is not None and row.host != host:
-                _check_taken_over(connection, row, node, host)
+                _check_taken_over(connection, row, node, host, trusted)
             node.host, node.service_id = host, service_id
             _identify(node, row)
             tree = [node.provider, *node.children]
@@ -94,14 +94,18 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
     return result
 
 
-def _check_taken_over(connection: sa.Connection, row: Any, node: ComputeNode, host: str) -> None:
-    """A host reports a node of another one: it may have it as long as nobody has claims there."""
+def _check_taken_over(connection: sa.Connection, row: Any, node: ComputeNode, host: str, trusted: bool) -> None:
+    """A host reports a node of another one: it may have it as long as nobody has claims there.
+
+    The word of the host alone (``trusted`` is false) does not take it from one that is up.
+    """
     if row.hypervisor_hostname != node.hypervisor_hostname:
         raise exception.InvalidInput(reason=f"node {node.uuid} of host {host} is already known as "
                                             f"{row.hypervisor_hostname} of host {row.host}")
     _hold(connection, [row.uuid])
     on_it = sa.or_(ALLOCATIONS.c.root_uuid == row.uuid, ALLOCATIONS.c.provider_uuid == row.uuid)
-    if connection.scalar(sa.select(ALLOCATIONS.c.consumer_uuid).where(on_it).limit(1)) is not None:
+    claimed = connection.scalar(sa.select(ALLOCATIONS.c.consumer_uuid).where(on_it).limit(1)) is not None
+    if claimed or not (trusted or not services.host_up(connection, row.host)):
         raise exception.NodeOfAnotherHost(node=row.uuid, name=row.hypervisor_hostname, owner=row.host, host=host)
 
 

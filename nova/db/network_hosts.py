@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
-from nova.db import models, versions
+from nova.db import models, servers, versions
 from nova.objects.network import Peers
 
 TABLE = models.network_hosts
@@ -27,6 +27,15 @@ def differs(connection: sa.Connection, host: str, address: str, networks: Collec
         new &= set(connection.scalars(sa.select(NETWORKS.c.uuid).where(
             NETWORKS.c.uuid.in_(new), NETWORKS.c.vni.is_not(None))))
     return new | (there.keys() - set(networks) if complete else set())
+
+
+def strangers(connection: sa.Connection, host: str, networks: Collection[str]) -> set[str]:
+    """Those of these networks of which no server with an address is, or is coming, on the host. One statement."""
+    ips, instances = models.fixed_ips, models.instances
+    known = connection.scalars(sa.select(ips.c.network_uuid).distinct().join(
+        instances, instances.c.uuid == ips.c.instance_uuid).where(
+        ips.c.network_uuid.in_(networks), servers.placed_on(host)))
+    return set(networks) - set(known)
 
 
 def present(connection: sa.Connection, host: str, address: str, networks: Collection[str], complete: bool) -> set[str]:

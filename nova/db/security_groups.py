@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
-from nova.db import models, quotas, rows, versions
+from nova.db import models, quotas, rows, servers, versions
 from nova.objects.base import utcnow
 from nova.objects.network import FilterRule, RuleSet, SecurityGroup, SecurityGroupRule
 
@@ -280,13 +280,18 @@ def rules_of_instances(connection: sa.Connection, instance_uuids: Sequence[str])
     return {uuid: RuleSet(version=known[uuid], rules=_together(resolved, ids)) for uuid, ids in groups.items()}
 
 
-def newer_rules(connection: sa.Connection, known: Mapping[str, int]) -> dict[str, RuleSet]:
+def newer_rules(connection: sa.Connection, known: Mapping[str, int], host: str = "") -> dict[str, RuleSet]:
     """What these servers let in, of those for whom the version that is known is old. One statement if there are none.
+
+    With ``host`` only of those that may be there.
     """
+    if not known:
+        return {}
+    there = servers.placed_on(host) if host else INSTANCES.c.deleted == sa.false()
     found = connection.execute(
         sa.select(INSTANCES.c.uuid, VERSIONS.c.version)
         .join(VERSIONS, VERSIONS.c.name == sa.literal("rules:") + INSTANCES.c.project_id)
-        .where(INSTANCES.c.uuid.in_(list(known)), INSTANCES.c.deleted == sa.false())).all() if known else []
+        .where(INSTANCES.c.uuid.in_(list(known)), there)).all()
     return rules_of_instances(connection, [row.uuid for row in found if row.version > known[row.uuid]])
 
 

@@ -87,11 +87,23 @@ def _found(connection: sa.Connection, statement: sa.Select[Any], uuid: str, proj
     return rows.to_object(Instance, row)
 
 
-def get_many(connection: sa.Connection, uuids: Sequence[str]) -> list[Instance]:
-    """Those of these instances that exist, in no order."""
+def check_place(connection: sa.Connection, instance: Instance, host: str) -> Instance:
+    """The instance, if it is on the host or on its way from or to it ("": whoever asks need not be a host).
+
+    Raises InstanceNotFound: a host is told of no others. No statement as long as it is there.
+    """
+    if host and instance.host != host and host not in places(connection, [instance.uuid]).get(instance.uuid, ()):
+        raise exception.InstanceNotFound(instance_id=instance.uuid)
+    return instance
+
+
+def get_many(connection: sa.Connection, uuids: Sequence[str], host: str = "") -> list[Instance]:
+    """Those of these instances that exist (and may be on the host, if one is given), in no order."""
     if not uuids:
         return []
     statement = sa.select(TABLE).where(TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false())
+    if host:
+        statement = statement.where(placed_on(host))
     return rows.to_objects(Instance, connection.execute(statement))
 
 

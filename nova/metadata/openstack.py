@@ -12,6 +12,7 @@ from typing import Any
 
 from nova.metadata import ec2
 from nova.metadata.settings import Settings
+from nova.objects.guest import PASSWORD_KEYS
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.network import VIF, FixedIp
 
@@ -28,8 +29,6 @@ EPOXY = "2025-04-04"
 VERSIONS = (FOLSOM, GRIZZLY, HAVANA, LIBERTY, NEWTON_ONE, NEWTON_TWO, OCATA, ROCKY, VICTORIA, EPOXY)
 
 SEED_BYTES = 512
-# The password a guest posts: chunks of system_metadata.
-PASSWORD_KEYS = tuple(f"password_{number}" for number in range(4))
 PASSWORD_CHUNK = 255
 PASSWORD_MAX = PASSWORD_CHUNK * len(PASSWORD_KEYS)
 

@@ -7,6 +7,9 @@ from typing import Any
 
 from nova.objects.base import Object
 
+# The password that a guest posts: chunks of system_metadata.
+PASSWORD_KEYS = tuple(f"password_{number}" for number in range(4))
+
 
 class GuestStatus(Object, kw_only=True):
     """One guest as the hypervisor of a host sees it (power sync, audit).

@@ -58,7 +58,9 @@ class Step:
     half-way. ``when``: the name of a field of the data; the step is left out while that is false. ``asks_scheduler``:
     it waits for an answer, in threads of its own. ``evict``: when the host is given up before the step was compensated
     (or, with ``when_down`` skip, done), the guest may not stay there: the host removes it when it returns.
-    ``deadline``: seconds on a host.
+    ``deadline``: seconds on a host. ``sets``: the columns of the instance that a host may change by its report of the
+    step, or of its compensation; ``results`` and ``undo_results``: the fields of the data. A report's others are left
+    out: what a host says is not believed beyond that.
     """
 
     name: str
@@ -72,17 +74,22 @@ class Step:
     asks_scheduler: bool = False
     evict: bool = False
     deadline: float = DEADLINE
+    sets: tuple[str, ...] = ("power_state",)
+    results: tuple[str, ...] = ()
+    undo_results: tuple[str, ...] = ()
 
 
 def step(place: str, *, undo: str | None = None, event: str | None = None, task_state: str | None = None,
          when_down: WhenDown = "fail", external: bool = False, when: str | None = None, asks_scheduler: bool = False,
-         evict: bool = False, deadline: float = DEADLINE) -> Callable[[F], F]:
+         evict: bool = False, deadline: float = DEADLINE, sets: tuple[str, ...] = Step.sets,
+         results: tuple[str, ...] = (), undo_results: tuple[str, ...] = ()) -> Callable[[F], F]:
     """Mark a method as a step; see the module's text and :class:`Step`."""
 
     def mark(function: F) -> F:
         function.__step__ = Step(  # type: ignore[attr-defined]
             name=function.__name__, place=place, undo=undo, event=event, task_state=task_state, when_down=when_down,
-            external=external, when=when, asks_scheduler=asks_scheduler, evict=evict, deadline=deadline)
+            external=external, when=when, asks_scheduler=asks_scheduler, evict=evict, deadline=deadline, sets=sets,
+            results=results, undo_results=undo_results)
         return function
 
     return mark
@@ -282,6 +289,16 @@ class Operation:
             if follower is None or follower.place != start.place:
                 return found
             found.append(follower)
+
+    def ordered_with(self, current: Step, undo: bool) -> list[Step]:
+        """The steps of which a report may tell while ``current`` is a host's: those that are ordered with it."""
+        able = [each for each in self.steps if each is current or (self._first([each]) and (each.undo or not undo))]
+        first = last = able.index(current)
+        while first and able[first - 1].place == current.place:
+            first -= 1
+        while last + 1 < len(able) and able[last + 1].place == current.place:
+            last += 1
+        return able[first:last + 1]
 
     def run(self, of: Step, where: Any, undo: bool) -> None:
         """Run a step, or its compensation, in the context ``where``."""

@@ -89,7 +89,7 @@ class Build(Operation):
         host.prepare_disks()
         host.connect_volumes()
 
-    @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True)
+    @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True, results=("plugs",))
     def start(self, host: Host) -> None:
         host.connect_volumes()
         plugging.start(host, host.spawn)

@@ -83,7 +83,8 @@ class Evacuate(Move):
     def bind(self, ctl: Control) -> None:
         ctl.outside_interfaces.bind(self.data.host)
 
-    @step("host", event=_EVENT, task_state=states.REBUILDING, undo="look_away", evict=True)
+    @step("host", event=_EVENT, task_state=states.REBUILDING, undo="look_away", evict=True,
+          results=("shared",))
     def look(self, host: Host) -> None:
         """Whether the server's disks are there, also those that a move which its source did not end has set aside."""
         if not host.driver.has_disks(host.instance):
@@ -104,7 +105,7 @@ class Evacuate(Move):
         host.prepare_disks()
         host.connect_volumes()
 
-    @step("host", event=_EVENT, task_state=states.REBUILD_SPAWNING, evict=True)
+    @step("host", event=_EVENT, task_state=states.REBUILD_SPAWNING, evict=True, results=("plugs",))
     def start(self, host: Host) -> None:
         host.connect_volumes()
         if self.data.off:

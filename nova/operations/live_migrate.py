@@ -81,11 +81,13 @@ class LiveMigrate(Move):
     def unbound(self, ctl: Control) -> None:
         """Only its compensation does anything: a guest that has come over takes its interfaces along."""
 
-    @step("source", event="compute_check_can_live_migrate_source", task_state=states.MIGRATING, undo="close")
+    @step("source", event="compute_check_can_live_migrate_source", task_state=states.MIGRATING, undo="close",
+          results=("described",), undo_results=("left",))
     def describe(self, host: Host) -> None:
         host.result(described=host.driver.check_migration_source(host.instance))
 
-    @step("host", event="compute_pre_live_migration", task_state=states.MIGRATING, undo="rollback", evict=True)
+    @step("host", event="compute_pre_live_migration", task_state=states.MIGRATING, undo="rollback", evict=True,
+          results=("target",), undo_results=("arrived", "follows"))
     def make_room(self, host: Host) -> None:
         on_host.connect(host)
         host.result(target=host.driver.prepare_migration(

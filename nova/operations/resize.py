@@ -88,7 +88,8 @@ class Resize(Move):
     def place(self, ctl: Control) -> None:
         self.choose(ctl, moves.MIGRATING)
 
-    @step("source", event="compute_resize_instance", task_state=states.RESIZE_MIGRATING, undo="move_back")
+    @step("source", event="compute_resize_instance", task_state=states.RESIZE_MIGRATING, undo="move_back",
+          results=("disks",), undo_results=("stranded",))
     def move_out(self, host: Host) -> None:
         host.driver.check_resize(host.instance, self.data.flavor)
         timeout = host.shutdown_timeout if self.data.running else 0
@@ -99,7 +100,8 @@ class Resize(Move):
     def bind(self, ctl: Control) -> None:
         ctl.outside_interfaces.bind(self.data.host)
 
-    @step("host", event="compute_finish_resize", task_state=states.RESIZE_FINISH, undo="drop", evict=True)
+    @step("host", event="compute_finish_resize", task_state=states.RESIZE_FINISH, undo="drop", evict=True,
+          results=("plugs",))
     def receive(self, host: Host) -> None:
         moved = self._moved(host.instance)
         on_host.connect(host, moved)
@@ -312,7 +314,7 @@ class RevertResize(_Finish):
                 reason=f"the host that the server came from cannot reach {', '.join(left)}: detach before you revert")
 
     @step("host", event="compute_revert_resize", task_state=states.RESIZE_REVERTING, when_down="skip", evict=True,
-          undo="keep")
+          undo="keep", undo_results=("gone", "stays"))
     def drop(self, host: Host) -> None:
         host.driver.destroy(host.instance)
         on_host.disconnect(host)

@@ -151,7 +151,7 @@ class DetachVolume(_Volume):
         if not self.data.lost:
             ctl.outside_volumes.begin_detaching(self.data.device)
 
-    @step("host", event="compute_detach_volume", undo="put_back", when_down="wait")
+    @step("host", event="compute_detach_volume", undo="put_back", when_down="wait", results=("let_go",))
     def detach(self, host: Host) -> None:
         host.driver.detach_volume(host.instance, self.data.device)
         host.volumes.disconnect(self.data.device.connection_info)

@@ -14,6 +14,7 @@ from nova.rpcapi import COMPUTE
 
 class Compute(Interface):
     topic = COMPUTE
+    on_hosts = True
     namespace = "compute"
 
     @cast

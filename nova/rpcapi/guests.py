@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from nova.bus import Interface, call
+from nova.bus import Interface, by_hosts, call
 from nova.context import RequestContext
 from nova.objects.guest import Eviction, ExpectedGuest, GuestStatus, Whereabouts
 from nova.objects.instance import Instance
@@ -18,6 +18,7 @@ class Guests(Interface):
     topic = CONDUCTOR
     namespace = "guests"
 
+    @by_hosts
     @call
     def report_nodes(self, ctx: RequestContext, host: str, nodes: list[ComputeNode], after: str = "",
                      upto: str | None = None) -> list[ComputeNode]:
@@ -27,19 +28,23 @@ class Guests(Interface):
         (None: the rest). Then the driver must give every node its uuid.
         """
 
+    @by_hosts
     @call
     def on_host(self, ctx: RequestContext, host: str, limit: int = 1000, marker: str | None = None) -> list[Instance]:
         """The instances that may be on a host (also those that are on their way), by uuid."""
 
+    @by_hosts
     @call
     def expected(self, ctx: RequestContext, host: str, limit: int = 1000,
                  marker: str | None = None) -> list[ExpectedGuest]:
         """The same, and only what is compared with what runs there."""
 
+    @by_hosts
     @call
     def described(self, ctx: RequestContext, uuids: list[str]) -> list[Instance]:
-        """Those of these instances that exist."""
+        """Those of these instances that exist; of a host's question those that may be there."""
 
+    @by_hosts
     @call
     def power_states(self, ctx: RequestContext, host: str, guests: list[GuestStatus]) -> None:
         """Power states that changed on the host, seen by events or by the periodic sync.
@@ -47,19 +52,31 @@ class Guests(Interface):
         The rows follow, or an operation puts the guest right.
         """
 
+    @by_hosts
     @call
     def whereabouts(self, ctx: RequestContext, host: str, uuids: list[str]) -> list[Whereabouts]:
-        """Where the rows say that these guests may be (absent: no row knows of it). ``host`` asks."""
+        """Whether the rows say that these guests may be on ``host``, which asks (absent: no row knows of it)."""
 
+    @by_hosts
     @call
     def evictions(self, ctx: RequestContext, host: str, limit: int = 1000, marker: str | None = None) -> list[Eviction]:
         """The guests that the host has to remove, by uuid."""
 
+    @by_hosts
     @call
     def evicted(self, ctx: RequestContext, host: str, uuids: list[str],
                 since: dict[str, datetime.datetime] | None = None) -> None:
         """The host has removed these guests. ``since``: of the evictions that it has carried out (None: of all)."""
 
+    @by_hosts
     @call
     def by_address(self, ctx: RequestContext, network_id: str, address: str) -> Instance:
         """The instance with a fixed address on a network (metadata service). InstanceNotFound."""
+
+    @by_hosts
+    @call
+    def set_password(self, ctx: RequestContext, uuid: str, items: dict[str, str]) -> None:
+        """Keep what a guest has posted as its password (items of system_metadata).
+
+        Raises InstanceNotFound, and Conflict when it has posted before.
+        """

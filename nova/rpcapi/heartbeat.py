@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova.bus import Interface, slow_call
+from nova.bus import Interface, by_hosts, slow_call
 from nova.context import RequestContext
 from nova.objects.service import Service, WorkerStats
 from nova.rpcapi import CONDUCTOR, HEARTBEATS
@@ -17,6 +17,7 @@ class Heartbeat(Interface):
     former_topic = CONDUCTOR
     namespace = "heartbeat"
 
+    @by_hosts
     @slow_call(5)
     def register(self, ctx: RequestContext, host: str, binary: str, topic: str, version: int,
                  identity: str | None = None, connector: dict[str, Any] | None = None) -> Service:
@@ -27,6 +28,7 @@ class Heartbeat(Interface):
         then the service must not start.
         """
 
+    @by_hosts
     @slow_call(5)
     def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str],
              load: list[WorkerStats] | None = None) -> list[str]:
@@ -35,6 +37,7 @@ class Heartbeat(Interface):
         ``load``: of each worker process. Returns the actions among them that are no longer this service's to run.
         """
 
+    @by_hosts
     @slow_call(5)
     def beat_all(self, ctx: RequestContext, binary: str, running: dict[str, list[str]]) -> list[str]:
         """Several hosts of one process are alive: host -> the actions whose steps it runs.

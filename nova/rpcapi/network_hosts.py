@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nova.bus import Interface, slow_call
+from nova.bus import Interface, by_hosts, slow_call
 from nova.context import RequestContext
 from nova.objects.network import Peers, RuleSet
 from nova.rpcapi import CONDUCTOR
@@ -14,6 +14,7 @@ class NetworkHosts(Interface):
     topic = CONDUCTOR
     namespace = "network_hosts"
 
+    @by_hosts
     @slow_call(10)
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:
@@ -23,6 +24,7 @@ class NetworkHosts(Interface):
         are told.
         """
 
+    @by_hosts
     @slow_call(10)
     def rules(self, ctx: RequestContext, known: dict[str, int]) -> dict[str, RuleSet]:
         """What these guests let in: of those for whom there is something newer than the version that is known."""

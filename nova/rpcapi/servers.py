@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova.bus import Interface, call, slow_call, with_token
+from nova.bus import Interface, by_hosts, call, slow_call, with_token
 from nova.context import RequestContext
 from nova.objects.action import Accepted
 from nova.objects.instance import Instance
@@ -37,9 +37,11 @@ class Servers(Interface):
         None: nothing, and nothing will when its caller waits no more. Raises IdempotencyKeyReused.
         """
 
+    @by_hosts
     @call
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None,
-            deleted: bool = False) -> Instance: ...
+            deleted: bool = False) -> Instance:
+        """A host is told of those only that are, or are coming, there."""
 
     @call
     def index(self, ctx: RequestContext, query: ServerQuery) -> list[Instance]:

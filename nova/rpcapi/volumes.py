@@ -5,7 +5,7 @@ Where an outside service keeps volumes, all but attachments raise NotSupported.
 
 from __future__ import annotations
 
-from nova.bus import Interface, call
+from nova.bus import Interface, by_hosts, call
 from nova.context import RequestContext
 from nova.objects.volume import AttachmentChanges, Volume, VolumeRemoval
 from nova.rpcapi import CONDUCTOR
@@ -37,6 +37,7 @@ class Volumes(Interface):
                           project_id: str | None = None) -> None:
         """A volume of a server. Raises InstanceNotFound, VolumeNotAttached."""
 
+    @by_hosts
     @call
     def removed(self, ctx: RequestContext, removals: list[VolumeRemoval]) -> None:
         """A host has removed these data, or found nothing to remove."""

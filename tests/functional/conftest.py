@@ -8,6 +8,7 @@ import time
 import pytest
 
 from nova import bus, conf
+from nova.bus.seals import text_of
 from nova.cmd import allinone
 from nova.compute.service import ComputeService
 from nova.conf import CONF
@@ -20,6 +21,14 @@ from tests.functional.client import Client, Failed, wait_for
 from tests.functional.hosts import SECOND, Held, Pair, nothing_used, service_of, told_scheduler
 
 
+def make_master_key(directory):
+    """Everything is tested with sealed messages, and each compute has the key of its host alone."""
+    path = os.path.join(directory, "master.key")
+    with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+        file.write(text_of(os.urandom(32)))
+    return path
+
+
 @pytest.fixture(scope="session")
 def suite():
     with tempfile.TemporaryDirectory() as directory:
@@ -27,6 +36,8 @@ def suite():
         conf.load([], default_files=[])
         CONF.set_override("state_path", directory)
         CONF.set_override("port", 0, group="api")
+        CONF.set_override("key_file", make_master_key(directory), group="rpc")
+        CONF.set_override("require_seals", True, group="rpc")
         CONF.set_override("report_interval", 1)
         CONF.set_override("service_down_time", 60)
         CONF.set_override("lease", 4, group="conductor")
@@ -106,7 +117,8 @@ def second(suite, admin, flavor, image_id):
     admin.wait(forgiven, "ACTIVE")
     admin.delete(f"/servers/{forgiven}")
     admin.wait_gone(forgiven)
-    service = ComputeService(suite.transport, host=SECOND)
+    transport = bus.connect(CONF, SECOND)
+    service = ComputeService(transport, host=SECOND)
     service.start()
     told_scheduler(suite, SECOND, True)
     wait_for(lambda: nothing_used(suite), reason="the scheduler knows that both hosts are empty")

@@ -69,11 +69,7 @@ class Instances:
 
     def set_password(self, instance: Instance, items: dict[str, str]) -> None:
         """Keep what a guest posted. Raises Conflict when it has posted before."""
-        fresh = self._servers.get(context.admin(), instance.uuid)
-        if any(fresh.system_metadata.get(key) for key in items):
-            raise exception.Conflict("The password is set already.")
-        self._servers.update(context.admin(), instance.uuid,
-                             {"system_metadata": {**fresh.system_metadata, **items}})
+        self._guests.set_password(context.admin(), instance.uuid, items)
         with self._lock:
             self._known = {key: kept for key, kept in self._known.items()
                            if kept[1] is None or kept[1].uuid != instance.uuid}

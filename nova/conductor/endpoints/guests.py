@@ -15,12 +15,15 @@ from nova.conductor.endpoints.derived import reads
 from nova.conductor.engine import Engine
 from nova.db import evictions, fixed_ips, server_migrations, servers
 from nova.objects import states
-from nova.objects.guest import GuestStatus
+from nova.objects.guest import PASSWORD_KEYS, GuestStatus, Whereabouts
 from nova.objects.instance import Instance
 from nova.objects.node import ComputeNode
 from nova.operations.power import SyncPower, differs
 
 LOG = logging.getLogger(__name__)
+
+# Characters that an item of system_metadata has at most.
+_CHUNK = 255
 
 
 class Guests:
@@ -28,17 +31,24 @@ class Guests:
 
     on_host = reads(servers.on_host)
     expected = reads(servers.expected)
-    described = reads(servers.get_many)
-    whereabouts = reads(evictions.whereabouts)
     evictions = reads(evictions.of_host)
 
     def __init__(self, core: Core, engine: Engine) -> None:
         self.core = core
         self.engine = engine
 
+    def whereabouts(self, ctx: context.RequestContext, host: str, uuids: list[str]) -> list[Whereabouts]:
+        found = self.core.db.read(lambda connection: evictions.whereabouts(connection, host, uuids))
+        for where in found:
+            where.places = [place for place in where.places if place == host]  # others are not its business
+        return found
+
+    def described(self, ctx: context.RequestContext, uuids: list[str]) -> list[Instance]:
+        return self.core.db.read(lambda connection: servers.get_many(connection, uuids, ctx.asking_host))
+
     def report_nodes(self, ctx: context.RequestContext, host: str, nodes: list[ComputeNode], after: str = "",
                      upto: str | None = None) -> list[ComputeNode]:
-        return announcer.report_nodes(self.core, host, nodes, after, upto)
+        return announcer.report_nodes(self.core, host, nodes, after, upto, trusted=not ctx.asking_host)
 
     def power_states(self, ctx: context.RequestContext, host: str, guests: list[GuestStatus]) -> None:
         reported = {guest.uuid: guest.power_state for guest in guests}
@@ -87,6 +97,20 @@ class Guests:
             uuid = fixed_ips.owner_of(connection, network_id, address)
             if uuid is None:
                 raise exception.InstanceNotFound(instance_id=address)
-            return servers.get(connection, uuid)
+            try:
+                return servers.check_place(connection, servers.get(connection, uuid), ctx.asking_host)
+            except exception.InstanceNotFound:
+                raise exception.InstanceNotFound(instance_id=address) from None
 
         return self.core.db.read(look)
+
+    def set_password(self, ctx: context.RequestContext, uuid: str, items: dict[str, str]) -> None:
+        wanted = {name: value[:_CHUNK] for name, value in items.items() if name in PASSWORD_KEYS}
+
+        def write(connection: sa.Connection) -> None:
+            instance = servers.check_place(connection, servers.lock(connection, uuid), ctx.asking_host)
+            if any(instance.system_metadata.get(name) for name in PASSWORD_KEYS):
+                raise exception.Conflict("The password is set already.")
+            servers.update(connection, uuid, {"system_metadata": {**instance.system_metadata, **wanted}})
+
+        self.core.db.write(write)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from nova import exception
 from nova.conductor import announcer
 from nova.conductor.core import Core
 from nova.conductor.run import owner_of
@@ -14,6 +15,7 @@ from nova.context import RequestContext
 from nova.db import actions, clock
 from nova.db import services as db
 from nova.objects.service import Service, WorkerStats
+from nova.rpcapi import COMPUTE
 
 LOG = logging.getLogger(__name__)
 
@@ -26,6 +28,9 @@ class Heartbeat:
 
     def register(self, ctx: RequestContext, host: str, binary: str, topic: str, version: int,
                  identity: str | None = None, connector: dict[str, Any] | None = None) -> Service:
+        _check_binary(ctx, binary)
+        if ctx.asking_host and topic != COMPUTE:
+            raise exception.CallerRefused(f"Host {host} may not be asked at {topic}.")
         service = self.core.db.write(
             lambda connection: db.register(connection, host, binary, topic, version, identity, connector))
         LOG.info("%s on %s started", binary, host)
@@ -34,6 +39,7 @@ class Heartbeat:
 
     def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str],
              load: Sequence[WorkerStats] | None = None) -> list[str]:
+        _check_binary(ctx, binary)
         owner = owner_of(host, binary)
 
         def transaction(connection: Any) -> tuple[Service | None, list[str]]:
@@ -47,6 +53,9 @@ class Heartbeat:
         return lost
 
     def beat_all(self, ctx: RequestContext, binary: str, running: dict[str, list[str]]) -> list[str]:
+        _check_binary(ctx, binary)
+        if ctx.asking_host and set(running) != {ctx.asking_host}:
+            raise exception.CallerRefused(f"Host {ctx.asking_host} may not speak for other hosts.")
         owners = {action: owner_of(host, binary) for host, held in running.items() for action in held}
 
         def transaction(connection: Any) -> tuple[list[Service], list[str]]:
@@ -62,3 +71,9 @@ class Heartbeat:
     def _up_again(self, returned: list[Service]) -> None:
         LOG.info("%s on %s is up again", returned[0].binary, ", ".join(service.host for service in returned))
         announcer.publish_services(self.core, [(service, True) for service in returned])
+
+
+def _check_binary(ctx: RequestContext, binary: str) -> None:
+    """A host has a compute, and no service of the control plane. Raises CallerRefused."""
+    if ctx.asking_host and binary != db.COMPUTE:
+        raise exception.CallerRefused(f"Host {ctx.asking_host} may not pass itself off as {binary}.")

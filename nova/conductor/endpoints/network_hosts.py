@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
+import logging
+
 import sqlalchemy as sa
 
-from nova.conductor.endpoints.derived import Endpoint, reads
+from nova.conductor.endpoints.derived import Endpoint
 from nova.context import RequestContext
 from nova.db import network_hosts as db
 from nova.db import security_groups
-from nova.objects.network import Peers
+from nova.objects.network import Peers, RuleSet
+
+LOG = logging.getLogger(__name__)
 
 
 class NetworkHosts(Endpoint):
     """Implements :class:`nova.rpcapi.network_hosts.NetworkHosts`."""
 
-    rules = reads(security_groups.newer_rules)
+    def rules(self, ctx: RequestContext, known: dict[str, int]) -> dict[str, RuleSet]:
+        return self.core.db.read(lambda connection: security_groups.newer_rules(connection, known, ctx.asking_host))
 
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:
-        def look(connection: sa.Connection) -> list[Peers] | None:
-            """The answer, if there is nothing to write: as a rule, hosts only ask whether they know all."""
-            if db.differs(connection, host, address, networks, complete):
-                return None
-            return db.newer(connection, networks)
+        def look(connection: sa.Connection) -> tuple[dict[str, int], list[Peers] | None]:
+            """The networks that it may have; the answer, if there is nothing to write: as a rule, hosts only ask
+            whether they know all.
+            """
+            changed = db.differs(connection, host, address, networks, complete)
+            if not changed:
+                return networks, db.newer(connection, networks)
+            # Who is not there learns nothing of a network, and is no peer of those who are.
+            strange = db.strangers(connection, host, changed & set(networks)) if ctx.asking_host else set()
+            return {network: known for network, known in networks.items() if network not in strange}, None
 
-        answer = self.core.db.read(look)
+        mine, answer = self.core.db.read(look)
         if answer is not None:
             return answer
+        if len(mine) < len(networks):
+            LOG.warning("Host %s has no server on networks %s, and is not told of them", host,
+                        ", ".join(sorted(networks.keys() - mine.keys())))
 
         def write(connection: sa.Connection) -> tuple[set[str], list[Peers]]:
-            changed = db.present(connection, host, address, networks, complete)
-            return changed, db.newer(connection, networks)
+            changed = db.present(connection, host, address, mine, complete)
+            return changed, db.newer(connection, mine)
 
         changed, answer = self.core.db.write(write)
         self.core.peers.touch(changed)

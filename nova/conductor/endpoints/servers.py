@@ -12,7 +12,6 @@ from nova import bus, context, exception
 from nova.conductor import create
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
-from nova.conductor.endpoints.derived import reads
 from nova.conductor.endpoints.instance_actions import done
 from nova.conductor.engine import Engine
 from nova.conductor.security_rules import refresh
@@ -39,11 +38,14 @@ _MAX_TAGS = 50
 class Servers:
     """Implements :class:`nova.rpcapi.servers.Servers`."""
 
-    get = reads(servers.get)
-
     def __init__(self, core: Core, engine: Engine) -> None:
         self.core = core
         self.engine = engine
+
+    def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None,
+            deleted: bool = False) -> Instance:
+        return self.core.db.read(lambda connection: servers.check_place(
+            connection, servers.get(connection, uuid, project_id, deleted), ctx.asking_host))
 
     def create(self, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
         return create.create(self.engine, ctx, request)

@@ -42,9 +42,8 @@ class Conductor:
             raise exception.InstanceNotFound(instance_id=uuid)
         return self.instance
 
-    def update(self, ctx, uuid, changes):
-        self.instance.system_metadata = changes["system_metadata"]
-        return self.instance
+    def set_password(self, ctx, uuid, items):
+        self.instance.system_metadata = {**self.instance.system_metadata, **items}
 
 
 class Clock:

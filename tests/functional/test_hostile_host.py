@@ -1,0 +1,329 @@
+"""A compute host in the hands of an attacker tries everything that its key lets it say."""
+
+import datetime
+
+import msgspec
+import pytest
+
+from nova import bus, context, exception
+from nova.bus.interface import ASKING
+from nova.bus.seals import Keys, use
+from nova.conf import CONF
+from nova.db import models
+from nova.objects.action import Failure
+from nova.objects.guest import GuestStatus
+from nova.objects.node import VCPU, ComputeNode, Inventory, Provider
+from nova.objects.order import StepReport
+from nova.objects.volume import VolumeRemoval
+from nova.rpcapi.compute import Compute
+from nova.rpcapi.guests import Guests
+from nova.rpcapi.heartbeat import Heartbeat
+from nova.rpcapi.journal import Engine
+from nova.rpcapi.network_hosts import NetworkHosts
+from nova.rpcapi.servers import Servers
+from nova.rpcapi.volumes import Volumes
+from tests.functional.client import wait_for
+from tests.functional.hosts import SECOND
+from tests.unit.test_wire_schema import interfaces
+
+METHODS = {f"{declared.namespace}.{name}": (declared, method)
+           for declared in interfaces() for name, method in declared.methods().items()}
+FOR_HOSTS = sorted(name for name, (_declared, method) in METHODS.items() if method.by_hosts)
+FOR_CONTROL = sorted(METHODS.keys() - set(FOR_HOSTS))
+CTX = context.admin()
+SECRET = "I2Nsb3VkLWNvbmZpZwo="
+
+
+def sample(kind):
+    """A plain value of a type, with what is required only."""
+    match msgspec.inspect.type_info(kind) if not isinstance(kind, msgspec.inspect.Type) else kind:
+        case msgspec.inspect.StructType() as struct:
+            return {field.encode_name: sample(field.type) for field in struct.fields if field.required}
+        case msgspec.inspect.UnionType(types=types):
+            return None if any(isinstance(each, msgspec.inspect.NoneType) for each in types) else sample(types[0])
+        case msgspec.inspect.ListType():
+            return []
+        case msgspec.inspect.DictType():
+            return {}
+        case msgspec.inspect.BoolType():
+            return True
+        case msgspec.inspect.IntType() | msgspec.inspect.FloatType():
+            return 1
+        case msgspec.inspect.DateTimeType():
+            return datetime.datetime.now(datetime.UTC).isoformat()
+        case _:
+            return "x"
+
+
+def said(name, host=SECOND, **chosen):
+    """Arguments for a method, as somebody on ``host`` would give them."""
+    args_type = METHODS[name][1].args_type
+    filled = msgspec.convert(sample(args_type), args_type)
+    values = {field: getattr(filled, field) for field in args_type.__struct_fields__}
+    return {**values, **({ASKING: host} if ASKING in values else {}), **chosen}
+
+
+class Evil:
+    """What somebody has who has taken the host SECOND: its key, and an account of the broker."""
+
+    def __init__(self, suite, victim):
+        self.transport = bus.connect(CONF, SECOND)
+        self.db = suite.conductor.core.db
+        self.victim = victim
+
+    def proxy(self, declared):
+        made = bus.client(self.transport, declared)
+        return bus.at(made, CONF.host) if declared.on_hosts else made
+
+    def call(self, name, **chosen):
+        declared, method = METHODS[name]
+        return getattr(self.proxy(declared), method.name)(CTX, **said(name, **chosen))
+
+    def rows(self):
+        """What the attacker wants to change."""
+        named = (models.instances, models.compute_nodes, models.providers, models.inventories,
+                 models.allocations, models.volume_removals, models.evictions, models.network_hosts)
+
+        def look(connection):
+            found = {table.name: sorted(map(str, connection.execute(table.select()))) for table in named}
+            services, actions = models.services.c, models.actions
+            found["actions"] = sorted(map(str, connection.execute(actions.select().with_only_columns(
+                *(column for column in actions.c if column.name not in ("lease_until", "updated_at"))))))
+            found["services"] = sorted(map(str, connection.execute(
+                models.services.select().with_only_columns(services.host, services.binary, services.up,
+                                                           services.disabled, services.connector))))
+            return found
+
+        return self.db.read(look)
+
+
+@pytest.fixture
+def evil(suite, admin, second, flavor, image_id):
+    victim = admin.boot(flavor, image_id, availability_zone=f"nova:{CONF.host}", user_data=SECRET)
+    admin.wait(victim, "ACTIVE")
+    made = Evil(suite, victim)
+    yield made
+    made.transport.cleanup()
+
+
+def refusals(caplog):
+    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("Refused: ")]
+
+
+def test_a_host_cannot_ask_what_the_control_plane_asks(evil, caplog):
+    """Orders to other hosts are among it, and what schedulers, users' requests and operators say."""
+    before = evil.rows()
+    for name in FOR_CONTROL:
+        try:
+            evil.call(name)
+        except exception.CallerRefused:
+            continue
+        assert METHODS[name][1].kind != "call", name
+        wait_for(lambda: any(name in line for line in refusals(caplog)), reason=f"{name} is refused")  # noqa: B023
+    assert evil.rows() == before
+
+
+def test_a_host_cannot_speak_for_another(evil):
+    before = evil.rows()
+    for name in FOR_HOSTS:
+        if ASKING in METHODS[name][1].parameters:
+            with pytest.raises(exception.CallerRefused, match=f"may not speak for host {CONF.host}"):
+                evil.call(name, host=CONF.host)
+    assert evil.rows() == before
+
+
+def test_who_has_no_key_is_told_nothing(evil):
+    for keys in (Keys(), Keys(b"guessed" * 8, SECOND), Keys(b"guessed" * 8)):
+        use(evil.transport, keys)
+        for name in ("servers.index", "guests.on_host", "fleet.page"):
+            with pytest.raises(exception.CallerRefused):
+                evil.call(name)
+
+
+# --- what a host may ask, asked for what is another's --------------------------------------------------
+def _whoever_owns(evil, uuid):
+    found = evil.db.read(lambda connection: connection.execute(
+        models.actions.select().where(models.actions.c.instance_uuid == uuid, models.actions.c.outcome.is_(None))))
+    return found.first()
+
+
+def report_the_end(evil):
+    action = _whoever_owns(evil, evil.victim)
+    for host in (SECOND, CONF.host, ""):
+        with pytest.raises(exception.StaleReport):
+            evil.proxy(Engine).step_done(CTX, StepReport(
+                action_uuid=action.uuid, step=action.step, attempt=action.attempt, host=host,
+                changes={"vm_state": "error", "user_data": "c3RvbGVu"}))
+
+
+def report_progress(evil):
+    action = _whoever_owns(evil, evil.victim)
+    evil.proxy(Engine).progress(CTX, StepReport(
+        action_uuid=action.uuid, step=action.step, attempt=action.attempt, host=CONF.host, final=False,
+        changes={"host": SECOND, "power_state": 4}))
+
+
+def renew_a_lease(evil):
+    action = _whoever_owns(evil, evil.victim)
+    with pytest.raises(exception.StaleReport):
+        evil.proxy(Engine).begin(CTX, action.uuid, action.attempt, SECOND)
+    assert evil.proxy(Heartbeat).beat(CTX, SECOND, "nova-compute", [action.uuid]) == [action.uuid]
+
+
+def beat_for_others(evil):
+    for running in ({CONF.host: []}, {CONF.host: [], SECOND: []}):
+        with pytest.raises(exception.CallerRefused):
+            evil.proxy(Heartbeat).beat_all(CTX, "nova-compute", running)
+
+
+def register_as_a_control_service(evil):
+    for binary, topic in (("nova-conductor", "conductor"), ("nova-scheduler", "scheduler"),
+                          ("nova-compute", "conductor")):
+        with pytest.raises(exception.CallerRefused):
+            evil.proxy(Heartbeat).register(CTX, SECOND, binary, topic, 1)
+
+
+def nodes_of_others(evil):
+    stolen = evil.db.read(lambda connection: connection.execute(
+        models.compute_nodes.select().where(models.compute_nodes.c.host == CONF.host))).first()
+    for name, refusal in ((stolen.hypervisor_hostname, exception.NodeOfAnotherHost), ("mine", exception.InvalidInput)):
+        with pytest.raises(refusal):
+            evil.proxy(Guests).report_nodes(CTX, SECOND, [ComputeNode(
+                uuid=stolen.uuid, host=CONF.host, hypervisor_hostname=name, hypervisor_type="x",
+                hypervisor_version=1, provider=Provider(uuid=stolen.uuid, name=name, inventories={
+                    VCPU: Inventory(total=1)}))])
+
+
+def read_servers(evil):
+    assert evil.proxy(Guests).on_host(CTX, SECOND) == []
+    assert evil.proxy(Guests).expected(CTX, SECOND) == []
+    assert evil.proxy(Guests).described(CTX, [evil.victim]) == []
+    with pytest.raises(exception.InstanceNotFound):
+        evil.proxy(Servers).get(CTX, evil.victim)
+
+
+def read_by_address(evil):
+    evil.db.write(lambda connection: connection.execute(models.fixed_ips.insert().values(
+        network_uuid="n", address="10.9.9.9", instance_uuid=evil.victim)))
+    try:
+        with pytest.raises(exception.InstanceNotFound):
+            evil.proxy(Guests).by_address(CTX, "n", "10.9.9.9")
+    finally:
+        evil.db.write(lambda connection: connection.execute(models.fixed_ips.delete()))
+
+
+def where_others_are(evil):
+    [where] = evil.proxy(Guests).whereabouts(CTX, SECOND, [evil.victim])
+    assert (where.places, where.gone) == ([], False)
+    assert evil.proxy(Guests).evictions(CTX, SECOND) == []
+
+
+def power_states_of_others(evil):
+    evil.proxy(Guests).power_states(CTX, SECOND, [GuestStatus(uuid=evil.victim, power_state=4, late=True)])
+
+
+def evicted_elsewhere(evil):
+    evil.proxy(Guests).evicted(CTX, SECOND, [evil.victim])
+
+
+def post_a_password(evil):
+    with pytest.raises(exception.InstanceNotFound):
+        evil.proxy(Guests).set_password(CTX, evil.victim, {"password_0": "mine"})
+
+
+def orders_of_others(evil):
+    assert evil.proxy(Engine).resume(CTX, SECOND) == []
+
+
+def rules_of_others(evil):
+    assert evil.proxy(NetworkHosts).rules(CTX, {evil.victim: -1}) == {}
+
+
+def join_a_network(evil):
+    made = models.networks.insert().values(
+        uuid="tenant", label="tenant", cidr="10.8.0.0/24", gateway="10.8.0.1", dns=[], mtu=1450, bridge="br-tenant",
+        vni=77, next_offset=2, project_id="other", created_at=datetime.datetime.now(datetime.UTC))
+    evil.db.write(lambda connection: connection.execute(made))
+    try:
+        assert evil.proxy(NetworkHosts).present(CTX, SECOND, "192.0.2.6", {"tenant": -1}) == []
+    finally:
+        evil.db.write(lambda connection: connection.execute(
+            models.networks.delete().where(models.networks.c.uuid == "tenant")))
+
+
+def remove_volumes_of_others(evil):
+    with pytest.raises(exception.CallerRefused):
+        evil.proxy(Volumes).removed(CTX, [VolumeRemoval(volume_uuid="v", generation=1, host=CONF.host)])
+
+
+ATTACKS = {
+    "engine.step_done": report_the_end, "engine.progress": report_progress, "engine.begin": renew_a_lease,
+    "engine.resume": orders_of_others, "heartbeat.beat": renew_a_lease, "heartbeat.beat_all": beat_for_others,
+    "heartbeat.register": register_as_a_control_service, "guests.report_nodes": nodes_of_others,
+    "guests.on_host": read_servers, "guests.expected": read_servers, "guests.described": read_servers,
+    "servers.get": read_servers, "guests.by_address": read_by_address, "guests.whereabouts": where_others_are,
+    "guests.evictions": where_others_are, "guests.power_states": power_states_of_others,
+    "guests.evicted": evicted_elsewhere, "guests.set_password": post_a_password,
+    "network_hosts.rules": rules_of_others, "network_hosts.present": join_a_network,
+    "volumes.removed": remove_volumes_of_others,
+}
+
+
+def test_each_method_that_a_host_may_ask_is_attacked():
+    assert sorted(ATTACKS) == FOR_HOSTS
+
+
+def test_a_host_neither_reads_nor_changes_what_is_anothers(admin, evil, hold):
+    held = hold("power_off")
+    admin.action(evil.victim, "os-stop")
+    wait_for(lambda: held.calls)
+    for attack in dict.fromkeys(ATTACKS.values()):
+        before = evil.rows()
+        attack(evil)
+        assert evil.rows() == before, attack.__name__
+    held.let_go()
+    admin.wait(evil.victim, "SHUTOFF")  # its own host does go on
+
+
+# --- what a host says of its own -----------------------------------------------------------------------
+def test_a_report_changes_what_its_step_declares_and_nothing_else(suite, admin, second, flavor, image_id, monkeypatch):
+    """Its own order in its own hands: it cannot make its server another's, another flavor, or free of charge."""
+    real = second.runner._report
+
+    def report(job, told):
+        told.changes |= {"project_id": "other", "flavor": {"flavorid": "x", "name": "x", "memory_mb": 1, "vcpus": 1},
+                         "host": CONF.host, "vm_state": "deleted", "deleted": True, "launched_at": None}
+        told.results |= {"host": CONF.host, "candidates": [], "tries": -5, "selected": False}
+        real(job, told)
+
+    monkeypatch.setattr(second.runner, "_report", report)
+    uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
+    shown = admin.wait(uuid, "ACTIVE")
+    assert (shown["OS-EXT-SRV-ATTR:host"], shown["tenant_id"], shown["flavor"]["vcpus"]) == (SECOND, "p", 1)
+    assert shown["OS-SRV-USG:launched_at"]
+
+
+def test_a_host_cannot_report_a_step_that_it_was_not_ordered(suite, admin, pair, hold):
+    """The source of a move does not say what only the destination, or a conductor, has to say."""
+    uuid = pair.boot()
+    held = hold("power_off")
+    admin.action(uuid, "os-stop")
+    wait_for(lambda: held.calls)
+    action = suite.conductor.core.db.read(lambda connection: connection.execute(models.actions.select().where(
+        models.actions.c.instance_uuid == uuid, models.actions.c.outcome.is_(None))).first())
+    engine = bus.client(bus.connect(CONF, CONF.host), Engine)
+    for step, undo in (("power_on", False), (action.step, True), ("", False)):
+        with pytest.raises(exception.StaleReport):
+            engine.step_done(CTX, StepReport(action_uuid=action.uuid, step=step, attempt=action.attempt, undo=undo,
+                                             host=CONF.host, failure=msgspec.to_builtins(Failure(message="no"))))
+    held.let_go()
+    admin.wait(uuid, "SHUTOFF")
+
+
+def test_a_compute_takes_orders_from_the_control_plane_alone(suite):
+    """Not even those that its own key has sealed: nobody with a host's key gives orders."""
+    own = bus.connect(CONF, CONF.host)
+    with pytest.raises(exception.CallerRefused, match="not for hosts"):
+        bus.at(bus.client(own, Compute), CONF.host).guests(CTX)
+    assert isinstance(bus.at(bus.client(suite.transport, Compute), CONF.host).guests(CTX), list)
+    own.cleanup()
