@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 from nova import exception, policies
 from nova.conf import CONF
 from nova.context import RequestContext
+
+LOG = logging.getLogger(__name__)
 
 Environ = dict[str, Any]
 App = Callable[[Environ, Any], Iterable[bytes]]
@@ -58,8 +62,22 @@ def context_of(environ: Environ, url_project: str | None) -> RequestContext:
     return ctx
 
 
+def check_listening(address: str) -> None:
+    """Raises InvalidInput for an address that others reach, where everybody is believed."""
+    if CONF.api.auth_strategy == "noauth" and not ipaddress.ip_address(address).is_loopback:
+        raise exception.InvalidInput(reason=f"[api]auth_strategy = noauth believes everybody: it does not listen on "
+                                            f"{address}, but on addresses of loopback only")
+
+
 def _noauth(environ: Environ, url_project: str | None, kept: dict[str, Any]) -> RequestContext:
-    """X-User-Id, X-Project-Id and X-Roles; a token "user:project" fills what is missing; admin by default."""
+    """X-User-Id, X-Project-Id and X-Roles; a token "user:project" fills what is missing; admin by default.
+
+    Raises Unauthorized for a client elsewhere (another server than ours may listen anywhere).
+    """
+    peer = environ.get("REMOTE_ADDR")
+    if peer and not ipaddress.ip_address(peer).is_loopback:
+        LOG.warning("Refused a request from %s: [api]auth_strategy = noauth is for this machine alone", peer)
+        raise Unauthorized()
     token = environ.get("HTTP_X_AUTH_TOKEN", "")
     user, _, project = token.partition(":")
     roles = [role.strip() for role in environ.get("HTTP_X_ROLES", "admin").split(",") if role.strip()]

@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from nova import exception
 from nova.api import app as api_app
+from nova.api.auth import check_listening
 from nova.api.http import messages, server
 from nova.api.http.peers import among
 from nova.conf import CONF
@@ -17,13 +19,18 @@ _BACKLOG = 1024
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A listening socket; make it before forking, the workers share it."""
+    """A listening socket; make it before forking, the workers share it. Raises InvalidInput (noauth), OSError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Inherited by the connections: small answers must not wait for an acknowledgement.
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     made.bind((address, port))
+    try:
+        check_listening(made.getsockname()[0])
+    except exception.InvalidInput:
+        made.close()
+        raise
     made.listen(_BACKLOG)
     return made
 

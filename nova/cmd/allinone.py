@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.makedirs(CONF.state_path, exist_ok=True)
     try:
         suite = AllInOne()
-    except exception.DatabaseUnusable as error:
+    except (exception.DatabaseUnusable, exception.InvalidInput) as error:
         print(f"nova-allinone: {error}", file=sys.stderr)
         return 1
     suite.start()

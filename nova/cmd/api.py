@@ -13,7 +13,7 @@ from nova.service import run  # isort: skip  (chooses oslo.service's threading b
 
 import cotyledon
 
-from nova import bus, conf
+from nova import bus, conf, exception
 from nova.api import app, rates, service
 from nova.api.clients import Clients
 from nova.conf import CONF
@@ -75,7 +75,10 @@ def main(argv: list[str] | None = None) -> int:
     limits = rates.Rates()
     service.secure()  # of files that cannot be read say so now, and not in every worker
     run.check_key(Worker.name)
-    shared = service.listen(CONF.api.listen, CONF.api.port)
+    try:
+        shared = service.listen(CONF.api.listen, CONF.api.port)
+    except exception.InvalidInput as error:
+        raise SystemExit(f"{Worker.name}: {error.message}") from error
     workers = run.workers_of(CONF.api.workers)
     LOG.info("Listening on %s port %s with %s workers", CONF.api.listen, CONF.api.port, workers)
     manager = run.supervisor()

@@ -35,7 +35,8 @@ OPTIONS = {
         cfg.StrOpt("tls_client_ca_file",
                    help="Certificates (PEM) of those who vouch for clients; unset: clients need no certificate."),
         cfg.StrOpt("auth_strategy", default="keystone", choices=["keystone", "noauth"],
-                   help="noauth trusts the headers X-Auth-Token, X-User-Id, X-Project-Id, X-Roles: for tests only."),
+                   help="noauth trusts the headers X-Auth-Token, X-User-Id, X-Project-Id, X-Roles: for tests only, and "
+                        "from this machine only."),
         cfg.IntOpt("max_limit", default=1000, min=1, help="The most items that one page of a list has."),
         cfg.StrOpt("compute_link_prefix", help="What links begin with, in place of the request's own host."),
         cfg.StrOpt("glance_link_prefix", help="What image bookmarks begin with."),

@@ -1,0 +1,39 @@
+"""Who believes everybody listens to this machine alone."""
+
+import subprocess
+import sys
+
+import pytest
+
+from nova import exception
+from nova.api import auth, service
+from nova.conf import CONF
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"])
+def test_noauth_refuses_to_listen_where_others_come(address):
+    with pytest.raises(exception.InvalidInput, match="noauth believes everybody"):
+        service.listen(address, 0)
+
+
+def test_noauth_listens_on_loopback_and_with_keystone_everywhere():
+    service.listen("127.0.0.1", 0).close()
+    CONF.set_override("auth_strategy", "keystone", group="api")
+    service.listen("0.0.0.0", 0).close()
+
+
+def test_the_program_says_why_it_does_not_start(tmp_path):
+    config = tmp_path / "nova.conf"
+    config.write_text("[api]\nauth_strategy = noauth\nlisten = 0.0.0.0\nport = 0\n")
+    done = subprocess.run([sys.executable, "-m", "nova.cmd.api", "--config-file", str(config)], capture_output=True,
+                          text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "nova-api: Invalid input received: [api]auth_strategy = noauth" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_another_servers_listening_makes_no_difference():
+    for peer in ("203.0.113.9", "2001:db8::1"):
+        with pytest.raises(auth.Unauthorized):
+            auth.context_of({"REMOTE_ADDR": peer}, None)
+    assert auth.context_of({"REMOTE_ADDR": "::1"}, None).user_id == "admin"
