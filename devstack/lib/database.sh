@@ -102,5 +102,5 @@ prepare_mysql() {
 }
 
 mysql_answers() {
-    "$VENV/bin/python" -c 'import sys, sqlalchemy; sqlalchemy.create_engine(sys.argv[1]).connect()' "$(database_url nova)"
+    URL=$(database_url nova) "$VENV/bin/python" -c 'import os, sqlalchemy; sqlalchemy.create_engine(os.environ["URL"]).connect()'
 }

@@ -60,7 +60,7 @@ sync_keystone() {
         keystone_manage db_sync
         keystone_manage fernet_setup --keystone-user root --keystone-group root
         keystone_manage credential_setup --keystone-user root --keystone-group root
-        keystone_manage bootstrap --bootstrap-password "$ADMIN_PASSWORD" --bootstrap-region-id "$REGION_NAME" \
+        OS_BOOTSTRAP_PASSWORD=$ADMIN_PASSWORD keystone_manage bootstrap --bootstrap-region-id "$REGION_NAME" \
             --bootstrap-admin-url "$KEYSTONE_URL" --bootstrap-internal-url "$KEYSTONE_URL" --bootstrap-public-url "$KEYSTONE_URL"
     } > "$log" 2>&1 || die "Keystone's database" "$log"
     set_stamp keystone "$version"
@@ -75,13 +75,14 @@ wait_for_keystone() {
 
 create_accounts() { # projects, users, roles and the service catalogue, in one process
     local log=$DATA_DIR/logs/stack/accounts.log
-    as_admin SERVICE_PASSWORD="$SERVICE_PASSWORD" DEMO_PASSWORD="$DEMO_PASSWORD" GLANCE_URL="$GLANCE_URL" NOVA_URL="$NOVA_URL" \
-        "$VENV/bin/python" "$DEVSTACK_DIR/lib/accounts.py" > "$log" 2>&1 || die "creating the accounts" "$log"
+    SERVICE_PASSWORD=$SERVICE_PASSWORD DEMO_PASSWORD=$DEMO_PASSWORD GLANCE_URL=$GLANCE_URL NOVA_URL=$NOVA_URL \
+        as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/accounts.py" > "$log" 2>&1 || die "creating the accounts" "$log"
 }
 
 as_admin() { # COMMAND…: with the administrator's credentials in the environment
-    env OS_AUTH_URL="$KEYSTONE_URL" OS_IDENTITY_API_VERSION=3 OS_USERNAME=admin OS_PASSWORD="$ADMIN_PASSWORD" OS_PROJECT_NAME=admin \
-        OS_USER_DOMAIN_NAME=Default OS_PROJECT_DOMAIN_NAME=Default OS_REGION_NAME="$REGION_NAME" "$@"
+    # not by env(1), whose arguments everybody on the machine can read
+    OS_AUTH_URL=$KEYSTONE_URL OS_IDENTITY_API_VERSION=3 OS_USERNAME=admin OS_PASSWORD=$ADMIN_PASSWORD OS_PROJECT_NAME=admin \
+        OS_USER_DOMAIN_NAME=Default OS_PROJECT_DOMAIN_NAME=Default OS_REGION_NAME=$REGION_NAME "$@"
 }
 
 write_openrc() {

@@ -46,9 +46,9 @@ rabbit_environment() {
 }
 
 rabbit_definitions() { # user and vhost are loaded at every start: no slow command-line tool is needed for them
-    "$VENV/bin/python" - "$RABBIT_PASSWORD" <<- 'PYTHON'
-	import base64, hashlib, json, sys
-	password = sys.argv[1].encode()
+    RABBIT_PASSWORD=$RABBIT_PASSWORD "$VENV/bin/python" - <<- 'PYTHON'
+	import base64, hashlib, json, os
+	password = os.environ["RABBIT_PASSWORD"].encode()
 	salt = hashlib.sha256(b"salt" + password).digest()[:4]  # the same for every run, so that nothing seems changed
 	hashed = base64.b64encode(salt + hashlib.sha256(salt + password).digest()).decode()
 	print(json.dumps({
@@ -61,7 +61,7 @@ rabbit_definitions() { # user and vhost are loaded at every start: no slow comma
 }
 
 rabbit_answers() { # logs in as Nova will
-    "$VENV/bin/python" -c 'import sys, kombu; kombu.Connection(sys.argv[1]).connect()' "${RABBIT_URL/rabbit:/amqp:}"
+    URL=${RABBIT_URL/rabbit:/amqp:} "$VENV/bin/python" -c 'import os, kombu; kombu.Connection(os.environ["URL"]).connect()'
 }
 
 wait_for_rabbitmq() {
@@ -70,9 +70,9 @@ wait_for_rabbitmq() {
 }
 
 queue_is_served() { # QUEUE: somebody takes messages from it
-    "$VENV/bin/python" - "${RABBIT_URL/rabbit:/amqp:}" "$1" <<- 'PYTHON'
-	import sys, kombu
-	with kombu.Connection(sys.argv[1]) as connection:
-	    sys.exit(connection.channel().queue_declare(sys.argv[2], passive=True).consumer_count == 0)
+    URL=${RABBIT_URL/rabbit:/amqp:} "$VENV/bin/python" - "$1" <<- 'PYTHON'
+	import os, sys, kombu
+	with kombu.Connection(os.environ["URL"]) as connection:
+	    sys.exit(connection.channel().queue_declare(sys.argv[1], passive=True).consumer_count == 0)
 	PYTHON
 }

@@ -27,3 +27,41 @@ def test_services_are_told_to_stop_all_at_once_and_waited_for(tmp_path):
     subprocess.run(["bash", "-euc", f". {LIBRARY}; stop_services nova-api nova-compute nova-conductor"], check=True,
                    env={"VENV": str(tmp_path), "DATA_DIR": str(data), "PATH": "/usr/bin:/bin"}, timeout=120)
     assert sorted((data / "stopped").read_text().split()) == ["nova-api", "nova-compute", "nova-conductor"]
+
+
+# --- passwords ---------------------------------------------------------------------------------------
+_RECORDS = """#!/bin/sh
+tr '\\0' ' ' < /proc/$$/cmdline >> "$RECORD"
+echo >> "$RECORD"
+env >> "$RECORD.env"
+"""
+_ALL = """
+for file in common database rabbitmq keystone; do . "$LIBRARY/$file.sh"; done
+DATABASES=; RABBIT_URL=rabbit://nova:$RABBIT_PASSWORD@127.0.0.1:1/nova
+rabbit_definitions; rabbit_answers; queue_is_served conductor; mysql_answers; sync_keystone; create_accounts
+"""
+_SECRETS = {"RABBIT_PASSWORD": "s-rabbit", "DATABASE_PASSWORD": "s-database", "ADMIN_PASSWORD": "s-admin",
+            "SERVICE_PASSWORD": "s-service", "DEMO_PASSWORD": "s-demo"}
+
+
+def test_no_password_is_in_the_arguments_of_a_program(tmp_path):
+    """Everybody on a machine can read those; they go by the environment or by standard input."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (tmp_path / "logs" / "stack").mkdir(parents=True)
+    for name in ("python", "keystone-manage", "env"):
+        (programs / name).write_text(_RECORDS.replace("env >>", "/usr/bin/env >>"))
+        (programs / name).chmod(0o755)
+    record = tmp_path / "record"
+    subprocess.run(["bash", "-euc", _ALL], check=True, timeout=120, env={
+        **_SECRETS, "PATH": f"{programs}:/usr/bin:/bin", "LIBRARY": str(LIBRARY.parent), "VENV": str(tmp_path),
+        "DATA_DIR": str(tmp_path), "DEVSTACK_DIR": str(LIBRARY.parents[1]), "RECORD": str(record),
+        "NOVA_DATABASE": "mysql", "MYSQL_PORT": "1", "REGION_NAME": "r", "KEYSTONE_URL": "http://k",
+        "GLANCE_URL": "http://g", "NOVA_URL": "http://n", "RABBIT_PORT": "1"})
+    shown, told = record.read_text(), record.with_suffix(".env").read_text()
+    assert len(shown.splitlines()) == 10  # keystone-manage four times, Python six times
+    assert not [secret for secret in _SECRETS.values() if secret in shown]
+    assert "OS_BOOTSTRAP_PASSWORD=s-admin" in told
+    assert "URL=amqp://nova:s-rabbit@" in told
+    assert "URL=mysql+pymysql://nova:s-database@" in told
+    assert "OS_PASSWORD=s-admin" in told
