@@ -135,7 +135,7 @@ def _worker(name: str, make: Callable[[messaging.RPCTransport, int], Service]) -
             bus.prepare()  # what drivers and plugins brought
             try:
                 self._service.start()
-            except exception.HostIdentityMismatch as error:
+            except (exception.HostIdentityMismatch, exception.CallerRefused) as error:
                 LOG.critical("%s", error)
                 os.kill(os.getppid(), signal.SIGTERM)  # another worker would fare no better
                 return
