@@ -91,20 +91,28 @@ def test_a_body_in_pieces_and_100_continue(served):
 
 
 @pytest.mark.parametrize(("request_", "status"), [
-    (b"GET / HTTP/1.1\r\nbroken\r\n\r\n", b"400"),
+    (b"GET / HTTP/1.1\r\nHost: m\r\nbroken\r\n\r\n", b"400"),
     (b"\x16\x03\x01 nonsense\r\n\r\n", b"400"),
-    (b"GET nowhere HTTP/1.1\r\n\r\n", b"400"),
-    (b"GET / HTTP/2.0\r\n\r\n", b"400"),
-    (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"400"),
-    (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", b"400"),
-    (b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", b"400"),
-    (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"411"),
-    (b"GET / HTTP/1.1\r\nX: " + b"y" * 20000 + b"\r\n\r\n", b"431"),
+    (b"GET nowhere HTTP/1.1\r\nHost: m\r\n\r\n", b"400"),
+    (b"GET / HTTP/2.0\r\n\r\n", b"505"),
+    (b"POST / HTTP/1.1\r\nHost: m\r\nContent-Length: -1\r\n\r\n", b"400"),
+    (b"POST / HTTP/1.1\r\nHost: m\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", b"400"),
+    (b"POST / HTTP/1.1\r\nHost: m\r\nContent-Length: 99999999\r\n\r\n", b"413"),
+    (b"POST / HTTP/1.1\r\nHost: m\r\nTransfer-Encoding: chunked\r\n\r\nno\r\n0\r\n\r\n", b"400"),
+    (b"GET / HTTP/1.1\r\nHost: m\r\nX: " + b"y" * 20000 + b"\r\n\r\n", b"431"),
 ])
 def test_broken_requests_get_a_clear_answer(served, request_, status):
     _server, app, port = served
     assert raw(port, request_).split()[1] == status
     assert app.seen == []
+
+
+@pytest.mark.parametrize("request_", [
+    b"GET /x HTTP/1.0\n\n", b"GET /x HTTP/1.0\r\n\r\n", b"GET http://169.254.169.254/x HTTP/1.1\r\nHost: m\r\n\r\n",
+    b"GET /x HTTP/1.1\nHost: m\nX: a\n folded\n\n"])
+def test_simple_clients_are_understood(served, request_):
+    _server, _app, port = served
+    assert raw(port, request_).endswith(b"\r\n\r\n/x")
 
 
 def test_a_broken_application_is_a_bare_500(served):
@@ -200,7 +208,7 @@ def test_a_connection_has_a_deadline(served, monkeypatch):
     _server, _app, port = served
     monkeypatch.setattr(server_module, "DEADLINE", 0.2)
     started = time.monotonic()
-    assert raw(port, b"GET / HTTP/1.1\r\n") == b""
+    assert raw(port, b"GET / HTTP/1.1\r\nHost: m\r\n") == b""
     assert time.monotonic() - started < 3
 
 

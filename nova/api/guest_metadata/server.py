@@ -15,16 +15,16 @@ import logging
 import socket
 import sys
 import threading
-import urllib.parse
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
+from nova.api.http import messages
+from nova.api.http.exchange import Exchange
 from nova.service.turns import Turns
 
 LOG = logging.getLogger(__name__)
 
 K = TypeVar("K")
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 HEAD_LIMIT = 16 * 1024
 BODY_LIMIT = 16 * 1024
@@ -38,12 +38,6 @@ TOTAL = 1000
 _KIND = "metadata"
 
 
-class BadRequest(Exception):
-    def __init__(self, status: str) -> None:
-        super().__init__(status)
-        self.status = status
-
-
 class Server:
     """Runs between ``start`` and ``stop``; sockets may come and go at any time, from any thread.
 
@@ -52,7 +46,7 @@ class Server:
     asked for nothing yet.
     """
 
-    def __init__(self, application: Wsgi, threads: int,
+    def __init__(self, application: messages.Wsgi, threads: int,
                  tenant_of: Callable[[str, str], str] = lambda network, address: network) -> None:
         self.application = application
         self.tenant_of = tenant_of
@@ -133,8 +127,7 @@ class Connection(asyncio.Protocol):
         self._extra = extra
         self.trusted = trusted
         self._data = bytearray()
-        self._environ: dict[str, Any] | None = None
-        self._length = 0
+        self._exchange = Exchange(HEAD_LIMIT, BODY_LIMIT, lenient=True)
         self.busy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -178,44 +171,25 @@ class Connection(asyncio.Protocol):
             return
         self._data += data
         try:
-            if self._environ is None:
-                self._head()
-            if self._environ is not None and len(self._data) >= self._length:
+            if self._exchange.collect(self._data):
                 self._dispatch()
-        except BadRequest as error:
+            elif invitation := self._exchange.invitation():
+                self._transport.write(invitation)
+        except messages.Refused as error:
             self.busy = True
-            self._write(error.status, [("Content-Type", "text/plain")], error.status.encode())
-
-    def _head(self) -> None:
-        head, found, rest = bytes(self._data).partition(b"\r\n\r\n")
-        if not found:
-            head, found, rest = bytes(self._data).partition(b"\n\n")
-        if len(head) > HEAD_LIMIT:
-            raise BadRequest("431 Request Header Fields Too Large")
-        if not found:
-            return
-        environ = parse_head(head)
-        self._data = bytearray(rest)
-        if "HTTP_TRANSFER_ENCODING" in environ:
-            raise BadRequest("411 Length Required")
-        length = environ.get("CONTENT_LENGTH", "0")
-        if not (length.isascii() and length.isdigit()):
-            raise BadRequest("400 Bad Request")
-        self._length = int(length)
-        if self._length > BODY_LIMIT:
-            raise BadRequest("400 Bad Request")
-        if environ.get("HTTP_EXPECT", "").lower() == "100-continue" and len(rest) < self._length:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._environ = environ
+            status = f"{error.status} {messages.PHRASES[error.status]}"
+            self._write(status, [("Content-Type", "text/plain")], status.encode())
 
     def _dispatch(self) -> None:
         self.busy = True
-        body = bytes(self._data[:self._length])
-        environ = {**(self._environ or {}), **self._extra, "REMOTE_ADDR": self.peer[1], "wsgi.version": (1, 0),
+        if self._exchange.too_long:
+            raise messages.Refused(413, "The body is too long.")
+        body = bytes(self._exchange.body)
+        environ = {**(self._exchange.environ or {}), **self._extra, "REMOTE_ADDR": self.peer[1], "wsgi.version": (1, 0),
                    "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(body), "wsgi.errors": sys.stderr,
                    "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
                    "SERVER_NAME": "metadata", "SERVER_PORT": "80", "SCRIPT_NAME": ""}
-        future = self._server.pool.submit(_KIND, self.tenant, call, self._server.application, environ)
+        future = self._server.pool.submit(_KIND, self.tenant, messages.call, self._server.application, environ)
         asyncio.wrap_future(future, loop=self._server.loop).add_done_callback(self._answered)
 
     def _answered(self, future: asyncio.Future[tuple[str, list[tuple[str, str]], bytes]]) -> None:
@@ -230,11 +204,7 @@ class Connection(asyncio.Protocol):
     def _write(self, status: str, headers: list[tuple[str, str]], body: bytes) -> None:
         if self._transport.is_closing():
             return
-        sent = [*headers, ("Connection", "close"), ("Server", "nova-metadata")]
-        if not any(name.lower() == "content-length" for name, _value in headers):
-            sent.append(("Content-Length", str(len(body))))
-        head = "".join(f"{name}: {value}\r\n" for name, value in sent)
-        self._transport.write(f"HTTP/1.1 {status}\r\n{head}\r\n".encode("latin-1") + body)
+        self._transport.write(self._exchange.answer(status, headers, body, keep=False))
         self._transport.close()
 
 
@@ -242,41 +212,3 @@ def _one_less(counter: collections.Counter[K], key: K) -> None:
     counter[key] -= 1
     if counter[key] <= 0:
         del counter[key]
-
-
-def parse_head(head: bytes) -> dict[str, Any]:
-    """The request line and headers as a WSGI environment. Raises BadRequest."""
-    lines = head.decode("latin-1").replace("\r\n", "\n").split("\n")
-    words = lines[0].split(" ")
-    if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[0].isalpha():
-        raise BadRequest("400 Bad Request")
-    target = words[1]
-    if target.startswith("http://"):
-        target = "/" + target.removeprefix("http://").partition("/")[2]
-    if not target.startswith("/"):
-        raise BadRequest("400 Bad Request")
-    path, _mark, query = target.partition("?")
-    environ: dict[str, Any] = {"REQUEST_METHOD": words[0], "PATH_INFO": urllib.parse.unquote(path, "latin-1"),
-                               "QUERY_STRING": query, "SERVER_PROTOCOL": words[2]}
-    for line in lines[1:]:
-        name, colon, value = line.partition(":")
-        if not colon or not name or name != name.strip():
-            raise BadRequest("400 Bad Request")
-        key = name.upper().replace("-", "_")
-        key = key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"
-        if key in environ and key == "CONTENT_LENGTH":
-            raise BadRequest("400 Bad Request")
-        environ[key] = f"{environ[key]},{value.strip()}" if key in environ else value.strip()
-    return environ
-
-
-def call(application: Wsgi, environ: dict[str, Any]) -> tuple[str, list[tuple[str, str]], bytes]:
-    """Run a WSGI application to its end."""
-    started: list[tuple[str, list[tuple[str, str]]]] = []
-
-    def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> None:
-        started.append((status, headers))
-
-    body = b"".join(application(environ, start_response))
-    status, headers = started[-1]
-    return status, headers, body

@@ -1,1 +1,4 @@
-"""The HTTP server of the API: one thread for all connections, so that slow clients hold none of those that answer."""
+"""Serving HTTP, which h11 reads and writes: requests within limits, and the server of the API.
+
+One thread has all connections, so that slow clients hold none of those that answer.
+"""

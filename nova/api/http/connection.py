@@ -12,11 +12,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-import h11
 import msgspec
 
 from nova.api import errors
 from nova.api.http import messages
+from nova.api.http.exchange import Exchange
 from nova.api.http.peers import client_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class State(enum.Enum):
 class Connection:
     """``used``: how many requests have come. ``deadline``: when it is closed unless something happens."""
 
-    __slots__ = ("_body", "_discarded", "_environ", "_http", "_keep", "_raw", "_rest", "_server", "address", "begun",
+    __slots__ = ("_discarded", "_exchange", "_keep", "_rest", "_server", "address", "begun",
                  "client", "data", "deadline", "port", "secure", "since", "sock",
                  "state", "trusted", "used")
 
@@ -60,7 +60,7 @@ class Connection:
         self.secure = isinstance(sock, ssl.SSLSocket)
         self.since = time.monotonic()
         self.used = self._discarded = 0
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=server.limits.header_size)
+        self._exchange = Exchange(server.limits.header_size, server.limits.body_size)
         self.data = bytearray()
         self._rest = memoryview(b"")
         self._keep = True
@@ -97,7 +97,7 @@ class Connection:
         said = msgspec.json.encode(errors.body(status, message, retry_after))
         self._keep = False
         self._discarded = 1
-        self._answer(messages.response(f"{status} {messages.PHRASES[status]}", headers, said, keep=False), said)
+        self._answer(f"{status} {messages.PHRASES[status]}", headers, said)
 
     def _greet(self) -> None:
         try:
@@ -156,28 +156,23 @@ class Connection:
             with contextlib.suppress(OSError, ValueError):
                 self.sock.unwrap()  # type: ignore[attr-defined]
         self.sock.close()
-        self._rest, self._body, self.data = memoryview(b""), bytearray(), bytearray()
+        self._rest, self.data = memoryview(b""), bytearray()
 
     def environ(self) -> messages.Environ:
         """The request as WSGI wants it."""
         scheme = "https" if self.secure else "http"
-        return {**(self._environ or {}), **self._server.environ, "REMOTE_ADDR": self.address,
+        return {**(self._exchange.environ or {}), **self._server.environ, "REMOTE_ADDR": self.address,
                 "REMOTE_PORT": str(self.port), "wsgi.version": (1, 0), "wsgi.url_scheme": scheme,
-                "wsgi.input": io.BytesIO(bytes(self._body)), "wsgi.errors": sys.stderr, "wsgi.multithread": True,
-                "wsgi.multiprocess": True, "wsgi.run_once": False}
+                "wsgi.input": io.BytesIO(bytes(self._exchange.body)), "wsgi.errors": sys.stderr,
+                "wsgi.multithread": True, "wsgi.multiprocess": True, "wsgi.run_once": False}
 
     def answer(self, status: str, headers: messages.Headers, body: bytes) -> None:
         """Send this; the connection belongs to the loop again. Raises h11.LocalProtocolError for a bad header."""
-        keep = self._keep and not self._server.leaving
-        head = messages.response(status, headers, body, keep)
-        if self._environ is not None and self._environ["REQUEST_METHOD"] == "HEAD":
-            body = b""
-        self._answer(head, body)
+        self._keep = self._keep and not self._server.leaving
+        self._answer(status, headers, body)
 
-    def _answer(self, head: h11.Response, body: bytes) -> None:
-        parts = [self._http.send(head), self._http.send(h11.Data(data=body)) if body else b"",
-                 self._http.send(h11.EndOfMessage())]
-        text = b"".join(part for part in parts if part)
+    def _answer(self, status: str, headers: messages.Headers, body: bytes) -> None:
+        text = self._exchange.answer(status, headers, body, self._keep)
         self._rest = memoryview(text)
         self.deadline = time.monotonic() + _FETCH + len(text) / _SLOWEST
         self.state = State.SENDING
@@ -205,17 +200,16 @@ class Connection:
         self._sent()
 
     def _sent(self) -> None:
-        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
-            self._http.start_next_cycle()
+        if self._exchange.again():
             self.state = State.READING
             self._expect_request()
-            if self.data or self._raw:
+            if self.data or self._exchange.pending:
                 self._advance()
             else:
                 # A secure connection may have bytes that the system does not know of any more.
                 waits = select.EPOLLOUT if self.secure and self.sock.pending() else 0  # type: ignore[attr-defined]
                 self._server.await_(self, select.EPOLLIN | waits)
-        elif self._discarded or self.data or self._http.trailing_data[0]:
+        elif self._discarded or self.data or self._exchange.pending:
             self._end()
         else:
             self.close()
@@ -237,10 +231,6 @@ class Connection:
 
     # -- a request comes in ------------------------------------------------------------------------
     def _expect_request(self) -> None:
-        self._environ: messages.Environ | None = None
-        self._body = bytearray()
-        # What has come of the request line and headers; h11 may have some of it from the last time.
-        self._raw = bytearray(self._http.trailing_data[0])
         self.begun = False
         self.deadline = time.monotonic() + IDLE
 
@@ -250,80 +240,20 @@ class Connection:
             self.begun = True
             self.deadline = time.monotonic() + self._server.limits.receive
         try:
-            complete = self._collect()
+            complete = self._exchange.collect(self.data)
         except messages.Refused as error:
             self.refuse(error.status, error.message)
-        except h11.RemoteProtocolError as error:
-            self._refuse_malformed(error)
-        else:
-            if complete:
-                self.used += 1
-                self.state = State.WORKING
-                self._server.submit(self)
-            else:
-                self._server.await_(self, select.EPOLLIN)
-
-    def _refuse_malformed(self, error: h11.RemoteProtocolError) -> None:
-        status = error.error_status_hint
-        if status == 431 and self._environ is None and b"\r\n" not in self._raw:
-            status = 414
-        self.refuse(status if status in messages.PHRASES else 400, f"The request is malformed: {error}."[:200])
-
-    def _collect(self) -> bool:
-        """Whether all of a request has come. Raises Refused, h11.RemoteProtocolError."""
-        while True:
-            event = self._http.next_event()
-            if event is h11.NEED_DATA:
-                if not self._feed():
-                    return False
-            elif isinstance(event, h11.Request):
-                if not self._begin(event):
-                    return True
-            elif isinstance(event, h11.Data):
-                self._body += event.data
-                if len(self._body) > self._server.limits.body_size:
-                    self._without_body()
-                    return True
-            else:
-                if self._environ is not None and self._environ.pop("HTTP_TRANSFER_ENCODING", None):
-                    self._environ["CONTENT_LENGTH"] = str(len(self._body))
-                return True
-
-    def _feed(self) -> bool:
-        """Give h11 something to read; of what may be the head no more than that may have."""
-        data = self.data
-        if self._environ is not None:
-            piece = bytes(data)
-        else:
-            if not self._raw and data[:2] == b"\r\n":
-                del data[:2]
-            piece = bytes(data[:self._server.limits.header_size + 1 - len(self._raw)])
-            self._raw += piece
-        if not piece:
-            return False
-        del data[:len(piece)]
-        self._http.receive_data(piece)
-        return True
-
-    def _begin(self, request: h11.Request) -> bool:
-        """The head has come. False: the body is too long to be read."""
-        rest = self._http.trailing_data[0]
-        environ = self._environ = messages.environ_of(request, bytes(self._raw[:len(self._raw) - len(rest)]))
-        self._raw = bytearray()
-        if int(environ.get("CONTENT_LENGTH", "0")) > self._server.limits.body_size:
-            self._without_body()
-            return False
-        if self._http.they_are_waiting_for_100_continue and not rest and not self.data:
-            told = self._http.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
+            return
+        if complete:
+            if self._exchange.too_long:
+                # Who asks is told first whether they may; a body that is too long is not read for that.
+                self._keep = False
+                self._discarded = 1
+            self.used += 1
+            self.state = State.WORKING
+            self._server.submit(self)
+            return
+        if invitation := self._exchange.invitation():
             with contextlib.suppress(OSError):
-                self.sock.send(told or b"")
-        return True
-
-    def _without_body(self) -> None:
-        """Who asks is told first whether they may; a body that is too long is not read for that."""
-        environ = self._environ or {}
-        environ.pop("HTTP_TRANSFER_ENCODING", None)
-        environ.setdefault("CONTENT_LENGTH", str(self._server.limits.body_size + 1))
-        self._body = bytearray()
-        self._keep = False
-        self._discarded = 1
+                self.sock.send(invitation)
+        self._server.await_(self, select.EPOLLIN)

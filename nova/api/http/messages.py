@@ -23,9 +23,9 @@ _SLASH = re.compile("%2f", re.IGNORECASE)
 _STRAY = re.compile(rb"(?<!\r)\n|\n[ \t]")
 _MOST_HEADERS = 200
 
-PHRASES = {400: "Bad Request", 408: "Request Timeout", 414: "URI Too Long", 429: "Too Many Requests",
-           431: "Request Header Fields Too Large", 500: "Internal Server Error", 501: "Not Implemented",
-           503: "Service Unavailable", 505: "HTTP Version Not Supported"}
+PHRASES = {400: "Bad Request", 408: "Request Timeout", 413: "Content Too Large", 414: "URI Too Long",
+           429: "Too Many Requests", 431: "Request Header Fields Too Large", 500: "Internal Server Error",
+           501: "Not Implemented", 503: "Service Unavailable", 505: "HTTP Version Not Supported"}
 
 
 class Refused(Exception):
@@ -37,13 +37,17 @@ class Refused(Exception):
         self.message = message
 
 
-def environ_of(request: h11.Request, raw: bytes) -> Environ:
-    """What WSGI wants to know of the request line and headers; ``raw`` is how they came. Raises Refused."""
-    if _STRAY.search(raw):
+def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Environ:
+    """What WSGI wants to know of the request line and headers; ``raw`` is how they came. Raises Refused.
+
+    ``lenient``: lines may end and go on in any way, and the target may name a host, as simple clients have it that
+    talk to us without a proxy in between.
+    """
+    if not lenient and _STRAY.search(raw):
         raise Refused(400, "A line does not end as HTTP has it.")
     if len(request.headers) > _MOST_HEADERS:
         raise Refused(431, "There are too many headers.")
-    environ = _request_line(request)
+    environ = _request_line(request, lenient)
     for name, value in request.headers:
         if b"_" not in name:  # WSGI could not tell it from the one with a dash, which a proxy may have removed
             _add(environ, name.decode("ascii"), value.decode("latin-1"))
@@ -52,12 +56,14 @@ def environ_of(request: h11.Request, raw: bytes) -> Environ:
     return environ
 
 
-def _request_line(request: h11.Request) -> Environ:
+def _request_line(request: h11.Request, lenient: bool) -> Environ:
     if request.http_version not in (b"1.0", b"1.1"):
         raise Refused(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
     if not _METHOD.fullmatch(request.method):
         raise Refused(400, "The request's method is malformed.")
     target = request.target.decode("latin-1")
+    if lenient and target.startswith("http://"):
+        target = "/" + target.removeprefix("http://").partition("/")[2]
     if not target.startswith("/") or "#" in target:
         raise Refused(400, "The request's target must be a path.")
     path, _mark, query = target.partition("?")

@@ -133,6 +133,7 @@ class Server:
             self._backlog.put(None)
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
+        os.close(self._wake)
 
     # -- for connections, from any thread ----------------------------------------------------------
     def await_(self, connection: Connection, events: int) -> None:

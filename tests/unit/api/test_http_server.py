@@ -42,7 +42,8 @@ class Served:
         if path == "/slow":
             assert self.go.wait(60)
         body = b"x" * 8_000_000 if path == "/big" else environ["wsgi.input"].read() or path.encode()
-        start("200 OK", [("Content-Length", str(len(body)))])
+        more = [("X-Said", "a\r\nEvil: b")] if path == "/split" else []
+        start("200 OK", [("Content-Length", str(len(body))), *more])
         return [body]
 
     def connect(self) -> socket.socket:
@@ -293,6 +294,22 @@ def test_who_would_send_too_much_is_not_told_to(served: Served) -> None:
     answer = served.say(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\nExpect: 100-continue\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\nConnection: close\r\n" in answer
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+def test_no_other_protocol_is_begun(served: Served, protocol: bytes) -> None:
+    with served.connect() as client:
+        client.sendall(b"GET /1 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: " + protocol + b"\r\n\r\n"
+                       b"GET /2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answers = everything(client)
+    assert answers.count(b"HTTP/1.1 200 OK") == 2
+    assert answers.endswith(b"/2")
+
+
+def test_a_header_of_an_answer_that_would_be_two_is_not_sent(served: Served) -> None:
+    status, body = served.get("/split")
+    assert status == 500
+    assert b"Evil" not in body
 
 
 def test_of_head_there_is_no_body(served: Served) -> None:

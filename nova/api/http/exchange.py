@@ -1,0 +1,123 @@
+"""The requests of one connection and their answers, read and written by h11, within limits."""
+
+from __future__ import annotations
+
+import h11
+
+from nova.api.http import messages
+
+_PIECE = 64 * 1024
+
+
+class Exchange:
+    """A request at a time: what has come of it, and the answer.
+
+    ``header_size``, ``body_size``: bytes that a request line with headers, and a body, may have; ``lenient``: see
+    :func:`messages.environ_of`. ``environ`` is None until the head has come. ``too_long``: the body is not read, and
+    the environment says its length only (more than ``body_size``).
+    """
+
+    __slots__ = ("_body_size", "_h11", "_header_size", "_lenient", "_raw", "body", "environ", "too_long")
+
+    def __init__(self, header_size: int, body_size: int, lenient: bool = False) -> None:
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=header_size)
+        self._header_size = header_size
+        self._body_size = body_size
+        self._lenient = lenient
+        self._expect()
+
+    def _expect(self) -> None:
+        self.environ: messages.Environ | None = None
+        self.body = bytearray()
+        self.too_long = False
+        # What has come of the request line and headers; h11 may have some of it from the last time.
+        self._raw = bytearray(self._h11.trailing_data[0])
+
+    @property
+    def pending(self) -> bool:
+        """Whether something has come that is not of this request, or the beginning of it."""
+        return bool(self._h11.trailing_data[0])
+
+    def again(self) -> bool:
+        """After an answer: whether another request may follow, which is then expected."""
+        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
+            return False
+        self._h11.start_next_cycle()
+        self._expect()
+        return True
+
+    def collect(self, data: bytearray) -> bool:
+        """Take from ``data`` what belongs to the request; whether all of it has come. Raises Refused."""
+        try:
+            return self._collect(data)
+        except h11.RemoteProtocolError as error:
+            status = error.error_status_hint
+            if status == 431 and self.environ is None and b"\r\n" not in self._raw:
+                status = 414
+            raise messages.Refused(status if status in messages.PHRASES else 400,
+                                   f"The request is malformed: {error}."[:200]) from None
+
+    def _collect(self, data: bytearray) -> bool:
+        while True:
+            event = self._h11.next_event()
+            if event is h11.NEED_DATA:
+                if not self._feed(data):
+                    return False
+            elif isinstance(event, h11.Request):
+                self._begin(event)
+                if self.too_long:
+                    return True
+            elif isinstance(event, h11.Data):
+                self.body += event.data
+                if len(self.body) > self._body_size:
+                    self._without_body()
+                    return True
+            else:
+                if self.environ is not None and self.environ.pop("HTTP_TRANSFER_ENCODING", None):
+                    self.environ["CONTENT_LENGTH"] = str(len(self.body))
+                return True
+
+    def _feed(self, data: bytearray) -> bool:
+        """Give h11 something to read; of what may be the head no more than that may have."""
+        if self.environ is not None:
+            piece = bytes(data[:_PIECE])
+        else:
+            if not self._raw and data[:2] == b"\r\n":
+                del data[:2]
+            piece = bytes(data[:self._header_size + 1 - len(self._raw)])
+            self._raw += piece
+        if not piece:
+            return False
+        del data[:len(piece)]
+        self._h11.receive_data(piece)
+        return True
+
+    def _begin(self, request: h11.Request) -> None:
+        rest = self._h11.trailing_data[0]
+        raw = bytes(self._raw[:len(self._raw) - len(rest)])
+        self.environ = messages.environ_of(request, raw, self._lenient)
+        self._raw = bytearray()
+        if int(self.environ.get("CONTENT_LENGTH", "0")) > self._body_size:
+            self._without_body()
+
+    def _without_body(self) -> None:
+        environ = self.environ if self.environ is not None else {}
+        environ.pop("HTTP_TRANSFER_ENCODING", None)
+        environ.setdefault("CONTENT_LENGTH", str(self._body_size + 1))
+        self.body = bytearray()
+        self.too_long = True
+
+    def invitation(self) -> bytes:
+        """What a client that waits to be told so is told before it sends the body."""
+        if not self._h11.they_are_waiting_for_100_continue or self.pending:
+            return b""
+        return self._h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
+
+    def answer(self, status: str, headers: messages.Headers, body: bytes, keep: bool) -> bytes:
+        """The answer as it is sent. Raises h11.LocalProtocolError for a bad header: then another may be tried."""
+        head = messages.response(status, headers, body, keep)
+        parts = [self._h11.send(head)]
+        if body and not (self.environ is not None and self.environ["REQUEST_METHOD"] == "HEAD"):
+            parts.append(self._h11.send(h11.Data(data=body)))
+        parts.append(self._h11.send(h11.EndOfMessage()))
+        return b"".join(part for part in parts if part)
