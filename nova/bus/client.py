@@ -31,6 +31,8 @@ _CAST_SECONDS = 300.0
 _LONGEST_PAUSE = 10.0
 _UNREACHABLE = (messaging.MessagingTimeout, messaging.MessageDeliveryFailure, messaging.MessageUndeliverable,
                 kombu.exceptions.KombuError, amqp.AMQPError, OSError)
+# A topic at which nobody listens: what is sent there tells whether there is a broker.
+NOBODY = "nobody"
 # What a server of another release answers to a method that it has never heard of.
 _UNKNOWN = frozenset({"NoSuchMethod", "UnsupportedVersion"})
 
@@ -181,7 +183,7 @@ _REACHED: weakref.WeakSet[messaging.RPCTransport] = weakref.WeakSet()
 def _reach(bus: messaging.RPCTransport) -> None:
     """Fail if there is no broker: the first call makes the queue for answers, and would wait for one without end."""
     if bus not in _REACHED:
-        nobody = messaging.get_rpc_client(bus, messaging.Target(topic="nobody"))
+        nobody = messaging.get_rpc_client(bus, messaging.Target(topic=NOBODY))
         nobody.prepare(retry=_RETRIES).cast({}, "nothing")
         _REACHED.add(bus)
 

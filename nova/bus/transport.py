@@ -39,6 +39,9 @@ with _without_eventlet():
     import oslo_messaging as messaging
     from kombu.transport import TRANSPORT_ALIASES
     from oslo_messaging import opts
+    from oslo_messaging._drivers import impl_rabbit
+
+    from nova.bus import host_connection
 
 # Imported where it is used; kombu remembers the first that it has found.
 TRANSPORT_ALIASES["memory"] = "nova.bus.memory:Transport"
@@ -147,12 +150,13 @@ def connect(conf: cfg.ConfigOpts, host: str = "") -> messaging.RPCTransport:
     made = messaging.get_rpc_transport(conf)
     seals.use(made, keys)
     if keys.host:
-        _own_reply_queue(made, keys.host)
+        _as_host(made, keys.host)
     return made
 
 
-def _own_reply_queue(made: messaging.RPCTransport, host: str) -> None:
-    """The answers to a host come to a queue that is named for it, so that its account may have no other's."""
+def _as_host(made: messaging.RPCTransport, host: str) -> None:
+    """So that the account of a host needs no more than :func:`nova.bus.host_connection.permissions`."""
     driver = made._driver
-    if hasattr(driver, "_get_reply_queue_name"):
+    if isinstance(driver, impl_rabbit.RabbitDriver):
+        driver._connection_pool.connection_cls = host_connection.HostConnection
         driver._get_reply_queue_name = lambda: f"reply_{host}_{uuid.uuid4().hex}"

@@ -20,6 +20,10 @@ OPTIONS = {
         cfg.IntOpt("seal_age", default=600, min=0,
                    help="Seconds after which a sealed message is refused, and that the clocks of two machines may "
                         "differ; 0: never."),
+        cfg.StrOpt("broker_api", secret=True,
+                   help="Where 'nova-manage host' makes the accounts of hosts: the address of RabbitMQ's management "
+                        "plugin with an administrator's name and password (https://NAME:PASSWORD@HOST:15671). Read by "
+                        "nobody else: keep it in a file of its own. Unset: it writes definitions to be imported."),
         cfg.IntOpt("max_message_size", default=64, min=1,
                    help="The longest message that is read, in MiB, once it is decompressed."),
     ],
