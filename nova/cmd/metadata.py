@@ -1,19 +1,36 @@
-"""nova-metadata: the metadata service of this host."""
+"""nova-metadata: the metadata service of this host.
+
+Started as root it is two processes: the first makes sockets inside the namespaces of networks, and parses nothing that
+comes from anywhere; the second is the account [metadata]user, and answers.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import socket
 import sys
+import threading
+from typing import TYPE_CHECKING
 
 from nova.service import run  # isort: skip  (chooses oslo.service's threading back end)
 
 import nova.conf
 from nova import bus
+from nova.api.guest_metadata import namespaces
 from nova.api.guest_metadata.service import MetadataService
 from nova.conf import CONF
 from nova.telemetry import exporters, tracing
 
+if TYPE_CHECKING:
+    import oslo_messaging as messaging
+
 LOG = logging.getLogger(__name__)
+
+# Seconds between two looks whether the other process is there, and that it has to end.
+_LOOK = 0.2
+_END = 15.0
 
 
 def main() -> int:
@@ -21,21 +38,59 @@ def main() -> int:
     nova.conf.load(sys.argv[1:])
     tracing.check("nova-metadata")
     run.check_key("nova-metadata")
+    transport = bus.connect(CONF)  # nobody but root may read the key
+    if not CONF.metadata.namespaces or os.geteuid() != 0:
+        return _serve(transport, None)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    child = os.fork()
+    if child:
+        theirs.close()
+        return _open_sockets(ours, child)
+    ours.close()
+    namespaces.become(CONF.metadata.user)
+    return _serve(transport, theirs)
+
+
+def _serve(transport: messaging.RPCTransport, channel: socket.socket | None) -> int:
     stop = run.told_to_end()
     exporters.start_metrics("nova-metadata")
     exporters.start_tracing("nova-metadata")
-    service = MetadataService(bus.connect(CONF))
+    service = MetadataService(transport, channel)
     bus.prepare()
     try:
         service.start()
     except OSError as error:
         LOG.error("Cannot listen on %s:%d: %s", CONF.metadata.listen, CONF.metadata.port, error)
         return 1
-    stop.wait()
+    while not stop.wait(_LOOK) and not service.left_alone.is_set():
+        pass
     service.stop()
     exporters.stop_tracing()
     LOG.info("Metadata service stopped")
-    return 0
+    return 0 if stop.is_set() else 1
+
+
+def _open_sockets(channel: socket.socket, child: int) -> int:
+    """Until this process is told to end, which the other one then does first, or the other one has ended."""
+    stop, gone = run.told_to_end(), threading.Event()
+    status: list[int] = []
+
+    def wait_for_child() -> None:
+        status.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        gone.set()
+        stop.set()
+
+    threading.Thread(target=wait_for_child, name="metadata-child", daemon=True).start()
+    watcher = namespaces.NamespaceWatcher(namespaces.Sender(channel), CONF.state_path)
+    watcher.run(stop)
+    if not gone.is_set():
+        os.kill(child, signal.SIGTERM)
+        if not gone.wait(_END):
+            os.kill(child, signal.SIGKILL)
+            gone.wait()
+        return 0
+    LOG.error("The process that answers guests has ended (%s)", status[0] if status else "?")
+    return 1
 
 
 if __name__ == "__main__":

@@ -10,6 +10,10 @@ OPTIONS = {
                    help="The secret that proxies sign X-Instance-ID with (HMAC-SHA256); empty: no proxies."),
         cfg.BoolOpt("namespaces", default=True,
                     help="Also answer at 169.254.169.254:80 inside the namespaces of this host's networks."),
+        cfg.StrOpt("user", default="nova",
+                   help="The account that answers guests when nova-metadata is started as root, which it needs to be "
+                        "for namespaces: root makes the sockets and reads nothing from them. Where there is no such "
+                        "account it is nobody."),
         cfg.IntOpt("threads", default=8, min=1, help="Threads of the service."),
         cfg.IntOpt("cache_expiration", default=15, min=0, help="Seconds that an instance's metadata is kept."),
         cfg.StrOpt("vendordata_jsonfile_path", help="A JSON file whose content is every server's vendor data."),

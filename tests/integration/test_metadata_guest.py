@@ -45,10 +45,9 @@ class Conductor:
                 return instance
         raise exception.InstanceNotFound(instance_id=uuid)
 
-    def update(self, ctx, uuid, changes, project_id=None):
+    def set_password(self, ctx, uuid, items):
         instance = self.get(ctx, uuid)
-        instance.system_metadata = changes["system_metadata"]
-        return instance
+        instance.system_metadata = {**instance.system_metadata, **items}
 
     def __getattr__(self, name):
         if name.startswith("_"):
@@ -58,7 +57,7 @@ class Conductor:
 
 @pytest.fixture
 def service(lab, monkeypatch):
-    monkeypatch.setattr("nova.api.guest_metadata.service.INTERVAL", 0.05)
+    monkeypatch.setattr("nova.api.guest_metadata.namespaces.INTERVAL", 0.05)
     conductor = Conductor()
     transport = bus.transport.messaging.get_rpc_transport(CONF, url="fake://")
     server = bus.serve(transport, CONDUCTOR, "host", [(Guests, conductor), (Servers, conductor)])

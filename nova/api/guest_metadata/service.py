@@ -9,13 +9,15 @@ import threading
 from typing import TYPE_CHECKING
 
 from nova import bus
-from nova.api.guest_metadata.app import NETWORK, Application
+from nova.api.guest_metadata import namespaces
+from nova.api.guest_metadata.app import Application
 from nova.api.guest_metadata.instances import Instances
+from nova.api.guest_metadata.namespaces import listen as listen
 from nova.api.guest_metadata.server import Server
 from nova.api.observed import Wsgi, observed_metadata
 from nova.conf import CONF
 from nova.metadata import settings
-from nova.network import netns, records
+from nova.network import records
 from nova.rpcapi.guests import Guests
 from nova.rpcapi.servers import Servers
 
@@ -23,10 +25,6 @@ if TYPE_CHECKING:  # nova.bus must load oslo.messaging, to choose its threads
     import oslo_messaging as messaging
 
 LOG = logging.getLogger(__name__)
-
-ADDRESS = ("169.254.169.254", 80)
-# Seconds between two looks for networks that came or went.
-INTERVAL = 1.0
 
 
 def instances_of(transport: messaging.RPCTransport) -> Instances:
@@ -42,11 +40,17 @@ def application(instances: Instances) -> Wsgi:
 
 
 class MetadataService:
-    """Answers at [metadata]listen, and inside the namespaces of the host's networks."""
+    """Answers at [metadata]listen, and inside the namespaces of the host's networks.
 
-    def __init__(self, transport: messaging.RPCTransport) -> None:
+    ``channel``: from where the sockets inside them come, if this process is not the one that makes them.
+    """
+
+    def __init__(self, transport: messaging.RPCTransport, channel: socket.socket | None = None) -> None:
+        self._channel = channel
         instances = instances_of(transport)
         self._server = Server(application(instances), CONF.metadata.threads, tenant_of=instances.tenant_of)
+        # Set when no more sockets come, as whoever made them has ended.
+        self.left_alone = threading.Event()
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
 
@@ -56,12 +60,16 @@ class MetadataService:
         self._server.start()
         self._server.add("proxies", listener, trusted=True)
         LOG.info("Metadata service listens on %s:%d", CONF.metadata.listen, CONF.metadata.port)
-        if not CONF.metadata.namespaces:
-            return
+        if self._channel is not None:
+            namespaces.receive(self._channel, self._server, self.left_alone.set)
+        elif CONF.metadata.namespaces:
+            self._watch()
+
+    def _watch(self) -> None:
         if os.geteuid() != 0:
             LOG.warning("Only root may enter network namespaces: metadata is for proxies only")
             return
-        watcher = NamespaceWatcher(self._server, CONF.state_path)
+        watcher = namespaces.NamespaceWatcher(self._server, CONF.state_path)
         self._watcher = threading.Thread(target=watcher.run, args=(self._stop,), name="metadata-watch", daemon=True)
         self._watcher.start()
 
@@ -70,65 +78,3 @@ class MetadataService:
         if self._watcher is not None:
             self._watcher.join(5)
         self._server.stop()
-
-
-class NamespaceWatcher:
-    """Has one listening socket in the namespace of each network that is plugged on this host."""
-
-    def __init__(self, server: Server, state_path: str) -> None:
-        self._server = server
-        self._records = records.Records(state_path)
-        self._open: dict[str, tuple[int, int]] = {}
-        self._failed: set[str] = set()
-
-    def run(self, stop: threading.Event) -> None:
-        while True:
-            try:
-                self.look()
-            except Exception:
-                LOG.exception("Could not look for networks")
-            if stop.wait(INTERVAL):
-                return
-
-    def look(self) -> None:
-        """Compare the sockets with the namespaces of now."""
-        wanted = {}
-        for network_id in self._records.networks():
-            namespace = netns.identity(records.namespace(network_id))
-            if namespace is not None:
-                wanted[network_id] = namespace
-        for network_id in [known for known, namespace in self._open.items() if wanted.get(known) != namespace]:
-            self._server.remove(network_id)
-            del self._open[network_id]
-            LOG.info("Metadata of network %s ends: its namespace is gone", network_id)
-        for network_id in wanted.keys() - self._open.keys():
-            self._listen(network_id, wanted[network_id])
-        self._failed &= wanted.keys()
-
-    def _listen(self, network_id: str, namespace: tuple[int, int]) -> None:
-        try:
-            sock = netns.call(records.namespace(network_id), lambda: listen(ADDRESS))
-        except OSError as error:
-            # The namespace may be in the making: the next look tries again.
-            if network_id not in self._failed:
-                LOG.debug("Not yet listening on network %s: %s", network_id, error)
-            self._failed.add(network_id)
-            return
-        self._server.add(network_id, sock, {NETWORK: network_id})
-        self._open[network_id] = namespace
-        LOG.info("Metadata of network %s is served in namespace %s", network_id, records.namespace(network_id))
-
-
-def listen(address: tuple[str, int]) -> socket.socket:
-    """A listening socket in the namespace of the calling thread."""
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(128)
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock

@@ -1,0 +1,150 @@
+"""The sockets of the metadata service inside the namespaces of the host's networks.
+
+Only root may make them, and nothing else of the service needs root: where nova-metadata is started as root, one process
+does nothing but that, and hands them to another, which answers guests as an account that may do nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import pwd
+import socket
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from nova.api.guest_metadata.app import NETWORK
+from nova.network import netns, records
+
+LOG = logging.getLogger(__name__)
+
+ADDRESS = ("169.254.169.254", 80)
+# Seconds between two looks for networks that came or went.
+INTERVAL = 1.0
+# Bytes of a message about a socket.
+_LONGEST = 4096
+_NO_NEW_PRIVILEGES = 38
+# Who it is where there is no account of the service's own.
+_NOBODY = "nobody"
+
+
+class Sockets(Protocol):
+    """Who has the sockets: :class:`nova.api.guest_metadata.server.Server`, or its process elsewhere."""
+
+    def add(self, key: str, sock: socket.socket, extra: dict[str, str]) -> None: ...
+    def remove(self, key: str) -> None: ...
+
+
+class NamespaceWatcher:
+    """Has one listening socket in the namespace of each network that is plugged on this host."""
+
+    def __init__(self, sockets: Sockets, state_path: str) -> None:
+        self._sockets = sockets
+        self._records = records.Records(state_path)
+        self._open: dict[str, tuple[int, int]] = {}
+        self._failed: set[str] = set()
+
+    def run(self, stop: threading.Event) -> None:
+        while True:
+            try:
+                self.look()
+            except Exception:
+                LOG.exception("Could not look for networks")
+            if stop.wait(INTERVAL):
+                return
+
+    def look(self) -> None:
+        """Compare the sockets with the namespaces of now."""
+        wanted = {}
+        for network_id in self._records.networks():
+            namespace = netns.identity(records.namespace(network_id))
+            if namespace is not None:
+                wanted[network_id] = namespace
+        for network_id in [known for known, namespace in self._open.items() if wanted.get(known) != namespace]:
+            self._sockets.remove(network_id)
+            del self._open[network_id]
+            LOG.info("Metadata of network %s ends: its namespace is gone", network_id)
+        for network_id in wanted.keys() - self._open.keys():
+            self._listen(network_id, wanted[network_id])
+        self._failed &= wanted.keys()
+
+    def _listen(self, network_id: str, namespace: tuple[int, int]) -> None:
+        try:
+            sock = netns.call(records.namespace(network_id), lambda: listen(ADDRESS))
+        except OSError as error:
+            # The namespace may be in the making: the next look tries again.
+            if network_id not in self._failed:
+                LOG.debug("Not yet listening on network %s: %s", network_id, error)
+            self._failed.add(network_id)
+            return
+        self._sockets.add(network_id, sock, {NETWORK: network_id})
+        self._open[network_id] = namespace
+        LOG.info("Metadata of network %s is served in namespace %s", network_id, records.namespace(network_id))
+
+
+def listen(address: tuple[str, int]) -> socket.socket:
+    """A listening socket in the namespace of the calling thread."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(128)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+# --- two processes -------------------------------------------------------------------------------------
+class Sender:
+    """In the process that is root: hands sockets to the other one. Raises OSError when that has gone."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+
+    def add(self, key: str, sock: socket.socket, extra: dict[str, str]) -> None:
+        with sock:
+            socket.send_fds(self._channel, [msgspec.json.encode((key, extra))], [sock.fileno()])
+
+    def remove(self, key: str) -> None:
+        socket.send_fds(self._channel, [msgspec.json.encode((key, None))], [])
+
+
+def receive(channel: socket.socket, sockets: Sockets, ended: Callable[[], None]) -> threading.Thread:
+    """In the other process: pass on what comes, and call ``ended`` when nothing comes any more."""
+    def run() -> None:
+        with channel, contextlib.suppress(OSError):
+            while True:
+                text, handles, _flags, _address = socket.recv_fds(channel, _LONGEST, 1)
+                if not text:
+                    break
+                key, extra = msgspec.json.decode(text, type=tuple[str, dict[str, str] | None])
+                if extra is None:
+                    sockets.remove(key)
+                else:
+                    sockets.add(key, socket.socket(fileno=handles[0]), extra)
+        ended()
+
+    thread = threading.Thread(target=run, name="metadata-sockets", daemon=True)
+    thread.start()
+    return thread
+
+
+def become(user: str) -> None:
+    """Be this account from now on (one that may do nothing where there is none), with no way back to root."""
+    try:
+        account = pwd.getpwnam(user)
+    except KeyError:
+        LOG.warning("There is no account %r ([metadata]user): requests are answered as %s", user, _NOBODY)
+        account = pwd.getpwnam(_NOBODY)
+    os.setgroups([])
+    os.setgid(account.pw_gid)
+    os.setuid(account.pw_uid)
+    ctypes.CDLL(None).prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)

@@ -1,0 +1,76 @@
+"""nova-metadata as root: what reads the requests of guests is not."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import pwd
+import signal
+
+import pytest
+
+from nova.conf import CONF
+from tests.integration.cluster import _command, _environment
+from tests.integration.linuxnet_lab import (
+    Net,
+    lab_fixture,  # noqa: F401
+    needs_root,
+    rules,
+)
+from tests.integration.processes import Process, eventually, free_port
+
+pytestmark = [needs_root, pytest.mark.root]
+
+
+@pytest.fixture
+def service(lab, tmp_path):
+    config = tmp_path / "nova.conf"
+    config.write_text(f"[DEFAULT]\ntransport_url = kombu+memory://\nstate_path = {CONF.state_path}\n"
+                      f"rpc_response_timeout = 1\n[metadata]\nport = {free_port()}\nuser = nobody\n")
+    config.chmod(0o600)
+    made = Process("metadata", [*_command("metadata"), "--config-file", str(config)], tmp_path / "log",
+                   env=_environment())
+    made.start()
+    yield made
+    made.kill()
+
+
+def children(pid):
+    return [int(child) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
+            for child in (task / "children").read_text().split()]
+
+
+def status(pid):
+    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.split() for name, _colon, value in (line.partition(":") for line in lines)}
+
+
+def answered(guest):
+    done = guest.run("curl", "-s", "-m", "5", "-w", "%{http_code}", "-o", "/dev/null", "http://169.254.169.254/")
+    return done.stdout if done.stdout != "000" else ""
+
+
+def test_the_process_that_answers_guests_has_no_privileges(lab, service):
+    instance = Net().instance(5)
+    lab.driver.plug(instance, rules())
+    guest = lab.guest(instance)
+    guest.static()
+    assert eventually(lambda: answered(guest), 60, "somebody answers") == "200"
+    [answering] = children(service.pid)
+    account = pwd.getpwnam("nobody")
+    found = status(answering)
+    assert found["Uid"] == [str(account.pw_uid)] * 4
+    assert found["Gid"] == [str(account.pw_gid)] * 4
+    assert (found["CapEff"], found["CapPrm"], found["NoNewPrivs"], found.get("Groups")) == (
+        ["0000000000000000"], ["0000000000000000"], ["1"], [])
+    service.stop()
+    assert not pathlib.Path(f"/proc/{answering}").exists()
+
+
+@pytest.mark.parametrize("which", ["root", "answering"])
+def test_neither_process_stays_without_the_other(lab, service, which):
+    [answering] = eventually(lambda: children(service.pid), 60, f"there are two\n{service.tail()}")
+    eventually(lambda: b"listens on" in service.log.read_bytes(), 60, "it has started")
+    os.kill(service.pid if which == "root" else answering, signal.SIGKILL)
+    eventually(lambda: not service.running(), 30, "the first has ended")
+    eventually(lambda: not pathlib.Path(f"/proc/{answering}").exists(), 30, "the second has ended")
