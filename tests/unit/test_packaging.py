@@ -166,7 +166,7 @@ def test_what_requirements_pull_in_is_constrained_and_nothing_else_is():
 
 # --- systemd -------------------------------------------------------------------------------------------
 def unit(path):
-    parser = configparser.ConfigParser(delimiters="=", interpolation=None)
+    parser = configparser.ConfigParser(delimiters="=", interpolation=None, strict=False)
     parser.optionxform = str
     parser.read(path)
     return parser
@@ -188,6 +188,32 @@ def test_a_unit_runs_its_service_and_lets_it_drain(path):
     assert service["KillMode"] == ("process" if path.stem == "nova-compute" else "mixed")
     drain = {"nova-api": 90, "nova-metadata": 15}.get(path.stem, 60)
     assert int(service["TimeoutStopSec"]) > drain
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_a_unit_has_no_privileges_that_it_does_not_need(path):
+    service = unit(path)["Service"]
+    assert service["NoNewPrivileges"] == "yes"
+    assert service["UMask"] == ("0022" if path.stem == "nova-compute" else "0077")
+    rights = {name for line in path.read_text().splitlines() if line.startswith("CapabilityBoundingSet=")
+              for name in line.partition("=")[2].split()}
+    assert "CapabilityBoundingSet=" in path.read_text()
+    assert not rights & {"CAP_SYS_MODULE", "CAP_SYS_BOOT", "CAP_SYS_TIME", "CAP_MAC_ADMIN", "CAP_SYSLOG"}
+    if path.stem != "nova-compute":  # whose mounts are for others, too
+        assert service["ProtectSystem"] == "strict"
+    if service["User"] == "nova":
+        assert not rights
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+@pytest.mark.parametrize(("name", "most"), [("nova-api", 3.0), ("nova-conductor", 3.0), ("nova-scheduler", 3.0),
+                                            ("nova-metadata", 5.0), ("nova-compute", 8.0)])
+def test_systemd_finds_little_that_a_unit_exposes(name, most):
+    """Of ten; the services that need root are worse by nature."""
+    result = subprocess.run(["systemd-analyze", "security", "--offline=true", f"--threshold={int(most * 10)}",
+                             ROOT / "etc/systemd" / f"{name}.service"], capture_output=True, text=True, timeout=60,
+                            check=False)
+    assert result.returncode == 0, result.stdout
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
