@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from nova.network import ingress
 from nova.network.filters import MOVED, hook, mac_address, name_of, port, port_gone, raw_v6, unhook
 from nova.network.records import HostNet
-from nova.objects.network import VIF, FilterRule, slaac_address
+from nova.objects.network import VIF, FilterRule, link_local
 
 # Flows that one guest may have at the same time.
 FLOWS = 65535
@@ -26,7 +26,6 @@ _MOVED_FOR = "4h"
 _FRAGMENTS = 30
 _SETS = ("flows", "closing", "talks", "echoes", "spoken", "fragments")
 _DYNAMIC = "flags dynamic,timeout"
-_LINK_LOCAL = ipaddress.IPv6Network("fe80::/64")
 _ICMP_NUMBER = {"icmp": 1, "icmpv6": 58}
 # How a QEMU guest is announced where it has moved to.
 _RARP = "0x8035"
@@ -101,7 +100,7 @@ def guest(table: str, vif: VIF, net: HostNet, rules: Sequence[FilterRule], moved
     families = [_V4]
     if v6:
         families.append(_V6)
-        own = [str(slaac_address(_LINK_LOCAL, mac)), *v6]
+        own = [link_local(mac), *v6]
         chains["sent6"] = _sent_v6(name, own)
         chains["received6"] = [*_received_v6(name, own, net), *ingress.accepted(rules, 6),
                               *_refused(name, _V6)]

@@ -16,11 +16,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from nova import context, exception
 from nova.conf import CONF
-from nova.network import filters, guest_filters, host_services, plumbing, records
+from nova.network import filters, gates, guest_filters, host_services, plumbing, records
 from nova.network.asking import Asker
 from nova.network.base import HostNetwork
 from nova.network.dhcp import DhcpServer
-from nova.network.gates import Gates
 from nova.network.records import Guest, HostNet
 from nova.network.ruleset import Part, Ruleset
 from nova.network.tunnels import Tunnels
@@ -46,7 +45,7 @@ class LinuxNetwork(HostNetwork):
         self._records = records.Records(CONF.state_path)
         self._rules = records.RuleBook()
         self._filters = Ruleset(self._table)
-        self._gates = Gates()
+        self._gates = gates.Gates()
         self._tunnels = Tunnels(self._records, self._network_lock)
         # Taken in this order: of the guest (several share one), of its networks by id, of the host.
         self._guest_locks = [threading.RLock() for _number in range(_GUEST_LOCKS)]
@@ -221,9 +220,11 @@ class LinuxNetwork(HostNetwork):
         ports = filters.port(self._table, net.bridge_port)
         for device in plumbing.other_ports(net, self._tag):
             ports += filters.port(self._table, device, "others")
-        made = {net.bridge_port: _always(ports)}
+        made = {net.bridge_port: _always(ports, gates.port())}
         if net.wire_port:
-            made[net.wire_port] = _always(filters.wire(self._table, net.wire_port, net))
+            # An interface of the host's own, given to a network as it is, may have other uses.
+            ours = net.vni is not None or net.vlan is not None
+            made[net.wire_port] = _always(filters.wire(self._table, net.wire_port, net), gates.port() if ours else None)
         with self._host_lock:
             self._filters.change({**made, _HOST: self._host_table(self._networks())})
         server.ensure()
@@ -289,7 +290,8 @@ class LinuxNetwork(HostNetwork):
 
     def _parts(self, net: HostNet, vifs: Sequence[VIF], rules: RuleSet, moved: bool = False) -> dict[str, Part]:
         """The packet filters of these interfaces. Raises ValueError for bad values."""
-        return {vif.devname: functools.partial(_guest_part, self._table, vif, net, rules, moved) for vif in vifs}
+        return {vif.devname: Part(functools.partial(_guest_lines, self._table, vif, net, rules, moved),
+                                  gates.guest(vif)) for vif in vifs}
 
     def _gone(self, devices: Collection[str]) -> dict[str, list[str]]:
         """What removes the packet filters of these devices of guests."""
@@ -347,20 +349,17 @@ class LinuxNetwork(HostNetwork):
                 return
 
     def _close_gates(self) -> None:
-        nets = list(self._up.values())
-        # An interface of the host's own, given to a network as it is, may have other uses.
-        wires = {net.wire_port for net in nets if net.vni is None and net.vlan is None}
-        self._gates.ensure(set(self._filters.parts()) - wires - {_HOST},
-                           {net.uplink_port for net in nets if net.link is not None})
+        links = {net.uplink_port: gates.link() for net in list(self._up.values()) if net.link is not None}
+        self._gates.ensure({**self._filters.gates(), **links})
 
 
-def _guest_part(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool, lost: bool) -> list[str]:
+def _guest_lines(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool, lost: bool) -> list[str]:
     # The connections of a guest are as unknown when they were forgotten as when they were made elsewhere.
     return guest_filters.guest(table, vif, net, rules.rules, moved or lost)
 
 
-def _always(lines: Sequence[str]) -> Part:
-    return lambda lost: lines
+def _always(lines: Sequence[str], gate: gates.Gate | None = None) -> Part:
+    return Part(lambda lost: lines, gate)
 
 
 def _by_network(uuid: str, vifs: Sequence[VIF], check: bool = True) -> dict[str, list[VIF]]:

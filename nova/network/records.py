@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from nova.objects.base import Object
-from nova.objects.network import VIF, Peers, RuleSet, slaac_address
+from nova.objects.network import VIF, Peers, RuleSet, link_local
 
 LOG = logging.getLogger(__name__)
 
@@ -30,7 +30,6 @@ T = TypeVar("T")
 DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 IDENTIFIER = re.compile(r"[A-Za-z0-9-]{1,64}")
-_LINK_LOCAL = ipaddress.IPv6Network("fe80::/64")
 
 
 class HostNet(Object, kw_only=True):
@@ -94,7 +93,7 @@ class HostNet(Object, kw_only=True):
     @property
     def router(self) -> str:
         """The gateway's link-local address: who sends router advertisements and DHCPv6."""
-        return str(slaac_address(_LINK_LOCAL, self.gateway_mac))
+        return link_local(self.gateway_mac)
 
 
 class Guest(Object, kw_only=True):

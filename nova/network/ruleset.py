@@ -11,10 +11,11 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from nova import exception
 from nova.network import commands, filters
+from nova.network.gates import Gate
 from nova.network.nfnetlink import FAMILIES, PacketFilters
 from nova.telemetry import metrics
 
@@ -27,10 +28,14 @@ _MAIN = ("bridge", "")
 _CHAIN = re.compile(r"(?:add|delete) chain (ip|ip6|bridge) \S+ (\S+)")
 
 
-class Part(Protocol):
-    """The commands that make a part of the filters, whatever there is of it. ``lost``: what it had learned is gone."""
+class Part(NamedTuple):
+    """A part of the filters, whatever there is of it, and the gate at the device that it is about, if it has one.
 
-    def __call__(self, lost: bool) -> Sequence[str]: ...
+    ``lines(lost)`` are the commands that make it; ``lost``: what it had learned is gone.
+    """
+
+    lines: Callable[[bool], Sequence[str]]
+    gate: Gate | None = None
 
 
 class Ruleset:
@@ -52,7 +57,7 @@ class Ruleset:
         Raises NetworkSetupError, and nothing is changed.
         """
         lines = [line for part in (gone or {}).values() for line in part]
-        lines += [line for part in made.values() for line in part(False)]
+        lines += [line for part in made.values() for line in part.lines(False)]
         with self._mutex:
             self._check()
             before = self._ask(PacketFilters.generation)
@@ -69,10 +74,10 @@ class Ruleset:
             self._parts.clear()
             self._known.clear()
 
-    def parts(self) -> list[str]:
-        """The names of what was made."""
+    def gates(self) -> dict[str, Gate]:
+        """The gates that belong to what was made, by device."""
         with self._mutex:
-            return list(self._parts)
+            return {name: part.gate for name, part in self._parts.items() if part.gate is not None}
 
     def verify(self) -> None:
         """Put right what others changed. Raises NetworkSetupError."""
@@ -112,7 +117,7 @@ class Ruleset:
         self._generation = self._ask(PacketFilters.generation)
 
     def _lines(self, lost: bool) -> list[str]:
-        return [line for part in self._parts.values() for line in part(lost)]
+        return [line for part in self._parts.values() for line in part.lines(lost)]
 
     def _learn(self, kernel: PacketFilters, lines: Sequence[str], before: int | None) -> int | None:
         """What is known after these commands; returns the number of the last change if that was ours."""

@@ -11,12 +11,18 @@ from nova.objects.base import Object
 # How a guest learns an address of version 6.
 SLAAC = "slaac"
 DHCPV6 = "dhcpv6-stateful"
+_LINK_LOCAL = ipaddress.IPv6Network("fe80::/64")
 
 
 def slaac_address(subnet: ipaddress.IPv6Network, mac: str) -> str:
     """The address that a guest with this MAC address gives itself in a /64 (RFC 4291: modified EUI-64)."""
     raw = bytes.fromhex(mac.replace(":", ""))
     return str(subnet[int.from_bytes(bytes([raw[0] ^ 2, *raw[1:3], 0xff, 0xfe, *raw[3:]]), "big")])
+
+
+def link_local(mac: str) -> str:
+    """The link-local address that belongs to a MAC address."""
+    return slaac_address(_LINK_LOCAL, mac)
 
 
 class Network(Object, kw_only=True):

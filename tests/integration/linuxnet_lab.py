@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -292,6 +293,15 @@ def lab_fixture(tmp_path):
 def frame(source, target, kind, payload):
     """An Ethernet frame."""
     return bytes.fromhex(target.replace(":", "")) + bytes.fromhex(source.replace(":", "")) + kind + payload
+
+
+def udp_packet(source, sport, dport):
+    """A datagram to 10.77.0.6."""
+    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 32, 0, 0, 64, 17, 0, socket.inet_aton(source),
+                       socket.inet_aton("10.77.0.6"))
+    total = sum(struct.unpack("!10H", head))
+    check = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+    return head[:10] + struct.pack("!H", check) + head[12:] + struct.pack("!HHHH", sport, dport, 12, 0) + b"evil"
 
 
 def ear():

@@ -21,6 +21,7 @@ from tests.integration.linuxnet_lab import (
     needs_root,
     rules,
     sh,
+    udp_packet,
     wait,
 )
 
@@ -131,6 +132,53 @@ def test_while_nova_compute_is_away_a_flush_closes_everything(watched):
     assert guest.reaches("10.77.0.1")
     assert guest.reaches(lab.beyond)
     assert peer.reaches("10.77.0.5")
+
+
+def test_on_a_wire_of_the_host_a_guest_keeps_its_name_also_without_filters(watched):
+    """The wire has no gate, since the host uses it otherwise; the guest's own port has."""
+    lab = watched
+    wire, far = f"tw{lab.outside[2:]}", f"tf{lab.outside[2:]}"
+    sh("ip", "netns", "add", far)
+    sh("ip", "link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", far)
+    try:
+        sh("ip", "-n", far, "link", "set", "eth0", "up")
+        net = Net(bridge_interface=wire, v6="fd00:77")
+        guest = lab.booted(net.instance(5))
+        # All that a guest does when it starts goes through its gate.
+        assert wait(lambda: gated(guest.vif.devname), 20)
+        assert guest.dhcp()["ip"] == "10.77.0.5"
+        assert guest.addresses_v6() == [guest.vif.addresses(6)[0]]
+        assert guest.reaches("10.77.0.1")
+        assert guest.reaches("fd00:77::1")
+        lab.driver.stop()
+        flush(lab)
+        mac, all_ = guest.vif.mac, "ff:ff:ff:ff:ff:ff"
+        six = b"\x60\0\0\0\0\x08\x11\x40"
+        forged = [frame("fa:16:3e:00:00:99", all_, b"\x08\x00", udp_packet("10.77.0.5", 9, 9)),
+                  frame(mac, all_, b"\x08\x00", udp_packet("10.77.0.1", 9, 9)),
+                  frame(mac, all_, b"\x08\x06", _arp(mac, "10.77.0.1")),
+                  frame(mac, all_, b"\x08\x06", _arp("fa:16:3e:00:00:99", "10.77.0.5")),
+                  frame(mac, all_, b"\x81\x00", b"\0\5\x08\0" + udp_packet("10.77.0.5", 9, 9)),
+                  frame(mac, all_, b"\x86\xdd", six + socket.inet_pton(socket.AF_INET6, "fd00:77::99") + bytes(24)),
+                  frame(mac, all_, b"\x88\xb5", bytes(46))]
+        fine = [frame(mac, all_, b"\x08\x00", udp_packet("10.77.0.5", 9, 9)),
+                frame(mac, all_, b"\x08\x06", _arp(mac, "10.77.0.5")),
+                frame(mac, all_, b"\x86\xdd",
+                      six + socket.inet_pton(socket.AF_INET6, guest.vif.addresses(6)[0]) + bytes(24))]
+        sock = netns.call(far, ear)
+        for one in (*forged, *fine):
+            guest.raw(one)
+        heard = _heard(sock)
+        assert [one in heard for one in fine] == [True] * 3
+        bodies = [one[14:] for one in heard if one not in fine]
+        assert not [number for number, one in enumerate(forged) if one in heard or one[18:] in bodies]
+    finally:
+        sh("ip", "link", "del", wire)
+        sh("ip", "netns", "del", far)
+
+
+def _arp(mac, address):
+    return b"\0\1\x08\0\6\4\0\1" + bytes.fromhex(mac.replace(":", "")) + socket.inet_aton(address) + bytes(28)
 
 
 def test_what_others_do_with_their_own_filters_changes_nothing(watched, caplog):

@@ -21,6 +21,7 @@ from tests.integration.linuxnet_lab import (
     needs_root,
     rules,
     sh,
+    udp_packet,
 )
 
 ROUTER_ADVERTISEMENT = (struct.pack("!IHBB", 0x60000000, 16, 58, 255) + socket.inet_pton(socket.AF_INET6, "fe80::1")
@@ -128,12 +129,12 @@ def test_forged_frames_are_not_heard(lab):
     forged = {
         "arp for the gateway": frame(mac, all_, b"\x08\x06", _arp("10.77.0.1", mac, peer.vif)),
         "arp with another mac": frame(mac, all_, b"\x08\x06", _arp("10.77.0.5", "fa:16:3e:00:00:99", peer.vif)),
-        "dhcp server": frame(mac, all_, b"\x08\x00", _udp_packet("10.77.0.5", 67, 68)),
+        "dhcp server": frame(mac, all_, b"\x08\x00", udp_packet("10.77.0.5", 67, 68)),
         "router advertisement": frame(mac, "33:33:00:00:00:01", b"\x86\xdd", ROUTER_ADVERTISEMENT),
-        "vlan tagged": frame(mac, all_, b"\x81\x00", b"\0\5\x08\0" + _udp_packet("10.77.0.5", 9, 9)),
-        "another address": frame(mac, all_, b"\x08\x00", _udp_packet("10.77.0.7", 9, 9)),
+        "vlan tagged": frame(mac, all_, b"\x81\x00", b"\0\5\x08\0" + udp_packet("10.77.0.5", 9, 9)),
+        "another address": frame(mac, all_, b"\x08\x00", udp_packet("10.77.0.7", 9, 9)),
     }
-    fine = frame(mac, all_, b"\x08\x00", _udp_packet("10.77.0.5", 7, 7))
+    fine = frame(mac, all_, b"\x08\x00", udp_packet("10.77.0.5", 7, 7))
     sock = netns.call(peer.ns, ear)
     for one in [*forged.values(), fine]:
         guest.raw(one)
@@ -151,14 +152,6 @@ def test_forged_frames_are_not_heard(lab):
 def _arp(address, mac, target):
     return (b"\0\1\x08\0\6\4\0\2" + bytes.fromhex(mac.replace(":", "")) + socket.inet_aton(address)
             + bytes.fromhex(target.mac.replace(":", "")) + socket.inet_aton(target.fixed_ips[0].address))
-
-
-def _udp_packet(source, sport, dport):
-    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 32, 0, 0, 64, 17, 0, socket.inet_aton(source),
-                       socket.inet_aton("10.77.0.6"))
-    total = sum(struct.unpack("!10H", head))
-    check = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
-    return head[:10] + struct.pack("!H", check) + head[12:] + struct.pack("!HHHH", sport, dport, 12, 0) + b"evil"
 
 
 def test_an_unfiltered_interface(lab):
