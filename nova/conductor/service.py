@@ -91,11 +91,11 @@ _HEARTBEAT_CONNECTIONS = 2
 _CONNECTIONS = 40
 
 
-def open_database(connections: int | None = None, at_once: int | None = None) -> Database:
+def open_database(connections: int | None = None, at_once: int | None = None, statement_seconds: int = 0) -> Database:
     """The database of the configuration, with a pool of so many connections; open it after the fork."""
     size, overflow = (connections, 0) if connections else (CONF.database.max_pool_size, CONF.database.max_overflow)
     return Database(CONF.database.connection, size or connections_of(workers_of(CONF.conductor.workers)), overflow,
-                    CONF.database.connection_recycle_time, CONF.database.max_retries, at_once)
+                    CONF.database.connection_recycle_time, CONF.database.max_retries, at_once, statement_seconds)
 
 
 def connections_of(workers: int) -> int:
@@ -110,14 +110,14 @@ class ConductorService:
         self.host = CONF.host
         self._worker = worker
         name = f"conductor@{CONF.host}:{os.getpid()}:{new_uuid()[:8]}"
-        db = open_database(at_once=CONF.conductor.transactions)
+        db = open_database(at_once=CONF.conductor.transactions, statement_seconds=CONF.database.statement_timeout)
         scheduler_proxy = bus.client(transport, Scheduler)
         announcer = FleetAnnouncer(scheduler_proxy, name)
         self.core = Core(
             name=name, db=db, transport=transport, scheduler=scheduler_proxy,
             compute=bus.client(transport, Compute), fleet=announcer, usage=UsageFeed(db, announcer))
         self.engine = Engine(self.core)
-        self._beats_db = open_database(_HEARTBEAT_CONNECTIONS)
+        self._beats_db = open_database(_HEARTBEAT_CONNECTIONS, statement_seconds=CONF.database.statement_timeout)
         self._heartbeat = heartbeat.Heartbeat(dataclasses.replace(self.core, db=self._beats_db))
         self._liveness = Liveness(self._heartbeat, self.host, "nova-conductor", CONDUCTOR, SERVICE_VERSION, worker)
         self._hearing = Hearing()

@@ -14,5 +14,10 @@ OPTIONS = {
         cfg.IntOpt("connection_recycle_time", default=3600, help="Seconds after which a connection is renewed."),
         cfg.IntOpt("max_retries", default=20, min=0,
                    help="How often a transaction is tried again after a deadlock or a lost connection."),
+        cfg.IntOpt("statement_timeout", default=30, min=0,
+                   help="Seconds after which the database cancels a statement of a conductor (PostgreSQL: "
+                        "statement_timeout, MariaDB: max_statement_time); whoever waits for it gets 503. A lock is "
+                        "waited for half as long, then the transaction is tried again. 0: no limit. nova-manage has "
+                        "none."),
     ],
 }

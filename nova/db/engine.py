@@ -22,7 +22,7 @@ from oslo_db import exception as db_exception
 from oslo_db.sqlalchemy import exc_filters
 
 from nova import context, exception
-from nova.db import regexp
+from nova.db import limits, regexp
 from nova.service.gate import Gate
 from nova.telemetry import metrics
 
@@ -36,13 +36,15 @@ Transaction = Callable[[sa.Connection], T]
 
 # What another try of the whole transaction may cure.
 _TRANSIENT = (db_exception.DBDeadlock, db_exception.DBConnectionError, db_exception.RetryRequest)
-# The same, where oslo.db has no name for it: statements that were interrupted, servers that end, begin or are full.
-_PASSING = frozenset({"40001", "53300", "55P03", "57014", "57P01", "57P02", "57P03",  # PostgreSQL
+# The same, where oslo.db has no name for it: locks that were not had in time, servers that end, begin or are full.
+_PASSING = frozenset({"40001", "53300", "55P03", "57P01", "57P02", "57P03",  # PostgreSQL
                       1040, 1053, 1205, 1317, 1927})  # MariaDB
 # What no column can hold: null characters, numbers out of range...
 _UNFIT = (db_exception.DBDataError, db_exception.DBInvalidUnicodeParameter)
 # Seconds that who wants to write waits for SQLite's one write lock.
 _BUSY = 30.0
+_CANCELLED = ("The database was not done in time. Ask for less at once (a smaller page, fewer filters), or try again "
+              "when it has less to do.")
 _LOST = "The answer of the database got lost: look whether it was done."
 
 
@@ -50,8 +52,10 @@ class Database:
     """A pool of connections to one database. Never share one across a fork."""
 
     def __init__(self, url: str, pool_size: int = 20, max_overflow: int = 50, recycle: int = 3600,
-                 max_retries: int = 20, at_once: int | None = None) -> None:
-        """``at_once``: transactions that run at the same time; None: as many as there are connections.
+                 max_retries: int = 20, at_once: int | None = None, statement_seconds: int = 0) -> None:
+        """``statement_seconds``: after which a statement is cancelled; 0: never.
+
+        ``at_once``: transactions that run at the same time; None: as many as there are connections.
 
         More than the processors can serve take longer each. Those that wait take turns by the project of their
         request, and whoever waits for a lock has given way to the others.
@@ -59,6 +63,8 @@ class Database:
         self.max_retries = max_retries
         self._gate = Gate(at_once) if at_once else None
         self.engine = _create(url, pool_size, max_overflow, recycle)
+        if statement_seconds:
+            limits.limit_statements(self.engine, statement_seconds)
         self.dialect = self.engine.dialect.name
         # Who finds SQLite's write lock taken would sleep and try again, longer each time, overtaken by the others.
         self._writers = _writers(os.path.realpath(self.engine.url.database or "")) if self.dialect == "sqlite" else None
@@ -114,6 +120,8 @@ class Database:
                     raise exception.ServiceUnavailable(_LOST) from error
                 raise
             except (*_TRANSIENT, sa.exc.OperationalError) as error:
+                if limits.exceeded(error):  # another try would take as long
+                    raise exception.ServiceUnavailable(_CANCELLED) from error
                 if not passes(error):
                     raise
                 if attempt == self.max_retries:

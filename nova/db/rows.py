@@ -72,25 +72,25 @@ def page(statement: sa.Select[Any], table: sa.Table, sort: list[tuple[str, str]]
 
 
 def _after(table: sa.Table, sort: list[tuple[str, str]], marker: sa.Row[Any]) -> sa.ColumnElement[bool]:
-    """Lexicographically behind the marker row."""
-    branches = []
-    equal: list[sa.ColumnElement[bool]] = []
-    for name, direction in sort:
+    """Lexicographically behind the marker row; one term per column."""
+    further: sa.ColumnElement[bool] = sa.false()
+    for name, direction in reversed(sort):
         column: sa.ColumnElement[Any] = table.c[name]
         value = marker._mapping[name]
         if isinstance(value, bool):
             # Truth values are compared for equality only: order them as numbers.
             column, value = sa.case((column, 1), else_=0), int(value)
-        behind: sa.ColumnElement[bool]
         if value is None:
             behind = column.is_not(None) if direction == "asc" else sa.false()
+            further = sa.or_(behind, sa.and_(column.is_(None), further))
         elif direction == "asc":
-            behind = column > value
+            # Lets every database begin in the middle of an index.
+            further = sa.and_(column >= value, sa.or_(column > value, further))
+        elif table.c[name].nullable:
+            further = sa.or_(column < value, column.is_(None), sa.and_(column == value, further))
         else:
-            behind = sa.or_(column < value, column.is_(None)) if table.c[name].nullable else column < value
-        branches.append(sa.and_(*equal, behind))
-        equal.append(column.is_(None) if value is None else column == value)
-    return sa.or_(*branches)
+            further = sa.and_(column <= value, sa.or_(column < value, further))
+    return further
 
 
 def marker_row(connection: sa.Connection, statement: sa.Select[Any], marker: str) -> sa.Row[Any]:

@@ -46,14 +46,17 @@ def search(connection: sa.Connection, query: ServerQuery) -> Iterator[Instance]:
 
 
 def _sort(query: ServerQuery) -> list[tuple[str, str]]:
-    sort = [(_NAMES.get(name, name), direction) for name, direction in query.sort]
-    for name, _direction in sort:
-        if name not in TABLE.c:
+    """The columns that decide, each once: what comes after a unique one, or again, changes nothing."""
+    sort: dict[str, str] = {}
+    for name, direction in query.sort or [("created_at", "desc")]:
+        column = _NAMES.get(name, name)
+        if column not in TABLE.c:
             raise exception.InvalidInput(f"Unknown sort key: {name}.")
-    sort = sort or [("created_at", "desc")]
-    if all(name != "uuid" for name, _direction in sort):
-        sort.append(("uuid", sort[-1][1]))
-    return sort
+        sort.setdefault(column, direction)
+        if column == "uuid":
+            break
+    sort.setdefault("uuid", next(reversed(sort.values())))
+    return list(sort.items())
 
 
 def _conditions(connection: sa.Connection, query: ServerQuery) -> list[sa.ColumnElement[bool]]:

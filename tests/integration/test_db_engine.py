@@ -11,6 +11,7 @@ from nova import exception
 from nova.db import migrate, models, quotas, readiness
 from nova.db.engine import Database
 from tests.integration.databases import start_mariadb, start_postgresql
+from tests.unit.conductor.test_statement_limits import ENDLESS, cancelled_once
 
 
 @pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
@@ -85,3 +86,38 @@ def test_quota_is_given_back_in_one_order_of_locks(start: object) -> None:
         left = database.read(lambda connection: connection.execute(sa.select(table.c.instances)).scalars().all())
         assert left == [1, 1]
         database.close()
+
+
+@pytest.mark.parametrize(("start", "endless"), [
+    (start_postgresql, ENDLESS), (start_mariadb, "SELECT COUNT(*) FROM seq_1_to_1000000000 WHERE SHA2(seq, 512) = ''")])
+def test_a_statement_that_takes_too_long_is_cancelled_and_not_tried_again(start: object, endless: str) -> None:
+    with start() as server:  # type: ignore[operator]
+        database = Database(server.new_database(), statement_seconds=1)
+        cancelled_once(database, endless)
+        database.close()
+
+
+@pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
+def test_a_lock_that_is_not_had_in_time_is_waited_for_again(start: object) -> None:
+    with start() as server:  # type: ignore[operator]
+        url = server.new_database()
+        migrate.sync(url)
+        database, holder = Database(url, statement_seconds=2), Database(url)
+        table = models.quota_usages
+        holder.write(lambda connection: connection.execute(sa.insert(table).values(
+            project_id="p", user_id="", instances=2, cores=2, ram=2)))
+        tries = []
+
+        def release(connection: sa.Connection) -> None:
+            tries.append(1)
+            if len(tries) == 2:
+                held.rollback()
+            quotas.release(connection, "p", "", 1, 1, 1)
+
+        with holder.engine.connect() as connection:
+            held = connection.begin()
+            connection.execute(sa.select(table).with_for_update())
+            database.write(release)
+        assert len(tries) == 2
+        database.close()
+        holder.close()

@@ -365,7 +365,9 @@ def test_times_must_be_times_in_order(api, conductor):
     ("sort_key=display_name&sort_dir=asc", [("display_name", "asc"), ("created_at", "asc")]),
     ("sort_key=display_name&sort_key=uuid&sort_dir=asc",
      [("display_name", "asc"), ("uuid", "asc"), ("created_at", "asc")]),
-    ("sort_key=vcpus", [("created_at", "desc")]), ("sort_key=created_at&sort_dir=asc", [("created_at", "asc")])])
+    ("sort_key=vcpus", [("created_at", "desc")]), ("sort_key=created_at&sort_dir=asc", [("created_at", "asc")]),
+    ("sort_key=progress&sort_key=progress&sort_dir=asc&sort_dir=desc", [("progress", "asc"), ("created_at", "asc")]),
+    ("&".join(["sort_key=created_at"] * 20), [("created_at", "desc")])])
 def test_order(api, conductor, query, sort):
     assert query_of(api, conductor, f"/v2.1/servers?{query}").sort == sort
 
@@ -373,7 +375,10 @@ def test_order(api, conductor, query, sort):
 @pytest.mark.parametrize(("query", "version", "status"), [
     ("sort_key=display_name&sort_dir=up", "2.1", 400), ("sort_key=nonsense", "2.1", 400),
     ("sort_key=vcpus", "2.75", 400), ("sort_key=host", "2.1", 403), ("sort_key=node", "2.1", 403),
-    ("sort_key=uuid&sort_dir=asc&sort_dir=asc", "2.1", 400)])
+    ("sort_key=uuid&sort_dir=asc&sort_dir=asc", "2.1", 400),
+    ("&".join(f"sort_key={key}" for key in (
+        "hostname", "image_ref", "key_name", "launched_at", "progress", "user_id", "uuid", "vm_state", "display_name",
+    )), "2.1", 400)])
 def test_bad_orders(api, conductor, query, version, status):
     assert api.get(f"/v2.1/servers?{query}", version=version, roles="member").status == status
 

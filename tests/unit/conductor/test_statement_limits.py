@@ -1,0 +1,80 @@
+"""What takes the database too long is ended, once; what users can ask of it costs it little."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+
+import pytest
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db import server_search
+from nova.db.engine import Database
+from nova.objects.server_request import ServerQuery
+from tests.unit.conductor.books import Books, server
+
+ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT COUNT(*) FROM c"
+SORT_KEYS = ["display_name", "hostname", "access_ip_v4", "launched_at", "progress", "vm_state", "locked_by"]
+
+
+def cancelled_once(database: Database, statement: str) -> None:
+    """The statement is cancelled and not begun again, whoever asks; the connection goes on."""
+    begun: list[str] = []
+
+    def run(connection: sa.Connection) -> None:
+        begun.append(statement)
+        connection.execute(sa.text(statement)).all()
+
+    for transact in (database.read, database.write):
+        with pytest.raises(exception.ServiceUnavailable, match="not done in time"):
+            transact(run)
+    assert len(begun) == 2
+    assert database.read(lambda connection: connection.scalar(sa.text("SELECT 1"))) == 1
+
+
+def test_a_statement_that_takes_too_long_is_cancelled_and_not_tried_again(tmp_path: pathlib.Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/nova.sqlite", statement_seconds=1)
+    cancelled_once(database, ENDLESS)
+    database.close()
+
+
+def _page(core: Books, keys: list[str], marker: str | None) -> tuple[list[str], str]:
+    """The uuids of a page, and the statement that found it."""
+    core.statements()
+    query = ServerQuery(sort=[(key, "asc") for key in keys], limit=2, marker=marker)
+    found = core.db.read(lambda connection: [each.uuid for each in server_search.search(connection, query)])
+    return found, core.statements()[-1]
+
+
+def test_a_key_that_is_given_again_makes_no_statement_longer(core: Books) -> None:
+    marker = server(core).uuid
+    _found, once = _page(core, ["created_at"], marker)
+    _found, often = _page(core, ["created_at"] * 1000, marker)
+    assert often == once
+    _found, unique = _page(core, ["uuid", *SORT_KEYS], marker)
+    assert "display_name" not in unique.partition("ORDER BY")[2]
+
+
+def test_every_further_key_makes_a_page_longer_by_the_same(core: Books) -> None:
+    marker = server(core).uuid
+    lengths = [len(_page(core, SORT_KEYS[:number], marker)[1]) for number in range(1, len(SORT_KEYS) + 1)]
+    grown = [after - before for before, after in itertools.pairwise(lengths)]
+    assert max(grown) < 400
+    assert grown[-1] < grown[0] * 2
+
+
+@pytest.mark.parametrize("direction", ["asc", "desc"])
+def test_pages_by_many_keys_show_everything_once(core: Books, direction: str) -> None:
+    wanted = {server(core, access_ip_v4=name, progress=progress, locked_by=by).uuid
+              for name in (None, "a", "b") for progress in (0, 1) for by in (None, "owner")}
+    seen: list[str] = []
+    while True:
+        query = ServerQuery(sort=[(key, direction) for key in SORT_KEYS], limit=2, marker=seen[-1] if seen else None)
+        page = core.db.read(lambda connection, query=query: [  # type: ignore[misc]
+            each.uuid for each in server_search.search(connection, query)])
+        if not page:
+            break
+        seen += page
+    assert len(seen) == len(wanted)
+    assert set(seen) == wanted
