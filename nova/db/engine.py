@@ -22,7 +22,7 @@ from oslo_db import exception as db_exception
 from oslo_db.sqlalchemy import exc_filters
 
 from nova import context, exception
-from nova.db import limits, regexp
+from nova.db import limits
 from nova.service.gate import Gate
 from nova.telemetry import metrics
 
@@ -61,6 +61,7 @@ class Database:
         request, and whoever waits for a lock has given way to the others.
         """
         self.max_retries = max_retries
+        self._seconds = statement_seconds
         self._gate = Gate(at_once) if at_once else None
         self.engine = _create(url, pool_size, max_overflow, recycle)
         if statement_seconds:
@@ -101,7 +102,7 @@ class Database:
                     if not doubt and context.too_late():  # it was too long in line
                         raise exception.ServiceUnavailable("Nobody waits for this any more: nothing was done.")
                     # SQLite takes its one write lock at once: a lock taken later cannot be waited for.
-                    connection = connection.execution_options(nova_write=write)
+                    connection = connection.execution_options(nova_write=write, nova_seconds=self._seconds)
                     if snapshot and self.dialect != "sqlite":  # where every transaction is one
                         connection = connection.execution_options(isolation_level="REPEATABLE READ")
                     with connection.begin():
@@ -173,8 +174,6 @@ def _writers(_path: str) -> Gate:
 def _check_values(error: Exception) -> None:
     """Whoever sent values that cannot be stored is told: InvalidInput. They are no defect of ours."""
     cause = getattr(error, "inner_exception", None)
-    if regexp.refused(error):
-        raise exception.InvalidInput(reason="the database refused the regular expression") from error
     if isinstance(error, _UNFIT) or isinstance(cause, ValueError):
         LOG.warning("The database refused a value: %s", cause or error)
         raise exception.InvalidInput(reason="a value cannot be stored in the database") from error
@@ -218,7 +217,6 @@ def _sqlite_connect(connection: sqlite3.Connection, _record: Any) -> None:
     _use_wal(cursor)
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
-    connection.create_function("REGEXP", 2, _regexp, deterministic=True)
 
 
 def _use_wal(cursor: sqlite3.Cursor) -> None:
@@ -239,13 +237,6 @@ def _use_wal(cursor: sqlite3.Cursor) -> None:
 def _sqlite_begin(connection: sa.Connection) -> None:
     write = connection.get_execution_options().get("nova_write", True)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-
-
-def _regexp(pattern: str, value: str | None) -> bool:
-    """What SQLite calls for REGEXP: found anywhere, whatever the case (as MariaDB has it)."""
-    import re
-
-    return value is not None and re.search(pattern, str(value), re.IGNORECASE) is not None
 
 
 _VERBS = frozenset({"select", "insert", "update", "delete"})

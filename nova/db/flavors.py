@@ -43,8 +43,6 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
         statement = statement.where(TABLE.c.memory_mb >= query.min_ram)
     if query.min_disk:
         statement = statement.where(TABLE.c.root_gb >= query.min_disk)
-    if query.name:
-        statement = statement.where(regexp.matches(connection, TABLE.c.name, query.name))
     marker = None
     if query.marker is not None:
         marker = rows.marker_row(connection, marked, query.marker)
@@ -52,7 +50,10 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
     sort = [("id", query.sort_dir)]
     if query.sort_key not in ("id", "vcpu_weight"):
         sort.insert(0, (query.sort_key, query.sort_dir))
-    page = rows.page(statement, TABLE, sort, query.limit, marker)
+    page = rows.page(statement, TABLE, sort, None if query.name else query.limit, marker)
+    if query.name:
+        found = regexp.select(connection, TABLE.c.id, page, [regexp.matches(TABLE.c.name, query.name)], query.limit)
+        page = rows.page(sa.select(TABLE).where(TABLE.c.id.in_(found)), TABLE, sort, None, None)
     return rows.to_objects(Flavor, connection.execute(page))
 
 

@@ -1,62 +1,99 @@
-"""Regular expressions in queries: found anywhere, whatever the case, on every database."""
+"""Regular expressions in queries: found anywhere, whatever the case, and the same on every database.
+
+The databases' own engines differ, and some of them may take for ever: rows are looked at here. What can be said by LIKE
+is, so that of many rows few have to be read.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import itertools
 import re
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from nova import exception
+from nova import context, exception
+from nova.objects import expression
+
+# Rows that are read at a time.
+_ROWS = 1000
+# An expression that is a plain text, perhaps with an end.
+_PLAIN = re.compile(r"(\^?)([A-Za-z0-9 .,:/@%_=-]+)(\$?)", re.ASCII)
 
 
-def matches(connection: sa.Connection, column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
-    """``pattern`` is found in the column (as text). Raises InvalidInput for what is not a pattern."""
+class Match(NamedTuple):
+    """Rows in which one of the ``expressions`` is found; ``likely`` holds for them and for few others."""
+
+    column: sa.Column[Any]
+    found: Callable[[Any], bool]
+    likely: sa.ColumnElement[bool]
+
+
+def matches(column: sa.Column[Any], *patterns: str) -> Match:
+    """One of the ``patterns`` is found in the column (as text). Raises InvalidInput for what is not a pattern."""
+    searches = [compiled(pattern).search for pattern in patterns]
+    text = isinstance(column.type, sa.String)
+    likely = [_like(column, pattern) if text else column.is_not(None) for pattern in patterns]
+    return Match(column, lambda value: any(search(each) for each in _texts(value) for search in searches),
+                 sa.or_(*likely))
+
+
+def listed(column: sa.Column[Any], pattern: str) -> Match:
+    """An item of the column (",a,b,") begins with the pattern. Raises InvalidInput."""
+    begins = compiled(pattern).match
+    return Match(column, lambda value: any(begins(item) for item in value.split(",") if item),
+                 _like(column, "," + pattern.removeprefix("^").removesuffix("$")))
+
+
+def compiled(pattern: str) -> Any:
+    """Raises InvalidInput."""
     try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise exception.InvalidInput(reason=f"'{pattern}' is not a regular expression: {error}") from error
-    if "\0" in pattern:
-        raise exception.InvalidInput(reason="a regular expression cannot have null characters")
-    if connection.dialect.name == "sqlite" and _explosive(pattern):
-        raise exception.InvalidInput(reason=f"the regular expression '{pattern}' could take for ever: "
-                                            "it repeats repetitions or alternatives, or has too many of them")
-    text = column if isinstance(column.type, sa.String) else sa.cast(column, sa.String(255))
-    if connection.dialect.name == "postgresql":
-        return text.op("~*", is_comparison=True)(sa.literal(pattern, sa.String()))
-    # SQLite calls our own function, which ignores case; MariaDB is told so by the pattern itself,
-    # because our columns compare byte by byte.
-    flags = "" if connection.dialect.name == "sqlite" else "(?i)"
-    return text.op("REGEXP", is_comparison=True)(sa.literal(flags + pattern, sa.String()))
+        return expression.compiled(pattern)
+    except ValueError as error:
+        raise exception.InvalidInput(reason=str(error)) from error
 
 
-# Python's engine tries every way to divide a text among this many repetitions and choices within milliseconds.
-_REPETITIONS = 3
-_CHOICES = 10
+def select(connection: sa.Connection, key: sa.Column[Any], candidates: sa.Select[Any], wanted: list[Match],
+           limit: int | None) -> list[Any]:
+    """The keys of the first ``limit`` rows of ``candidates`` in which all that is ``wanted`` matches.
+
+    Raises ServiceUnavailable if it would take longer than a statement may.
+    """
+    columns = [match.column for match in wanted]
+    statement = candidates.with_only_columns(key, *columns).where(*(match.likely for match in wanted))
+    with contextlib.closing(connection.execute(statement, execution_options={"yield_per": _ROWS})) as found:
+        return list(itertools.islice(_matching(connection, found, wanted), limit))
 
 
-def _explosive(pattern: str) -> bool:
-    """Whether Python may need exponential time for a pattern; the databases' own engines have limits."""
-    groups, repetitions, choices, repeated = [False], 0, 0, False
-    for part in re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?|\{\d*,?\d*\}|.", pattern, re.DOTALL):
-        inner, repeated = repeated, False
-        if part in ("(", "(?"):
-            groups.append(False)
-        elif part == ")" and len(groups) > 1:
-            repeated = groups.pop()
-            groups[-1] |= repeated
-        elif part in ("*", "+") or (part[0] == "{" and len(part) > 1):
-            if inner:
-                return True
-            repetitions += 1
-            groups[-1] = True
-        elif part in ("|", "?"):
-            choices += 1
-            groups[-1] = True
-    return repetitions > _REPETITIONS or choices > _CHOICES
+def _matching(connection: sa.Connection, found: sa.CursorResult[Any], wanted: list[Match]) -> Iterator[Any]:
+    seconds = connection.get_execution_options().get("nova_seconds")
+    until = time.monotonic() + seconds if seconds else None
+    tests = [match.found for match in wanted]
+    for row in found:
+        values: Sequence[Any] = row[1:]
+        if all(test(value) for test, value in zip(tests, values, strict=True)):
+            yield row[0]
+        if context.too_late() or (until is not None and time.monotonic() > until):
+            raise exception.ServiceUnavailable("The search took too long: filter by something else, too.")
 
 
-def refused(error: Exception) -> bool:
-    """Did the database find fault with a pattern that Python accepts? They differ in rare constructs."""
-    cause = getattr(error, "inner_exception", None)
-    return re.search("regular expression|regexp", str(cause), re.IGNORECASE) is not None
+def _texts(value: Any) -> tuple[str, ...]:
+    """How a value may be written."""
+    if isinstance(value, datetime.datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%SZ"), value.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return () if value is None else (str(value),)
+
+
+def _like(column: sa.Column[Any], pattern: str) -> sa.ColumnElement[bool]:
+    """What holds wherever the pattern is found."""
+    plain = _PLAIN.fullmatch(pattern)
+    if plain is None:
+        return column.is_not(None)
+    begin, text, end = plain.groups()
+    # "." is any character; k and s have relatives beyond ASCII, which databases do not take for the same.
+    inside = "".join("_" if char in ".kKsS" else f"!{char}" if char in "%_" else char for char in text)
+    return column.ilike(f"{'' if begin else '%'}{inside}{'' if end else '%'}", escape="!")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,9 @@ from nova.objects.instance import Instance
 from nova.objects.server_request import ServerQuery
 
 TABLE = models.instances
+
+# Servers that one statement names.
+_AT_A_TIME = 1000
 
 # Filters that compare; every other column is searched by regular expression.
 _EXACT = frozenset({"uuid", "project_id", "user_id", "image_ref", "vm_state", "host", "task_state", "power_state",
@@ -33,7 +37,7 @@ def search(connection: sa.Connection, query: ServerQuery) -> Iterator[Instance]:
     Raises MarkerNotFound, InvalidInput (unknown filter, bad expression).
     """
     statement = sa.select(*brief_columns()) if query.brief else sa.select(TABLE)
-    statement = statement.where(*_conditions(connection, query))
+    conditions, expressions = _conditions(query)
     sort = _sort(query)
     marker = None
     if query.marker is not None:
@@ -41,8 +45,19 @@ def search(connection: sa.Connection, query: ServerQuery) -> Iterator[Instance]:
         if query.project_id is not None:
             wanted = wanted.where(TABLE.c.project_id == query.project_id)
         marker = rows.marker_row(connection, wanted, query.marker)
-    statement = rows.page(statement, TABLE, sort, query.limit, marker)
-    return rows.each_object(Instance, connection.execute(statement))
+    page = rows.page(statement.where(*conditions), TABLE, sort, None if expressions else query.limit, marker)
+    if not expressions:
+        return rows.each_object(Instance, connection.execute(page))
+    uuids = regexp.select(connection, TABLE.c.uuid, page, expressions, query.limit)
+    return itertools.chain.from_iterable(
+        rows.each_object(Instance, connection.execute(rows.page(
+            statement.where(TABLE.c.uuid.in_(some)), TABLE, sort, None, None))) for some in _parts(uuids))
+
+
+def _parts(uuids: list[str]) -> Iterator[list[str]]:
+    """As many at a time as a statement may name."""
+    for begin in range(0, len(uuids), _AT_A_TIME):
+        yield uuids[begin:begin + _AT_A_TIME]
 
 
 def _sort(query: ServerQuery) -> list[tuple[str, str]]:
@@ -59,8 +74,10 @@ def _sort(query: ServerQuery) -> list[tuple[str, str]]:
     return list(sort.items())
 
 
-def _conditions(connection: sa.Connection, query: ServerQuery) -> list[sa.ColumnElement[bool]]:
+def _conditions(query: ServerQuery) -> tuple[list[sa.ColumnElement[bool]], list[regexp.Match]]:
+    """What the database compares, and what is looked for in what it finds."""
     conditions: list[sa.ColumnElement[bool]] = []
+    expressions: list[regexp.Match] = []
     if query.project_id is not None:
         conditions.append(TABLE.c.project_id == query.project_id)
     if query.deleted is not None:
@@ -74,27 +91,28 @@ def _conditions(connection: sa.Connection, query: ServerQuery) -> list[sa.Column
         conditions.append(TABLE.c.vm_state != states.SOFT_DELETED)
     for name, value in query.filters.items():
         if name != "soft_deleted":
-            conditions.append(_condition(connection, name, value))
-    return conditions
+            condition = _condition(name, value)
+            if isinstance(condition, regexp.Match):
+                expressions.append(condition)
+            else:
+                conditions.append(condition)
+    return conditions, expressions
 
 
-def _condition(connection: sa.Connection, name: str, value: Any) -> sa.ColumnElement[bool]:
+def _condition(name: str, value: Any) -> sa.ColumnElement[bool] | regexp.Match:
     special = _SPECIAL.get(name)
     if special is not None:
-        return special(connection, value)
+        return special(value)
     name = _NAMES.get(name, name)
     if name not in TABLE.c or name in ("user_data", "network_info", "system_metadata", "personality"):
         raise exception.InvalidInput(f"Invalid filter field: {name}.")
     column = TABLE.c[name]
-    if isinstance(value, list):
-        if name in _EXACT:
-            return _among(column, value)
-        return sa.or_(*(regexp.matches(connection, column, str(item)) for item in value))
     if value is None:
         return column.is_(None)
+    values = value if isinstance(value, list) else [value]
     if name in _EXACT:
-        return _among(column, [value])
-    return regexp.matches(connection, column, str(value))
+        return _among(column, values)
+    return regexp.matches(column, *(str(item) for item in values))
 
 
 def _among(column: sa.Column[Any], values: list[Any]) -> sa.ColumnElement[bool]:
@@ -112,23 +130,23 @@ def _among(column: sa.Column[Any], values: list[Any]) -> sa.ColumnElement[bool]:
     return sa.or_(condition, column.is_(None)) if None in values else condition
 
 
-def _ip(connection: sa.Connection, value: Any) -> sa.ColumnElement[bool]:
+def _ip(value: Any) -> regexp.Match:
     """A regular expression anchored at the beginning of an address."""
-    return regexp.matches(connection, TABLE.c.addresses, "," + str(value).lstrip("^"))
+    return regexp.listed(TABLE.c.addresses, str(value))
 
 
-def _locked(_connection: sa.Connection, value: Any) -> sa.ColumnElement[bool]:
+def _locked(value: Any) -> sa.ColumnElement[bool]:
     return TABLE.c.locked_by.is_not(None) if value else TABLE.c.locked_by.is_(None)
 
 
-def _metadata(_connection: sa.Connection, value: Any) -> sa.ColumnElement[bool]:
+def _metadata(value: Any) -> sa.ColumnElement[bool]:
     """All of these items (the JSON text has each as "key":"value")."""
     items = [msgspec.json.encode({key: item}).decode()[1:-1] for key, item in dict(value).items()]
     return sa.and_(*(sa.type_coerce(TABLE.c.metadata, sa.Text).contains(item, autoescape=True) for item in items))
 
 
-def _tags(every: bool, negate: bool) -> Callable[[sa.Connection, Any], sa.ColumnElement[bool]]:
-    def condition(_connection: sa.Connection, value: Any) -> sa.ColumnElement[bool]:
+def _tags(every: bool, negate: bool) -> Callable[[Any], sa.ColumnElement[bool]]:
+    def condition(value: Any) -> sa.ColumnElement[bool]:
         tags = value if isinstance(value, list) else str(value).split(",")
         found = [sa.type_coerce(TABLE.c.tags, sa.Text).contains(msgspec.json.encode(tag).decode(), autoescape=True)
                  for tag in tags]
@@ -138,9 +156,9 @@ def _tags(every: bool, negate: bool) -> Callable[[sa.Connection, Any], sa.Column
     return condition
 
 
-_SPECIAL: dict[str, Callable[[sa.Connection, Any], sa.ColumnElement[bool]]] = {
+_SPECIAL: dict[str, Callable[[Any], sa.ColumnElement[bool] | regexp.Match]] = {
     "ip": _ip,
-    "ip6": lambda _connection, _value: sa.false(),  # embedded networks are IPv4 only
+    "ip6": lambda _value: sa.false(),  # embedded networks are IPv4 only
     "locked": _locked,
     "metadata": _metadata,
     "tags": _tags(every=True, negate=False),

@@ -1,7 +1,6 @@
 """Whatever is wrong with a request about servers: a clear 4xx that names the field, and not a row of it is left."""
 
 import json
-import time
 
 import pytest
 
@@ -153,11 +152,16 @@ def test_a_bad_query_is_refused(admin, path, query, code, text, version):
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "((a*)b)*$", "(?:a+)+$", "(a{1,9}){1,9}$", ".*.*.*.*.*x",
                                      "(a?){40}$", "a?" * 40 + "a" * 40, "(a|a)" * 40 + "$"])
-def test_an_expression_that_could_take_for_ever_is_refused(admin, shelf, pattern):
-    admin.boot(shelf["flavor"], shelf["image"], name="a" * 60 + "!")
-    started = time.monotonic()
-    refused(admin, "GET", "/servers", 400, "could take for ever", name=pattern)
-    assert time.monotonic() - started < 5
+def test_an_expression_that_others_take_for_ever_for_is_answered(admin, shelf, pattern):
+    uuid = admin.boot(shelf["flavor"], shelf["image"], name="a" * 60 + "!")
+    found = [server["id"] for server in admin.get("/servers", name=f"^({pattern})")["servers"]]
+    assert found == ([uuid] if pattern == "a?" * 40 + "a" * 40 else [])
+
+
+@pytest.mark.parametrize("pattern", [r"(a)\1", "(?=a)", "(?<!a)b", "(?x)#[\n(a+)+$\n#]", "[", "*", "a{2000}",
+                                     "a" * 5000])
+def test_an_expression_that_is_not_supported_is_refused(admin, pattern):
+    refused(admin, "GET", "/servers", 400, "Invalid input for query parameters name.", name=pattern)
 
 
 @pytest.mark.parametrize("pattern", ["web", "^web-\\d+$", "(web|db)-[0-9]*", "[(a+)+]*w", "w(e+)(b+)", "WEB",

@@ -23,6 +23,7 @@ from tests.unit.conductor.test_audit_storm import *  # noqa: F403
 from tests.unit.conductor.test_claims import asking
 from tests.unit.conductor.test_claims import claim as claimed
 from tests.unit.conductor.test_claims import hosts as selections  # noqa: F401
+from tests.unit.conductor.test_expressions import *  # noqa: F403
 from tests.unit.conductor.test_fixed_ips import *  # noqa: F403
 from tests.unit.conductor.test_flavors import *  # noqa: F403
 from tests.unit.conductor.test_network_hosts import *  # noqa: F403
@@ -32,6 +33,7 @@ from tests.unit.conductor.test_purge import *  # noqa: F403
 from tests.unit.conductor.test_quotas import *  # noqa: F403
 from tests.unit.conductor.test_security_groups import *  # noqa: F403
 from tests.unit.conductor.test_services import *  # noqa: F403
+from tests.unit.conductor.test_statement_limits import *  # noqa: F403
 from tests.unit.conductor.test_user_resources import *  # noqa: F403
 
 

@@ -1,0 +1,41 @@
+"""Regular expressions that users send.
+
+They are found by RE2, in a time that grows with the text and never explodes. What it does not know (backreferences,
+look-around, inline comments) is refused, and so is what is long or, with its repetitions written out, large.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import re2
+
+# Characters. Lists of tags come by the same road.
+LONGEST = 4096
+# Bytes for a compiled expression: some thousand instructions, which every character of a text may have to pass.
+_MEMORY = 1 << 18
+
+
+@functools.lru_cache(maxsize=128)
+def compiled(pattern: str) -> Any:
+    """``search`` and ``match`` of what it returns tell whether a text has it, whatever the case.
+
+    Raises ValueError, with a sentence for the user.
+    """
+    if len(pattern) > LONGEST:
+        raise ValueError(f"A regular expression may have at most {LONGEST} characters.")
+    if "\0" in pattern:
+        raise ValueError("A regular expression cannot have null characters.")
+    options = re2.Options()
+    options.case_sensitive = False
+    options.never_capture = True
+    options.log_errors = False
+    options.max_mem = _MEMORY
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        said = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        raise ValueError(f"This regular expression is not supported: {said}.") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("A regular expression must be text.") from error

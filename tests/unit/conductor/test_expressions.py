@@ -1,0 +1,131 @@
+"""Regular expressions in filters: what they find, on every database the same, and what they may cost."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from typing import Any
+
+import pytest
+
+from nova import context, exception
+from nova.conductor.endpoints.flavors import Flavors
+from nova.db import server_search, servers
+from nova.objects.flavor import FlavorQuery
+from nova.objects.server_request import ServerQuery
+from tests.unit.conductor.books import Books, ctx, flavor, server
+
+NAMES = ["db", "web", "WEB-1", "web-22", "my web", "x%y", "a_b", "axb", "\u212aelvin", "Straße", "two\nlines", "1.5"]
+
+
+def rename(core: Books, uuid: str, **changes: Any) -> None:
+    core.db.write(lambda connection: servers.update(connection, uuid, changes))
+
+
+def named(core: Books, *names: str) -> None:
+    for name in names:
+        rename(core, server(core).uuid, display_name=name)
+
+
+def search(core: Books, **query: Any) -> list[str]:
+    """The names of a page."""
+    return core.db.read(lambda connection: [
+        found.display_name for found in server_search.search(connection, ServerQuery(**query))])
+
+
+FOUND: dict[str, set[str]] = {
+    "web": {"web", "WEB-1", "web-22", "my web"},
+    "^web": {"web", "WEB-1", "web-22"},
+    "web$": {"web", "my web"},
+    "^web$": {"web"},
+    "web-[0-9]+": {"WEB-1", "web-22"},
+    r"web-\d{2}": {"web-22"},
+    "db|web$": {"db", "web", "my web"},
+    "^(db|1)": {"db", "1.5"},
+    r"\bweb\b": {"web", "WEB-1", "web-22", "my web"},
+    ".*": set(NAMES), "": set(NAMES), "nothing": set(),
+    "%": {"x%y"}, "a_b": {"a_b"}, "a.b": {"a_b", "axb"}, r"1\.5": {"1.5"},
+    "kelvin": {"\u212aelvin"}, "strasse": set(), "STRAß": {"Straße"}, "(?i)DB": {"db"},
+    "two.lines": set(), "two\nlines": {"two\nlines"}, "[[:digit:]]$": {"WEB-1", "web-22", "1.5"},
+}
+REFUSED = [r"(a)\1", "(?=a)", "(?<!a)b", "(?x)#[\n(a+)+$\n#]", "[", "*", "(", "a{2000}", "(x{100}){100}",
+           "\0", "a" * 5000, "(((.{30}){30}){30})", "a++", "\ud800"]
+# What engines that go back in the text try every way of.
+HARD = ["^(a+)+$", "^(a|a)*$", "^(a|aa)+$", "^(.*a){12}$", "a*a*a*a*a*a*a*a*b$", "^(a?){25}a{25}$"]
+
+
+def test_what_expressions_find_in_names(core: Books) -> None:
+    named(core, *NAMES)
+    assert {pattern: set(search(core, filters={"name": pattern})) for pattern in FOUND} == FOUND
+
+
+def test_what_could_take_for_ever_is_refused(core: Books) -> None:
+    named(core, "a")
+    for pattern in REFUSED:
+        with pytest.raises(exception.InvalidInput):
+            search(core, filters={"name": pattern})
+        with pytest.raises(exception.InvalidInput):
+            Flavors(core).index(ctx(), FlavorQuery(name=pattern))
+
+
+def test_no_expression_takes_time_that_explodes(core: Books) -> None:
+    named(core, "a" * 250 + "!")
+    for pattern in HARD:
+        assert search(core, filters={"name": pattern}) == [], pattern
+
+
+def test_pages_of_what_is_found_show_everything_once_and_in_order(core: Books) -> None:
+    named(core, *(f"web-{number:02}" if number % 3 else f"db-{number:02}" for number in range(20)))
+    query = {"filters": {"name": "^web"}, "sort": [("display_name", "desc")], "limit": 4}
+    seen: list[str] = []
+    while page := search(core, **query):
+        seen += page
+        last = page[-1]
+        query["marker"] = core.db.read(lambda connection, last=last: next(server_search.search(  # type: ignore[misc]
+            connection, ServerQuery(filters={"name": f"^{last}$"})))).uuid
+    assert seen == [f"web-{number:02}" for number in reversed(range(20)) if number % 3]
+
+
+def test_several_filters_hold_together(core: Books) -> None:
+    named(core, "web-1", "web-2")
+    rename(core, server(core).uuid, display_name="web-3", hostname="other")
+    assert search(core, filters={"name": "web", "hostname": "^o"}) == ["web-3"]
+    assert search(core, filters={"name": "web", "description": "."}) == []
+
+
+def test_an_address_is_looked_for_from_its_beginning(core: Books) -> None:
+    for name, addresses in (("one", ",10.0.0.3,"), ("more", ",10.0.0.31,"), ("both", ",10.0.0.9,10.1.0.7,"),
+                            ("none", "")):
+        rename(core, server(core).uuid, display_name=name, addresses=addresses)
+    found = {"10.0.0.3": {"one", "more"}, "^10.0.0.3$": {"one"}, "10.0": {"one", "more", "both"}, "0.0.3": set(),
+             "10.1|11.": {"both"}, "^10.1": {"both"}}
+    assert {pattern: set(search(core, filters={"ip": pattern})) for pattern in found} == found
+
+
+def test_times_are_found_as_they_are_shown_or_stored(core: Books) -> None:
+    moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 600000, tzinfo=datetime.UTC)
+    rename(core, server(core).uuid, display_name="then", launched_at=moment)
+    named(core, "never")
+    for pattern in ("^2026-01-02", "2026-01-02T03:04:05Z", "2026-01-02 03:04:05", r"03:04:05\.600000$"):
+        assert search(core, filters={"launched_at": pattern}) == ["then"]
+
+
+def test_a_search_ends_when_nobody_waits_for_it(core: Books) -> None:
+    named(core, "web")
+
+    def look(connection: Any) -> Any:
+        with context.wanted_until(time.monotonic() - 1):
+            return list(server_search.search(connection, ServerQuery(filters={"name": "w+"})))
+
+    with pytest.raises(exception.ServiceUnavailable):
+        core.db.read(look)
+
+
+def test_flavors_are_found_the_same_way(core: Books) -> None:
+    flavors = Flavors(core)
+    for name in ("m1.tiny", "m1.large", "c1.large", "GPU"):
+        flavors.create(ctx(), flavor(name))
+    found = {"^m1": {"m1.large", "m1.tiny"}, "gpu|tiny$": {"GPU", "m1.tiny"}, "1.l": {"c1.large", "m1.large"}}
+    for pattern, names in found.items():
+        assert {each.name for each in flavors.index(ctx(), FlavorQuery(name=pattern))} == names
+        assert len(flavors.index(ctx(), FlavorQuery(name=pattern, limit=1))) == 1
