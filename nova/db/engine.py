@@ -22,7 +22,7 @@ from oslo_db import exception as db_exception
 from oslo_db.sqlalchemy import exc_filters
 
 from nova import context, exception
-from nova.db import limits
+from nova.db import errors, lengths, limits
 from nova.service.gate import Gate
 from nova.telemetry import metrics
 
@@ -174,8 +174,10 @@ def _writers(_path: str) -> Gate:
 def _check_values(error: Exception) -> None:
     """Whoever sent values that cannot be stored is told: InvalidInput. They are no defect of ours."""
     cause = getattr(error, "inner_exception", None)
-    if isinstance(error, _UNFIT) or isinstance(cause, ValueError):
-        LOG.warning("The database refused a value: %s", cause or error)
+    if isinstance(error, lengths.DoesNotFit):
+        raise exception.InvalidInput(reason=str(cause)) from error
+    if isinstance(error, _UNFIT) or isinstance(cause, ValueError | OverflowError | sa.exc.DataError):
+        LOG.warning("The database refused a value: %s", type(cause or error).__name__)
         raise exception.InvalidInput(reason="a value cannot be stored in the database") from error
 
 
@@ -191,7 +193,8 @@ def passes(error: Exception) -> bool:
 def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Engine:
     parsed = sa.make_url(url)
     # Every transaction has ended when its connection goes back to the pool: another ROLLBACK would be a round trip.
-    options: dict[str, Any] = {"pool_recycle": recycle, "pool_reset_on_return": None}
+    # What a statement is given are secrets, too: errors, and with them logs, have its text alone.
+    options: dict[str, Any] = {"pool_recycle": recycle, "pool_reset_on_return": None, "hide_parameters": True}
     if parsed.get_backend_name() == "sqlite":
         options["connect_args"] = {"timeout": _BUSY, "check_same_thread": False}
         if parsed.database in (None, "", ":memory:"):
@@ -206,7 +209,9 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
     if parsed.get_backend_name() == "sqlite":
         sa.event.listen(engine, "connect", _sqlite_connect)
         sa.event.listen(engine, "begin", _sqlite_begin)
+    errors.hide_values(engine)
     exc_filters.register_engine(engine)
+    lengths.check_lengths(engine)
     return engine
 
 

@@ -189,6 +189,7 @@ def test_an_actions_list_refuses_bad_pages(admin, server):
 @pytest.mark.parametrize(("values", "text"), [
     ({"name": LONG}, FIELD.format("name")), ({"name": " s"}, FIELD.format("name")),
     ({"name": 7}, FIELD.format("name")), ({"name": None}, FIELD.format("name")),
+    ({"name": "x" * 255, "max_count": 2}, FIELD.format("name")), ({"adminPass": LONG}, FIELD.format("adminPass")),
     ({"name": "a\nb"}, FIELD.format("name")), ({"name": "a\u2028b"}, FIELD.format("name")),
     ({"imageRef": "nope"}, FIELD.format("imageRef")), ({"imageRef": ""}, "Missing imageRef attribute"),
     ({"imageRef": 1}, FIELD.format("imageRef")), ({"imageRef": NIL}, "Can not find requested image"),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+import traceback
 
 import pytest
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import migrate, models, quotas, readiness
 from nova.db.engine import Database
 from tests.integration.databases import start_mariadb, start_postgresql
 from tests.unit.conductor.test_statement_limits import ENDLESS, cancelled_once
+
+SECRET = "correcthorse"
 
 
 @pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
@@ -94,6 +98,30 @@ def test_a_statement_that_takes_too_long_is_cancelled_and_not_tried_again(start:
     with start() as server:  # type: ignore[operator]
         database = Database(server.new_database(), statement_seconds=1)
         cancelled_once(database, endless)
+        database.close()
+
+
+@pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
+def test_what_no_column_takes_is_refused_and_not_repeated_in_logs(
+        start: object, caplog: pytest.LogCaptureFixture) -> None:
+    with start() as server:  # type: ignore[operator]
+        url = server.new_database()
+        migrate.sync(url)
+        database = Database(url)
+        values = {"project_id": "p", "user_id": "", "instances": 2, "cores": 2, "ram": 2}
+        for wrong in ({"user_id": SECRET * 50}, {"user_id": SECRET, "ram": 2**70}, {"user_id": SECRET + "\ud800"}):
+            with pytest.raises(exception.InvalidInput):
+                database.write(lambda connection, wrong=wrong: connection.execute(
+                    sa.insert(models.quota_usages).values({**values, **wrong})))
+        with pytest.raises((db_exception.DBError, sa.exc.DBAPIError)) as raised:
+            database.write(lambda connection: connection.execute(
+                sa.text("INSERT INTO nowhere VALUES (:value)"), {"value": SECRET}))
+        assert SECRET not in str(raised.value)
+        with pytest.raises((db_exception.DBError, sa.exc.DBAPIError)) as raised:
+            database.write(lambda connection: connection.execute(
+                sa.text("INSERT INTO quota_usages (project_id) VALUES (:value)"), {"value": SECRET}))
+        assert SECRET not in "".join(traceback.format_exception(raised.value))
+        assert SECRET not in caplog.text
         database.close()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from nova import exception
 from nova.api.compute.servers.servers import authorize, operate
-from nova.api.compute.servers.servers_create import new_password
+from nova.api.compute.servers.servers_create import given_password, new_password
 from nova.api.fields import (
     ANY,
     BOOLEAN,
@@ -131,7 +131,7 @@ def evacuate(req: Request) -> dict[str, Any] | None:
 
 def _password(wanted: dict[str, Any]) -> str | None:
     """The new password of the server; None where its disks are kept, and the password in them."""
-    given: str | None = wanted.get("adminPass")
+    given = given_password(wanted)
     if not is_true(wanted.get("onSharedStorage")):
         return given or new_password()
     if given:

@@ -37,6 +37,8 @@ _LETTERS = string.ascii_letters + string.digits
 _MOST = 10_000
 # The client's own name of a request: the same request under the same name gets the answer that it got first.
 KEY = "Idempotency-Key"
+# Characters of a name, and of a password.
+_LONGEST = 255
 _KEY = re.compile(r"[\x20-\x7e]{1,255}")
 
 ANSWER = Object({
@@ -134,6 +136,9 @@ def _request(req: Request, wanted: Mapping[str, Any], hints: dict[str, Any]) -> 
     least, most = _counts(wanted)
     zone, host, node = _zone(wanted)
     networks = _networks(req, wanted.get("networks"), most)
+    if most > 1 and len(f"{wanted['name']}-{most}") > _LONGEST:
+        raise exception.InvalidInput("Invalid input for field/attribute name. With the number that each of several "
+                                     f"servers adds to it, it may have at most {_LONGEST} characters.")
     if wanted.get("hostname") and most > 1:
         raise exception.InvalidInput("A hostname can be given to a single server only, not with max_count > 1.")
     # Before 2.19 there was no description to give; it was the name.
@@ -164,7 +169,7 @@ def _request(req: Request, wanted: Mapping[str, Any], hints: dict[str, Any]) -> 
         personality=_personality(wanted.get("personality") or ()),
         scheduler_hints=hints,
         trusted_certs=wanted.get("trusted_image_certificates"),
-        admin_pass=wanted.get("adminPass") or new_password(),
+        admin_pass=given_password(wanted) or new_password(),
         min_count=least,
         max_count=most,
         first_uuid=new_uuid(),
@@ -188,6 +193,15 @@ def _check_policy(req: Request, request: ServerCreate, wanted: Mapping[str, Any]
         req.authorize(rule)
     # Whether the flavor has a disk is known to the conductor only.
     request.zero_disk_allowed = req.allowed(f"{POLICY}:zero_disk_flavor")
+
+
+def given_password(wanted: Mapping[str, Any]) -> str | None:
+    """Raises InvalidInput (which does not repeat it) for a password that is too long."""
+    given: str | None = wanted.get("adminPass")
+    if given and len(given) > _LONGEST:
+        raise exception.InvalidInput("Invalid input for field/attribute adminPass. It may have at most "
+                                     f"{_LONGEST} characters.")
+    return given
 
 
 def new_password() -> str:

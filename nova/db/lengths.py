@@ -1,0 +1,36 @@
+"""What is written must fit its column: the same on SQLite, which would take anything, as on the others."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+
+class DoesNotFit(db_exception.DBDataError):  # type: ignore[misc]
+    """The message is for the user; it says nothing of the value."""
+
+
+def check_lengths(engine: sa.Engine) -> None:
+    """From now on a statement that writes a longer text than its column has room for raises DoesNotFit."""
+    sa.event.listen(engine, "before_cursor_execute", _check)
+
+
+def _check(_connection: Any, _cursor: Any, _statement: str, _parameters: Any, execution: Any, _many: bool) -> None:
+    if not (execution.isinsert or execution.isupdate) or execution.compiled is None:
+        return
+    lengths = _lengths(execution.compiled.statement.table)
+    for values in execution.compiled_parameters:
+        for name, length in lengths:
+            value = values.get(name)
+            if value is not None and len(value) > length:
+                raise DoesNotFit(ValueError(f"{name} may have at most {length} characters"))
+
+
+@functools.cache
+def _lengths(table: sa.Table) -> list[tuple[str, int]]:
+    """The columns with an end."""
+    return [(column.key, column.type.length) for column in table.c
+            if isinstance(column.type, sa.String) and column.type.length]

@@ -1,0 +1,52 @@
+"""What does not fit its column is bad input, on SQLite as on the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db import models, servers
+from tests.unit.conductor.books import Books, server
+
+WIDE = sorted((table.name, column.name) for table in models.metadata.tables.values() for column in table.c
+              if isinstance(column.type, sa.String) and column.type.length)
+
+
+def _row(table: sa.Table) -> dict[str, Any]:
+    """Values that fit."""
+    values: dict[str, Any] = {}
+    for column in table.c:
+        if isinstance(column.type, sa.String):
+            values[column.name] = "x"
+        elif isinstance(column.type, sa.Integer) and column.name != "id":
+            values[column.name] = 1
+    return values
+
+
+def test_no_column_takes_more_than_it_has_room_for(core: Books) -> None:
+    for name, column in WIDE:
+        table = models.metadata.tables[name]
+        length = table.c[column].type.length
+        values = {**_row(table), column: "x" * (length + 1)}
+        for statement in (sa.insert(table).values(values), sa.update(table).values(values)):
+            with pytest.raises(exception.InvalidInput, match=f"{column} may have at most {length} characters"):
+                core.db.write(lambda connection, statement=statement: connection.execute(statement))
+
+
+def test_what_is_looked_for_may_be_as_long_as_it_likes(core: Books) -> None:
+    with pytest.raises(exception.InstanceNotFound):
+        core.db.read(lambda connection: servers.get(connection, "x" * 1000))
+    uuid = server(core, display_description="x" * 255).uuid
+    core.db.write(lambda connection: servers.update(connection, "x" * 1000, {"display_name": "y"}))
+    assert core.db.read(lambda connection: servers.get(connection, uuid)).display_name == "vm"
+
+
+def test_one_of_many_rows_that_does_not_fit_is_found(core: Books) -> None:
+    table = models.quotas
+    rows = [{"project_id": name, "user_id": "", "limits": {}} for name in ("a", "b" * 256)]
+    with pytest.raises(exception.InvalidInput, match="project_id"):
+        core.db.write(lambda connection: connection.execute(sa.insert(table), rows))
+    assert not core.db.read(lambda connection: connection.execute(sa.select(table)).all())
