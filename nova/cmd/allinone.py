@@ -21,7 +21,7 @@ from nova.api.guest_metadata.service import MetadataService
 from nova.api.service import ApiService
 from nova.compute.service import hosts_of_driver
 from nova.compute.virtual_hosts import compute_of
-from nova.conductor.service import ConductorService
+from nova.conductor.service import ConductorService, check_keys
 from nova.conf import CONF
 from nova.db import migrate
 from nova.scheduler.service import SchedulerService
@@ -45,6 +45,7 @@ class AllInOne:
         exporters.start_metrics("nova-api")  # of everything, as it is one process
         exporters.start_tracing("nova-allinone")
         migrate.sync(CONF.database.connection)
+        check_keys()
         transport = bus.connect(CONF)
         self.conductor = ConductorService(transport)
         self.scheduler = SchedulerService(transport)
@@ -100,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                                                 or os.path.expanduser("~/.local/state"), "nova"))
     conf.load(sys.argv[1:] if argv is None else argv)
     tracing.check("nova-allinone")
-    os.makedirs(CONF.state_path, exist_ok=True)
+    os.makedirs(CONF.state_path, mode=0o711, exist_ok=True)
     try:
         suite = AllInOne()
     except (exception.DatabaseUnusable, exception.InvalidInput) as error:

@@ -13,13 +13,14 @@ _PATIENCE = 30
 def main() -> int:
     """Run the workers until SIGTERM; 1 when the database cannot be used."""
     from nova import exception
-    from nova.conductor.service import ConductorService
+    from nova.conductor.service import ConductorService, check_keys
     from nova.conf import CONF
     from nova.db import readiness
 
     def workers() -> int:
         # Before the fork, so that it ends the service instead of every worker again and again.
         readiness.wait(CONF.database.connection, _PATIENCE)
+        check_keys()
         return run.workers_of(CONF.conductor.workers)
 
     try:

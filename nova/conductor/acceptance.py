@@ -187,6 +187,8 @@ class _Request:
         action = self.engine.new_action(self.ctx, self.operation, instance, data)
         ctl = ConductorAcceptance(self.engine, self.ctx, instance, connection, action.uuid)
         operation = self.operation(instance, data)
+        if rules.preempts:
+            ctl.forget_secrets()
         answer = operation.accept(ctl, self.asked)
         waits = self._take_the_instance(connection, instance, action, operation, ctl)
         if not rules.beside:

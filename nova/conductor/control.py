@@ -26,6 +26,7 @@ from nova.db import (
     evictions,
     external_events,
     parts,
+    passwords,
     quotas,
     security_groups,
     server_groups,
@@ -85,6 +86,19 @@ class ConductorControl:
         self.changes.update(changes)
         for name, value in changes.items():
             setattr(self.instance, name, value)
+
+    def keep_secret(self, password: str | None) -> None:
+        self.forget_secrets()
+        if password is not None:
+            self.set(encrypted_pass=self.core.vault.encrypt(password))
+
+    def check_secrets(self) -> None:
+        self.core.vault.decrypt(self.instance.encrypted_pass)
+
+    def forget_secrets(self) -> None:
+        """Those that the operation needed which has ended."""
+        if any(getattr(self.instance, name) for name in passwords.NONE):
+            self.set(**passwords.NONE)
 
     def fault(self, failure: Failure) -> None:
         self.recorded = failure

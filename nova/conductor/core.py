@@ -12,6 +12,7 @@ from nova import bus
 from nova.conductor.deltas import FleetAnnouncer
 from nova.conductor.peers import PeersFeed
 from nova.conductor.usage import UsageFeed
+from nova.conductor.vault import Vault
 from nova.conf import CONF
 from nova.db.engine import Database
 from nova.network.allocator import Allocator
@@ -49,6 +50,11 @@ class Core:
         manager: Any = stevedore_driver.DriverManager("nova.network.allocators", CONF.network.driver,
                                                       invoke_on_load=True, invoke_args=(self.db,))
         return cast(Allocator, manager.driver)
+
+    @functools.cached_property
+    def vault(self) -> Vault:
+        """Where passwords are encrypted."""
+        return Vault(CONF.conductor.secret_key_file)
 
     @functools.cached_property
     def attachments(self) -> Attachments:

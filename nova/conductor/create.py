@@ -54,13 +54,13 @@ def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -
     Flavor*TooSmall, IdempotencyKeyReused.
     """
     if request.request_digest:
-        answered = engine.core.db.read(lambda connection: _answered(connection, request))
+        answered = engine.core.db.read(lambda connection: _answered(engine, connection, request))
         if answered is not None:
             return answered
     try:
         return _create(engine, ctx, request)
     except (exception.NovaException, db_exception.DBDuplicateEntry):
-        answered = engine.core.db.read(lambda connection: _answered(connection, request))
+        answered = engine.core.db.read(lambda connection: _answered(engine, connection, request))
         if answered is None:
             raise
         return answered
@@ -71,12 +71,12 @@ def made(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> 
     def look(connection: sa.Connection) -> ServerCreated | None:
         # Whoever is about to commit it holds these rows.
         quotas.lock(connection, ctx.project_id or "", ("", ctx.user_id or ""))
-        return _answered(connection, request)
+        return _answered(engine, connection, request)
 
     return engine.core.db.write(look)
 
 
-def _answered(connection: sa.Connection, request: ServerCreate) -> ServerCreated | None:
+def _answered(engine: Engine, connection: sa.Connection, request: ServerCreate) -> ServerCreated | None:
     """What this very request was answered before. Raises IdempotencyKeyReused."""
     if not request.first_uuid:
         return None
@@ -89,7 +89,7 @@ def _answered(connection: sa.Connection, request: ServerCreate) -> ServerCreated
     uuids = [_uuid(request, index) for index in range(request.max_count)]
     written = servers.ever(connection, uuids)
     return ServerCreated(uuids=[each for each in uuids if each in written], reservation_id=first.reservation_id,
-                         repeated=True, admin_pass=first.admin_pass)
+                         repeated=True, admin_pass=engine.core.vault.known(first.encrypted_pass) or first.admin_pass)
 
 
 def _uuid(request: ServerCreate, index: int) -> str:
@@ -153,7 +153,8 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         disk_config=request.disk_config, access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
         reservation_id=reservation_id, pinned_availability_zone=zone, availability_zone=zone,
         scheduler_hints=request.scheduler_hints, server_group=group.uuid if group else None,
-        trusted_certs=request.trusted_certs, admin_pass=request.admin_pass, request_digest=request.request_digest,
+        trusted_certs=request.trusted_certs, encrypted_pass=engine.core.vault.encrypt(request.admin_pass),
+        request_digest=request.request_digest,
         created_at=utcnow(), updated_at=utcnow())
     runs = []
     for index in range(count):

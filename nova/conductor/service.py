@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -41,6 +42,7 @@ from nova.conductor.engine import Engine
 from nova.conductor.gauges import Gauges
 from nova.conductor.hearing import Hearing
 from nova.conductor.usage import UsageFeed
+from nova.conductor.vault import Vault
 from nova.conf import CONF
 from nova.db import actions, clock
 from nova.db import services as service_rows
@@ -96,6 +98,12 @@ def open_database(connections: int | None = None, at_once: int | None = None, st
     size, overflow = (connections, 0) if connections else (CONF.database.max_pool_size, CONF.database.max_overflow)
     return Database(CONF.database.connection, size or connections_of(workers_of(CONF.conductor.workers)), overflow,
                     CONF.database.connection_recycle_time, CONF.database.max_retries, at_once, statement_seconds)
+
+
+def check_keys() -> None:
+    """Whether this conductor can encrypt passwords, and decrypt those of the others. Raises SecretKeyUnusable."""
+    with contextlib.closing(open_database(1)) as db:
+        Vault(CONF.conductor.secret_key_file).check(db)
 
 
 def connections_of(workers: int) -> int:

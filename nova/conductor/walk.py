@@ -298,8 +298,14 @@ class Walk:
         if consumer:
             has = parts.of_claim(connection, consumer)
             instance = msgspec.structs.replace(instance, numa_topology=has.numa_topology, pci_devices=has.pci_devices)
+        if instance.encrypted_pass:
+            instance = msgspec.structs.replace(instance, admin_pass=self._password(run), encrypted_pass=None)
         return StepOrder(action=run.ordered(), step=step.name, attempt=attempt, undo=run.action.undoing,
                          instance=instance, rules=rules, issued_at=clock.now(), lease=CONF.conductor.lease)
+
+    def _password(self, run: Run) -> str | None:
+        """What the guest is to be given; that it can be read was seen when a host was chosen."""
+        return None if run.action.undoing else self.core.vault.known(run.instance.encrypted_pass)
 
     def send(self, ctx: context.RequestContext, host: str, order: StepOrder) -> None:
         """Give a host its order; if that gets lost, the lease ends and it is given again."""
@@ -325,6 +331,7 @@ class Walk:
             run.operation.succeeded(ctl)
         else:
             run.operation.failed(ctl, failure)
+        ctl.forget_secrets()
         now = utcnow()
         events = run.closed(run.step, failure, at_end=True)
 

@@ -12,6 +12,7 @@ import functools
 import logging
 import os
 import random
+import stat
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -207,12 +208,26 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
             options["connect_args"] = {"charset": "utf8mb4"}
     engine = sa.create_engine(parsed, **options)
     if parsed.get_backend_name() == "sqlite":
+        sa.event.listen(engine, "do_connect", functools.partial(_sqlite_make, str(parsed.database)))
         sa.event.listen(engine, "connect", _sqlite_connect)
         sa.event.listen(engine, "begin", _sqlite_begin)
     errors.hide_values(engine)
     exc_filters.register_engine(engine)
     lengths.check_lengths(engine)
     return engine
+
+
+def _sqlite_make(path: str, *_connecting: Any) -> None:
+    """Nobody but its owner may use the file; those that SQLite makes beside it get the same mode."""
+    if path.startswith("file:"):
+        return
+    with contextlib.suppress(OSError):  # what is wrong is said when it is connected to
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            for name in (path, f"{path}-wal", f"{path}-shm"):
+                if stat.S_IMODE(os.stat(name).st_mode) & 0o077:
+                    os.chmod(name, 0o600)
 
 
 def _sqlite_connect(connection: sqlite3.Connection, _record: Any) -> None:

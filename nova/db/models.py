@@ -248,7 +248,9 @@ instances = _table(
     Column("root_device_name", text(), nullable=False),
     Column("locked_by", text(16)),
     Column("locked_reason", text()),
+    # As the last release has it; conductors encrypt it.
     Column("admin_pass", text()),
+    Column("encrypted_pass", long_text()),
     # Of the request that it was made by, if that had a name (Idempotency-Key).
     Column("request_digest", text(64)),
     Column("trusted_certs", Json(list[str])),
@@ -268,6 +270,13 @@ instances = _table(
     Index("ix_instances_host", "host", "deleted", "uuid"),
     Index("ix_instances_server_group", "server_group"),
     Index("ix_instances_reservation", "reservation_id"),
+)
+
+# One row: by it conductors recognize the keys that they encrypt secrets with.
+key_check = _table(
+    "key_check",
+    Column("id", big_id(), primary_key=True),
+    Column("encrypted", long_text(), nullable=False),
 )
 
 actions = _table(

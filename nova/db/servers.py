@@ -23,7 +23,7 @@ MIGRATIONS = models.migrations
 
 # Wide columns that a list without detail never shows.
 _BRIEF = ("user_data", "network_info", "block_devices", "personality", "system_metadata", "scheduler_hints",
-          "requested_networks", "numa_topology", "pci_devices")
+          "requested_networks", "numa_topology", "pci_devices", "admin_pass", "encrypted_pass")
 
 # Characters that the searchable addresses have room for.
 _ADDRESSES: int = getattr(TABLE.c.addresses.type, "length", 0)

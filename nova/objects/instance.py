@@ -122,7 +122,9 @@ class Instance(Object, kw_only=True):
     root_device_name: str = "/dev/vda"
     locked_by: str | None = None
     locked_reason: str | None = None
+    # In an order to a host that needs it; conductors keep it encrypted (nova.conductor.vault).
     admin_pass: str | None = None
+    encrypted_pass: str | None = None
     # Of the body of the request that it was made by, if that had a name (Idempotency-Key).
     request_digest: str | None = None
     trusted_certs: list[str] | None = None

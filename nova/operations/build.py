@@ -58,6 +58,7 @@ class Build(Operation):
     @step(CONDUCTOR, undo="unplace", asks_scheduler=True)
     def place(self, ctl: Control) -> None:
         data: BuildData = self.data
+        ctl.check_secrets()
         if not data.selected:
             ctl.group_hosts(data.spec)
             data.candidates = ctl.select(data.spec)[0]
@@ -161,8 +162,7 @@ class Build(Operation):
     def succeeded(self, ctl: Control) -> None:
         ctl.finish_io(failed=False, node_uuid=self.data.candidates[0].node_uuid)
         ctl.volumes.complete()
-        ctl.set(vm_state=states.ACTIVE, task_state=None, launched_at=utcnow(), progress=0,
-                admin_pass=None)
+        ctl.set(vm_state=states.ACTIVE, task_state=None, launched_at=utcnow(), progress=0)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         ctl.interfaces.release()

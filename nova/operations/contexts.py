@@ -172,6 +172,9 @@ class Control(Protocol):
     def set(self, **changes: Any) -> None:
         """Change columns of the instance (they show in ``instance`` at once)."""
 
+    def check_secrets(self) -> None:
+        """Whether the password that the guest is to be given can be read. Raises SecretUnreadable."""
+
     def fault(self, failure: Failure) -> None:
         """Record why, for the user; marks the action's message as Error."""
 
@@ -249,6 +252,9 @@ class Acceptance(Control, Protocol):
 
     def flavor(self, flavor_id: str) -> Flavor:
         """A flavor that the project may use. Raises FlavorNotFound."""
+
+    def keep_secret(self, password: str | None) -> None:
+        """Hosts get it with their orders until the operation has ended; meanwhile it is encrypted."""
 
     def reserve(self, cores: int = 0, ram: int = 0) -> None:
         """As charge(), within the project's limits. Raises OverQuota."""

@@ -82,7 +82,7 @@ class Delete(Operation):
         ctl.release_quota()
         ctl.volumes.release()  # locked after quotas
         ctl.set(vm_state=states.DELETED, task_state=None, terminated_at=utcnow(), deleted=True,
-                power_state=states.NOSTATE, admin_pass=None, numa_topology=None, pci_devices=None)
+                power_state=states.NOSTATE, user_data=None, personality=[], numa_topology=None, pci_devices=None)
 
     def succeeded(self, ctl: Control) -> None:
         """forget() has set the final states."""

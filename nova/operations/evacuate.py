@@ -35,7 +35,6 @@ class EvacuateRequest(Object, kw_only=True):
 class EvacuateData(MoveData, kw_only=True):
     """``shared``: the destination found the server's disks."""
 
-    admin_pass: str | None = None
     off: bool = False
     shared: bool = False
 
@@ -53,7 +52,6 @@ class Evacuate(Move):
     @classmethod
     def begin(cls, instance: Instance, request: EvacuateRequest) -> dict[str, object]:
         return {"spec": {"instance_uuids": [], "project_id": "", "flavor": msgspec.to_builtins(instance.flavor)},
-                "admin_pass": request.admin_pass,
                 "off": instance.vm_state == states.STOPPED or (request.stay_off and instance.vm_state == states.ACTIVE)}
 
     def accept(self, ctl: Acceptance, request: EvacuateRequest) -> None:
@@ -65,11 +63,13 @@ class Evacuate(Move):
         if request.host and request.host == instance.host:
             raise exception.EvacuateToSameHost()
         ctl.set(progress=0)
+        ctl.keep_secret(request.admin_pass)
         self.begin_move(ctl, instance.flavor, request.host, forced=request.force)
 
     # --- steps -----------------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="unplace", asks_scheduler=True, event="rebuild_server")
     def place(self, ctl: Control) -> None:
+        ctl.check_secrets()
         here = ctl.instance.host or ""
         if here != self.data.source and ctl.host_up(here):  # what this has superseded left the server there
             raise exception.ComputeServiceInUse(host=here)

@@ -3,10 +3,12 @@
 import threading
 
 import pytest
+import sqlalchemy as sa
 
 from nova import exception
 from nova.compute.service import ComputeService
 from nova.conf import CONF
+from nova.db import models
 from tests.functional.client import wait_for
 from tests.functional.hosts import (
     SECOND,
@@ -214,6 +216,28 @@ def test_a_server_of_a_lost_host_goes_on_elsewhere(pair, admin, lost, version, s
     returns()
     assert pair.only_on(server, pair.first)
     wait_for(lambda: migration_of(admin, server)["status"] == "completed")
+
+
+def test_the_password_of_an_evacuation_is_given_to_the_new_guest_and_kept_nowhere(
+        suite, pair, admin, lost, monkeypatch):
+    server, returns = lost
+    driver, given = pair.first.machine.driver, []
+    spawn = driver.spawn
+
+    def watched(instance, *args, **named):
+        given.append(instance.admin_pass)
+        spawn(instance, *args, **named)
+
+    monkeypatch.setattr(driver, "spawn", watched)
+    admin.action(server, "evacuate", {"adminPass": "correct-horse"}, version="2.94")
+    admin.wait(server, "ACTIVE")
+    assert given == ["correct-horse"]
+    rows = suite.conductor.core.db.read(lambda connection: [
+        str(row) for table in (models.actions, models.instances) for row in connection.execute(sa.select(table))])
+    assert rows
+    assert "correct-horse" not in "\n".join(rows)
+    returns()
+    assert pair.only_on(server, pair.first)
 
 
 @pytest.fixture

@@ -189,6 +189,15 @@ def test_deleted_servers_are_counted_archived_and_purged(run, suite, admin, flav
     assert run("db", "purge")[0] == 3  # nothing is left to go
 
 
+def test_passwords_whose_key_is_lost_are_dropped(run, suite, admin, flavor, image_id, hold):
+    held = hold("spawn")
+    uuid = admin.boot(flavor, image_id)
+    held.wait_until_begun()
+    assert run("db", "forget_secrets")[:2] == (0, "Dropped the passwords of 1 servers\n")
+    held.let_go()
+    admin.wait(uuid, "ACTIVE")
+
+
 @pytest.mark.parametrize(("arguments", "says"), [
     (("--older-than", "60"), "--older-than"), (("--history-older-than", "0"), "--history-older-than"),
     (("--page", "0"), "--page"), (("--archive", "/nowhere/at/all"), "/nowhere/at/all")])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import Any
 
 from nova.cmd.manage import purge
+from nova.conductor.service import open_database
 from nova.conf import CONF
-from nova.db import migrate
+from nova.db import migrate, passwords, readiness
 
 
 def add_commands(commands: Any) -> None:
@@ -18,6 +20,8 @@ def add_commands(commands: Any) -> None:
     sync.set_defaults(run=_sync)
     group.add_parser("version", help="print the revision of the schema").set_defaults(run=_version)
     purge.add_command(group)
+    group.add_parser("forget_secrets", help="drop the passwords of servers that are being built, when the file of "
+                     "[conductor]secret_key_file is lost").set_defaults(run=_forget_secrets)
 
 
 def _sync(arguments: argparse.Namespace) -> None:
@@ -26,3 +30,9 @@ def _sync(arguments: argparse.Namespace) -> None:
 
 def _version(_arguments: argparse.Namespace) -> None:
     print(migrate.version(CONF.database.connection) or "empty")
+
+
+def _forget_secrets(_arguments: argparse.Namespace) -> None:
+    readiness.check(CONF.database.connection)
+    with contextlib.closing(open_database()) as database:
+        print(f"Dropped the passwords of {database.write(passwords.forget)} servers")

@@ -1,0 +1,97 @@
+"""Passwords and user data: who gets them, how the database has them meanwhile, and that nothing is left afterwards."""
+
+import base64
+import os
+
+import pytest
+import sqlalchemy as sa
+
+from nova.conf import CONF
+from nova.db import models
+
+PASSWORD = "correct-horse-battery"
+SCRIPT = base64.b64encode(b"#!/bin/sh echo staple").decode()
+
+
+@pytest.fixture
+def given(driver, monkeypatch):
+    """The passwords that guests were given, in the order of their starts."""
+    found, real = [], driver.spawn
+
+    def spawn(instance, *args, **named):
+        found.append(instance.admin_pass)
+        return real(instance, *args, **named)
+
+    monkeypatch.setattr(driver, "spawn", spawn)
+    return found
+
+
+def everything(suite):
+    """All rows of all tables as text."""
+    def look(connection):
+        return "\n".join(str(row) for table in models.metadata.sorted_tables
+                         for row in connection.execute(sa.text(f"SELECT * FROM {table.name}")))  # noqa: S608
+
+    return suite.conductor.core.db.read(look)
+
+
+def row(suite, uuid):
+    return suite.conductor.core.db.read(lambda connection: connection.execute(
+        sa.select(models.instances).where(models.instances.c.uuid == uuid)).one())
+
+
+def no_password(suite, uuid):
+    """Nothing of it is left in the row, and it was never in the file."""
+    assert (row(suite, uuid).admin_pass, row(suite, uuid).encrypted_pass) == (None, None)
+    for name in ("nova.sqlite", "nova.sqlite-wal"):
+        with open(os.path.join(CONF.state_path, name), "rb") as file:
+            assert PASSWORD.encode() not in file.read()
+
+
+def test_a_password_is_sealed_while_the_guest_is_built_and_then_gone(suite, admin, flavor, image_id, hold, given):
+    held = hold("spawn")
+    uuid = admin.boot(flavor, image_id, adminPass=PASSWORD)
+    held.wait_until_begun()
+    assert row(suite, uuid).encrypted_pass
+    assert PASSWORD not in everything(suite)
+    held.let_go()
+    admin.wait(uuid, "ACTIVE")
+    assert given == [PASSWORD]
+    no_password(suite, uuid)
+
+
+def test_of_a_build_that_failed_nothing_is_left(suite, admin, flavor, image_id, driver, given):
+    driver.behaviour.failure["spawn"] = 1.0
+    uuid = admin.boot(flavor, image_id, adminPass=PASSWORD)
+    admin.wait(uuid, "ERROR")
+    no_password(suite, uuid)
+
+
+def test_of_a_build_that_is_superseded_nothing_is_left(suite, admin, flavor, image_id, hold):
+    held = hold("spawn")
+    uuid = admin.boot(flavor, image_id, adminPass=PASSWORD, user_data=SCRIPT)
+    held.wait_until_begun()
+    admin.delete(f"/servers/{uuid}")
+    assert row(suite, uuid).encrypted_pass is None
+    held.let_go()
+    admin.wait_gone(uuid)
+    no_password(suite, uuid)
+
+
+def test_user_data_stays_as_long_as_its_server(suite, admin, flavor, image_id):
+    uuid = admin.boot(flavor, image_id, user_data=SCRIPT)
+    admin.wait(uuid, "ACTIVE")
+    assert admin.server(uuid)["OS-EXT-SRV-ATTR:user_data"] == SCRIPT
+    admin.delete(f"/servers/{uuid}")
+    admin.wait_gone(uuid)
+    assert SCRIPT not in everything(suite)
+
+
+def test_without_its_key_a_build_fails_and_says_why(suite, admin, flavor, image_id, monkeypatch):
+    vault = suite.conductor.core.vault
+    real = vault.encrypt
+    monkeypatch.setattr(vault, "encrypt", lambda secret: real(secret) and "gAAAA-of-another-key")
+    uuid = admin.boot(flavor, image_id, adminPass=PASSWORD)
+    server = admin.wait(uuid, "ERROR")
+    assert "the key that it was encrypted with is not there" in server["fault"]["message"]
+    no_password(suite, uuid)

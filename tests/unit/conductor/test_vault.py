@@ -1,0 +1,145 @@
+"""Passwords of servers are in the database only while they are needed, and only encrypted."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import stat
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from cryptography.fernet import Fernet
+
+from nova import exception
+from nova.conductor.vault import SecretKeyUnusable, SecretUnreadable, Vault
+from nova.db import migrate, models, passwords
+from nova.db.engine import Database
+from tests.unit.conductor.books import Books, server
+
+
+def mode(path: pathlib.Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def key() -> str:
+    return Fernet.generate_key().decode()
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "keys" / "secret.keys"
+
+
+def test_what_is_sealed_can_be_opened_by_whoever_has_the_file(file: pathlib.Path) -> None:
+    token = Vault(str(file)).encrypt("pässword")
+    assert token is not None
+    assert "ssword" not in token
+    assert Vault(str(file)).decrypt(token) == "pässword"
+    assert Vault(str(file)).encrypt(None) is Vault(str(file)).decrypt(None) is None
+
+
+def test_the_file_is_made_for_its_owner_alone(file: pathlib.Path) -> None:
+    Vault(str(file)).encrypt("x")
+    assert (mode(file), mode(file.parent)) == (0o600, 0o700)
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
+def test_keys_are_renewed_without_losing_what_they_sealed(file: pathlib.Path) -> None:
+    vault = Vault(str(file))
+    token = vault.encrypt("old")
+    first, second = file.read_text().strip(), key()
+    file.write_text(f"# ours\n{second}\n{first}\n")
+    assert vault.decrypt(token) == "old"
+    newer = vault.encrypt("new")
+    file.write_text(f"{second}\n")
+    assert vault.decrypt(newer) == "new"
+    with pytest.raises(SecretUnreadable):
+        vault.decrypt(token)
+    assert vault.known(token) is None
+
+
+def test_a_running_conductor_goes_on_when_the_file_is_lost_and_makes_no_other(file: pathlib.Path) -> None:
+    vault = Vault(str(file))
+    token = vault.encrypt("x")
+    file.unlink()
+    assert vault.decrypt(token) == "x"
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(("text", "why"), [("", "it has no key"), ("abc\n", "is no key"), ("é\n", "is no key")])
+def test_a_file_without_keys_says_so(core: Books, file: pathlib.Path, text: str, why: str) -> None:
+    file.parent.mkdir()
+    file.write_text(text)
+    with pytest.raises(SecretKeyUnusable, match=why):
+        Vault(str(file)).check(core.db)
+    with pytest.raises(exception.ServiceUnavailable) as raised:
+        Vault(str(file)).encrypt("x")
+    assert str(file) not in str(raised.value), "it is told to users"
+
+
+def test_a_conductor_with_other_keys_does_not_start(core: Books, file: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    Vault(str(file)).check(core.db)
+    Vault(str(file)).check(core.db)
+    other = tmp_path / "other.keys"
+    with pytest.raises(SecretKeyUnusable, match="it is not there"):
+        Vault(str(other)).check(core.db)
+    assert not other.exists()
+    other.write_text(key())
+    with pytest.raises(SecretKeyUnusable, match="does not have the key"):
+        Vault(str(other)).check(core.db)
+    core.db.write(passwords.forget)
+    Vault(str(other)).check(core.db)
+
+
+def test_renewed_keys_are_those_of_the_database_from_then_on(core: Books, file: pathlib.Path) -> None:
+    Vault(str(file)).check(core.db)
+    first, second = file.read_text().strip(), key()
+    file.write_text(f"{second}\n{first}\n")
+    Vault(str(file)).check(core.db)
+    file.write_text(f"{second}\n")
+    Vault(str(file)).check(core.db)
+
+
+def test_forgetting_leaves_no_password(core: Books, file: pathlib.Path) -> None:
+    uuid = server(core, encrypted_pass=Vault(str(file)).encrypt("x"), admin_pass="y").uuid
+    assert core.db.write(passwords.forget) == 1
+    row = core.db.read(lambda connection: connection.execute(
+        sa.select(models.instances).where(models.instances.c.uuid == uuid)).one())
+    assert (row.admin_pass, row.encrypted_pass) == (None, None)
+
+
+def test_an_sqlite_file_is_for_its_owner_alone(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "nova.sqlite"
+    for _time in range(2):
+        database = Database(f"sqlite:///{path}")
+        database.write(lambda connection: connection.execute(sa.text("CREATE TABLE IF NOT EXISTS t (n INTEGER)")))
+        assert {mode(each) for each in tmp_path.iterdir()} == {0o600}
+        database.close()
+        path.chmod(0o644)  # as releases of before have made it
+
+
+def test_an_upgrade_drops_what_rows_of_before_have_kept(core: Books) -> None:
+    built = server(core, vm_state="active", admin_pass="secret-1", user_data="kept")
+    failed = server(core, vm_state="error", admin_pass="secret-2")
+    building = server(core, vm_state="building", admin_pass="needed")
+    gone = server(core, vm_state="deleted", deleted=True, user_data="secret-3")
+    payload = {"data": {"admin_pass": "secret-4", "off": True}, "inherited": [{"data": {"admin_pass": "secret-5"}}]}
+    values: dict[str, Any] = {
+        "uuid": "a", "instance_uuid": built.uuid, "action": "evacuate", "attempt": 1, "events": [], "undoing": False,
+        "request_id": "r", "start_time": built.created_at, "payload": payload}
+    core.db.write(lambda connection: connection.execute(sa.insert(models.actions).values(values)))
+    import nova.db.migrations.versions.v0012_encrypted_passwords as migration
+    for _time in range(2):
+        core.db.write(migration.forget)
+    rows = core.db.read(lambda connection: [
+        dict(row._mapping) for table in (models.instances, models.actions)
+        for row in connection.execute(sa.select(table))])
+    assert "secret-" not in str(rows)
+    found = {row["uuid"]: row for row in rows}
+    assert found[building.uuid]["admin_pass"] == "needed"
+    assert (found[built.uuid]["user_data"], found[failed.uuid]["admin_pass"]) == ("kept", None)
+    assert found[gone.uuid]["user_data"] is None
+    assert found["a"]["payload"] == json.loads(json.dumps(payload).replace('"secret-4"', "null").replace(
+        '"secret-5"', "null"))
+    assert core.db.read(migrate.differences) == []
