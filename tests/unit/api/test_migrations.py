@@ -76,6 +76,11 @@ def test_hosts_are_for_administrators(api, found):
     assert {answer[name] for name in places} == {None}
 
 
+def test_who_may_not_know_hosts_cannot_ask_for_them_by_name(api, found):
+    listed(api, query="?host=h1&source_compute=h2&status=error", roles="manager")
+    assert found.last("index")["query"] == MigrationQuery(status="error", project_id="p")
+
+
 @pytest.mark.parametrize(("query", "version", "expected"), [
     ("?host=h1&status=error&instance_uuid=i&source_compute=h2&migration_type=resize", "2.1",
      {"host": "h1", "status": "error", "instance_uuid": "i", "source_compute": "h2", "migration_type": "resize"}),

@@ -56,6 +56,9 @@ def test_lists_are_the_newest_first_and_paged(core: Books) -> None:
     assert listed(core, limit=0) == []
     with pytest.raises(exception.MarkerNotFound):
         listed(core, marker=new_uuid())
+    assert listed(core, project_id="p1", limit=2, marker=made[1].uuid) == wanted[2:]
+    with pytest.raises(exception.MarkerNotFound):
+        listed(core, project_id="p2", marker=made[1].uuid)
 
 
 @pytest.mark.parametrize("query", [
