@@ -85,13 +85,13 @@ class ImageCache:
     def adopt(self, name: str, copy: Callable[[str], None], length: int) -> str:
         """The path of a cached file by its name, made by ``copy(path)`` if another host has it and this one has not.
 
-        ``length``: of the file, in bytes. Raises DiskFull.
+        ``length``: of the file, in bytes. Raises DiskFull, and ImageUnacceptable where it refers to other files.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             raise exception.ImageUnacceptable(image_id=name, reason="it is no file name")
         path = os.path.join(self.directory, name)
         image_id = name.rpartition(".")[0] or name
-        with self._locked(image_id) as lock:
+        with _blame(image_id), self._locked(image_id) as lock:
             if not os.path.exists(path):
                 _Addition(self, image_id, lock, None).copy(copy, length, path)
             os.utime(path)
@@ -195,6 +195,8 @@ class _Addition:
         with self._files():
             self._take(length)
             copy(self._part)
+            if format_of(path) == "qcow2":
+                image_formats.check(self._part, "qcow2")
             self._finish(self._part, path)
 
     @contextlib.contextmanager

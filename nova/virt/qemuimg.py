@@ -39,12 +39,13 @@ _QCOW2_DATA_FILE = 1 << 2
 _QCOW2_BACKING_FORMAT = 0xE2792ACA
 
 
-def run(command: list[str], timeout: float, cpu: int | None = None) -> str:
+def run(command: list[str], timeout: float, cpu: int | None = None, length: int | None = None) -> str:
     """Run a tool on files of our own within the limits; its standard output.
 
-    ``cpu``: seconds of CPU time (None: no limit but ``timeout``).
+    ``cpu``: seconds of CPU time (None: no limit but ``timeout``). ``length``: bytes that a file may become long.
     """
-    return _run(_limits(cpu), command, timeout)
+    limits = _limits(cpu) if length is None else [*_limits(cpu), f"--fsize={length}"]
+    return _run(limits, command, timeout)
 
 
 def info(path: str, image_format: str) -> dict[str, Any]:

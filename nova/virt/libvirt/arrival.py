@@ -83,6 +83,7 @@ class Arrivals:
         for file in served.files:
             copies.receive(uuid, place, file, served)
         for disk in source.disks:
+            copies.check_name(disk)
             base = copies.base_of(uuid, disk, served)
             directories.once(place, disk.name, _empty(disk, base))
 

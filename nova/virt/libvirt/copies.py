@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import struct
 import subprocess
 from collections.abc import Callable
 
@@ -54,9 +55,19 @@ def complete(uuid: str) -> None:
 
 
 def receive(uuid: str, place: str, file: DiskFile, source: DiskSource, seen: str = "") -> None:
-    """A copy of one file; ``seen`` is its directory on the source, if this host sees it ("": it does not)."""
+    """A copy of one file; ``seen`` is its directory on the source, if this host sees it ("": it does not).
+
+    The source may not be believed: nothing comes here but the files of a guest, and none leads to a file of this host.
+    """
+    check_name(file)
     copy = _local(os.path.join(seen, file.name)) if seen else _remote(uuid, source, file.name, file.length)
     directories.once(place, file.name, _on_base(copy, file, base_of(uuid, file, source)))
+
+
+def check_name(file: DiskFile) -> None:
+    """Raises MigrationError for what is no file that goes with a guest."""
+    if disks.format_to_copy(file.name) != file.format:
+        raise exception.MigrationError(reason=f"{file.name} ({file.format}) is no file of a server")
 
 
 def base_of(uuid: str, file: DiskFile, source: DiskSource) -> str:
@@ -136,7 +147,15 @@ def _on_base(copy: Copier, file: DiskFile, base: str) -> Copier:
     """A copy that stands on this host's image."""
     def make(path: str) -> None:
         copy(path)
-        if base and qemuimg.Qcow2Header(path).backing != base:
+        if file.format != "qcow2":
+            return
+        try:
+            header = qemuimg.Qcow2Header(path)
+        except (ValueError, struct.error) as error:
+            raise exception.MigrationError(reason=f"{file.name} is damaged") from error
+        if header.data_file or (header.backing and not base):
+            raise exception.MigrationError(reason=f"{file.name} refers to another file")
+        if base and header.backing != base:
             qemuimg.rebase(path, base, file.base_format)
 
     return make

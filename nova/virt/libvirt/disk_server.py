@@ -109,7 +109,7 @@ def fetch(uuid: str, served: Served, name: str, length: int, path: str) -> None:
                 "qemu-img", "convert", "--object", credentials, "--image-opts", "-O", "raw",
                 ",".join(["driver=nbd", f"server.host={served.address}", "server.type=inet",
                           f"server.port={served.port}", f"export={name}", "tls-creds=tls", "open-timeout=10"]),
-                path], qemuimg.COPY_TIMEOUT)
+                path], qemuimg.COPY_TIMEOUT, length=-(-length // 512) * 512)
         except exception.InvalidDiskInfo as error:
             raise exception.MigrationError(reason=f"{name} could not be copied: {error.kwargs['reason']}") from error
     # A disk consists of whole sectors, a file of bytes; and the tool writes without waiting for the device.

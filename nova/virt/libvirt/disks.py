@@ -103,9 +103,14 @@ def virtual_size(path: str, image_format: str) -> int:
 
 def to_copy(place: str) -> list[tuple[str, str]]:
     """(name, format) of the files in a directory that go with a guest to another host."""
+    formats = {name: format_to_copy(name) for name in sorted(os.listdir(place))}
+    return [(name, kind) for name, kind in formats.items() if kind is not None]
+
+
+def format_to_copy(name: str) -> str | None:
+    """The format of a file that goes with a guest to another host; None: no such file does."""
     fixed = {CONFIG_DRIVE: "raw", KERNEL: "raw", RAMDISK: "raw", NVRAM: "raw"}
-    return [(name, "qcow2" if _is_disk(name) else fixed[name]) for name in sorted(os.listdir(place))
-            if _is_disk(name) or name in fixed]
+    return "qcow2" if _is_disk(name) else fixed.get(name)
 
 
 def has_any(place: str) -> bool:
