@@ -19,11 +19,19 @@ prepare_glance() {
 	filesystem_store_datadir = $data/staging
 	[os_glance_tasks_store]
 	filesystem_store_datadir = $data/tasks
+	[oslo_policy]
+	policy_file = $etc/policy.yaml
 	[paste_deploy]
 	flavor = keystone
 	config_file = $VENV/etc/glance/glance-api-paste.ini
 	$(keystone_authtoken glance)
 	CONF
+    # Nova's compute hosts read the images of all servers, with an account that is an administrator nowhere else
+    write_file "$etc/policy.yaml" 644 <<- 'POLICY'
+	"context_is_admin": "role:admin or role:service"
+	"get_image": "role:service or role:admin or (role:reader and (project_id:%(project_id)s or project_id:%(member_id)s or 'community':%(visibility)s or 'public':%(visibility)s or 'shared':%(visibility)s))"
+	"download_image": "role:service or role:admin or (role:member and (project_id:%(project_id)s or project_id:%(member_id)s or 'community':%(visibility)s or 'public':%(visibility)s or 'shared':%(visibility)s))"
+	POLICY
     # one request per connection: uWSGI's plain socket forgets to tell clients that it closes
     define_service glance "$(uwsgi_command glance) $(listen_options --http-socket "$GLANCE_PORT") --http-chunked-input --http-raw-body --add-header Connection:close" \
         priority=11 stopsignal=INT "environment=OS_GLANCE_CONFIG_DIR=\"$etc\",CONFIG=\"$(digest "$etc")\""

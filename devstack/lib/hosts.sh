@@ -6,7 +6,9 @@ hosts_tool() { (cd "$REPO" && "$PYTHON" -m tools.hosts "$DATA_DIR/hosts" "$@"); 
 
 other_hosts() { seq 2 "$NOVA_HOSTS"; }
 
-host_name() { echo "${HOST_NAME}-host$1"; } # NUMBER
+host_name() { # NUMBER
+    [ "$1" = 1 ] && echo "$HOST_NAME" || echo "${HOST_NAME}-host$1"
+}
 
 host_conf_file() { echo "$DATA_DIR/etc/nova/host$1.conf"; } # NUMBER
 
@@ -29,7 +31,8 @@ prepare_hosts() {
 }
 
 prepare_host() { # NUMBER
-    local number=$1 service name command enter=''
+    local number=$1 service name command enter='' url
+    url=$(host_rabbit_url "$(host_name "$number")")
     while read -r name command; do
         case $name in
             power) define_service "host$number" "$command" priority=6 ;;
@@ -41,7 +44,9 @@ prepare_host() { # NUMBER
 	[DEFAULT]
 	host = $(host_name "$number")
 	my_ip = $HOSTS_NETWORK.$number
-	transport_url = ${RABBIT_URL/@127.0.0.1:/@$HOST_ADDRESS:}
+	transport_url = ${url/@127.0.0.1:/@$HOST_ADDRESS:}
+	[rpc]
+	key_file = $(host_key_file "$(host_name "$number")")
 	[glance]
 	auth_url = http://$HOST_ADDRESS:$KEYSTONE_PORT/v3
 	endpoint_override = http://$HOST_ADDRESS:$GLANCE_PORT

@@ -5,6 +5,37 @@ NOVA_SERVICES="nova-conductor nova-scheduler nova-api nova-compute nova-metadata
 
 nova_conf_file() { echo "$DATA_DIR/etc/nova/nova.conf"; }
 
+master_key_file() { echo "$DATA_DIR/etc/nova/master.key"; }
+
+host_key_file() { echo "$DATA_DIR/etc/nova/hosts/$1.key"; } # NAME
+
+enrol_hosts() { # DEFINITIONS: each host has a key and an account of the broker, which loads it from there
+    local number name conf=$DATA_DIR/etc/nova/enrol.conf log=$DATA_DIR/logs/stack/enrol.log
+    write_file "$conf" 600 <<- CONF
+	[DEFAULT]
+	transport_url = $RABBIT_URL
+	[rpc]
+	key_file = $(master_key_file)
+	CONF
+    install -d -m 700 "$DATA_DIR/etc/nova/hosts"
+    [ -s "$(master_key_file)" ] ||
+        "$VENV/bin/nova-manage" --config-file "$conf" host make_master_key "$(master_key_file)" > "$log" 2>&1 || die "the master key" "$log"
+    rm -f "$1"/host-*.json
+    for number in $(seq "$NOVA_HOSTS"); do
+        name=$(host_name "$number")
+        [ -s "$DATA_DIR/etc/nova/hosts/$name.definitions.json" ] || {
+            rm -f "$DATA_DIR/etc/nova/hosts/$name".*
+            "$VENV/bin/nova-manage" --config-file "$conf" host enrol "$name" --output "$DATA_DIR/etc/nova/hosts" > "$log" 2>&1 ||
+                die "enrolling host $name" "$log"
+        }
+        write_file "$1/host-$name.json" 640 root:rabbitmq < "$DATA_DIR/etc/nova/hosts/$name.definitions.json"
+    done
+}
+
+host_rabbit_url() { # NAME: as the host's own account
+    sed -n 's/^transport_url = //p' "$DATA_DIR/etc/nova/hosts/$1.conf"
+}
+
 write_nova_conf() { # TRANSPORT_URL DATABASE_URL
     write_file "$(nova_conf_file)" 600 <<- CONF
 	[DEFAULT]
@@ -16,6 +47,9 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 	debug = $DEBUG
 	# to the supervisor, which keeps one file per service
 	use_stderr = True
+	[rpc]
+	key_file = $(master_key_file)
+	require_seals = True
 	[api]
 	listen = $SERVICE_HOST
 	port = $NOVA_API_PORT
@@ -53,12 +87,23 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 }
 
 prepare_nova() {
-    local service
+    local service own=()
     mkdir -p "$DATA_DIR/nova/locks"
     chmod 755 "$DATA_DIR/nova"
     write_nova_conf "$RABBIT_URL" "$(database_url nova)"
+    write_file "$(host_conf_file 1)" 600 <<- CONF
+	[DEFAULT]
+	transport_url = $(host_rabbit_url "$HOST_NAME")
+	[rpc]
+	key_file = $(host_key_file "$HOST_NAME")
+	CONF
     for service in $NOVA_SERVICES; do
-        define_nova_service "$service" "$VENV/bin/$service --config-file $(nova_conf_file)"
+        case $service in
+            nova-compute | nova-metadata) own=(--config-file "$(host_conf_file 1)") ;;
+            *) own=() ;;
+        esac
+        define_nova_service "$service" "$VENV/bin/$service --config-file $(nova_conf_file) ${own[*]}" \
+            "$(digest "$(host_conf_file 1)")"
     done
 }
 

@@ -13,12 +13,14 @@ prepare_rabbitmq() {
     write_file "$etc/rabbitmq.conf" 644 <<- CONF
 	listeners.tcp.default = 127.0.0.1:$RABBIT_PORT
 	$([ "$NOVA_HOSTS" = 1 ] || echo "listeners.tcp.hosts = $HOST_ADDRESS:$RABBIT_PORT")
-	load_definitions = $etc/definitions.json
+	load_definitions = $etc/definitions
 	log.console = true
 	log.console.level = warning
 	log.file = false
 	CONF
-    rabbit_definitions | write_file "$etc/definitions.json" 640 root:rabbitmq
+    rabbit_definitions | write_file "$etc/definitions/0-nova.json" 640 root:rabbitmq
+    enrol_hosts "$etc/definitions"
+    chmod 755 "$etc/definitions"
     : > "$etc/empty"  # in place of the system's rabbitmq-env.conf and enabled_plugins
     chmod 644 "$etc/empty"
 
@@ -41,7 +43,7 @@ rabbit_environment() {
 	RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1}"
 	ERL_EPMD_ADDRESS="127.0.0.1"
 	ERL_EPMD_PORT="$EPMD_PORT"
-	CONFIG="$(digest "$etc/rabbitmq.conf")"
+	CONFIG="$(digest "$etc/rabbitmq.conf" "$etc/definitions")"
 	ENVIRONMENT
 }
 
