@@ -11,27 +11,29 @@ from typing import Any
 
 import re2
 
-# Characters. Lists of tags come by the same road.
-LONGEST = 4096
-# Bytes for a compiled expression: some thousand instructions, which every character of a text may have to pass.
-_MEMORY = 1 << 18
+# Characters of an expression that is looked for.
+LONGEST = 1024
+# The same of what only has to be one: lists of tags are, too.
+LONGEST_TEXT = 4096
+# Bytes of a compiled expression per character that it may have: every character of a text may have to pass all of it.
+_MEMORY = 64
 
 
 @functools.lru_cache(maxsize=128)
-def compiled(pattern: str) -> Any:
+def compiled(pattern: str, longest: int = LONGEST) -> Any:
     """``search`` and ``match`` of what it returns tell whether a text has it, whatever the case.
 
     Raises ValueError, with a sentence for the user.
     """
-    if len(pattern) > LONGEST:
-        raise ValueError(f"A regular expression may have at most {LONGEST} characters.")
+    if len(pattern) > longest:
+        raise ValueError(f"A regular expression may have at most {longest} characters.")
     if "\0" in pattern:
         raise ValueError("A regular expression cannot have null characters.")
     options = re2.Options()
     options.case_sensitive = False
     options.never_capture = True
     options.log_errors = False
-    options.max_mem = _MEMORY
+    options.max_mem = _MEMORY * longest
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
