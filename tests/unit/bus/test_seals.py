@@ -107,7 +107,8 @@ def test_until_seals_are_required_who_has_none_is_believed():
 
 @pytest.mark.parametrize(("text", "mode", "reason"), [
     ("", 0o600, "it holds no key"), ("host h1 x y", 0o600, "invalid literal|non-hexadecimal"),
-    ("master 00", 0o600, "too short"), (text_of(bytes(32)), 0o644, "everybody may read"), (None, 0o600, "No such file")])
+    ("master 00", 0o600, "too short"), (text_of(bytes(32)), 0o644, "everybody may read"),
+    (None, 0o600, "No such file")])
 def test_a_key_file_that_cannot_be_used_says_why(tmp_path, text, mode, reason):
     path = tmp_path / "key"
     if text is not None:
