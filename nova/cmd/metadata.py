@@ -6,6 +6,7 @@ comes from anywhere; the second is the account [metadata]user, and answers.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import signal
@@ -31,6 +32,8 @@ LOG = logging.getLogger(__name__)
 # Seconds between two looks whether the other process is there, and that it has to end.
 _LOOK = 0.2
 _END = 15.0
+# What the bus imports at first use: whom the process becomes may be unable to read the code of this Python (a home).
+_AT_FIRST_USE = ("kombu.transport.pyamqp", "difflib", "encodings.idna")
 
 
 def main() -> int:
@@ -47,6 +50,8 @@ def main() -> int:
         theirs.close()
         return _open_sockets(ours, child)
     ours.close()
+    for name in _AT_FIRST_USE:
+        importlib.import_module(name)
     namespaces.become(CONF.metadata.user)
     return _serve(transport, theirs)
 
