@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
 from nova.api import microversion, openapi, routes
+from tests.functional.refusals import NIL
 from tests.fuzz.world import PERSONAS, Persona, World
 
 # What these change is not the fuzzer's alone: hosts, and what all projects may have.
@@ -79,6 +80,8 @@ def requests(draw: Any, world: World, versions: tuple[int, ...]) -> Sent:
     case = draw(_operations(version))
     persona = draw(st.sampled_from(PERSONAS))
     things = world.things["owner" if persona.victim and draw(st.booleans()) else "fuzz"]
+    if persona.name == "admin":
+        things = {**things, "images": NIL}  # the image is everybody's, and only an administrator may delete it
     fill = _Fill(world, things, draw)
     path = "".join(fill.segment(case, part) for part in _parts(case.path))
     query = [(name, item) for name, value in _mapping(case.query).items()
