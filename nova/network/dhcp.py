@@ -39,6 +39,8 @@ class DhcpServer:
         self.net = net
         self.folder = os.path.join(RUN, f"nova-{tag}", net.id)
         self.hosts = os.path.join(self.folder, "hosts")
+        # Of each name in the DNS the guest that had it first, also after a reboot.
+        self._names = os.path.join(CONF.state_path, "networks", net.id, "names")
         self._conf = os.path.join(self.folder, "dnsmasq.conf")
         self._pid = os.path.join(self.folder, "dnsmasq.pid")
         self._leases = os.path.join(self.folder, "leases")
@@ -50,8 +52,8 @@ class DhcpServer:
             return
         self.stop()
         # dnsmasq gives up root: it must be able to read these, and there is nothing secret in them.
-        os.makedirs(self.hosts, mode=0o755, exist_ok=True)
         for folder in (os.path.dirname(self.folder), self.folder, self.hosts):
+            os.makedirs(folder, mode=0o755, exist_ok=True)
             os.chmod(folder, 0o755)  # noqa: S103
         _write(self._conf, wanted)
         program = shutil.which(CONF.network.dnsmasq, path=os.environ.get("PATH", "") + commands.SBIN)
@@ -92,18 +94,45 @@ class DhcpServer:
 
     # --- reservations ---------------------------------------------------------------------------
     def reserve(self, guest: Guest) -> None:
-        """Hand out the addresses of a guest from now on."""
-        lines = [host_line(vif, guest.hostname) for vif in guest.vifs]
+        """Hand out the addresses of a guest from now on, and its name, if no other guest of the network has it."""
+        label = label_of(guest.hostname)
         path = os.path.join(self.hosts, guest.uuid)
-        text = "".join(lines)
-        if _read(path) != text:
+        before = _read(path)
+        if before is not None and not _is_named(before, label):
+            self._give_back(guest.uuid)
+        ours = label is not None and label.lower() not in _reserved() and self._claim(label, guest.uuid)
+        text = "".join(host_line(vif, label if ours else None) for vif in guest.vifs)
+        if before != text:
             _write(path, text)
+        if before not in (None, text) and (pid := self.pid()) is not None:
+            # It reads what a changed file says, and still knows what the file said before.
+            os.kill(pid, signal.SIGHUP)
+
+    def _claim(self, label: str, uuid: str) -> bool:
+        """Whether the name is this guest's from now on."""
+        os.makedirs(self._names, mode=0o755, exist_ok=True)
+        path = os.path.join(self._names, label.lower())
+        owner = _read(path)
+        if owner is None:
+            _write(path, uuid)
+        return owner in (None, uuid)
+
+    def _give_back(self, *uuids: str) -> None:
+        """The names of these guests are free again."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._names):
+                path = os.path.join(self._names, name)
+                if _read(path) in uuids:
+                    _remove(path)
 
     def keep_only(self, uuids: Sequence[str]) -> None:
         """Remove the reservations of all other guests."""
+        gone: set[str] = set()
         with contextlib.suppress(FileNotFoundError):
-            for name in set(os.listdir(self.hosts)) - set(uuids):
-                os.unlink(os.path.join(self.hosts, name))
+            gone = set(os.listdir(self.hosts)) - set(uuids)
+        for uuid in gone:
+            _remove(os.path.join(self.hosts, uuid))
+        self._give_back(*gone)
 
     def release(self, guest: Guest, vifs: Sequence[VIF]) -> None:
         """Forget the addresses of these interfaces, so that the next owner can have them at once.
@@ -113,8 +142,8 @@ class DhcpServer:
         if guest.vifs:
             self.reserve(guest)
         else:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.hosts, guest.uuid))
+            _remove(os.path.join(self.hosts, guest.uuid))
+            self._give_back(guest.uuid)
         pid = self.pid()
         if pid is None:
             return
@@ -190,14 +219,27 @@ class DhcpServer:
         ]
 
 
-def host_line(vif: VIF, hostname: str) -> str:
-    """One line of dnsmasq's dhcp-host. Users choose names: those that are no DNS labels, or reserved, are left out."""
+def label_of(hostname: str) -> str | None:
+    """The name of a guest in the DNS; users choose it, and what is no DNS label is none."""
     label = hostname.split(".")[0]
+    return label if _LABEL.fullmatch(label) else None
+
+
+def host_line(vif: VIF, label: str | None) -> str:
+    """One line of dnsmasq's dhcp-host. ``label``: its name, if it has one."""
     addresses = "".join(f",{ipaddress.IPv4Address(address)}" for address in vif.addresses(4)[:1])
     addresses += "".join(f",[{fixed.address}]" for fixed in vif.fixed_ips if fixed.mode == DHCPV6)
-    reserved = {name.lower() for name in CONF.network.reserved_names}
-    name = f",{label}" if _LABEL.fullmatch(label) and label.lower() not in reserved else ""
-    return f"{vif.mac.lower()}{addresses}{name}\n"
+    return f"{vif.mac.lower()}{addresses}{f',{label}' if label else ''}\n"
+
+
+def _is_named(lines: str, label: str | None) -> bool:
+    """Whether these lines of dhcp-host have this name, or none."""
+    return all(line.rpartition(",")[2] == label or not _LABEL.fullmatch(line.rpartition(",")[2])
+               for line in lines.splitlines())
+
+
+def _reserved() -> set[str]:
+    return {name.lower() for name in CONF.network.reserved_names}
 
 
 def of_version(addresses: Sequence[str], version: int) -> list[str]:
@@ -225,6 +267,11 @@ def _read(path: str) -> str | None:
             return file.read()
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _write(path: str, text: str) -> None:

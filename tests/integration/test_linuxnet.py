@@ -67,35 +67,6 @@ def test_an_address_serves_its_next_owner_at_once(lab):
     assert lab.guest(second).dhcp()["ip"] == "10.77.0.5"
 
 
-def test_names_resolve_on_the_network(lab):
-    net = Net()
-    asking, named = net.instance(5), net.instance(6, hostname="db")
-    lab.driver.plug(named, rules())
-    guest = lab.booted(asking)
-    assert lab.guest(named).dhcp()["ip"] == "10.77.0.6"
-    answer = guest.run("busybox", "nslookup", "db.novalocal", "10.77.0.1")
-    assert "10.77.0.6" in answer.stdout
-
-
-def test_no_guest_takes_the_name_of_what_others_trust(lab):
-    net = Net()
-    asking, named = net.instance(5), net.instance(6, hostname="db")
-    evil, worse = net.instance(7, hostname="Metadata"), net.instance(8, hostname="not a name!")
-    lab.driver.plug(asking, rules())
-    for server in (named, evil, worse):
-        lab.driver.plug(server, rules())
-    guest = lab.booted(asking)
-    assert lab.guest(named).dhcp()["hostname"] == "db"
-    assert "hostname" not in lab.guest(evil).dhcp(name="gateway")
-    assert lab.guest(worse).dhcp(name="db")["ip"] == "10.77.0.8"
-    found = {name: guest.run("busybox", "nslookup", f"{name}.novalocal", "10.77.0.1").stdout.split("Name:")[-1]
-             for name in ("metadata", "gateway", "db", "wpad")}
-    assert "169.254.169.254" in found["metadata"]
-    assert "10.77.0.1" in found["gateway"]
-    assert "10.77.0.6" in found["db"]
-    assert not [name for name, answer in found.items() if "10.77.0.7" in answer or "10.77.0.8" in answer]
-
-
 def test_dhcp_answers_have_complete_checksums(lab):
     net = Net()
     server = net.instance(5)
