@@ -154,7 +154,8 @@ def start(setup: Setup) -> Iterator[World]:
     """The suite, ready; all of it is gone at the end."""
     port = free_port()
     options = intervals()
-    options["api"] = {"workers": setup.api_workers}
+    # All clients have one address here.
+    options["api"] = {"workers": setup.api_workers, "connections_per_client": 5000, "max_connections": 5000}
     options["conductor"]["workers"] = setup.conductor_workers
     options["scheduler"]["workers"] = setup.scheduler_workers
     options["fake"] = {"nodes": setup.nodes}
