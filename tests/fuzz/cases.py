@@ -126,7 +126,12 @@ class _Fill:
     """Puts the names of things that exist where a request names things, most of the time."""
 
     def __init__(self, world: World, things: dict[str, str], draw: Any) -> None:
-        self._world, self._things, self._draw, self._before = world, things, draw, ""
+        self._things, self._draw, self._before = things, draw, ""
+        self._known = {
+            "flavorRef": things["flavors"], "imageRef": world.image_id, "key_name": things["os-keypairs"],
+            "group": things["os-server-groups"], "adminPass": world.secrets[0], "user_data": world.user_data,
+            "networks": "none", "same_host": things["servers"], "security_group_id": things["os-security-groups"],
+        }
 
     def segment(self, case: Any, part: str) -> str:
         name = part[2:-1] if part.startswith("/{") else ""
@@ -150,10 +155,4 @@ class _Fill:
             return {key: self.body(item, key) for key, item in value.items()}
         if isinstance(value, list):
             return [self.body(item) for item in value]
-        known = {
-            "flavorRef": self._things["flavors"], "imageRef": self._world.image_id, "key_name": self._things[
-                "os-keypairs"], "group": self._things["os-server-groups"], "adminPass": self._world.secrets[0],
-            "user_data": self._world.user_data, "networks": "none", "same_host": self._things["servers"],
-            "security_group_id": self._things["os-security-groups"],
-        }
-        return known[name] if name in known and self._draw(st.integers(0, 9)) else value
+        return self._known[name] if name in self._known and self._draw(st.integers(0, 9)) else value

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import pathlib
-import re
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -21,11 +17,9 @@ from nova import conf
 from nova.db import audit
 from nova.db.engine import Database
 from tests.functional.refusals import KEY
+from tests.integration.allinone import start_allinone
 from tests.integration.client import Client
-from tests.integration.processes import Process, eventually, free_port
-
-_BIN = pathlib.Path(sys.executable).parent
-_UUID = re.compile(r"[0-9a-f-]{36}")
+from tests.integration.processes import Process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +54,7 @@ class World:
         self.things: dict[str, dict[str, str]] = {}
         self.session = requests.Session()
 
-    def client(self, project: str, version: str = "2.96") -> Client:
+    def client(self, project: str) -> Client:
         made = Client(f"{self.url}/v2.1", user=project, project=project)
         made.image_id = self.image_id
         return made
@@ -126,22 +120,8 @@ class World:
 def start_world(base: pathlib.Path, database: str, debug: bool) -> Iterator[World]:
     """``database``: its URL; "": SQLite."""
     database = database or f"sqlite:///{base}/nova.sqlite"
-    port = free_port()
-    config = base / "nova.conf"
-    config.write_text(f"[DEFAULT]\nstate_path = {base}/state\ndebug = {debug}\n[api]\nport = {port}\n"
-                      f"[database]\nconnection = {database}\n")
-    (base / "image").write_bytes(bytes(1 << 20))
-    image = subprocess.run([_BIN / "nova-manage", "--config-file", config, "image", "import", base / "image",
-                            "--name", "blank", "--disk-format", "raw"], check=True, capture_output=True, text=True)
-    process = Process("nova-allinone", [str(_BIN / "nova-allinone"), "--config-file", str(config)],
-                      base / "nova.log", env={"HOME": str(base), "PATH": os.defpath})
-    process.start()
-    try:
-        eventually(lambda: "Nova is at" in process.tail(), 60, "it says where it is")
-        [image_id] = _UUID.findall(image.stdout)[:1]
-        world = World(f"http://127.0.0.1:{port}", process, database, image_id)
+    options = f"[DEFAULT]\ndebug = {debug}\n[database]\nconnection = {database}\n"
+    with start_allinone(base, options) as (process, url, image_id):
+        world = World(url, process, database, image_id)
         world.furnish("owner", world.mark)
         yield world
-        process.stop()
-    finally:
-        process.kill()

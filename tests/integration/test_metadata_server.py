@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import threading
@@ -33,10 +34,11 @@ class App:
         return [body]
 
 
-@pytest.fixture
-def served():
+@contextlib.contextmanager
+def serving(**options):
+    """A server of one network: itself, what answers behind it, and its port."""
     app = App()
-    server = Server(app, threads=2)
+    server = Server(app, **options)
     server.start()
     sock = listen(("127.0.0.1", 0))
     port = sock.getsockname()[1]
@@ -44,6 +46,12 @@ def served():
     yield server, app, port
     app.go.set()
     server.stop(patience=1)
+
+
+@pytest.fixture
+def served():
+    with serving(threads=2) as made:
+        yield made
 
 
 def get(port, path, method="GET", body=None, headers=None):
@@ -146,15 +154,8 @@ def test_one_peer_has_few_connections(served):
 @pytest.fixture
 def shared():
     """A server with one thread, for two tenants."""
-    app = App()
-    server = Server(app, threads=1, tenant_of=lambda _network, address: address.split(".")[2])
-    server.start()
-    sock = listen(("127.0.0.1", 0))
-    port = sock.getsockname()[1]
-    server.add("one", sock, {"nova.network_id": "n1"})
-    yield server, app, port
-    app.go.set()
-    server.stop(patience=1)
+    with serving(threads=1, tenant_of=lambda _network, address: address.split(".")[2]) as made:
+        yield made
 
 
 def connected(port, address):

@@ -1,0 +1,36 @@
+"""nova-allinone as a process, with an image to boot from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from tests.integration.processes import Process, eventually, free_port
+
+_BIN = pathlib.Path(sys.executable).parent
+_UUID = re.compile(r"[0-9a-f-]{36}")
+
+
+@contextlib.contextmanager
+def start_allinone(base: pathlib.Path, options: str) -> Iterator[tuple[Process, str, str]]:
+    """The process, where its API is, and the id of an image; ``options`` are sections of its configuration."""
+    port = free_port()
+    config = base / "nova.conf"
+    config.write_text(f"[DEFAULT]\nstate_path = {base}/state\n[api]\nport = {port}\n{options}")
+    (base / "image").write_bytes(bytes(1 << 20))
+    image = subprocess.run([_BIN / "nova-manage", "--config-file", config, "image", "import", base / "image",
+                            "--name", "blank", "--disk-format", "raw"], check=True, capture_output=True, text=True)
+    process = Process("nova-allinone", [str(_BIN / "nova-allinone"), "--config-file", str(config)],
+                      base / "nova.log", env={"HOME": str(base), "PATH": os.defpath})
+    process.start()
+    try:
+        eventually(lambda: "Nova is at" in process.tail(), 60, "it says where it is")
+        yield process, f"http://127.0.0.1:{port}", _UUID.findall(image.stdout)[0]
+        process.stop()
+    finally:
+        process.kill()
