@@ -1,0 +1,78 @@
+"""How answers look: tables for people as python-novaclient draws them, documents as they are for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TextIO
+
+from cliff.formatters import commaseparated, json_format, shell, table, value
+
+# Formats that keep numbers, lists and null as they are.
+DOCUMENTS = ("json", "yaml")
+
+
+class Table(table.TableFormatter):
+    """All columns to the left; an empty list is a table without rows; one thing is Property and Value."""
+
+    def emit_list(self, column_names: Sequence[str], data: Iterable[Sequence[Any]], stdout: TextIO,
+                  parsed_args: argparse.Namespace) -> None:
+        parsed_args.print_empty = True
+        super().emit_list(column_names, list(data), stdout, parsed_args)
+
+    def emit_one(self, column_names: Sequence[str], data: Sequence[Any], stdout: TextIO,
+                 parsed_args: argparse.Namespace) -> None:
+        self.emit_list(("Property", "Value"), list(zip(column_names, data, strict=True)), stdout, parsed_args)
+
+
+class _Plugin:
+    """One formatter, as stevedore would hold it; that of YAML is loaded when it is wanted."""
+
+    def __init__(self, name: str, made: Any = None) -> None:
+        self.name = name
+        self._made = made
+
+    @property
+    def obj(self) -> Any:
+        if self._made is None:
+            from cliff.formatters import yaml_format
+
+            self._made = yaml_format.YAMLFormatter()
+        return self._made
+
+
+class Formatters:
+    """The formats of a command, without a search through all that is installed."""
+
+    def __init__(self, kind: str) -> None:
+        chosen: dict[str, Any] = {"table": Table(), "json": json_format.JSONFormatter(), "yaml": None,
+                                  "value": value.ValueFormatter()}
+        if kind == "list":
+            chosen["csv"] = commaseparated.CSVLister()
+        else:
+            chosen["shell"] = shell.ShellFormatter()
+        self._plugins = {name: _Plugin(name, made) for name, made in chosen.items()}
+
+    def names(self) -> list[str]:
+        return list(self._plugins)
+
+    def __getitem__(self, name: str) -> _Plugin:
+        return self._plugins[name]
+
+    def __iter__(self) -> Iterator[_Plugin]:
+        return iter(plugin for name, plugin in self._plugins.items() if name != "yaml")  # which has no options
+
+
+def text(value: Any) -> str:
+    """A value in a table."""
+    if value is None:
+        return "-"
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(value)
+    return str(value)
+
+
+def shown(value: Any, format_name: str) -> Any:
+    """A value in an output of this format."""
+    return value if format_name in DOCUMENTS else text(value)

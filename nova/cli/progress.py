@@ -1,0 +1,98 @@
+"""--poll: what is told while somebody waits for a server or an image."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from nova.cli.client import Nova
+from nova.cli.errors import CommandError, NotFound, Refused
+
+# Seconds between two looks: quick at first, as most of what is waited for is.
+_PAUSES = (0.2, 0.2, 0.5, 0.5, 1.0)
+
+
+def looks(look: Callable[[], Any]) -> Any:
+    """Look again and again, with pauses that grow to the last of _PAUSES."""
+    number = 0
+    while True:
+        yield look()
+        time.sleep(_PAUSES[min(number, len(_PAUSES) - 1)])
+        number += 1
+
+
+class Line:
+    """One line that is written anew on a terminal, or a line per change elsewhere; always on stderr."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._terminal = sys.stderr.isatty()
+
+    def say(self, text: str) -> None:
+        if text == self._last:
+            return
+        end = "\r" + " " * max(0, len(self._last) - len(text)) + "\r" if self._terminal else ""
+        print(f"{end}{text}", end="" if self._terminal else "\n", file=sys.stderr, flush=True)
+        self._last = text
+
+    def end(self, text: str) -> None:
+        """The last thing that is said."""
+        print(f"\n{text}" if self._terminal and self._last else text, file=sys.stderr, flush=True)
+
+
+def wait(nova: Nova, server_id: str, doing: str, done: Collection[str]) -> Mapping[str, Any]:
+    """Until the server has one of these statuses and nothing is done with it; ``doing`` is what the line says of it.
+
+    Raises CommandError with the fault when it ends in ERROR, NotFound when it is gone.
+    """
+    line = Line()
+    for server in looks(lambda: _look(nova, server_id)):
+        task = server.get("OS-EXT-STS:task_state")
+        if task is None and server["status"] in done:
+            line.say(f"Server {doing}... 100% complete")
+            line.end("Finished")
+            return server  # type: ignore[no-any-return]
+        line.say(f"Server {doing}... {server.get('progress', 0)}% complete" + (f" ({task})" if task else ""))
+        if task is None and server["status"] == "ERROR":
+            line.end(f"Error {doing} server")
+            fault = server.get("fault", {}).get("message", "no reason is known")
+            raise CommandError(f"Server {server['name']} is in status ERROR: {fault}\n"
+                               f"nova explain {server_id} tells more.")
+    raise AssertionError
+
+
+def _look(nova: Nova, server_id: str) -> Any:
+    try:
+        return nova.get(f"/servers/{server_id}")["server"]
+    except Refused as error:
+        if error.status != 404:
+            raise
+        raise NotFound(f"The server {server_id} is gone: it was deleted.") from None
+
+
+def wait_for_image(nova: Nova, server_id: str, image_id: str) -> None:
+    """Until a snapshot is an image. Raises CommandError if it is not made."""
+    line = Line()
+    for image in looks(lambda: _image(nova, image_id)):
+        task = _look(nova, server_id).get("OS-EXT-STS:task_state")
+        status = (image or {}).get("status", "killed").lower()
+        line.say(f"Server snapshotting... {status}" + (f" ({task})" if task else ""))
+        if status == "active" and task is None:
+            line.end("Finished")
+            return
+        if status in ("killed", "deleted", "error"):
+            line.end("Error snapshotting server")
+            raise CommandError(f"The image {image_id} was not made; nova instance-action-list {server_id} tells more.")
+
+
+def _image(nova: Nova, image_id: str) -> Any:
+    try:
+        if nova.has("image"):
+            return nova.ask("image", "GET", f"/images/{image_id}")
+        return nova.get(f"/images/{image_id}", version=35)["image"]
+    except Refused as error:
+        if error.status != 404:
+            raise
+        return None

@@ -1,0 +1,141 @@
+"""Flavors, their extra specs and who may use them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nova.cli import find
+from nova.cli.client import Nova
+from nova.cli.declare import arg, doing, flag, listing, showing, truth
+from nova.cli.errors import CommandError, UsageError
+from nova.cli.resources.servers import dict_of
+
+FLAVOR = arg("flavor", metavar="FLAVOR", help="name or id of a flavor")
+_COLUMNS = {"ID": "id", "Name": "name", "Memory_MiB": "ram", "Disk": "disk", "Ephemeral": "OS-FLV-EXT-DATA:ephemeral",
+            "Swap": "swap", "VCPUs": "vcpus", "RXTX_Factor": "rxtx_factor", "Is_Public": "os-flavor-access:is_public"}
+# The last version whose flavors have a factor of their network bandwidth.
+_LAST_RXTX = 101
+
+
+def _table(flavors: Sequence[Mapping[str, Any]], extra_specs: bool = False) -> Any:
+    columns = _COLUMNS | ({"extra_specs": "extra_specs"} if extra_specs else {}) | {"Description": "description"}
+    if not any("rxtx_factor" in flavor for flavor in flavors):
+        del columns["RXTX_Factor"]
+    return tuple(columns), [tuple(_value(flavor, name) for name in columns.values()) for flavor in flavors]
+
+
+def _value(flavor: Mapping[str, Any], name: str) -> Any:
+    value = flavor.get(name)
+    return 0 if name == "swap" and value == "" else value
+
+
+@listing(flag("--extra-specs", help="with their extra specs"), flag("--all", help="also those that are not public"),
+         arg("--marker", metavar="ID", help="the last flavor of the page before"),
+         arg("--limit", metavar="N", type=int, help="so many at most"),
+         arg("--min-disk", metavar="GIB"), arg("--min-ram", metavar="MIB"),
+         arg("--sort-key", metavar="KEY"), arg("--sort-dir", choices=("asc", "desc")))
+def list_flavors(nova: Nova, args: argparse.Namespace) -> Any:
+    """List flavors: the sizes of servers."""
+    found = list(nova.pages(
+        "/flavors/detail", "flavors", limit=args.limit, marker=args.marker, minDisk=args.min_disk, minRam=args.min_ram,
+        sort_key=args.sort_key, sort_dir=args.sort_dir, is_public="None" if args.all else None))
+    return _table([_with_specs(nova, flavor) for flavor in found] if args.extra_specs else found, args.extra_specs)
+
+
+def _with_specs(nova: Nova, flavor: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "extra_specs" in flavor:  # since 2.61
+        return flavor
+    return {**flavor, "extra_specs": nova.get(f"/flavors/{flavor['id']}/os-extra_specs")["extra_specs"]}
+
+
+@showing(FLAVOR)
+def show_flavor(nova: Nova, args: argparse.Namespace) -> Any:
+    """Show a flavor."""
+    flavor = _with_specs(nova, find.flavor(nova, args.flavor))
+    return {name: _value(flavor, name) for name in sorted(flavor) if name != "links"}
+
+
+@listing(arg("name", metavar="NAME"), arg("id", metavar="ID", help="auto: a new uuid"),
+         arg("ram", metavar="RAM", type=int, help="MiB"),
+         arg("disk", metavar="DISK", type=int, help="GiB of the root disk"),
+         arg("vcpus", metavar="VCPUS", type=int), arg("--ephemeral", type=int, metavar="GIB", default=0),
+         arg("--swap", type=int, metavar="MIB", default=0),
+         arg("--rxtx-factor", type=float, metavar="FACTOR", help="until 2.101 of the API"),
+         arg("--is-public", type=truth, metavar="BOOLEAN", default=True, help="for all projects (default: true)"),
+         arg("--description", metavar="TEXT", since=55))
+def create(nova: Nova, args: argparse.Namespace) -> Any:
+    """Create a flavor (administrators)."""
+    flavor = {"name": args.name, "id": None if args.id == "auto" else args.id, "ram": args.ram, "disk": args.disk,
+              "vcpus": args.vcpus, "OS-FLV-EXT-DATA:ephemeral": args.ephemeral, "swap": args.swap,
+              "os-flavor-access:is_public": args.is_public}
+    if args.rxtx_factor is not None:
+        if nova.version > _LAST_RXTX:
+            raise UsageError(f"--rxtx-factor is gone since 2.{_LAST_RXTX + 1} of the API "
+                             "(--os-compute-api-version 2.101)")
+        flavor["rxtx_factor"] = args.rxtx_factor
+    if args.description is not None:
+        flavor["description"] = args.description
+    return _table([nova.post("/flavors", {"flavor": flavor})["flavor"]])
+
+
+@listing(FLAVOR)
+def delete(nova: Nova, args: argparse.Namespace) -> Any:
+    """Delete a flavor (administrators)."""
+    flavor = find.flavor(nova, args.flavor)
+    nova.delete(f"/flavors/{flavor['id']}")
+    return _table([flavor])
+
+
+@listing(FLAVOR, arg("description", metavar="DESCRIPTION", help='"" removes it'), since=55)
+def update(nova: Nova, args: argparse.Namespace) -> Any:
+    """Change the description of a flavor (administrators)."""
+    body = {"flavor": {"description": args.description or None}}
+    return _table([nova.put(f"/flavors/{find.flavor(nova, args.flavor)['id']}", body)["flavor"]])
+
+
+@doing(FLAVOR, arg("action", choices=("set", "unset")),
+       arg("specs", metavar="KEY=VALUE", nargs="+", help="to unset the key is enough"))
+def key(nova: Nova, args: argparse.Namespace) -> None:
+    """Set or unset extra specs of a flavor (administrators)."""
+    path = f"/flavors/{find.flavor(nova, args.flavor)['id']}/os-extra_specs"
+    if args.action == "set":
+        nova.post(path, {"extra_specs": dict_of(args.specs)})
+        return
+    for word in args.specs:
+        nova.delete(f"{path}/{find.quoted(word.partition('=')[0])}")
+
+
+# --- access ------------------------------------------------------------------------------------------
+_ACCESS = ("Flavor_ID", "Tenant_ID")
+
+
+@listing(arg("--flavor", metavar="FLAVOR", required=True, help="name or id of a flavor"))
+def access_list(nova: Nova, args: argparse.Namespace) -> Any:
+    """List the projects that may use a flavor (administrators)."""
+    flavor = find.flavor(nova, args.flavor)
+    if flavor["os-flavor-access:is_public"]:
+        raise CommandError(f"Flavor {flavor['name']} is public: all projects may use it.")
+    return _access(nova.get(f"/flavors/{flavor['id']}/os-flavor-access"))
+
+
+def _access(answer: Any) -> Any:
+    return _ACCESS, [(one["flavor_id"], one["tenant_id"]) for one in answer["flavor_access"]]
+
+
+def _change_access(nova: Nova, args: argparse.Namespace, action: str) -> Any:
+    path = f"/flavors/{find.flavor(nova, args.flavor)['id']}/action"
+    return _access(nova.post(path, {action: {"tenant": find.project(nova, args.tenant)}}))
+
+
+@listing(FLAVOR, arg("tenant", metavar="PROJECT"))
+def access_add(nova: Nova, args: argparse.Namespace) -> Any:
+    """Let a project use a flavor (administrators)."""
+    return _change_access(nova, args, "addTenantAccess")
+
+
+@listing(FLAVOR, arg("tenant", metavar="PROJECT"))
+def access_remove(nova: Nova, args: argparse.Namespace) -> Any:
+    """Let a project no longer use a flavor (administrators)."""
+    return _change_access(nova, args, "removeTenantAccess")

@@ -1,0 +1,62 @@
+"""Server groups."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nova.cli import find
+from nova.cli.client import Nova
+from nova.cli.declare import arg, doing, flag, listing, pairs
+
+_GROUP = arg("id", metavar="GROUP", help="name or id of a server group")
+# From here on a group has one policy, with rules.
+_ONE_POLICY = 64
+
+
+def _table(nova: Nova, groups: Sequence[Mapping[str, Any]]) -> Any:
+    columns = {"Id": "id", "Name": "name"}
+    if nova.version >= 13:
+        columns |= {"Project Id": "project_id", "User Id": "user_id"}
+    columns |= {"Policy": "policy", "Rules": "rules"} if nova.version >= _ONE_POLICY else {"Policies": "policies"}
+    columns |= {"Members": "members"} | ({} if nova.version >= _ONE_POLICY else {"Metadata": "metadata"})
+    return tuple(columns), [tuple(group.get(name) for name in columns.values()) for group in groups]
+
+
+@listing(arg("--limit", metavar="N", type=int, help="so many at most"),
+         arg("--offset", metavar="N", type=int, help="leave out the first ones"),
+         flag("--all-projects", help="of all projects (administrators)"))
+def list_groups(nova: Nova, args: argparse.Namespace) -> Any:
+    """List server groups."""
+    found = nova.get("/os-server-groups", limit=args.limit, offset=args.offset, all_projects=args.all_projects or None)
+    return _table(nova, found["server_groups"])
+
+
+@listing(_GROUP)
+def get(nova: Nova, args: argparse.Namespace) -> Any:
+    """Show a server group."""
+    return _table(nova, [find.server_group(nova, args.id)])
+
+
+@listing(arg("name", metavar="NAME"),
+         arg("policy", metavar="POLICY", help="affinity, anti-affinity, soft-affinity or soft-anti-affinity"),
+         pairs("--rule", since=_ONE_POLICY, help="max_server_per_host=N, of anti-affinity"))
+def create(nova: Nova, args: argparse.Namespace) -> Any:
+    """Create a server group."""
+    group: dict[str, Any] = {"name": args.name}
+    if nova.version >= _ONE_POLICY:
+        group["policy"] = args.policy
+        if args.rule:
+            group["rules"] = dict(args.rule)
+    else:
+        group["policies"] = [args.policy]
+    return _table(nova, [nova.post("/os-server-groups", {"server_group": group})["server_group"]])
+
+
+@doing(arg("ids", metavar="GROUP", nargs="+", help="names or ids of server groups"))
+def delete(nova: Nova, args: argparse.Namespace) -> None:
+    """Delete server groups."""
+    for name in args.ids:
+        nova.delete(f"/os-server-groups/{find.server_group(nova, name)['id']}")
+        print(f"Server group {name} has been successfully deleted.")

@@ -1,0 +1,60 @@
+"""Images, and what is saved of servers in them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from nova.cli import find, progress
+from nova.cli.client import Nova
+from nova.cli.declare import SERVER, arg, doing, flag, listing, pairs, showing
+
+
+@listing()
+def list_images(nova: Nova, _args: argparse.Namespace) -> Any:
+    """List images."""
+    found = sorted(find.images(nova), key=lambda image: str(image.get("name")))
+    return ("ID", "Name", "Status", "Server"), [
+        (image["id"], image.get("name"), str(image["status"]).upper(), _server_of(image)) for image in found]
+
+
+def _server_of(image: Any) -> str:
+    """The server that it was made of; the image service has it as a property."""
+    return str(image.get("server", {}).get("id") or image.get("instance_uuid") or "")
+
+
+@showing(arg("image", metavar="IMAGE", help="name or id of an image"))
+def show_image(nova: Nova, args: argparse.Namespace) -> Any:
+    """Show an image."""
+    image = find.image(nova, args.image)
+    properties = {f"metadata {name}": value for name, value in image.get("metadata", {}).items()}
+    return dict(sorted({**_plain(image), **properties}.items()))
+
+
+def _plain(image: Any) -> dict[str, Any]:
+    return {name: value for name, value in image.items() if name not in ("links", "metadata")}
+
+
+@showing(
+    SERVER, arg("name", metavar="NAME", help="of the image"),
+    pairs("--metadata", help="a property of the image; may be given several times"),
+    flag("--show", help="show all of the image"), flag("--poll", help="wait until it is there, and show how far it is"))
+def create(nova: Nova, args: argparse.Namespace) -> Any:
+    """Save a server in an image."""
+    server = find.server(nova, args.server)
+    answer = nova.action(server, "createImage", {"name": args.name, "metadata": dict(args.metadata)})
+    image_id = answer["image_id"] if answer else str(find.image(nova, args.name)["id"])
+    if args.poll:
+        progress.wait_for_image(nova, server["id"], image_id)
+    if not args.show:
+        return {"id": image_id, "name": args.name, "server": server["id"]}
+    return dict(sorted(_plain(find.image(nova, image_id)).items()))
+
+
+@doing(SERVER, arg("name", metavar="NAME", help="of the image"),
+       arg("backup_type", metavar="BACKUP-TYPE", help='such as "daily" or "weekly"'),
+       arg("rotation", metavar="ROTATION", type=int, help="so many backups of this type are kept"))
+def backup(nova: Nova, args: argparse.Namespace) -> None:
+    """Save a server in an image, and delete old ones of the same type."""
+    nova.action(find.server(nova, args.server), "createBackup",
+                {"name": args.name, "backup_type": args.backup_type, "rotation": args.rotation})

@@ -1,0 +1,160 @@
+"""Services, hypervisors and zones."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from nova.cli import find
+from nova.cli.client import Nova
+from nova.cli.declare import arg, doing, flag, listing, showing
+from nova.cli.errors import NotFound, Refused
+
+_SERVICE = arg("service", metavar="SERVICE", help="id of a service, or the host of a nova-compute")
+_HYPERVISOR = arg("hypervisor", metavar="HYPERVISOR", help="host name or id of a hypervisor")
+# From here on services and hypervisors are known by uuids.
+_UUIDS = 53
+
+
+@listing(arg("--host", metavar="HOST", help="on this host"),
+         arg("--binary", metavar="NAME", help="such as nova-compute"))
+def list_services(nova: Nova, args: argparse.Namespace) -> Any:
+    """List services (administrators)."""
+    columns = {"Id": "id", "Binary": "binary", "Host": "host", "Zone": "zone", "Status": "status", "State": "state",
+               "Updated_at": "updated_at", "Disabled Reason": "disabled_reason"}
+    if nova.version >= 11:
+        columns["Forced down"] = "forced_down"
+    found = nova.get("/os-services", host=args.host, binary=args.binary)["services"]
+    return tuple(columns), [tuple(one.get(name) for name in columns.values()) for one in found]
+
+
+def _change(nova: Nova, wanted: str, changes: Mapping[str, Any], action: str) -> Mapping[str, Any]:
+    """The service as it is afterwards."""
+    service = find.service(nova, wanted)
+    if nova.version >= _UUIDS:
+        return nova.put(f"/os-services/{service['id']}", dict(changes))["service"]  # type: ignore[no-any-return]
+    if changes.get("disabled_reason"):
+        action = "disable-log-reason"
+    named = {"host": service["host"], "binary": service["binary"]}
+    rest = {name: value for name, value in changes.items() if name != "status"}
+    return nova.put(f"/os-services/{action}", named | rest)["service"]  # type: ignore[no-any-return]
+
+
+def _row(service: Mapping[str, Any], **columns: str) -> Any:
+    names = {"ID": "id", "Host": "host", "Binary": "binary", **columns}
+    return tuple(name.replace("_", " ") for name in names), [tuple(service.get(name) for name in names.values())]
+
+
+@listing(_SERVICE)
+def enable(nova: Nova, args: argparse.Namespace) -> Any:
+    """Let the scheduler choose a host again (administrators)."""
+    return _row(_change(nova, args.service, {"status": "enabled"}, "enable"), Status="status")
+
+
+@listing(_SERVICE, arg("--reason", metavar="TEXT", help="which others are shown"))
+def disable(nova: Nova, args: argparse.Namespace) -> Any:
+    """Let the scheduler no longer choose a host (administrators)."""
+    reason = {"disabled_reason": args.reason} if args.reason else {}
+    changed = _change(nova, args.service, {"status": "disabled", **reason}, "disable")
+    return _row(changed, Status="status", **({"Disabled_Reason": "disabled_reason"} if args.reason else {}))
+
+
+@listing(_SERVICE, flag("--unset", help="it is no longer forced down"), since=11)
+def force_down(nova: Nova, args: argparse.Namespace) -> Any:
+    """Say that a host is down, whatever it reports: it is fenced (administrators)."""
+    return _row(_change(nova, args.service, {"forced_down": not args.unset}, "force-down"), Forced_down="forced_down")
+
+
+@doing(_SERVICE)
+def delete(nova: Nova, args: argparse.Namespace) -> None:
+    """Delete a service (administrators); stop its process first, as a running one comes back."""
+    nova.delete(f"/os-services/{find.service(nova, args.service)['id']}")
+
+
+# --- hypervisors -------------------------------------------------------------------------------------
+@listing(arg("--matching", metavar="HOST", help="whose host names contain this"),
+         arg("--marker", metavar="ID", since=33, help="the last one of the page before"),
+         arg("--limit", metavar="N", type=int, since=33, help="so many at most"))
+def list_hypervisors(nova: Nova, args: argparse.Namespace) -> Any:
+    """List hypervisors (administrators)."""
+    if args.matching and nova.version < _UUIDS:
+        found = nova.get(f"/os-hypervisors/{find.quoted(args.matching)}/search")["hypervisors"]
+    else:
+        found = nova.pages("/os-hypervisors", "hypervisors", limit=args.limit, marker=args.marker,
+                           hypervisor_hostname_pattern=args.matching)
+    rows = [(one["id"], one["hypervisor_hostname"], one["state"], one["status"]) for one in found]
+    return ("ID", "Hypervisor hostname", "State", "Status"), sorted(rows, key=lambda row: str(row[1]))
+
+
+@showing(_HYPERVISOR)
+def show_hypervisor(nova: Nova, args: argparse.Namespace) -> Any:
+    """Show a hypervisor (administrators)."""
+    found = nova.get(f"/os-hypervisors/{find.hypervisor(nova, args.hypervisor)['id']}")["hypervisor"]
+    return dict(sorted(_flat(found)))
+
+
+def _flat(document: Mapping[str, Any], before: str = "") -> Any:
+    """(name, value) of all, those of nested documents under name_name."""
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}_")
+        else:
+            yield f"{before}{name}", value
+
+
+@showing(_HYPERVISOR)
+def uptime(nova: Nova, args: argparse.Namespace) -> Any:
+    """Show how long the host of a hypervisor has been up (administrators)."""
+    hypervisor_id = find.hypervisor(nova, args.hypervisor)["id"]
+    if nova.version >= 88:  # it is told with the rest
+        found = nova.get(f"/os-hypervisors/{hypervisor_id}")["hypervisor"]
+    else:
+        found = nova.get(f"/os-hypervisors/{hypervisor_id}/uptime")["hypervisor"]
+    return {name: found.get(name) for name in ("hypervisor_hostname", "id", "state", "status", "uptime")}
+
+
+@listing(arg("hostname", metavar="HOST", help="a part of host names"))
+def hypervisor_servers(nova: Nova, args: argparse.Namespace) -> Any:
+    """List the servers on hypervisors (administrators)."""
+    if nova.version < _UUIDS:
+        found = nova.get(f"/os-hypervisors/{find.quoted(args.hostname)}/servers")["hypervisors"]
+    else:
+        found = nova.get("/os-hypervisors", hypervisor_hostname_pattern=args.hostname,
+                         with_servers="true")["hypervisors"]
+    if not found:
+        raise NotFound(f"No hypervisor's host name contains {args.hostname}; nova hypervisor-list shows what there is.")
+    return ("ID", "Name", "Hypervisor ID", "Hypervisor Hostname"), [
+        (server["uuid"], server["name"], one["id"], one["hypervisor_hostname"])
+        for one in found for server in one.get("servers") or ()]
+
+
+@showing()
+def stats(nova: Nova, _args: argparse.Namespace) -> Any:
+    """Show the sums of all hypervisors (administrators; before 2.88 of the API)."""
+    found = nova.call("GET", "/os-hypervisors/statistics", version=min(nova.version, 87))
+    return dict(sorted(found["hypervisor_statistics"].items()))
+
+
+# --- zones -------------------------------------------------------------------------------------------
+@listing()
+def zones(nova: Nova, _args: argparse.Namespace) -> Any:
+    """List availability zones; administrators see their hosts and services."""
+    try:
+        found = nova.get("/os-availability-zone/detail")["availabilityZoneInfo"]
+    except Refused as error:
+        if error.status != 403:
+            raise
+        found = nova.get("/os-availability-zone")["availabilityZoneInfo"]
+    rows: list[tuple[str, str]] = []
+    for zone in sorted(found, key=lambda one: str(one["zoneName"])):
+        rows.append((zone["zoneName"], "available" if zone["zoneState"]["available"] else "not available"))
+        for host, binaries in sorted((zone["hosts"] or {}).items()):
+            rows.append((f"|- {host}", ""))
+            rows += [(f"| |- {binary}", _service_state(state)) for binary, state in sorted(binaries.items())]
+    return ("Name", "Status"), rows
+
+
+def _service_state(state: Mapping[str, Any]) -> str:
+    enabled = "enabled" if state["active"] else "disabled"
+    return f"{enabled} {':-)' if state['available'] else 'XXX'} {state['updated_at']}"

@@ -1,0 +1,121 @@
+"""The status page in a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nova.cli.client import Nova
+from nova.cli.declare import arg, doing, flag
+from nova.cli.errors import CommandError, Refused
+
+Document = Mapping[str, Any]
+
+_UNITS = {"VCPU": ("VCPU", ""), "MEMORY_MB": ("memory", " MiB"), "DISK_GB": ("disk", " GiB")}
+# Where the cursor goes before the screen is drawn anew, and what is left of the old one.
+_HOME, _REST = "\033[H\033[2J", "\033[J"
+# Lines of each table where nobody knows how high the screen is.
+_ROWS = 20
+
+
+@doing(flag("--once", help="print it once, also to a terminal"),
+       arg("--interval", metavar="SECONDS", type=float, default=3.0, help="between two looks (default: 3)"))
+def top(nova: Nova, args: argparse.Namespace) -> int:
+    """Show hosts, capacity, what is under way and what failed, again and again (administrators)."""
+    live = sys.stdout.isatty() and not args.once
+    while True:
+        overview = _look(nova)
+        size = shutil.get_terminal_size((160, 0))
+        # Three tables share what the head and the captions leave.
+        rows = max(3, (size.lines - 14) // 3) if live and size.lines else _ROWS
+        text = "\n".join(line[:size.columns] for line in _lines(overview, rows))
+        print(f"{_HOME}{text}{_REST}" if live else text, flush=True)
+        if not live:
+            return 0
+        time.sleep(max(0.5, args.interval))
+
+
+def _look(nova: Nova) -> Any:
+    try:
+        return nova.overview()
+    except Refused as error:
+        if error.status != 404:
+            raise
+        raise CommandError("This cloud serves no status page: [api]status_page of its nova-api is off.") from error
+
+
+def _lines(overview: Document, rows: int) -> Iterator[str]:
+    yield f"Nova at {_time(overview['at']):%H:%M:%S}   {overview['servers']} servers   {overview['node_count']} nodes"
+    yield "   ".join(f"{label} {_amount(overview['capacity'].get(name), unit)}"
+                     for name, (label, unit) in _UNITS.items() if name in overview["capacity"])
+    yield "   ".join(f"{one['binary']} {one['up']} up" + (f", {one['down']} DOWN" if one["down"] else "")
+                     for one in overview["services"])
+    at = _time(overview["at"])
+    yield from _table(f"Under way: {overview['unfinished']}", ("SINCE", "SERVER", "OPERATION", "STEP", "WAITS FOR"), [
+        (_ago(one["since"], at), _server(one), one["operation"], one.get("step") or "", _waits(one))
+        for one in overview["operations"][:rows]])
+    yield from _table("Failed lately", ("AGO", "SERVER", "OPERATION", "WHY"), [
+        (_ago(one.get("at"), at), _server(one), one["operation"], one.get("message") or "")
+        for one in overview["failures"][:rows]])
+    yield from _table("Hosts", ("HOST", "STATE", "SERVERS", "UNDER WAY", "VCPU", "MEMORY", "DISK"), [
+        (one["host"], _state(one), str(one["servers"]), str(one["under_way"]),
+         *(_amount(one.get("capacity", {}).get(name), unit) for name, (_label, unit) in _UNITS.items()))
+        for one in overview["nodes"][:rows]])
+
+
+def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield ""
+    yield caption
+    if not rows:
+        yield "  nothing"
+        return
+    # Failures may be in a host's words: nothing in them commands the terminal.
+    clean = [[cell if cell.isprintable() else ascii(cell)[1:-1] for cell in row] for row in rows]
+    widths = [max(len(row[index]) for row in [head, *clean]) for index in range(len(head))]
+    for row in [head, *clean]:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _waits(one: Document) -> str:
+    owner = (one.get("owner") or "").partition("@")[2].partition(":")[0]
+    state = str(one["state"])
+    return {"queued": f"{one.get('behind') or 'another operation'} of the same server",
+            "waiting": ", ".join(one.get("events", [])) or "a free thread", "host": f"host {owner}",
+            "conductor": f"conductor {owner}", "overdue": f"its lost owner {owner}"}.get(state, state)
+
+
+def _state(one: Document) -> str:
+    if one["forced_down"]:
+        return "FORCED DOWN"
+    if not one["up"]:
+        return "DOWN"
+    if one["disabled"]:
+        return f"disabled: {one['reason']}" if one.get("reason") else "disabled"
+    return "up"
+
+
+def _server(one: Document) -> str:
+    return str(one.get("server_name") or one["server_uuid"])
+
+
+def _amount(capacity: Document | None, unit: str) -> str:
+    return f"{capacity['used']} of {capacity['total']}{unit}" if capacity else ""
+
+
+def _time(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text)
+
+
+def _ago(text: str | None, at: datetime.datetime) -> str:
+    if text is None:
+        return ""
+    seconds = max(0, int((at - _time(text)).total_seconds()))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

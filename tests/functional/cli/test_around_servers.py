@@ -1,0 +1,325 @@
+"""What belongs to servers: images, networks, volumes, what was done to them, ways into them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nova import bus, context
+from nova.api import auth
+from nova.conf import CONF
+from nova.objects.base import new_uuid
+from nova.objects.network import Network
+from nova.rpcapi.volumes import Volumes
+from tests.functional.cli.conftest import run
+from tests.functional.cli.keystone import PROJECT
+from tests.functional.client import wait_for
+from tests.functional.neutron_server import NeutronServer
+
+
+@pytest.fixture
+def blue(suite, networks, project):
+    uuid = networks.create(context.admin(), Network(
+        uuid=new_uuid(), label="blue", cidr="10.31.0.0/24", gateway="", bridge="")).uuid
+    yield uuid
+    for server in project.get("/servers")["servers"]:
+        project.delete(f"/servers/{server['id']}")
+        project.wait_gone(server["id"])
+    networks.delete(context.admin(), uuid)
+
+
+# --- images ------------------------------------------------------------------------------------------
+def test_images(nova, image_id):
+    assert [image_id, "tiny", "ACTIVE", ""] in nova("image-list").rows
+    assert nova("image-show", "tiny", "-f", "json").document["id"] == image_id
+    assert "nova image-list shows what there is" in nova("image-show", "nothing", code=3).err
+
+
+def test_a_server_is_saved_and_made_anew(nova, server, project):
+    name, uuid = server
+    made = nova("image-create", "--metadata", "x=y", "--poll", name, "copy", "-f", "json").document
+    assert nova("image-show", "copy", "-f", "json").document["metadata x"] == "y"
+    assert nova("image-show", made["id"]).code == 0
+    nova("backup", name, "daily-1", "daily", 1)
+    wait_for(lambda: "daily-1" in nova("image-list").out)
+    project.wait(uuid, "ACTIVE")
+    rebuilt = nova("rebuild", "--poll", "--name", "new", "--meta", "a=b", name, "copy", "-f", "json")
+    assert rebuilt.document["metadata"] == {"a": "b"}
+    assert "Server rebuilding..." in rebuilt.err
+    rescued = nova("rescue", "--image", "tiny", "--password", "s3cret", "new", "-f", "json").document
+    assert rescued == {"adminPass": "s3cret"}
+    project.wait(uuid, "RESCUE")
+    nova("unrescue", "new")
+    project.wait(uuid, "ACTIVE")
+    for image in ("copy", "daily-1"):
+        project.delete(f"/images/{nova('image-show', image, '-f', 'json').document['id']}", version="2.35")
+
+
+# --- networks ----------------------------------------------------------------------------------------
+def test_interfaces(nova, project, flavor, blue):
+    booted = nova("boot", "--flavor", flavor, "--image", "tiny", "--nic", "net-name=blue,v4-fixed-ip=10.31.0.9",
+                  "--poll",
+                  "web", "-f", "json").document
+    assert booted["blue network"] == "10.31.0.9"
+    assert nova("list").rows[0][-1] == "blue=10.31.0.9"
+    attached = nova("interface-attach", "--net-id", "blue", "--fixed-ip", "10.31.0.10", "web", "-f", "json").document
+    assert [fixed["ip_address"] for fixed in attached["fixed_ips"]] == ["10.31.0.10"]
+    project.wait(booted["id"], "ACTIVE")
+    listed = wait_for(lambda: len(rows := nova("interface-list", "web").rows) == 2 and rows)
+    assert {row[3] for row in listed} == {"10.31.0.9", "10.31.0.10"}
+    nova("interface-detach", "web", attached["port_id"])
+    wait_for(lambda: len(nova("interface-list", "web").rows) == 1)
+    nova("refresh-network", "web")
+
+
+def test_networks_that_are_embedded(nova, blue):
+    assert [blue, "blue", "10.31.0.0/24"] in nova("network-list").rows
+    assert nova("network-show", "blue", "-f", "json").document["id"] == blue
+    assert "nova-manage network create" in nova("network-create", "green", "--cidr", "10.32.0.0/24", code=1).err
+    assert "nova-manage network delete" in nova("network-delete", "blue", code=1).err
+
+
+def test_security_groups(nova, server, project):
+    name, _ = server
+    project.post("/os-security-groups", {"security_group": {"name": "web", "description": "d"}}, version="2.35")
+    nova("add-secgroup", name, "web")
+    assert {row[1] for row in nova("list-secgroup", name).rows} == {"default", "web"}
+    nova("remove-secgroup", name, "web")
+    assert [row[1] for row in nova("list-secgroup", name).rows] == ["default"]
+    groups = project.get("/os-security-groups", version="2.35")["security_groups"]
+    project.delete(f"/os-security-groups/{next(one['id'] for one in groups if one['name'] == 'web')}", version="2.35")
+
+
+# --- volumes -----------------------------------------------------------------------------------------
+@pytest.fixture
+def volumes(suite, project, server):
+    """The ids of two volumes, "data" and "more"."""
+    made = {name: project.post("/os-volumes", {"volume": {"size": 1, "display_name": name}},
+                               version="2.35")["volume"]["id"]
+            for name in ("data", "more")}
+    path = "/os-volumes/{}"
+    for uuid in made.values():
+        wait_for(lambda uuid=uuid: project.get(path.format(uuid), version="2.35")["volume"]["status"] == "available")
+    yield made
+    project.delete(f"/servers/{server[1]}")
+    project.wait_gone(server[1])
+    books = bus.client(suite.transport, Volumes)
+    for uuid in made.values():
+        books.delete(context.admin(), uuid)
+    wait_for(lambda: not {volume.uuid for volume in books.index(context.admin())} & set(made.values()))
+    assert not {file.partition(".")[0] for file in os.listdir(CONF.volume.pool)} & set(made.values())
+
+
+def test_volumes(nova, server, volumes, project):
+    name, uuid = server
+    asked = nova("volume-attach", "--delete-on-termination", name, "data", "-f", "json").document
+    assert asked["volumeId"] == volumes["data"]
+    shown = wait_for(lambda: nova("volume-attachments", name, "-f", "json").document)
+    assert (shown[0]["VOLUME ID"], shown[0]["DELETE ON TERMINATION"]) == (volumes["data"], True)
+    project.wait_idle(uuid)
+    nova("volume-update", "--no-delete-on-termination", name, "data", "data")
+    assert nova("volume-attachments", name, "-f", "json").document[0]["DELETE ON TERMINATION"] is False
+    assert "ID" in nova("--os-compute-api-version", "2.60", "volume-attachments", name).out.splitlines()[1]
+    wait_for(lambda: run("volume-detach", name, "data").code == 0)
+    wait_for(lambda: nova("volume-attachments", name).rows == [])
+
+
+# --- what was done -----------------------------------------------------------------------------------
+def test_what_was_done_is_listed_and_shown(nova, server, settled):
+    name, uuid = server
+    nova("stop", name)
+    settled(uuid, "SHUTOFF")
+    listed = nova("instance-action-list", name)
+    assert [row[0] for row in listed.rows] == ["create", "stop"]
+    assert len(nova("instance-action-list", "--limit", 1, name).rows) == 1
+    shown = nova("instance-action", name, listed.rows[1][1], "-f", "json").document
+    assert (shown["action"], [event["result"] for event in shown["events"]]) == ("stop", ["Success"])
+    nova("delete", name)
+    wait_for(lambda: nova("list", "-f", "json").document == [])
+    assert nova("instance-action-list", uuid).rows[-1][0] == "delete"
+
+
+def test_steps_are_watched_as_they_happen(nova, project, flavor, image_id, driver):
+    driver.behaviour.latency["spawn"] = 2
+    project.boot(flavor, image_id, name="web")
+    watched = nova("watch", "web")
+    steps = watched.out.splitlines()
+    assert "create: req-" in steps[0]
+    assert any("compute__do_build_and_run_instance" in line and "Success after" in line for line in steps), watched.out
+    assert steps[-1] == "The server is ACTIVE."
+
+
+def test_watching_a_deletion_ends_with_the_server(nova, server, driver):
+    name, uuid = server
+    driver.behaviour.latency["destroy"] = 1
+    nova("delete", name)
+    watched = nova("watch", uuid)
+    assert watched.out.endswith("The server is deleted.\n")
+
+
+def test_why_no_host_was_found_is_explained(nova, project, image_id):
+    huge = project.flavor(ram=1 << 24)
+    uuid = project.boot(huge, image_id, name="web")
+    project.wait(uuid, "ERROR")
+    explained = nova("explain", "web", code=1)
+    assert "No valid host was found" in explained.out
+    assert "RAM" in explained.out or "MEMORY_MB" in explained.out, explained.out
+    assert "What to do: ask for less" in explained.out
+    assert "The server is ERROR.\n" in nova("watch", "web", code=1).out
+
+
+def test_waiting_for_a_server_that_fails_ends_with_the_reason(nova, project, image_id):
+    huge = project.flavor(ram=1 << 24)
+    ended = nova("boot", "--flavor", huge, "--image", "tiny", "--nic", "none", "--poll", "web", code=1)
+    assert "No valid host was found" in ended.err
+    assert "nova explain" in ended.err
+
+
+def test_nothing_failed_is_said_so(nova, server):
+    assert nova("explain", server[0]).out.startswith("Nothing failed. The server is ACTIVE;")
+
+
+# --- the shelf, and what is refused ------------------------------------------------------------------
+def test_the_shelf(nova, server, project):
+    name, uuid = server
+    nova("shelve", name)
+    project.wait(uuid, "SHELVED", "SHELVED_OFFLOADED")
+    run("shelve-offload", name)
+    project.wait(uuid, "SHELVED_OFFLOADED")
+    nova("unshelve", name)
+    project.wait(uuid, "ACTIVE")
+
+
+@pytest.fixture
+def reclaimed_late():
+    CONF.set_override("reclaim_instance_interval", 3600)
+    yield
+    CONF.clear_override("reclaim_instance_interval")
+
+
+def test_a_deleted_server_is_restored_while_it_is_kept(nova, server, settled, reclaimed_late):
+    name, uuid = server
+    assert "HTTP 409" in nova("restore", name, code=1).err
+    nova("delete", name)
+    settled(uuid, "SOFT_DELETED")
+    nova("restore", uuid)
+    settled(uuid, "ACTIVE")
+    nova("force-delete", name)
+
+
+def test_passwords_of_guests(nova, server, settled, monkeypatch):
+    name, uuid = server
+    answers = iter(["one", "two", "three", "three"])
+    monkeypatch.setattr("getpass.getpass", lambda _prompt: next(answers))
+    assert "The passwords differ" in nova("set-password", name, code=2).err
+    nova("set-password", name)
+    settled(uuid, "ACTIVE")
+    assert nova("instance-action-list", name).rows[-1][0] == "changePassword"
+    assert nova("get-password", name).out == "\n"
+    nova("clear-password", name)
+
+
+def test_a_crash_dump_is_asked_for_and_a_lock_is_seen(nova, server, settled):
+    name, uuid = server
+    nova("trigger-crash-dump", name)
+    settled(uuid, "ACTIVE")
+    assert nova("instance-action-list", name).rows[-1][0] == "trigger_crash_dump"
+    nova("lock", name)
+    watched = nova("watch", name).out.splitlines()
+    assert watched[0].partition(" ")[2].startswith("lock: req-")
+    assert watched[1:] == ["The server is ACTIVE."]
+
+
+def test_the_screen_has_a_url(nova, server):
+    for version in ("2.1", "2.latest"):
+        (kind, url), = nova("--os-compute-api-version", version, "get-vnc-console", server[0], "novnc").rows
+        assert kind == "novnc"
+        assert url.startswith("http")
+
+
+@pytest.mark.parametrize("command", [["get-spice-console", "spice-html5"], ["get-serial-console"], ["get-mks-console"],
+                                     ["get-rdp-console"]])
+def test_a_console_that_the_host_does_not_have_is_refused(nova, server, command):
+    ended = run(command[0], server[0], *command[1:])
+    assert ended.out.count("://") == 1 if ended.code == 0 else "Unavailable console type" in ended.err
+
+
+def test_ssh_goes_to_the_address_of_the_server(nova, flavor, blue, tmp_path):
+    nova("boot", "--flavor", flavor, "--image", "tiny", "--nic", "net-id=" + blue + ",v4-fixed-ip=10.31.0.9", "--poll",
+         "web")
+    fake = tmp_path / "bin" / "ssh"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\necho ssh \"$@\"\n")
+    fake.chmod(0o755)
+    command = "import sys; from nova.cli.main import main; sys.exit(main())"
+    ended = subprocess.run([sys.executable, "-c", command, "ssh", "-i", "key", "--extra-opts", "-o A=b", "me@web"],
+                           text=True,
+                           env={**os.environ, "PATH": f"{fake.parent}:{os.environ['PATH']}"}, capture_output=True,
+                           timeout=120,
+                           check=True)
+    assert ended.stdout == "ssh -4 -p 22 -i key -o A=b -- me@10.31.0.9\n"
+    assert "has no such address: it has 10.31.0.9" in nova("ssh", "--ipv6", "web", code=1).err
+    assert "is not in network red: it is in blue" in nova("ssh", "--network", "red", "web", code=1).err
+
+
+# --- with a network service --------------------------------------------------------------------------
+@pytest.fixture
+def neutron(identity):
+    running = NeutronServer()
+    identity.catalog["network"] = running.url
+    yield running
+    running.stop()
+
+
+def test_networks_of_the_network_service(nova, neutron):
+    uuid = neutron.network(name="red", project=PROJECT, cidr="10.60.0.0/24")
+    bare = neutron.network(name="bare", project=PROJECT, cidr=None)
+    assert nova("network-list").rows == [[bare, "bare", ""], [uuid, "red", "10.60.0.0/24"]]
+    assert nova("network-show", "red", "-f", "json").document["id"] == uuid
+    neutron.network(name="red", project=PROJECT)
+    assert "There are 2 networks with the name red" in nova("network-show", "red", code=3).err
+
+
+def test_a_network_is_made_with_its_subnet_or_not_at_all(nova, neutron):
+    made = nova("network-create", "blue", "--cidr", "10.70.0.0/24", "--dns1", "10.70.0.2", "-f", "json").document
+    (subnet,) = neutron.rows["subnets"].values()
+    assert (made["name"], made["cidr"], made["subnets"]) == ("blue", "10.70.0.0/24", [subnet["id"]])
+    assert (subnet["ip_version"], subnet["dns_nameservers"]) == (4, ["10.70.0.2"])
+    nova("network-delete", "blue")
+    assert nova("network-list").rows == []
+    neutron.faults["POST", "subnets"] = [400]
+    assert "HTTP 400" in nova("network-create", "blue", "--cidr", "10.70.0.0/24", code=1).err
+    assert neutron.rows["networks"] == {}
+
+
+# --- as somebody who administers nothing -------------------------------------------------------------
+@pytest.fixture
+def as_member(monkeypatch):
+    """The client's user has the role "member"."""
+    real = auth._noauth
+
+    def asked(environ, *rest):
+        return real({**environ, "HTTP_X_ROLES": "member"} if "nova-cli" in environ.get("HTTP_USER_AGENT", "")
+                    else environ,
+                    *rest)
+
+    monkeypatch.setattr(auth, "_noauth", asked)
+
+
+def test_users_are_told_no_counts_of_hosts(nova, project, image_id, as_member):
+    uuid = project.boot(project.flavor(ram=1 << 24), image_id, name="web")
+    project.wait(uuid, "ERROR")
+    explained = nova("explain", "web", code=1).out
+    assert "No valid host was found" in explained
+    assert "MEMORY_MB" not in explained
+    assert "host refused" not in explained
+    assert "host refused" not in nova("watch", "web", code=1).out
+
+
+def test_users_see_zones_without_hosts_and_are_told_what_is_for_administrators(nova, server, as_member):
+    assert nova("availability-zone-list").rows == [["nova", "available"]]
+    for command in ("service-list", "hypervisor-list", "aggregate-list", "usage-list", "migration-list"):
+        assert "Your roles do not allow it" in nova(command, code=1).err
+    assert "OS-EXT-SRV-ATTR:host" not in nova("show", server[0], "-f", "json").document
+    assert nova("list").rows[0][1] == server[0]

@@ -1,0 +1,107 @@
+"""The table of commands: all of them can be loaded, explained and completed, and each is tried on a real suite."""
+
+import ast
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from nova.cli import completions, shell
+from nova.cli.commands import ALIASES, COMMANDS, load
+from nova.cli.main import main
+
+ROOT = pathlib.Path(__file__).parents[3]
+# What nobody would do without.
+_PROMISED = {
+    "list", "boot", "show", "image-list", "flavor-list", "network-create", "console-log", "rebuild", "resize",
+    "resize-confirm", "rescue", "live-migration", "host-evacuate", "volume-attach", "interface-attach", "usage",
+    "service-list", "migration-list", "instance-action-list", "ssh", "watch", "explain", "top"}
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_a_command_says_what_it_does(name):
+    declared = load(name)
+    assert declared.help.endswith(".")
+    assert f"usage: nova {name}" in shell.parser_of(name, declared).format_help()
+
+
+def test_what_was_promised_is_there():
+    assert set(COMMANDS) >= _PROMISED
+    assert not set(ALIASES) & set(COMMANDS)
+
+
+def test_every_command_is_tried_on_a_real_suite():
+    """As a word of nova(...) or run(...), or in a list that a test is run for."""
+    tried = set()
+    for path in (ROOT / "tests/functional/cli").glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("nova", "run")
+            words = node.args if called else node.elts if isinstance(node, ast.List) else []
+            tried |= {word.value for word in words if isinstance(word, ast.Constant)}
+    assert set(COMMANDS) - tried == set()
+
+
+def test_help_lists_all_commands(capsys):
+    assert main(["help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out for name in COMMANDS)
+    assert main([]) == 2
+
+
+def test_a_command_that_is_not_there_is_told_with_those_like_it(capsys):
+    assert main(["lst"]) == 2
+    assert "Did you mean list" in capsys.readouterr().err
+    assert main(["server-group"]) == 2
+    assert "server-group-create" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "check"),
+                         [("bash", ["bash", "-n"]), ("zsh", ["zsh", "-n"]), ("fish", ["fish", "-n"])])
+def test_shells_understand_the_script(name, check):
+    if shutil.which(name) is None:
+        pytest.skip(f"no {name}")
+    subprocess.run(check, input=completions.script(name), text=True, check=True, timeout=60)
+
+
+def test_bash_completes_commands_and_options():
+    words = completions.script("bash") + """
+complete_of() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _nova; echo "${COMPREPLY[@]}"; }
+complete_of nova live-m
+complete_of nova boot --fl
+complete_of nova --debug rebo
+complete_of nova help host-m
+"""
+    ended = subprocess.run(["bash"], input=words, text=True, check=True, capture_output=True, timeout=60)
+    assert ended.stdout.splitlines() == ["live-migration live-migration-abort live-migration-force-complete",
+                                         "--flavor",
+                                         "reboot", "host-meta"]
+
+
+# --- what a command loads ----------------------------------------------------------------------------
+_LISTING = """
+from nova.cli import client, commands, main, output, progress, shell
+shell.parser_of("list", commands.load("list"))
+import keystoneauth1.session
+"""
+_LOGGING_IN = "import openstack.config"
+_COUNT = "\nimport sys; print(len(sys.modules), *sorted(sys.modules))"
+
+
+def loaded(script):
+    """The modules that a script loads."""
+    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", script + _COUNT], cwd=ROOT, capture_output=True,
+                           text=True,
+                           check=True, timeout=120)
+    return set(ended.stdout.split()[1:])
+
+
+def test_listing_servers_with_a_remembered_token_loads_no_more_than_it_needs():
+    """openstacksdk takes longer to load than all the rest together: it is for logging in."""
+    listing, sdk = loaded(_LISTING), loaded(_LOGGING_IN)
+    assert not {name.partition(".")[0] for name in listing} & {"openstack", "cmd2", "rich", "yaml", "oslo_config",
+                                                               "msgspec"}
+    assert {name for name in listing if name.startswith("nova.cli.resources.")} == {"nova.cli.resources.servers"}
+    assert {name for name in listing if name.startswith("nova.") and not name.startswith("nova.cli")} == set()
+    assert len(listing) < len(sdk) * 0.7

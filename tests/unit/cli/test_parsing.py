@@ -1,0 +1,140 @@
+"""What words on the command line mean, and how values look; nothing is asked for."""
+
+import argparse
+
+import pytest
+
+from nova.cli import declare, errors, output
+from nova.cli.client import wanted_version
+from nova.cli.errors import NotFound, UsageError
+from nova.cli.find import is_id, one_of
+from nova.cli.resources import boot, consoles, servers
+
+
+@pytest.mark.parametrize(("text", "minor"),
+                         [("2.1", 1), ("2.104", 104), ("2.0", 1), ("2.latest", None), ("latest", None),
+                                             ("2", None), ("", None), (None, None)])
+def test_versions_are_read(text, minor):
+    assert wanted_version(text) == minor
+
+
+@pytest.mark.parametrize("text", ["1.1", "2.01", "2.", "x", "2.1.1"])
+def test_what_is_no_version_is_bad_usage(text):
+    with pytest.raises(UsageError):
+        wanted_version(text)
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (None, "-"), ("", ""), (0, "0"), (True, "True"), ([], "[]"), ({"a": None}, '{"a": null}'), ("x", "x")])
+def test_values_in_tables(value, text):
+    assert output.text(value) == text
+    assert output.shown(value, "table") == text
+    assert output.shown(value, "json") == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("yes", True), ("0", False), ("TRUE", True)])
+def test_truths(text, value):
+    assert declare.truth(text) is value
+
+
+def test_what_is_neither_true_nor_false_is_refused():
+    with pytest.raises(argparse.ArgumentTypeError):
+        declare.truth("maybe")
+
+
+# --- names -------------------------------------------------------------------------------------------
+def test_an_id_comes_before_a_name():
+    things = [{"id": "1", "name": "2"}, {"id": "2", "name": "x"}]
+    assert one_of("thing", "2", things) == things[1]
+
+
+def test_many_of_a_name_are_counted_and_the_first_are_named():
+    things = [{"id": f"id-{number}", "name": "same", "status": "ACTIVE"} for number in range(12)]
+    with pytest.raises(NotFound) as told:
+        one_of("server", "same", things)
+    assert "There are 12 servers with the name same; use an id:" in str(told.value)
+    assert "  id-0  same  ACTIVE" in str(told.value)
+    assert "and 2 more" in str(told.value)
+
+
+@pytest.mark.parametrize(("text", "answer"), [("1e34a539-01a5-439d-88c8-bf596660c3d1", True),
+                                              ("1e34a53901a5439d88c8bf596660c3d1", True), ("web", False),
+                                              ("42", False)])
+def test_what_may_be_an_id(text, answer):
+    assert is_id(text) is answer
+
+
+# --- servers -----------------------------------------------------------------------------------------
+def test_networks_are_shown_as_novaclient_shows_them():
+    addresses = {"b": [{"addr": "10.0.0.1"}, {"addr": "fd00::1"}], "a": [{"addr": "10.1.0.1"}]}
+    assert servers.networks_of({"addresses": addresses}) == "a=10.1.0.1; b=10.0.0.1, fd00::1"
+
+
+def test_a_server_from_a_volume_has_no_image():
+    shown = servers.properties({"image": "", "links": [], "name": "x", "flavor": {"ram": 1}}, None)
+    assert shown == {"flavor:ram": 1, "image": "Attempt to boot from volume - no image supplied", "name": "x"}
+
+
+def arguments(**given):
+    known = {"boot_volume": None, "snapshot": None, "block_device_mapping": [], "block_device": [], "ephemeral": [],
+             "swap": None}
+    return argparse.Namespace(**{**known, **given})
+
+
+@pytest.mark.parametrize(("given", "image", "devices"), [
+    ({}, "i", []),
+    ({"boot_volume": "v"}, None, [("v", "volume", "volume", 0, False, None)]),
+    ({"snapshot": "s"}, None, [("s", "snapshot", "volume", 0, False, None)]),
+    ({"swap": 64}, "i", [("i", "image", "local", 0, True, None), (None, "blank", "local", -1, True, 64)]),
+    ({"ephemeral": ["size=2,format=ext4"]}, "i", [
+        ("i", "image", "local", 0, True, None), (None, "blank", "local", -1, True, 2)]),
+    ({"block_device_mapping": ["vda=v:::0"]}, None, [("v", "volume", "volume", 0, False, None)]),
+    ({"block_device_mapping": ["vdb=s:snap:3:1"]}, "i", [
+        ("i", "image", "local", 0, True, None), ("s", "snapshot", "volume", -1, True, 3)]),
+    ({"block_device": ["id=v,source=volume,dest=volume,bootindex=0,shutdown=preserve"]}, None, [
+        ("v", "volume", "volume", 0, False, None)]),
+    ({"block_device": ["source=blank,dest=local,size=1"]}, "i", [
+        ("i", "image", "local", 0, True, None), (None, "blank", "local", -1, True, 1)]),
+])
+def test_disks(given, image, devices):
+    made = boot._devices(arguments(**given), image)
+    keys = ("uuid", "source_type", "destination_type", "boot_index", "delete_on_termination", "volume_size")
+    assert [tuple(one.get(key) for key in keys) for one in made] == devices
+
+
+@pytest.mark.parametrize("given", [
+    {"block_device": ["colour=red"]}, {"block_device": ["size"]}, {"ephemeral": ["format=ext4"]},
+    {"block_device_mapping": ["vda"]}, {"block_device_mapping": ["vda=v::x:0"]}, {"ephemeral": ["size=x"]}])
+def test_disks_that_cannot_be_meant(given):
+    with pytest.raises(UsageError):
+        boot._devices(arguments(**given), None)
+
+
+def test_a_hint_that_is_given_twice_is_a_list():
+    assert boot._hints([("a", "1"), ("b", "2"), ("a", "3"), ("a", "4")]) == {"a": ["1", "3", "4"], "b": "2"}
+
+
+# --- ssh ---------------------------------------------------------------------------------------------
+_SERVER = {"name": "web", "addresses": {
+    "private": [{"addr": "10.0.0.1", "version": 4, "OS-EXT-IPS:type": "fixed"},
+                {"addr": "192.0.2.1", "version": 4, "OS-EXT-IPS:type": "floating"},
+                {"addr": "fd00::1", "version": 6, "OS-EXT-IPS:type": "fixed"}],
+    "other": [{"addr": "10.1.0.1", "version": 4, "OS-EXT-IPS:type": "fixed"}]}}
+
+
+@pytest.mark.parametrize(("given", "address"), [
+    ({}, "192.0.2.1"), ({"address_type": "fixed"}, "10.0.0.1"), ({"ipv6": True}, "fd00::1"),
+    ({"network": "other"}, "10.1.0.1")])
+def test_the_address_for_ssh(given, address):
+    chosen = argparse.Namespace(**{"address_type": "floating", "ipv6": False, "network": None, **given})
+    assert consoles._address(_SERVER, chosen) == address
+
+
+# --- refusals ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("status", "message", "hint"), [
+    (403, "Quota exceeded for instances", "nova limits"), (403, "Policy doesn't allow it", "administrator"),
+    (409, "Instance is locked", "nova unlock"), (409, "while it is in task_state rebooting", "nova watch"),
+    (401, "x", "Log in again"), (429, "x", "try again"), (400, "x", None)])
+def test_what_a_user_may_do_about_a_refusal(status, message, hint):
+    told = errors.hint_of(status, message)
+    assert told is None if hint is None else hint in told
