@@ -64,6 +64,8 @@ start_nova() {
     step "Nova"
     check_port nova-api "$NOVA_API_PORT" NOVA_API_PORT
     check_port nova-metadata "$NOVA_METADATA_PORT" NOVA_METADATA_PORT
+    check_port nova-novncproxy "$NOVA_NOVNCPROXY_PORT" NOVA_NOVNCPROXY_PORT
+    check_port nova-serialproxy "$NOVA_SERIALPROXY_PORT" NOVA_SERIALPROXY_PORT
     prepare_nova
     sync_nova
     start_nova_services
@@ -85,10 +87,12 @@ explain() {
     cat <<- TEXT
 	The cloud is yours:
 	  source $DATA_DIR/openrc          (or openrc-demo for an ordinary user)
-	  openstack server list
-	  openstack server create --image nova-guest --flavor m1.nano --key-name stack --nic auto --wait my-server
-	  openstack console log show my-server
+	  nova list                        (or openstack server list, and so on)
+	  nova boot --image nova-guest --flavor cirros256 --key-name stack --poll my-server
+	  nova console-log my-server
+	  openstack console url show my-server   (its screen, in a browser)
 
+	What it does: http://$SERVICE_HOST:$NOVA_API_PORT/status  (in a browser; the token: openstack token issue -f value -c id)
 	Its services: $DEVSTACK_DIR/stackctl status | logs NAME [-f] | restart NAME
 	The end of it: $DEVSTACK_DIR/unstack.sh
 	TEXT

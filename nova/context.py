@@ -23,6 +23,8 @@ class RequestContext(context.RequestContext):
     # roles and is_admin decide policy; the rest names the caller in logs, rows and actions.
     FIELDS = ("request_id", "global_request_id", "user_id", "project_id", "roles", "is_admin",
               "user_name", "project_name", "user_domain_id", "project_domain_id", "service_roles")
+    # What travels beside them where it is wanted.
+    TOKEN = ("auth_token",)
 
     # Of the message that brought it, where counting and tracing are on: when it was sent (seconds since the epoch),
     # and the span to go on below.
@@ -35,13 +37,13 @@ class RequestContext(context.RequestContext):
 
     def to_wire(self, token: bool = False) -> dict[str, Any]:
         """The fields that the bus carries, without those that are unset; the ``token`` only if it is wanted there."""
-        values = {name: getattr(self, name) for name in (*self.FIELDS, *(("auth_token",) if token else ()))}
+        values = {name: getattr(self, name) for name in (*self.FIELDS, *(self.TOKEN if token else ()))}
         return {name: value for name, value in values.items() if value}
 
     @classmethod
     def from_wire(cls, values: dict[str, Any]) -> RequestContext:
         """The context of the caller; becomes the current one of this thread (for the log lines)."""
-        known = {name: values[name] for name in (*cls.FIELDS, "auth_token") if name in values}
+        known = {name: values[name] for name in (*cls.FIELDS, *cls.TOKEN) if name in values}
         return cls(overwrite=True, **known)
 
 

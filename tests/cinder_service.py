@@ -53,12 +53,27 @@ class Attachment:
     id: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
 
 
+@dataclasses.dataclass
+class Snapshot:
+    volume: Volume
+    status: str = "available"
+    name: str = ""
+    description: str = ""
+    id: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
+
+    def shown(self) -> Raw:
+        return {"id": self.id, "volume_id": self.volume.id, "status": self.status, "size": self.volume.size,
+                "name": self.name, "description": self.description, "created_at": "2026-01-02T03:04:05.000006",
+                "metadata": {}, "os-extended-snapshot-attributes:project_id": self.volume.project}
+
+
 class CinderService:
     """Runs from start() to stop(); ``asked`` are (verb, project of the token) in order."""
 
     def __init__(self) -> None:
         self.volumes: dict[str, Volume] = {}
         self.attachments: dict[str, Attachment] = {}
+        self.snapshots: dict[str, Snapshot] = {}
         self.asked: list[tuple[str, str]] = []
         # The next volumes are made at the so manieth look, and end in this status.
         self.looks, self.outcome = 0, "available"
@@ -171,12 +186,41 @@ class CinderService:
             raise Refused(400, "Invalid volume: Volume status must be available or error and must not be attached.")
         del self.volumes[uuid_]
 
-    def act(self, project: str, uuid_: str, action: str) -> None:
+    def act(self, project: str, uuid_: str, action: str, wanted: Raw) -> None:
+        if action == "os-reimage":
+            self.reimage(self.volume(project, uuid_), wanted)
+            return
         found, (before, after) = self.volume(project, uuid_), {
             "os-begin_detaching": ("in-use", "detaching"), "os-roll_detaching": ("detaching", "in-use")}[action]
         if found.status != before:
             raise Refused(400, f"Invalid volume: Volume status must be {before}, but is {found.status}.")
         found.status = after
+
+    def reimage(self, found: Volume, wanted: Raw) -> None:
+        """Nova is not told: a test does that when it is done."""
+        if found.status != "reserved" or not wanted["reimage_reserved"]:
+            raise Refused(409, f"Invalid volume: Volume status must be reserved, but is {found.status}.")
+        if any(each.connector for each in self.attachments.values() if each.volume == found.id):
+            raise Refused(409, "Invalid volume: a host has it.")
+        found.status, found.image = "downloading", {"image_id": wanted["image_id"]}
+
+    def snapshot(self, project: str, uuid_: str) -> Snapshot:
+        found = self.snapshots.get(uuid_)
+        if found is None or project not in (found.volume.project, PROJECT):
+            raise Refused(404, f"Snapshot {uuid_} could not be found.")
+        return found
+
+    def create_snapshot(self, project: str, wanted: Raw) -> Raw:
+        volume = self.volume(project, wanted["volume_id"])
+        if volume.status != "available" and not (wanted["force"] and volume.status == "in-use"):
+            raise Refused(400, f"Invalid volume: Volume {volume.id} status must be available, but current status is: "
+                               f"{volume.status}.")
+        made = Snapshot(volume, "creating", wanted.get("name", ""), wanted.get("description", ""))
+        self.snapshots[made.id] = made
+        return made.shown()
+
+    def delete_snapshot(self, project: str, uuid_: str) -> None:
+        del self.snapshots[self.snapshot(project, uuid_).id]
 
     def create_attachment(self, project: str, wanted: Raw) -> Raw:
         found = self.volume(project, wanted["volume_uuid"])
@@ -223,8 +267,9 @@ class CinderService:
         if service_token != SERVICE:
             raise Refused(500, "The server has either erred or is incapable of performing the requested operation.")
         del self.attachments[uuid_]
-        if not self.servers_of(found.volume):
-            self.volumes[found.volume].status = "available"
+        left = [each for each in self.attachments.values() if each.volume == found.volume]
+        if not any(each.connector for each in left):
+            self.volumes[found.volume].status = "reserved" if left else "available"
 
 
 def _over() -> threading.Event:
@@ -292,7 +337,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 yield "delete_volume", project, lambda: (202, service.delete_volume(project, this))
             case "POST", "volumes", [this, "action"]:
                 action, = body
-                yield action, project, lambda: (202, service.act(project, this, action))
+                yield action, project, lambda: (202, service.act(project, this, action, body[action]))
+            case "GET", "snapshots", ["detail"]:
+                start, limit = int(query["offset"]), int(query["limit"])
+                yield "list_snapshots", project, lambda: (200, {"snapshots": [
+                    each.shown() for each in service.snapshots.values()
+                    if each.volume.project == project][start:start + limit]})
+            case "GET", "snapshots", [this]:
+                yield "show_snapshot", project, lambda: (200, {"snapshot": service.snapshot(project, this).shown()})
+            case "POST", "snapshots", []:
+                yield "create_snapshot", project, lambda: (202, {"snapshot": service.create_snapshot(
+                    project, body["snapshot"])})
+            case "DELETE", "snapshots", [this]:
+                yield "delete_snapshot", project, lambda: (202, service.delete_snapshot(project, this))
             case "GET", "attachments", ["detail"]:
                 yield "list_attachments", project, lambda: (200, {"attachments": [
                     service.attached(each) for each in service.attachments.values()

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need (once), then runs linters and tests: the README's second command.
 #   tools/run-tests.sh unit       one kind: lint, unit, functional, integration, crash, fuzz, bench (and what pytest is told)
-#   tools/run-tests.sh unit       one kind: lint, unit, functional, integration, crash, fuzz, bench (with what pytest is told)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,6 +8,7 @@ VENV=${NOVA_TEST_VENV:-.venv}
 PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-daemon libvirt-daemon-driver-qemu
     libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils rabbitmq-server postgresql mariadb-server
     dnsmasq-base nftables iproute2 iputils-ping genisoimage procps
+    novnc chromium chromium-driver # what looks at the status page and the consoles
     busybox-static dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod) # the guest image
 
 say() { printf '\n=== %s\n' "$*"; }
@@ -72,8 +72,9 @@ case "${1:-all}" in
         lint
         tests tests/unit -n 2 --timeout 120
         tests tests/functional -n 2 --dist loadfile
-        tests tests/integration tests/bench -n 2 --dist loadfile -m 'not slow' # "integration" runs those too
-        tests tests/crash --quick -n 2 --dist loadfile
+        # These wait more than they work: three at a time, on two cores.
+        tests tests/integration tests/bench -n 3 --dist loadfile -m 'not slow' # "integration" runs those too
+        tests tests/crash --quick -n 3 --dist loadfile
         tests tests/fuzz --quick -n 2
         ;;
     *) echo "usage: $0 [all|lint|unit|functional|integration|crash|fuzz|bench] [pytest options]" >&2; exit 2 ;;

@@ -5,7 +5,8 @@ import sys
 
 import openstack
 
-# What services need to ask whose a token is. Nova's may read images in Glance besides (its policy), and nothing else.
+# What services need to ask whose a token is. Nova's may read and make images in Glance besides (its policy),
+# and nothing else.
 ROLES = {"nova": ("service",), "glance": ("service",)}
 CATALOGUE = {
     "glance": ("image", os.environ["GLANCE_URL"]),

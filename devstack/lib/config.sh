@@ -47,12 +47,14 @@ load_options() {
     GLANCE_PORT=${GLANCE_PORT:-9292}
     NOVA_API_PORT=${NOVA_API_PORT:-8774}
     NOVA_METADATA_PORT=${NOVA_METADATA_PORT:-8775}
+    NOVA_NOVNCPROXY_PORT=${NOVA_NOVNCPROXY_PORT:-6080}
+    NOVA_SERIALPROXY_PORT=${NOVA_SERIALPROXY_PORT:-6083}
 
     NETWORK_NAME=${NETWORK_NAME:-private}
     NETWORK_CIDR=${NETWORK_CIDR:-10.11.0.0/24}
     NETWORK_DNS=${NETWORK_DNS:-$(first_name_server)}
     FIRST_SERVER=${FIRST_SERVER:-first}
-    FIRST_SERVER_FLAVOR=${FIRST_SERVER_FLAVOR:-m1.nano}
+    FIRST_SERVER_FLAVOR=${FIRST_SERVER_FLAVOR:-cirros256}
 
     check_options
     # where this machine's services are found by users, and by other hosts as well

@@ -72,6 +72,8 @@ prepare_mysql() {
     write_file "$DATA_DIR/etc/mysql/my.cnf" 644 <<- CONF
 	[mariadbd]
 	datadir=$data
+	# of its own: a server that starts removes the temporary tables there
+	tmpdir=$DATA_DIR/run/mysql
 	socket=$DATA_DIR/run/mysql/mysqld.sock
 	pid-file=$DATA_DIR/run/mysql/mysqld.pid
 	bind-address=127.0.0.1
@@ -94,7 +96,7 @@ prepare_mysql() {
         done
     } | write_file "$DATA_DIR/etc/mysql/init.sql" 640 root:mysql
     if [ ! -d "$data/mysql" ]; then
-        mariadb-install-db --no-defaults --user=mysql --datadir="$data" --skip-test-db \
+        mariadb-install-db --no-defaults --user=mysql --datadir="$data" --tmpdir="$DATA_DIR/run/mysql" --skip-test-db \
             > "$DATA_DIR/logs/stack/mariadb-install.log" 2>&1 || die "mariadb-install-db" "$DATA_DIR/logs/stack/mariadb-install.log"
     fi
     define_service mariadb "/usr/sbin/mariadbd --defaults-file=$DATA_DIR/etc/mysql/my.cnf" user=mysql priority=3

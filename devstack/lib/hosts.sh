@@ -52,6 +52,11 @@ prepare_host() { # NUMBER
 	endpoint_override = http://$HOST_ADDRESS:$GLANCE_PORT
 	[metadata]
 	listen = $HOSTS_NETWORK.$number
+	[vnc]
+	server_listen = $HOSTS_NETWORK.$number
+	server_proxyclient_address = $HOSTS_NETWORK.$number
+	[serial_console]
+	proxyclient_address = $HOSTS_NETWORK.$number
 	CONF
     for service in nova-compute nova-metadata; do
         define_nova_service "host$number-$service" \

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Keystone from PyPI under uWSGI, and everything in it that the stack needs; memcached, which makes its tokens cheap.
+# Keystone from PyPI under gunicorn, and everything in it that the stack needs; memcached, which makes its tokens cheap.
 
 prepare_memcached() {
     own_port MEMCACHED_PORT 11211
@@ -33,21 +33,30 @@ prepare_keystone() {
 	backend = dogpile.cache.memcached
 	memcache_servers = 127.0.0.1:$MEMCACHED_PORT
 	CONF
-    define_service keystone "$(uwsgi_command keystone) $(listen_options --http "$KEYSTONE_PORT") --http-keepalive --http-auto-chunked" \
-        priority=10 stopsignal=INT "environment=OS_KEYSTONE_CONFIG_DIR=\"$etc\",CONFIG=\"$(digest "$etc")\""
+    write_gunicorn_options keystone "$KEYSTONE_PORT"
+    define_service keystone "$VENV/bin/gunicorn" \
+        priority=10 stopsignal=INT "environment=OS_KEYSTONE_CONFIG_DIR=\"$etc\",GUNICORN_CMD_ARGS=\"--config $etc/gunicorn.conf.py\",CONFIG=\"$(digest "$etc")\""
 }
 
-uwsgi_command() { # PACKAGE
-    local processes=2
-    # SQLite refuses, and does not queue, a transaction that read before another process wrote: those answers are lost
-    [ "$NOVA_DATABASE" != sqlite ] || processes=1
-    echo "$VENV/bin/uwsgi --master --processes $processes --enable-threads --thunder-lock --lazy-apps --buffer-size 65535" \
-        "--die-on-term --need-app --disable-logging --pyhome $VENV --module $1.wsgi.api:application"
-}
-
-listen_options() { # OPTION PORT: uWSGI's, for every address of LISTEN
-    local address
-    for address in $LISTEN; do printf '%s %s ' "$1" "$address:$2"; done
+# How gunicorn serves a package's wsgi.api at every address of LISTEN. In a file: Keystone takes arguments for its own.
+# Not uWSGI: after a 204 it sends what is no part of the answer, or closes without a word, and the next request on a
+# connection that is kept fails.
+write_gunicorn_options() { # PACKAGE PORT
+    local workers=2 threads=4 address binds=""
+    # SQLite refuses, and does not queue, a transaction that read before another one wrote: those answers are lost
+    [ "$NOVA_DATABASE" != sqlite ] || workers=1 threads=1
+    for address in $LISTEN; do binds+="\"$address:$2\", "; done
+    write_file "$DATA_DIR/etc/$1/gunicorn.conf.py" 644 <<- PYTHON
+	wsgi_app = "$1.wsgi.api:application"
+	bind = [$binds]
+	worker_class = "gthread"
+	workers = $workers
+	threads = $threads
+	# seconds: for longer than clients keep a connection, and for an image to come
+	keepalive = 75
+	timeout = 300
+	control_socket_disable = True
+	PYTHON
 }
 
 sync_keystone() {

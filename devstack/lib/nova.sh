@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Nova: its configuration, database and one process per service.
 
-NOVA_SERVICES="nova-conductor nova-scheduler nova-api nova-compute nova-metadata"
+NOVA_SERVICES="nova-conductor nova-scheduler nova-api nova-compute nova-metadata nova-novncproxy nova-serialproxy"
 
 nova_conf_file() { echo "$DATA_DIR/etc/nova/nova.conf"; }
 
@@ -55,6 +55,7 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 	port = $NOVA_API_PORT
 	workers = $NOVA_API_WORKERS
 	auth_strategy = keystone
+	status_page = true
 	[conductor]
 	workers = $NOVA_CONDUCTOR_WORKERS
 	[scheduler]
@@ -81,6 +82,16 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 	[metadata]
 	listen = $SERVICE_HOST
 	port = $NOVA_METADATA_PORT
+	[vnc]
+	enabled = True
+	novncproxy_host = $SERVICE_HOST
+	novncproxy_port = $NOVA_NOVNCPROXY_PORT
+	novncproxy_base_url = http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/vnc_auto.html?autoconnect=true
+	[serial_console]
+	enabled = True
+	serialproxy_host = $SERVICE_HOST
+	serialproxy_port = $NOVA_SERIALPROXY_PORT
+	base_url = ws://$SERVICE_HOST:$NOVA_SERIALPROXY_PORT/
 	[oslo_concurrency]
 	lock_path = $DATA_DIR/nova/locks
 	CONF
@@ -157,4 +168,7 @@ wait_for_nova() {
     as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/cloud.py" wait-compute "$HOST_NAME" 60 ||
         die "nova-compute did not come up" "$DATA_DIR/logs/nova-compute.log"
     note "nova-compute on $HOST_NAME is up"
+    wait_for 60 "nova-novncproxy" "$DATA_DIR/logs/nova-novncproxy.log" \
+        http_answers "http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/vnc_auto.html"
+    note "screens of servers are at http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/ (openstack console url show SERVER)"
 }

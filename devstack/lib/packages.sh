@@ -8,6 +8,8 @@ debian_packages() {
     echo rabbitmq-server memcached
     # guests
     echo libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils genisoimage
+    # the page that shows guests' screens in a browser
+    echo novnc
     # networks
     echo iproute2 nftables dnsmasq-base procps openssh-client
     # the guest image

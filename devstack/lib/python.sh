@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # The one virtual environment of Nova, Keystone, Glance, the client and the process supervisor.
 
-# Wheels only, no compiler: pyuwsgi is uWSGI as a wheel. The services' major versions are pinned, the rest follows.
-PYTHON_PACKAGES="keystone>=30,<31 glance>=33,<34 python-openstackclient>=10,<11 pyuwsgi supervisor>=4.3,<5
+# Wheels only, no compiler. The services' major versions are pinned, the rest follows.
+PYTHON_PACKAGES="keystone>=30,<31 glance>=33,<34 python-openstackclient>=10,<11 gunicorn>=23 supervisor>=4.3,<5
     python-memcached PyMySQL psycopg2-binary"
 
 install_python() {
@@ -19,7 +19,7 @@ install_python() {
     link_libvirt_binding
     local packages
     read -r -d '' -a packages <<< "$PYTHON_PACKAGES" || true
-    if is_true "$NOVA_ENABLED"; then packages+=(-e "${REPO}[libvirt]"); fi
+    if is_true "$NOVA_ENABLED"; then packages+=(-e "${REPO}[libvirt,cli]"); fi
     # The versions that Nova was tested with; libvirt's binding is Debian's, as its library is.
     grep -v '^libvirt-python==' "$REPO/constraints.txt" > "$DATA_DIR/constraints.txt"
     # one call: the resolver sees all wishes at once

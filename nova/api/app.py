@@ -13,7 +13,7 @@ import falcon
 import msgspec
 
 from nova import bus, exception
-from nova.api import auth, errors, microversion, openapi, rates, router, routes, schema, versions
+from nova.api import auth, errors, microversion, openapi, rates, router, routes, schema, status_page, versions
 from nova.api.clients import Clients
 from nova.api.observed import ROUTE, observed
 from nova.api.request import Request, Response
@@ -83,9 +83,11 @@ class Dispatcher:
             path = _path(environ)
             if not auth.is_public(path):
                 level = logging.INFO
-                self._serve(environ, path, resp)
-            elif path == "/openapi.json":
+                (self._status if path == status_page.DATA else self._serve)(environ, path, resp)
+            elif path in openapi.PATHS and environ["REQUEST_METHOD"] in ("GET", "HEAD"):
                 _send(resp, 200, openapi.document(routes.ROUTES, _version(environ), versions.host_url(environ)))
+            elif CONF.api.status_page and path in status_page.FILES and environ["REQUEST_METHOD"] == "GET":
+                status_page.show(path, resp)
             else:
                 _send(resp, *versions.public(environ, path, versions.host_url(environ)))
         except UnicodeDecodeError:
@@ -94,8 +96,18 @@ class Dispatcher:
             _send(resp, *errors.describe(error))
             for name, value in errors.headers(error).items():
                 resp.set_header(name, value)
-        LOG.log(level, "%s %s %s %.1f ms", environ["REQUEST_METHOD"], path if path.isprintable() else ascii(path),
+        LOG.log(level, "%s %s %s %.1f ms", environ["REQUEST_METHOD"], _loggable(path),
                 str(resp.status)[:3], (time.monotonic() - started) * 1000)
+
+    def _status(self, environ: auth.Environ, _path: str, resp: falcon.Response) -> None:
+        ctx = auth.context_of(environ, None)
+        resp.set_header("x-openstack-request-id", ctx.request_id)
+        self._limits.count(ctx)
+        if not CONF.api.status_page or environ["REQUEST_METHOD"] != "GET":
+            _not_found(environ, resp)
+            return
+        resp.set_header("Cache-Control", "no-store")
+        _send(resp, 200, status_page.data(ctx, self._clients))
 
     def _serve(self, environ: auth.Environ, path: str, resp: falcon.Response) -> None:
         method = environ["REQUEST_METHOD"]
@@ -153,6 +165,13 @@ class Dispatcher:
             status = answer.status or status
             answer = answer.body
         _send(resp, status, answer)
+
+
+def _loggable(path: str) -> str:
+    """Without the tokens of consoles: whoever has one is let in."""
+    before, tokens, token = path.partition("/os-console-auth-tokens/")
+    shown = f"{before}{tokens}***" if token else path
+    return shown if shown.isprintable() else ascii(shown)
 
 
 def _path(environ: auth.Environ) -> str:

@@ -17,7 +17,7 @@ LOG = logging.getLogger(__name__)
 Environ = dict[str, Any]
 App = Callable[[Environ, Any], Iterable[bytes]]
 
-_VERSIONED = re.compile(r"/v2(\.1)?/.+")
+_PROTECTED = re.compile(r"/v2(\.1)?/.+|/status\.json")
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # What Keystone's implied roles give to a token that has the stronger role.
 _IMPLIED = {"admin": ("manager", "member", "reader"), "manager": ("member", "reader"), "member": ("reader",)}
@@ -30,8 +30,8 @@ class Unauthorized(exception.NovaException):
 
 
 def is_public(path: str) -> bool:
-    """Version documents need no token."""
-    return _VERSIONED.fullmatch(path) is None
+    """Version documents and the description of the API need no token, nor does the status page without its data."""
+    return path == "/v2.1/openapi" or _PROTECTED.fullmatch(path) is None
 
 
 def protect(app: App) -> App:

@@ -12,27 +12,35 @@ from nova.api.withdrawals import Withdrawals
 from nova.rpcapi.aggregates import Aggregates
 from nova.rpcapi.availability_zones import Zones
 from nova.rpcapi.compute import Compute
+from nova.rpcapi.consoles import Consoles
 from nova.rpcapi.external_events import ExternalEvents
 from nova.rpcapi.flavors import Flavors
+from nova.rpcapi.floating_ips import FloatingIps
 from nova.rpcapi.hypervisors import Hypervisors
 from nova.rpcapi.instance_actions import Actions
 from nova.rpcapi.keypairs import Keypairs
 from nova.rpcapi.migrations import Migrations
 from nova.rpcapi.networks import Networks
+from nova.rpcapi.overview import Overviews
 from nova.rpcapi.quotas import Quotas
 from nova.rpcapi.scheduler import Scheduler
 from nova.rpcapi.security_groups import SecurityGroups
 from nova.rpcapi.server_groups import ServerGroups
 from nova.rpcapi.servers import Servers
 from nova.rpcapi.services import Services
+from nova.rpcapi.usages import Usages
+from nova.rpcapi.volume_snapshots import VolumeSnapshots
 from nova.rpcapi.volumes import Volumes
 
 INTERFACES: dict[str, Any] = {
     "servers": Servers, "actions": Actions, "flavors": Flavors, "keypairs": Keypairs, "quotas": Quotas,
     "services": Services, "hypervisors": Hypervisors, "zones": Zones, "aggregates": Aggregates,
-    "server_groups": ServerGroups, "networks": Networks, "security_groups": SecurityGroups,
+    "server_groups": ServerGroups, "networks": Networks, "floating_ips": FloatingIps, "security_groups": SecurityGroups,
     "scheduler": Scheduler, "compute": Compute, "volumes": Volumes,
-    "migrations": Migrations, "external_events": ExternalEvents,
+    "migrations": Migrations, "external_events": ExternalEvents, "usages": Usages,
+    "volume_snapshots": VolumeSnapshots,
+    "overviews": Overviews,
+    "consoles": Consoles,
 }
 
 
@@ -51,12 +59,17 @@ class Clients:
         aggregates: Aggregates
         server_groups: ServerGroups
         networks: Networks
+        floating_ips: FloatingIps
         security_groups: SecurityGroups
         scheduler: Scheduler
         compute: Compute
         volumes: Volumes
         migrations: Migrations
         external_events: ExternalEvents
+        usages: Usages
+        volume_snapshots: VolumeSnapshots
+        overviews: Overviews
+        consoles: Consoles
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect

@@ -317,7 +317,8 @@ class View(Type):
 
     def schema(self, version: int) -> dict[str, Any]:
         present = [key for key in self.keys if key.since <= version <= key.until]
-        return {"type": "object", "properties": {key.name: key.type.schema(version) for key in present}}
+        return {"type": "object", "properties": {key.name: key.type.schema(version) for key in present},
+                "additionalProperties": False}
 
     def steps(self) -> Iterable[int]:
         for key in self.keys:

@@ -1,11 +1,13 @@
-"""The OpenAPI 3.1 document of a microversion: GET /openapi.json with the microversion header, no token.
+"""The OpenAPI 3.1 document of a microversion: GET /v2.1/openapi with the microversion header, no token.
 
-It comes from the same declarations as validation and rendering, so it cannot disagree with them.
+It comes from the same declarations as validation and rendering, so it cannot disagree with them, and names all that a
+generated client has to know: each body and answer, each status, and the microversion as the default of its header.
 """
 
 from __future__ import annotations
 
 import functools
+import http
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +17,11 @@ from nova.api.router import Route
 
 _NAMES = re.compile(r"{(\w+)}")
 _GENERAL_ERRORS = (400, 401, 403, 404)
+# Where the document is; the second path is that of its first years.
+PATHS = frozenset({"/v2.1/openapi", "/openapi.json"})
+# Of every answer of a version.
+_HEADERS = (microversion.HEADER, "x-openstack-request-id")
+_JSON_TYPES = {bool: "boolean", str: "string", int: "integer", float: "number", type(None): "null"}
 
 
 def document(routes: Sequence[Route], version: int, base: str) -> dict[str, Any]:
@@ -43,6 +50,7 @@ def _document(routes: tuple[Route, ...], version: int) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "securitySchemes": {"keystone": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}},
+            "headers": {name: {"schema": {"type": "string"}} for name in _HEADERS},
             "schemas": {"error": {
                 "type": "object", "description": "One key, by status.",
                 "additionalProperties": {"type": "object", "required": ["code", "message"], "properties": {
@@ -55,32 +63,65 @@ def _document(routes: tuple[Route, ...], version: int) -> dict[str, Any]:
 def _operation(route: Route, version: int) -> dict[str, Any]:
     made: dict[str, Any] = {
         "operationId": _identifier(route),
-        "summary": (route.handler.__doc__ or "").strip().partition("\n")[0],
-        "parameters": [_header()] + [
+        "tags": [route.path.split("/")[1]],
+        "summary": _summary(route),
+        "parameters": [_header(version)] + [
             {"name": name, "in": "header", "schema": {"type": "string"}} for name in route.spec.headers] + [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in _NAMES.findall(route.path)] + _query(route, version),
         "responses": _responses(route, version),
     }
-    if route.spec.body is not None:
-        made["requestBody"] = {"required": True, "content": {"application/json": {
-            "schema": route.spec.body.schema(version)}}}
-        if route.action is not None:
-            content = made["requestBody"]["content"]["application/json"]
-            content["schema"] = {"oneOf": [content["schema"]]}
-    if route.policy:
+    if route.action is not None:
+        made["summary"] = f"Act on one of {route.path.split('/')[1]}: the key of the body says how."
+        made["requestBody"] = _json({"oneOf": [_action_body(route, version)]})
+    elif route.spec.body is not None:
+        made["requestBody"] = _json(_plain(route.spec.body.schema(version)))
+    if "requestBody" in made:
+        made["requestBody"]["required"] = True
+    if route.policy and route.action is None:
         made["x-policy"] = route.policy
     return made
 
 
+def _summary(route: Route) -> str:
+    return (route.handler.__doc__ or "").strip().partition("\n")[0]
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+def _action_body(route: Route, version: int) -> dict[str, Any]:
+    """Its title is the action's name; ``x-policy`` its rule, where one rule decides, ``x-answer`` what it answers."""
+    name = route.action or ""
+    schema: dict[str, Any] = {"type": "object", "properties": {name: {}}, "required": [name]}
+    if route.spec.body is not None:
+        schema = _plain(route.spec.body.schema(version))
+    content = _responses(route, version)[str(route.status(version))].get("content")
+    return {"title": name, "description": _summary(route), **({"x-policy": route.policy} if route.policy else {}),
+            **({"x-answer": content["application/json"]["schema"]} if content else {}), **schema}
+
+
 def _add_action(operation: dict[str, Any], route: Route, version: int) -> None:
     """A further action of the same URL: one more body, perhaps one more answer."""
-    if route.spec.body is not None:
-        body = operation.setdefault("requestBody", {"required": True, "content": {"application/json": {
-            "schema": {"oneOf": []}}}})
-        body["content"]["application/json"]["schema"]["oneOf"].append(route.spec.body.schema(version))
+    operation["requestBody"]["content"]["application/json"]["schema"]["oneOf"].append(_action_body(route, version))
     for code, answer in _responses(route, version).items():
-        operation["responses"].setdefault(code, answer)
+        kept = operation["responses"].setdefault(code, answer)
+        if kept is not answer and code < "400":
+            _merge(kept, answer)
+
+
+def _merge(kept: dict[str, Any], answer: dict[str, Any]) -> None:
+    """Actions that are answered with the same status. OpenAPI cannot say that there may be a body: where some have
+    none, no client is to look for one, and the others' is the ``x-answer`` of their own body alone."""
+    kept["headers"] = {**kept.get("headers", {}), **answer.get("headers", {})}
+    if "content" not in answer or "content" not in kept:
+        kept.pop("content", None)
+        return
+    media, other = kept["content"]["application/json"], answer["content"]["application/json"]["schema"]
+    known = media["schema"].get("anyOf", [media["schema"]])
+    if other not in known:
+        media["schema"] = {"anyOf": [*known, other]}
 
 
 def _identifier(route: Route) -> str:
@@ -88,24 +129,52 @@ def _identifier(route: Route) -> str:
     return f"{route.method.lower()}_{words}" if route.action is None else f"action_{words}"
 
 
-def _header() -> dict[str, Any]:
-    return {"name": microversion.HEADER, "in": "header", "schema": {"type": "string"},
+def _header(version: int) -> dict[str, Any]:
+    return {"name": microversion.HEADER, "in": "header",
+            "schema": {"type": "string", "default": f"{microversion.SERVICE} {microversion.text(version)}"},
             "description": f"{microversion.SERVICE} 2.N or {microversion.SERVICE} latest"}
 
 
 def _query(route: Route, version: int) -> list[dict[str, Any]]:
     if route.query is None:
         return []
-    return [{"name": name, "in": "query", "schema": shape}
+    return [{"name": name, "in": "query", "schema": _plain(shape)}
             for name, shape in route.query.schema(version)["properties"].items()]
 
 
 def _responses(route: Route, version: int) -> dict[str, Any]:
-    success: dict[str, Any] = {"description": "Success"}
-    if route.spec.answer is not None:
-        success["content"] = {"application/json": {"schema": route.spec.answer.schema(version)}}
-    made = {str(route.status(version)): success}
+    headers: dict[str, Any] = {name: {"$ref": f"#/components/headers/{name}"} for name in _HEADERS}
+    if version <= route.spec.located:
+        headers["Location"] = {"schema": {"type": "string", "format": "uri-reference"}}
+    answer = route.spec.answer.schema(version) if route.spec.answer is not None else {}
+    if answer.get("additionalProperties") is False and not answer["properties"] and "patternProperties" not in answer:
+        answer = {}  # the versions in which it has no body
+    made = {}
+    for code in sorted(set(route.spec.statuses) or {route.status(version)}):
+        made[str(code)] = {"description": http.HTTPStatus(code).phrase, "headers": headers,
+                           **(_json(_plain(answer)) if answer and code != http.HTTPStatus.NO_CONTENT else {})}
     for code in sorted({*_GENERAL_ERRORS, *route.spec.errors}):
-        made[str(code)] = {"description": errors.KEYS.get(code, "computeFault"), "content": {"application/json": {
-            "schema": {"$ref": "#/components/schemas/error"}}}}
+        made[str(code)] = {"description": errors.KEYS.get(code, "computeFault"),
+                           **_json({"$ref": "#/components/schemas/error"})}
+    return made
+
+
+def _plain(schema: Any) -> Any:
+    """The same for generators, which want one type for the values of an enum, and know nothing of patternProperties."""
+    if isinstance(schema, list):
+        return [_plain(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: value if key in ("enum", "default") else _plain(value) for key, value in schema.items()}
+    named = made.get("patternProperties", {})
+    if len(named) == 1 and not made.get("properties") and made.get("additionalProperties") is False:
+        [(pattern, made["additionalProperties"])] = made.pop("patternProperties").items()
+        made["propertyNames"] = {"pattern": pattern}
+    kinds = {_JSON_TYPES[type(value)] for value in made.get("enum", ())}
+    if len(kinds) > 1:
+        values = made.pop("enum")
+        made.pop("type", None)
+        made["anyOf"] = [{"type": "boolean"} if kind == "boolean" else {
+            "type": kind, "enum": [value for value in values if _JSON_TYPES[type(value)] == kind]}
+            for kind in sorted(kinds)]
     return made

@@ -24,6 +24,8 @@ class Spec:
     answer: fields.Type | None = None
     errors: tuple[int, ...] = ()
     headers: tuple[str, ...] = ()
+    statuses: tuple[int, ...] = ()
+    located: int = 0
 
 
 NOTHING = Spec()
@@ -32,13 +34,16 @@ _NO_QUERY = fields.Query()
 
 def accepts(query: fields.Query | None = None, body: fields.Type | None = None,
             answer: fields.Type | None = None, errors: Iterable[int] = (),
-            headers: Iterable[str] = ()) -> Callable[[Handler], Handler]:
+            headers: Iterable[str] = (), statuses: Iterable[int] = (),
+            located: int = 0) -> Callable[[Handler], Handler]:
     """Declare on a handler the query parameters, the body and the special headers that it accepts, and its answer.
 
-    ``errors`` are the statuses that the operation may answer besides the general ones (for OpenAPI).
+    For OpenAPI: ``errors`` are the statuses that the operation may answer besides the general ones, ``statuses`` those
+    of success besides the route's own, and up to version ``located`` its answer has the header Location.
     """
     def mark(handler: Handler) -> Handler:
-        handler.spec = Spec(query, body, answer, tuple(errors), tuple(headers))  # type: ignore[attr-defined]
+        handler.spec = Spec(  # type: ignore[attr-defined]
+            query, body, answer, tuple(errors), tuple(headers), tuple(statuses), located)
         return handler
 
     return mark

@@ -9,22 +9,29 @@ from __future__ import annotations
 
 from nova.api import versions
 from nova.api.compute import extensions
-from nova.api.compute.accounts import keypairs, limits, quota_classes, quota_sets
+from nova.api.compute.accounts import keypairs, limits, quota_classes, quota_sets, usage_audit_log, usages
 from nova.api.compute.flavors import flavor_access, flavor_extra_specs, flavors
-from nova.api.compute.hosts import aggregates, availability_zones, hypervisors, services
+from nova.api.compute.hosts import aggregates, availability_zones, baremetal_nodes, hosts, hypervisors, services
 from nova.api.compute.images import image_metadata, images
-from nova.api.compute.networks import networks, security_group_rules, security_groups
+from nova.api.compute.networks import floating_ips, networks, security_group_rules, security_groups
 from nova.api.compute.servers import (
     console_output,
+    consoles,
+    diagnostics,
     external_events,
     instance_actions,
     interfaces,
     ips,
     migrations,
+    rebuild,
+    rescue,
     server_actions,
     server_groups,
+    server_images,
     server_metadata,
     server_moves,
+    server_password,
+    server_shelve,
     server_tags,
     servers,
     servers_create,
@@ -32,8 +39,8 @@ from nova.api.compute.servers import (
     topology,
     volume_attachments,
 )
-from nova.api.compute.volumes import volumes
-from nova.api.legacy import removed
+from nova.api.compute.volumes import volume_snapshots, volumes
+from nova.api.legacy import removed, volumes_boot
 from nova.api.router import Route
 
 _SERVER = "/servers/{server_id}"
@@ -42,6 +49,8 @@ _FLAVOR = "/flavors/{id}"
 _SPECS = "/flavors/{flavor_id}/os-extra_specs"
 _HYPERVISOR = "/os-hypervisors/{id}"
 _AGGREGATE = "/os-aggregates/{id}"
+_HOST = "/os-hosts/{id}"
+_NODE = "/os-baremetal-nodes/{id}"
 _IMAGE = "/images/{image_id}/metadata"
 
 _FLAVORS = "os_compute_api:os-flavor-manage:"
@@ -49,19 +58,25 @@ _EXTRA = "os_compute_api:os-flavor-extra-specs:"
 _ACCESS = "os_compute_api:os-flavor-access"
 _SERVICES = "os_compute_api:os-services:"
 _HYPERVISORS = "os_compute_api:os-hypervisors:"
+_HOSTS = "os_compute_api:os-hosts:"
+_BAREMETAL = "os_compute_api:os-baremetal-nodes:"
 _ZONES = "os_compute_api:os-availability-zone:"
 _AGGREGATES = "os_compute_api:os-aggregates:"
 _GROUPS = "os_compute_api:os-server-groups:"
 _CLASSES = "os_compute_api:os-quota-class-sets:"
+_USAGE = "os_compute_api:os-simple-tenant-usage:"
+_AUDIT_LOG = "os_compute_api:os-instance-usage-audit-log:"
 _NETWORKS = "os_compute_api:os-networks:"
 _TENANT_NETWORKS = "os_compute_api:os-tenant-networks:"
+_FLOATING = "os_compute_api:os-floating-ips:"
 _SECURITY = "os_compute_api:os-security-groups:"
 _VOLUMES = "os_compute_api:os-volumes:"
+_SNAPSHOTS = "os_compute_api:os-volumes:snapshots:"
 _MIGRATIONS = "/servers/{server_id}/migrations"
 _ATTACHMENTS = "/servers/{server_id}/os-volume_attachments"
 _INTERFACES = "/servers/{server_id}/os-interface"
 
-ROUTES: tuple[Route, ...] = (
+_ROUTES: tuple[Route, ...] = (
     Route("GET", "/versions/{id}", versions.show),
     Route("GET", "/extensions", extensions.index, "os_compute_api:extensions"),
     Route("GET", "/extensions/{id}", extensions.show, "os_compute_api:extensions"),
@@ -88,6 +103,9 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_SERVER}/ips", ips.index),
     Route("GET", f"{_SERVER}/ips/{{label}}", ips.show),
     Route("GET", f"{_SERVER}/topology", topology.index, since=78),
+    Route("GET", f"{_SERVER}/diagnostics", diagnostics.index),
+    Route("GET", f"{_SERVER}/os-server-password", server_password.show),
+    Route("DELETE", f"{_SERVER}/os-server-password", server_password.clear, success=204),
 
     # -- actions on a server ----------------------------------------------------------------------
     Route("POST", _ACTION, server_actions.start, success=202, action="os-start"),
@@ -101,18 +119,40 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", _ACTION, server_actions.unlock, success=202, action="unlock"),
     Route("POST", _ACTION, server_actions.reset_state, success=202, action="os-resetState"),
     Route("POST", _ACTION, server_actions.force_delete, success=202, action="forceDelete"),
+    Route("POST", _ACTION, server_actions.restore, success=202, action="restore"),
+    Route("POST", _ACTION, rebuild.rebuild, success=202, action="rebuild"),
+    Route("POST", _ACTION, rescue.rescue, action="rescue"),
+    Route("POST", _ACTION, rescue.unrescue, success=202, action="unrescue"),
     Route("POST", _ACTION, server_moves.resize, success=202, action="resize"),
     Route("POST", _ACTION, server_moves.confirm_resize, success=204, action="confirmResize"),
     Route("POST", _ACTION, server_moves.revert_resize, success=202, action="revertResize"),
     Route("POST", _ACTION, server_moves.migrate, success=202, action="migrate"),
     Route("POST", _ACTION, server_moves.live_migrate, success=202, action="os-migrateLive"),
     Route("POST", _ACTION, server_moves.evacuate, action="evacuate"),
+    Route("POST", _ACTION, server_shelve.shelve, success=202, action="shelve"),
+    Route("POST", _ACTION, server_shelve.shelve_offload, success=202, action="shelveOffload"),
+    Route("POST", _ACTION, server_shelve.unshelve, success=202, action="unshelve"),
+    Route("POST", _ACTION, server_images.create_image, success=202, action="createImage"),
+    Route("POST", _ACTION, server_images.create_backup, success=202, action="createBackup"),
     Route("POST", _ACTION, server_actions.add_security_group, success=202, action="addSecurityGroup"),
     Route("POST", _ACTION, server_actions.remove_security_group, success=202, action="removeSecurityGroup"),
     Route("POST", _ACTION, interfaces.add_fixed_ip, until=43, success=202, action="addFixedIp"),
     Route("POST", _ACTION, interfaces.remove_fixed_ip, until=43, success=202, action="removeFixedIp"),
+    Route("POST", _ACTION, floating_ips.add, until=43, success=202, action="addFloatingIp"),
+    Route("POST", _ACTION, floating_ips.remove, until=43, success=202, action="removeFloatingIp"),
     Route("POST", _ACTION, console_output.get, action="os-getConsoleOutput"),
+    Route("POST", _ACTION, consoles.vnc, until=5, action="os-getVNCConsole"),
+    Route("POST", _ACTION, consoles.spice, until=5, action="os-getSPICEConsole"),
+    Route("POST", _ACTION, consoles.serial, until=5, action="os-getSerialConsole"),
+    Route("POST", _ACTION, consoles.rdp, until=5, action="os-getRDPConsole"),
+    Route("POST", _ACTION, server_password.change, success=202, action="changePassword"),
+    Route("POST", _ACTION, server_actions.trigger_crash_dump, since=17, success=202, action="trigger_crash_dump"),
+    Route("POST", _ACTION, server_actions.inject_network_info, success=202, action="injectNetworkInfo"),
     Route("POST", _ACTION, removed.gone, action="resetNetwork"),
+
+    # -- consoles ---------------------------------------------------------------------------------
+    Route("POST", f"{_SERVER}/remote-consoles", consoles.create, since=6),
+    Route("GET", "/os-console-auth-tokens/{id}", consoles.show_token, "os_compute_api:os-console-auth-tokens"),
 
     # -- key pairs (the handlers ask the policy: the user is in the query) ------------------------
     Route("GET", "/os-keypairs", keypairs.index),
@@ -159,6 +199,11 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/os-quota-class-sets/{id}", quota_classes.show, _CLASSES + "show"),
     Route("PUT", "/os-quota-class-sets/{id}", quota_classes.update, _CLASSES + "update"),
 
+    Route("GET", "/os-simple-tenant-usage", usages.index, _USAGE + "list"),
+    Route("GET", "/os-simple-tenant-usage/{id}", usages.show),
+    Route("GET", "/os-instance_usage_audit_log", usage_audit_log.index, _AUDIT_LOG + "list"),
+    Route("GET", "/os-instance_usage_audit_log/{id}", usage_audit_log.show, _AUDIT_LOG + "show"),
+
     # -- hosts ------------------------------------------------------------------------------------
     Route("GET", "/os-services", services.index, _SERVICES + "list"),
     Route("PUT", "/os-services/{id}", services.update, _SERVICES + "update"),
@@ -170,6 +215,18 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_HYPERVISOR}/search", hypervisors.search, _HYPERVISORS + "search", until=52),
     Route("GET", f"{_HYPERVISOR}/servers", hypervisors.servers, _HYPERVISORS + "servers", until=52),
     Route("GET", f"{_HYPERVISOR}/uptime", hypervisors.uptime, _HYPERVISORS + "uptime", until=87),
+    Route("GET", "/os-hosts", hosts.index, _HOSTS + "list", until=42),
+    Route("GET", _HOST, hosts.show, _HOSTS + "show", until=42),
+    Route("PUT", _HOST, hosts.update, _HOSTS + "update", until=42),
+    Route("GET", f"{_HOST}/reboot", hosts.reboot, _HOSTS + "reboot", until=42),
+    Route("GET", f"{_HOST}/shutdown", hosts.shutdown, _HOSTS + "shutdown", until=42),
+    Route("GET", f"{_HOST}/startup", hosts.startup, _HOSTS + "start", until=42),
+    Route("GET", "/os-baremetal-nodes", baremetal_nodes.look, _BAREMETAL + "list", until=35),
+    Route("POST", "/os-baremetal-nodes", baremetal_nodes.create, until=35),
+    Route("GET", _NODE, baremetal_nodes.look, _BAREMETAL + "show", until=35),
+    Route("DELETE", _NODE, baremetal_nodes.delete, until=35),
+    Route("POST", f"{_NODE}/action", baremetal_nodes.add_interface, until=35, action="add_interface"),
+    Route("POST", f"{_NODE}/action", baremetal_nodes.remove_interface, until=35, action="remove_interface"),
     Route("GET", "/os-availability-zone", availability_zones.index, _ZONES + "list"),
     Route("GET", "/os-availability-zone/detail", availability_zones.detail, _ZONES + "detail"),
     Route("GET", "/os-aggregates", aggregates.index, _AGGREGATES + "index"),
@@ -177,6 +234,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", _AGGREGATE, aggregates.show, _AGGREGATES + "show"),
     Route("PUT", _AGGREGATE, aggregates.update, _AGGREGATES + "update"),
     Route("DELETE", _AGGREGATE, aggregates.delete, _AGGREGATES + "delete"),
+    Route("POST", f"{_AGGREGATE}/images", aggregates.cache_images, "compute:aggregates:images", since=81, success=202),
     Route("POST", f"{_AGGREGATE}/action", aggregates.add_host, _AGGREGATES + "add_host", action="add_host"),
     Route("POST", f"{_AGGREGATE}/action", aggregates.remove_host, _AGGREGATES + "remove_host", action="remove_host"),
     Route("POST", f"{_AGGREGATE}/action", aggregates.set_metadata, _AGGREGATES + "set_metadata",
@@ -208,6 +266,11 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/os-networks/{id}", networks.show, _NETWORKS + "show", until=35),
     Route("GET", "/os-tenant-networks", networks.tenant_index, _TENANT_NETWORKS + "list", until=35),
     Route("GET", "/os-tenant-networks/{id}", networks.tenant_show, _TENANT_NETWORKS + "show", until=35),
+    Route("GET", "/os-floating-ip-pools", floating_ips.pools, "os_compute_api:os-floating-ip-pools", until=35),
+    Route("GET", "/os-floating-ips", floating_ips.index, _FLOATING + "list", until=35),
+    Route("POST", "/os-floating-ips", floating_ips.create, _FLOATING + "create", until=35),
+    Route("GET", "/os-floating-ips/{id}", floating_ips.show, _FLOATING + "show", until=35),
+    Route("DELETE", "/os-floating-ips/{id}", floating_ips.delete, _FLOATING + "delete", until=35, success=202),
     Route("GET", "/os-security-groups", security_groups.index, _SECURITY + "get", until=35),
     Route("POST", "/os-security-groups", security_groups.create, _SECURITY + "create", until=35),
     Route("GET", "/os-security-groups/{id}", security_groups.show, _SECURITY + "show", until=35),
@@ -223,6 +286,11 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/os-volumes/detail", volumes.detail, _VOLUMES + "detail", until=35),
     Route("GET", "/os-volumes/{id}", volumes.show, _VOLUMES + "show", until=35),
     Route("DELETE", "/os-volumes/{id}", volumes.delete, _VOLUMES + "delete", until=35, success=202),
+    Route("GET", "/os-snapshots", volume_snapshots.index, _SNAPSHOTS + "list", until=35),
+    Route("POST", "/os-snapshots", volume_snapshots.create, _SNAPSHOTS + "create", until=35),
+    Route("GET", "/os-snapshots/detail", volume_snapshots.detail, _SNAPSHOTS + "detail", until=35),
+    Route("GET", "/os-snapshots/{id}", volume_snapshots.show, _SNAPSHOTS + "show", until=35),
+    Route("DELETE", "/os-snapshots/{id}", volume_snapshots.delete, _SNAPSHOTS + "delete", until=35, success=202),
     Route("GET", _ATTACHMENTS, volume_attachments.index),
     Route("POST", _ATTACHMENTS, volume_attachments.create, success={1: 200, 101: 202}),
     Route("GET", f"{_ATTACHMENTS}/{{id}}", volume_attachments.show),
@@ -232,3 +300,5 @@ ROUTES: tuple[Route, ...] = (
     # -- gone -------------------------------------------------------------------------------------
     *removed.routes(),
 )
+
+ROUTES: tuple[Route, ...] = (*_ROUTES, *volumes_boot.aliases(_ROUTES))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 from nova import exception
 from nova.api import app as api_app
 from nova.api.auth import check_listening
-from nova.api.http import messages, server
+from nova.api.http import messages, server, tls
+from nova.api.http.limits import Limits
 from nova.api.http.peers import among
 from nova.conf import CONF
 
@@ -37,25 +37,13 @@ def listen(address: str, port: int) -> socket.socket:
 
 def serve(shared: socket.socket, application: messages.Wsgi, threads: int, linger: float = 0.0,
           last: Callable[[], bool] = lambda: True) -> server.Server:
-    """A server with the limits of [api], not yet prepared."""
-    limits = server.Limits(
+    """A server with the limits and the TLS of [api], not yet prepared. Raises InvalidInput for bad files."""
+    limits = Limits(
         header_size=CONF.api.max_header_size, body_size=CONF.oslo_middleware.max_request_body_size,
         receive=CONF.api.receive_timeout, per_client=CONF.api.connections_per_client, total=CONF.api.max_connections,
         trusted=among(CONF.api.trusted_proxies))
-    return server.Server(shared, application, threads, limits, linger, last, CONF.graceful_shutdown_timeout, secure())
-
-
-def secure() -> ssl.SSLContext | None:
-    """What [api]tls_* says TLS (1.2 or later) is spoken with. Raises OSError and ssl.SSLError for bad files."""
-    if not CONF.api.tls_cert_file:
-        return None
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.load_cert_chain(CONF.api.tls_cert_file, CONF.api.tls_key_file)
-    if CONF.api.tls_client_ca_file:
-        made.load_verify_locations(CONF.api.tls_client_ca_file)
-        made.verify_mode = ssl.CERT_REQUIRED
-    return made
+    return server.Server(shared, application, threads, limits, linger, last, CONF.graceful_shutdown_timeout,
+                         tls.context("api"))
 
 
 class ApiService:

@@ -15,9 +15,12 @@ from nova.bus.interface import (
     slow_call,
     with_token,
 )
+from nova.bus.publisher import Publisher
+from nova.bus.publisher import drivers as notification_drivers
 from nova.bus.seals import Keys, configured, keys_of
 from nova.bus.server import serve, stop_taking
 
-__all__ = ["SENT", "Interface", "Keys", "ask_again", "at", "brief_cast", "by_hosts", "call", "cast", "client",
-           "configured", "connect", "fanout", "forget", "keys_of", "packed", "patience", "prepare",
-           "retry_until_available", "serve", "slow_call", "stop_taking", "with_token", "within"]
+__all__ = ["SENT", "Interface", "Keys", "Publisher", "ask_again", "at", "brief_cast", "by_hosts", "call", "cast",
+           "client", "configured", "connect", "fanout", "forget", "keys_of", "notification_drivers",
+           "packed", "patience", "prepare", "retry_until_available", "serve", "slow_call", "stop_taking",
+           "with_token", "within"]

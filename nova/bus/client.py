@@ -123,7 +123,7 @@ class _Proxy(Generic[I]):
         transport.SENT.add(f"{self.declared.namespace}.{method.name}", 2 if method.kind == "call" else 1)
         try:
             if method.kind == "call":
-                return _answer(method, self._call(method, ctx, payload))
+                return _answer(method, self._call(method, ctx, payload), self.declared.on_hosts)
             if method.kind == "fanout":
                 # One that is lost shows as a gap and is made up for; waiting would hold up its sender.
                 outgoing = transport.Outgoing(ctx, seal=self._seal(method, payload))
@@ -188,8 +188,8 @@ def _reach(bus: messaging.RPCTransport) -> None:
         _REACHED.add(bus)
 
 
-def _answer(method: interface.Method, reply: dict[str, Any]) -> Any:
+def _answer(method: interface.Method, reply: dict[str, Any], from_host: bool) -> Any:
     if "e" in reply:
         name, message, kwargs = reply["e"]
         raise exception.NovaException.rebuild(name, message, kwargs)
-    return method.decode_result(reply["r"])
+    return method.decode_result(reply["r"], from_host)

@@ -14,7 +14,7 @@ from typing import Any
 
 # What travels beside the context of a request: when it was sent (seconds since the epoch), when that was by the clock
 # that nobody sets, whose clock that is, and for how many seconds the message is wanted.
-_SENT_AT, _STEADY, _CLOCK, _SECONDS = "sent_at", "steady", "clock", "seconds"
+FIELDS = SENT_AT, _STEADY, _CLOCK, _SECONDS = "sent_at", "steady", "clock", "seconds"
 # Hosts whose clocks are remembered.
 _REMEMBERED = 20_000
 # How fast two clocks may drift apart, in seconds per second.
@@ -35,7 +35,7 @@ def _own_clock() -> str:
 
 def stamp(seconds: float | None) -> dict[str, Any]:
     """What travels of a message that is wanted for ``seconds`` (None: however late it comes)."""
-    wire: dict[str, Any] = {_SENT_AT: time.time()}
+    wire: dict[str, Any] = {SENT_AT: time.time()}
     if seconds is not None:
         wire.update({_CLOCK: _own_clock(), _STEADY: time.monotonic(), _SECONDS: seconds})
     return wire

@@ -104,11 +104,11 @@ class Method:
         # Many rows of a kind shrink a lot, and every wrapping costs by the byte.
         return _COMPRESSED + base64.b64encode(zlib.compress(packed, 1)).decode()
 
-    def decode_args(self, payload: str) -> Any:
-        return self.args.decode(_bytes(payload))
+    def decode_args(self, payload: str, from_host: bool = False) -> Any:
+        return self.args.decode(_bytes(payload, from_host))
 
-    def decode_result(self, payload: str) -> Any:
-        return self.result.decode(_bytes(payload))
+    def decode_result(self, payload: str, from_host: bool = False) -> Any:
+        return self.result.decode(_bytes(payload, from_host))
 
 
 class Interface:
@@ -172,13 +172,15 @@ _ENCODER = msgspec.msgpack.Encoder()
 # Payloads from this size on (bytes) are compressed; a mark that base64 does not know tells them.
 _LONG = 32 * 1024
 _COMPRESSED = "z:"
-# MiB that a payload has at most, where the configuration does not say.
-_LONGEST = 64
+# MiB that a payload has at most, and one from a host, where the configuration does not say.
+_LONGEST, _LONGEST_FROM_HOST = 64, 2
 
 
-def _bytes(payload: str) -> bytes:
+def _bytes(payload: str, from_host: bool) -> bytes:
     """Raises DecodeError for what is no payload, or is too long once it is decompressed."""
-    limit = (CONF.rpc.max_message_size if "rpc" in CONF else _LONGEST) * 1024 * 1024
+    option, default = (("max_host_message_size", _LONGEST_FROM_HOST) if from_host else
+                       ("max_message_size", _LONGEST))
+    limit = (getattr(CONF.rpc, option) if "rpc" in CONF else default) * 1024 * 1024
     try:
         if not payload.startswith(_COMPRESSED):
             packed = base64.b64decode(payload)
@@ -190,7 +192,7 @@ def _bytes(payload: str) -> bytes:
     except (ValueError, zlib.error) as error:
         raise msgspec.DecodeError(str(error)) from error
     if len(packed) > limit:
-        raise msgspec.DecodeError(f"it is longer than {limit // 1024 // 1024} MiB ([rpc]max_message_size)")
+        raise msgspec.DecodeError(f"it is longer than {limit // 1024 // 1024} MiB ([rpc]{option})")
     return packed
 
 

@@ -122,7 +122,7 @@ class Gate:
         host = self._keys.sender(self._address, ctx.wire, payload)
         if host and not self._method.by_hosts:
             raise exception.CallerRefused(f"{self.label} is not for hosts: host {host} may not ask it.")
-        args = self._method.decode_args(payload)
+        args = self._method.decode_args(payload, from_host=bool(host))
         said = getattr(args, interface.ASKING, host)
         if host and said != host:
             raise exception.CallerRefused(f"{self.label} is refused: host {host} may not speak for host {said}.")

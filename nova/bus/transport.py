@@ -44,7 +44,7 @@ with _without_eventlet():
     from nova.bus import host_connection
 
 # Imported where it is used; kombu remembers the first that it has found.
-TRANSPORT_ALIASES["memory"] = "nova.bus.memory:Transport"
+TRANSPORT_ALIASES.update({"memory": "nova.bus.memory:Transport", "amqp": "nova.bus.verified:Transport"})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,11 +18,13 @@ from nova import bus, conf, exception  # isort: skip
 from oslo_messaging import opts
 
 from nova.api.guest_metadata.service import MetadataService
+from nova.api.http import tls
 from nova.api.service import ApiService
 from nova.compute.service import hosts_of_driver
 from nova.compute.virtual_hosts import compute_of
 from nova.conductor.service import ConductorService, check_keys
 from nova.conf import CONF
+from nova.console.service import KINDS, ConsoleProxy
 from nova.db import migrate
 from nova.scheduler.service import SchedulerService
 from nova.telemetry import exporters, tracing
@@ -57,7 +59,9 @@ class AllInOne:
         self.transport = transport
         self._services: list[run.Service] = [self.conductor, self.scheduler, self.compute, self.api]
         if CONF.network.driver == "linuxnet":
-            self._services.append(MetadataService(transport))
+            self._services.append(MetadataService(transport, secure=tls.context("metadata")))
+        self.consoles = {kind.name: ConsoleProxy(transport, kind) for kind in KINDS if CONF[kind.group].enabled}
+        self._services += self.consoles.values()
         bus.prepare()
 
     @property

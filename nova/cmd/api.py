@@ -16,6 +16,7 @@ import cotyledon
 from nova import bus, conf, exception
 from nova.api import app, rates, service
 from nova.api.clients import Clients
+from nova.api.http import tls
 from nova.conf import CONF
 from nova.service import liveness
 from nova.service.periodic import Periodic
@@ -73,9 +74,9 @@ def main(argv: list[str] | None = None) -> int:
     conf.load(sys.argv[1:] if argv is None else argv)
     tracing.check(Worker.name)
     limits = rates.Rates()
-    service.secure()  # of files that cannot be read say so now, and not in every worker
     run.check_key(Worker.name)
     try:
+        tls.context("api")  # of files that cannot be read say so now, and not in every worker
         shared = service.listen(CONF.api.listen, CONF.api.port)
     except exception.InvalidInput as error:
         raise SystemExit(f"{Worker.name}: {error.message}") from error

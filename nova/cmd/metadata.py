@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING
 from nova.service import run  # isort: skip  (chooses oslo.service's threading back end)
 
 import nova.conf
-from nova import bus
+from nova import bus, exception
 from nova.api.guest_metadata import namespaces
 from nova.api.guest_metadata.service import MetadataService
+from nova.api.http import tls
 from nova.conf import CONF
 from nova.telemetry import exporters, tracing
 
@@ -41,9 +43,13 @@ def main() -> int:
     nova.conf.load(sys.argv[1:])
     tracing.check("nova-metadata")
     run.check_key("nova-metadata")
-    transport = bus.connect(CONF)  # nobody but root may read the key
+    transport = bus.connect(CONF)  # nobody but root may read the key, and that of the certificate
+    try:
+        secure = tls.context("metadata")
+    except exception.InvalidInput as error:
+        raise SystemExit(f"nova-metadata: {error.message}") from error
     if not CONF.metadata.namespaces or os.geteuid() != 0:
-        return _serve(transport, None)
+        return _serve(transport, None, secure)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = os.fork()
     if child:
@@ -53,14 +59,14 @@ def main() -> int:
     for name in _AT_FIRST_USE:
         importlib.import_module(name)
     namespaces.become(CONF.metadata.user)
-    return _serve(transport, theirs)
+    return _serve(transport, theirs, secure)
 
 
-def _serve(transport: messaging.RPCTransport, channel: socket.socket | None) -> int:
+def _serve(transport: messaging.RPCTransport, channel: socket.socket | None, secure: ssl.SSLContext | None) -> int:
     stop = run.told_to_end()
     exporters.start_metrics("nova-metadata")
     exporters.start_tracing("nova-metadata")
-    service = MetadataService(transport, channel)
+    service = MetadataService(transport, channel, secure)
     bus.prepare()
     try:
         service.start()

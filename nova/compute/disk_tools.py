@@ -8,6 +8,7 @@ from nova import exception
 from nova.virt import qemuimg
 
 RAW = "raw"
+_ELSEWHERE = "it refers to another file"
 
 
 class QemuTools:
@@ -32,7 +33,22 @@ class QemuTools:
     def size(self, path: str, disk_format: str) -> int:
         if disk_format == RAW:
             return os.stat(path).st_size
-        try:
-            return int(qemuimg.Qcow2Header(path).virtual_size)
-        except ValueError as error:
-            raise exception.InvalidDiskInfo(reason=f"it is not in the format {disk_format}") from error
+        header = _header(path, disk_format)
+        # Another host that shares the pool may have written it.
+        if header.backing is not None:
+            raise exception.InvalidDiskInfo(reason=_ELSEWHERE)
+        return int(header.virtual_size)
+
+    def below(self, path: str, disk_format: str) -> tuple[str, str | None] | None:
+        header = None if disk_format == RAW else _header(path, disk_format)
+        return (header.backing, header.backing_format) if header is not None and header.backing is not None else None
+
+
+def _header(path: str, disk_format: str) -> qemuimg.Qcow2Header:
+    try:
+        header = qemuimg.Qcow2Header(path)
+    except ValueError as error:
+        raise exception.InvalidDiskInfo(reason=f"it is not in the format {disk_format}") from error
+    if header.data_file:
+        raise exception.InvalidDiskInfo(reason=_ELSEWHERE)
+    return header

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
+from nova import exception
 from nova.compute.job import Fenced, Job
 from nova.compute.progress import Progress
 from nova.conf import CONF
+from nova.context import RequestContext
 from nova.image.base import Admit, ImageStore
 from nova.metadata import config_drive, settings
 from nova.network.base import HostNetwork
 from nova.objects.flavor import disk_too_small
+from nova.objects.guest import DiskImage
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.network import RuleSet
-from nova.virt.driver import Disks, Driver
+from nova.virt.driver import Disks, Driver, rescue_disk_gb
 from nova.virt.imagecache import ImageCache, ImageTooLarge, format_of
 from nova.volume.base import HostVolumes, NoVolumes
+
+# A config drive that is to take the place of another.
+_NEW = ".new"
 
 
 @dataclasses.dataclass
@@ -87,55 +94,104 @@ class StepHost:
         path = self._cached(image, most)
         return path, format_of(path) or "raw"
 
-    def prepare_disks(self) -> None:
-        self.driver.prepare(self.instance, self.disks())
+    def prepare_disks(self, root: Image | None = None) -> None:
+        self.driver.prepare(self.instance, self.disks(root=root))
 
-    def spawn(self, paused: bool = False) -> None:
-        self.driver.spawn(self.instance, self.disks(), paused=paused)
+    def replace_disks(self, token: str, keep_ephemerals: bool, timeout: int) -> None:
+        with self._new_drive():
+            self.driver.rebuild(self.instance, self.disks(_NEW), token, keep_ephemerals, timeout)
 
-    def disks(self) -> Disks:
-        """The guest's images, fetched if they are not there yet, and its config drive."""
-        instance = self.instance
+    def rescue(self, image: Image | None, kernel_id: str, ramdisk_id: str, timeout: int) -> None:
+        own = self.instance
+        if image is None:
+            image, kernel_id, ramdisk_id = self._configured_rescue()
+        if image is None:
+            image, kernel_id, ramdisk_id = own.image, own.kernel_id, own.ramdisk_id
+        if image is None:
+            raise exception.InstanceNotRescuable(instance_id=own.uuid, reason="it has no image, and neither has its "
+                                                                             "host one for this")
+        flavor = msgspec.structs.replace(own.flavor, root_gb=rescue_disk_gb(own))
+        rescued = msgspec.structs.replace(own, image=image, image_ref=image.id, kernel_id=kernel_id,
+                                          ramdisk_id=ramdisk_id, flavor=flavor)
+        with self._new_drive():
+            self.driver.rescue(own, image, self.disks(_NEW, rescued), timeout)
+
+    def _configured_rescue(self) -> tuple[Image | None, str, str]:
+        options = CONF.libvirt
+        found = self.machine.images().show(self.ctx, options.rescue_image_id) if options.rescue_image_id else None
+        return found, options.rescue_kernel_id or "", options.rescue_ramdisk_id or ""
+
+    @contextlib.contextmanager
+    def _new_drive(self) -> Iterator[None]:
+        """What was made to take the place of a config drive does not stay where it was made."""
+        try:
+            yield
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._drive_path(_NEW))
+
+    def upload(self, image_id: str, made: DiskImage) -> None:
+        self._job.fence()
+        self.machine.images().upload(self.ctx, image_id, made.path, made.format)
+
+    def spawn(self, paused: bool = False, root: Image | None = None) -> None:
+        self.driver.spawn(self.instance, self.disks(root=root), paused=paused)
+
+    def disks(self, drive: str = "", instance: Instance | None = None, root: Image | None = None) -> Disks:
+        """The guest's images, fetched if they are not there yet, and its config drive.
+
+        ``drive``: what the name of a config drive ends in that is another one than the guest has; ``instance``: with
+        other images; ``root``: what its root disk is made of alone is another one.
+        """
+        instance = instance or self.instance
         if not self.machine.driver.needs_images:
             return Disks()
         most = CONF.compute.kernel_size_limit_mb << 20
         return Disks(
-            root=self._root(instance) if instance.image_ref else None,
+            root=self._root(instance, root) if instance.image_ref else None, alone=root is not None,
             kernel=self._cached(Image(id=instance.kernel_id, disk_format="aki"), most) if instance.kernel_id else None,
             ramdisk=self._cached(Image(id=instance.ramdisk_id, disk_format="ari"), most)
             if instance.ramdisk_id else None,
-            config_drive=self._config_drive() if instance.config_drive else None)
+            config_drive=self._config_drive(drive) if instance.config_drive else None)
 
-    def _root(self, instance: Instance) -> str:
+    def _root(self, instance: Instance, other: Image | None) -> str:
         # a flavor without a root disk takes the image as large as it is
         most = instance.flavor.root_gb << 30 or None
         try:
-            return self._cached(instance.image or Image(id=instance.image_ref), most)
+            return self._cached(other or instance.image or Image(id=instance.image_ref), most)
         except ImageTooLarge as error:
             raise disk_too_small(error.kwargs["most"], error.kwargs["size"]) from error
 
     def _cached(self, image: Image, most: int | None) -> str:
-        """``most``: the bytes of the disk that it may be. What has to be verified is never what somebody else fetched
-        without."""
-        def download(path: str, admit: Admit) -> None:
-            self.machine.images().download(self.ctx, image.id, path, admit)
+        return cached_image(self.machine, self.ctx, image, most)
 
-        if not image.certificate:
-            return self.machine.cache.fetch(image.id, download, image.disk_format, most)
-        from nova.image import signatures
-
-        def verified(path: str, admit: Admit) -> None:
-            download(path, admit)
-            signatures.verify(image, path)
-
-        return self.machine.cache.fetch(image.id, verified, image.disk_format, most, signatures.fingerprint(image))
-
-    def _config_drive(self) -> str:
-        """Built once: its content is fixed when the server is made."""
-        directory = os.path.join(CONF.instances_path, self.instance.uuid)
-        path = os.path.join(directory, "disk.config")
-        if not os.path.exists(path):
-            os.makedirs(directory, exist_ok=True)
+    def _config_drive(self, ending: str) -> str:
+        """The guest's own is built once: its content is fixed when the server is made."""
+        path = self._drive_path(ending)
+        if ending or not os.path.exists(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             config_drive.build(self.instance, path, settings.from_conf(CONF), self.instance.admin_pass,
                                mkisofs=CONF.mkisofs_cmd)
         return path
+
+    def _drive_path(self, ending: str) -> str:
+        return os.path.join(CONF.instances_path, self.instance.uuid, f"disk.config{ending}")
+
+
+def cached_image(machine: Machine, ctx: RequestContext, image: Image, most: int | None) -> str:
+    """The path of an image in the cache, fetched if it is not there. ``most``: the bytes of the disk that it may be.
+
+    What has to be verified is never what somebody else fetched without. Raises what the cache and the image service do.
+    """
+    def download(path: str, admit: Admit) -> None:
+        machine.images().download(ctx, image.id, path, admit)
+
+    if not image.certificate:
+        return machine.cache.fetch(image.id, download, image.disk_format, most)
+    from nova.image import signatures
+
+    def verified(path: str, admit: Admit) -> None:
+        download(path, admit)
+        signatures.verify(image, path)
+
+    return machine.cache.fetch(image.id, verified, image.disk_format, most, signatures.fingerprint(image))

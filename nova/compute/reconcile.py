@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from nova import bus, context, exception
 from nova.compute.host import Machine
+from nova.compute.resume import Resumption
 from nova.compute.runner import Runner
 from nova.compute.unknown import UnknownGuests
 from nova.conf import CONF
@@ -29,6 +30,8 @@ LOG = logging.getLogger(__name__)
 _PAGE = 500
 # A guest that stops may be about to start again (a reboot from inside): look again after this.
 _SETTLE = 2.0
+# How guests are that do not run after a boot of their host.
+_OFF = (states.SHUTDOWN, states.CRASHED)
 
 
 class Reconciler:
@@ -39,19 +42,23 @@ class Reconciler:
         self._guests = guests
         self._runner = runner
         self._unknown = UnknownGuests(machine)
+        self._resumption = Resumption(machine.name, machine.driver, guests)
         self._timers: set[threading.Timer] = set()
         self._lock = threading.Lock()
         self._stopped = False
 
     def start(self, ctx: context.RequestContext) -> None:
         """The service starts: networks first, then guests that may not stay, or of which nobody knows."""
-        wanted = self.machine.network.needs_guests or CONF.resume_guests_state_on_host_boot
-        instances = self._instances(ctx) if wanted else []
-        self.machine.network.start(instances)
+        self.machine.network.start(self._instances(ctx) if self.machine.network.needs_guests else [])
         self._evict(ctx)
+        self._resumption.begin()
         self._walk(ctx, tell=False)
-        if CONF.resume_guests_state_on_host_boot:
-            self._restart_guests(instances)
+
+    def resume_guests(self) -> None:
+        """Orders are taken: guests that ran before the host was booted are started."""
+        pause = self._resumption.go_on()
+        if pause is not None:
+            self._after(pause, self.resume_guests)
 
     def stop(self) -> None:
         with self._lock:
@@ -132,10 +139,14 @@ class Reconciler:
             unknown += self._unclaimed(ctx, [uuid for uuid in here[start:end] if uuid not in belongs], running)
             self._put_back(ctx, [guest.uuid for guest in page
                                  if guest.settled and not guest.moving and guest.uuid not in running])
+            if not tell and self._resumption.wanted:
+                self._resumption.add(guest.uuid for guest in page if guest.settled and not guest.moving
+                                     and guest.power_state == states.RUNNING and not self._runner.busy(guest.uuid)
+                                     and running.get(guest.uuid, states.SHUTDOWN) in _OFF)
             changed = [self._now(guest.uuid) for guest in page if guest.settled
                        and (tell or guest.power_state == states.NOSTATE)
                        and running.get(guest.uuid, states.SHUTDOWN) != guest.power_state
-                       and not self._runner.busy(guest.uuid)]
+                       and not self._runner.busy(guest.uuid) and not self._resumption.holds(guest.uuid)]
             if changed:
                 self._guests.power_states(ctx, self.machine.name, changed)
             if last:
@@ -207,7 +218,7 @@ class Reconciler:
         timer.start()
 
     def _settled(self, uuid: str) -> None:
-        if self._runner.busy(uuid):
+        if self._runner.busy(uuid) or self._resumption.holds(uuid):
             return
         try:
             now = self._now(uuid)
@@ -228,14 +239,3 @@ class Reconciler:
             if len(page) < _PAGE:
                 return found
             marker = page[-1].uuid
-
-    def _restart_guests(self, instances: list[Instance]) -> None:
-        running = {guest.uuid for guest in self.machine.driver.guests() if guest.power_state == states.RUNNING}
-        for instance in instances:
-            if (instance.vm_state == states.ACTIVE and instance.power_state == states.RUNNING
-                    and instance.task_state is None and instance.uuid not in running):
-                LOG.info("[instance: %s] Started because the host was restarted", instance.uuid)
-                try:
-                    self.machine.driver.power_on(instance)
-                except exception.NovaException as error:
-                    LOG.warning("[instance: %s] was not started: %s", instance.uuid, error)

@@ -14,12 +14,15 @@ from nova.compute import gauges, identity
 from nova.compute.disk_tools import QemuTools
 from nova.compute.host import Machine
 from nova.compute.inventory import NodeReports
+from nova.compute.precache import Precacher
 from nova.compute.reconcile import Reconciler
 from nova.compute.runner import TICK, Runner
 from nova.conf import CONF
+from nova.objects.console import PROTOCOLS, SERIAL, VNC, ConsoleAddress
 from nova.objects.guest import Diagnostics, GuestStatus
+from nova.objects.image import Image
 from nova.objects.instance import Instance
-from nova.objects.network import Peers, RuleSet
+from nova.objects.network import GroupFilter, Peers, RuleSet
 from nova.objects.order import StepOrder
 from nova.objects.volume import VolumeRemoval
 from nova.operations.base import context_of
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 BINARY = "nova-compute"
-SERVICE_VERSION = 1
+# 2: it knows security groups (refresh_groups).
+SERVICE_VERSION = 2
 
 # Messages that one of many hosts in a process handles at the same time: idle threads are not free.
 _SHARED_THREADS = 2
@@ -64,6 +68,12 @@ def machine_of(driver: Driver) -> Machine:
                    volumes=_plugin("nova.volume.drivers", CONF.volume.driver)(QemuTools()))
 
 
+def _offers(protocol: str) -> bool:
+    """Whether guests of this host have consoles of the protocol."""
+    options = {VNC: CONF.vnc, SERIAL: CONF.serial_console}.get(protocol)
+    return options is not None and bool(options.enabled)
+
+
 def hosts_of_driver() -> Sequence[Driver]:
     """The drivers of all hosts that the configured one plays; none: it serves the one it runs on."""
     played: Sequence[Driver] = _plugin("nova.virt.drivers", CONF.compute_driver).of_all_hosts()
@@ -87,6 +97,7 @@ class ComputeService:
         self.machine.network.connect(self.host, bus.client(transport, network_hosts.NetworkHosts))
         self._nodes = NodeReports(self.host, self.machine.driver, self._guests)
         self.reconciler = Reconciler(self.machine, self._guests, self.runner)
+        self._precacher = Precacher(self.machine, self._guests)
         self._last_beat = time.monotonic()
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
@@ -125,6 +136,7 @@ class ComputeService:
                                  threads=_SHARED_THREADS if self._shared else None)
         self._taking = True
         bus.retry_until_available(self.report_nodes, "a conductor")
+        self.reconciler.resume_guests()
 
     def stop(self) -> None:
         """Take no new orders and finish those begun, within graceful_shutdown_timeout.
@@ -137,6 +149,7 @@ class ComputeService:
         for thread in self.periodic:
             thread.stop()
         self.reconciler.stop()
+        self._precacher.stop()
         if self._server is not None:
             drain.wait(self._server.wait)
         self.machine.network.stop()
@@ -159,14 +172,25 @@ class ComputeService:
     def console_output(self, ctx: context.RequestContext, instance: Instance, lines: int | None) -> str:
         return self.machine.driver.console_output(instance, lines).decode("utf-8", "replace")
 
+    def console(self, ctx: context.RequestContext, uuid: str, console_type: str) -> ConsoleAddress:
+        protocol = PROTOCOLS.get(console_type)
+        address = self.machine.driver.console_address(uuid, protocol) \
+            if protocol is not None and _offers(protocol) else None
+        if address is None:
+            raise exception.ConsoleTypeUnavailable(console_type=console_type)
+        return address
+
     def diagnostics(self, ctx: context.RequestContext, instance: Instance) -> Diagnostics:
-        return Diagnostics(values=self.machine.driver.diagnostics(instance))
+        return self.machine.driver.diagnostics(instance)
 
     def guests(self, ctx: context.RequestContext) -> list[GuestStatus]:
         return self.machine.driver.guests()
 
     def refresh_rules(self, ctx: context.RequestContext, uuid: str, rules: RuleSet) -> None:
         self.machine.network.refresh_rules(uuid, rules)
+
+    def refresh_groups(self, ctx: context.RequestContext, filters: list[GroupFilter]) -> None:
+        self.machine.network.refresh_groups(filters)
 
     def refresh_peers(self, ctx: context.RequestContext, peers: Peers) -> None:
         self.machine.network.refresh_peers(peers)
@@ -175,6 +199,9 @@ class ComputeService:
         for removal in removals:
             self.machine.volumes.remove(removal)
         self._volumes.removed(ctx, removals)
+
+    def cache_images(self, ctx: context.RequestContext, images: list[Image]) -> None:
+        self._precacher.take(images)
 
     def reap(self, ctx: context.RequestContext, uuid: str) -> None:
         self.reconciler.reap(uuid)

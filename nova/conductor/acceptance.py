@@ -5,31 +5,34 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
 from nova import context, exception
-from nova.conductor import debts, server_volumes
+from nova.conductor import checks, debts, server_volumes, telling, vault
 from nova.conductor.control import ConductorControl
 from nova.conductor.core import Core
 from nova.conductor.engine import Engine
 from nova.conductor.run import Run, ended, inherited
 from nova.conductor.walk import lease
 from nova.conf import CONF
-from nova.db import actions, flavors, quotas, server_groups, server_migrations, servers, services
+from nova.db import actions, compute_nodes, flavors, quotas, server_groups, server_migrations, servers, services
+from nova.notifications.messages import publisher
 from nova.objects import states
 from nova.objects.action import Accepted, Action, Failure
 from nova.objects.flavor import Flavor
-from nova.objects.instance import BlockDevice, Instance
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice, Instance, Key, Personality
 from nova.objects.migration import Migration
 from nova.objects.network import VIF, NetworkRequest
 from nova.objects.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
-from nova.objects.volume import IN_USE
+from nova.objects.volume import IN_USE, VolumeContent
 from nova.operations import REGISTRY
-from nova.operations.base import Inherited, Journal, Operation, check, journal
+from nova.operations.base import Inherited, Journal, Operation, check, context_of, journal
 
 LOG = logging.getLogger(__name__)
 
@@ -70,10 +73,11 @@ class ConductorAcceptance(ConductorControl):
 
     def __init__(self, engine: Engine, ctx: context.RequestContext, instance: Instance, connection: sa.Connection,
                  action_uuid: str) -> None:
-        super().__init__(engine.core, ctx, instance)
+        super().__init__(engine.core, ctx, instance, saved_by=publisher("nova-api", CONF.host))
         self.connection = connection
         self.action_uuid = action_uuid
         self.same_host_allowed: bool = CONF.allow_resize_to_same_host
+        self.offloads_at_once: bool = CONF.shelved_offload_time == 0
 
     def request_spec(self, flavor: Flavor, host: str | None = None, forced: bool = False) -> RequestSpec:
         group = None
@@ -92,8 +96,23 @@ class ConductorAcceptance(ConductorControl):
     def flavor(self, flavor_id: str) -> Flavor:
         return flavors.get(self.connection, flavor_id, self.instance.project_id)
 
+    def sealed_for_user(self, password: str) -> str:
+        return vault.sealed(self.instance.key, password)
+
+    def key(self, name: str) -> Key:
+        return checks.key_of(self.connection, self.ctx.user_id or "", name)
+
+    def check_amounts(self, metadata: dict[str, str], personality: Sequence[Personality]) -> None:
+        checks.check_amounts(self.connection, self.instance.project_id, metadata, personality)
+
     def reserve(self, cores: int = 0, ram: int = 0) -> None:
         quotas.grow(self.connection, self.instance.project_id, self.instance.user_id, cores, ram)
+
+    def reserve_again(self) -> None:
+        flavor = self.instance.flavor
+        quotas.grow(self.connection, self.instance.project_id, self.instance.user_id, flavor.vcpus, flavor.memory_mb,
+                    instances=1)
+        self.set(soft_deleted_at=None)
 
     def open_migrations(self) -> list[Migration]:
         return server_migrations.open_of(self.connection, [self.instance.uuid])
@@ -113,6 +132,9 @@ class ConductorAcceptance(ConductorControl):
     def add_interface(self, wanted: NetworkRequest) -> VIF:
         return self.interfaces.add(wanted, self.connection)
 
+    def reimage(self, image: Image) -> VolumeContent | None:
+        return self.volumes.reimage(image, self.connection)
+
     def bound_host(self) -> str | None:
         return server_volumes.host_of(self.core, self.connection, self.instance)
 
@@ -125,8 +147,14 @@ class ConductorAcceptance(ConductorControl):
     def has_outside_volumes(self) -> bool:
         return server_volumes.are_outside(self.core, self.instance)
 
+    def host_has_trait(self, trait: str) -> bool:
+        return compute_nodes.has_trait(self.connection, self.instance.host or "", self.instance.node or "", trait)
+
     def compute_exists(self, host: str) -> bool:
         return services.compute_exists(self.connection, host)
+
+    def check_zone(self, zone: str) -> None:
+        services.check_zone(self.connection, zone)
 
     def host_up(self, host: str) -> bool:
         return services.host_up(self.connection, host)
@@ -195,10 +223,12 @@ class _Request:
             ctl.set(task_state=self.operation.task_state)
         actions.follow(connection, action)
         ctl.apply(connection, **({} if waits else {"action_uuid": action.uuid}))
+        outbox = self.engine.core.outbox
+        telling.accepted(outbox, operation, instance).write(outbox, connection, self.ctx)
         if not waits:
             instance.action_uuid = action.uuid
-        accepted = Accepted(action=action, answer=msgspec.to_builtins(answer) if answer is not None else {})
-        self.tried.append((None if waits else Run(action, instance), accepted, ctl))
+        promise = Accepted(action=action, answer=msgspec.to_builtins(answer) if answer is not None else {})
+        self.tried.append((None if waits else Run(action, instance), promise, ctl))
         return self.tried[-1]
 
     def _take_the_instance(self, connection: sa.Connection, instance: Instance, action: Action, operation: Operation,
@@ -233,9 +263,11 @@ class _Request:
             try:
                 run = Run(action, instance)
                 owed = debts.owed_by(run)
-                if owed is not None:  # its call may be on its way still
-                    debt = msgspec.to_builtins(Journal(owed=owed, trace=run.journal.trace))
+                if owed is not None or run.journal.owes:  # its call may be on its way still
+                    debt = msgspec.to_builtins(Journal(owed=owed, owes=run.journal.owes, trace=run.journal.trace))
                 found = [*inherited(run), *found]
+                outbox = self.engine.core.outbox
+                telling.superseded(outbox, run, _TAKEN_OVER).write(outbox, connection, context_of(action))
             except (exception.Invalid, msgspec.ValidationError) as error:
                 LOG.error("[instance: %s] Operation %s is superseded, and cannot be compensated for here: %s",
                           instance.uuid, action.operation, error)

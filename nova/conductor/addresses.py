@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.db import fixed_ips, networks, quotas, security_groups
+from nova.db import fixed_ips, floating_ips, networks, quotas
 from nova.db.engine import Database
 from nova.objects.base import new_uuid
 from nova.objects.instance import Instance
-from nova.objects.network import VIF, FixedIp, Network, NetworkRequest, RuleSet
+from nova.objects.network import VIF, FixedIp, Network, NetworkRequest
 
 
 class EmbeddedAllocator:
@@ -55,14 +55,15 @@ class EmbeddedAllocator:
     def renewed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
         return instance.network_info
 
+    def unbind(self, ctx: RequestContext, instance: Instance) -> None:
+        """The rows say nothing of hosts."""
+
     def release(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF] | None = None,
                 connection: sa.Connection | None = None) -> None:
         assert connection is not None
         for vif_id in [None] if vifs is None else [vif.id for vif in vifs]:
             fixed_ips.release(connection, instance.uuid, vif_id)
-
-    def rules(self, connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
-        return security_groups.rules_of_instances(connection, instance_uuids)
+            floating_ips.let_go(connection, instance.uuid, vif_id)
 
 
 def choose(connection: sa.Connection, project_id: str,
@@ -79,6 +80,7 @@ def choose(connection: sa.Connection, project_id: str,
         if len(usable) > 1:
             raise exception.NetworkAmbiguous()
         return [NetworkRequest(network_id=uuid) for uuid in usable]
+    asked: set[tuple[str, str]] = set()
     for request in wanted:
         if request.port_id:
             raise exception.PortNotSupported()
@@ -87,8 +89,10 @@ def choose(connection: sa.Connection, project_id: str,
             raise exception.NetworkNotFound(network_id=request.network_id)
         if request.fixed_ip:
             address = fixed_ips.check(network, request.fixed_ip)
-            if fixed_ips.owner_of(connection, network.uuid, address) is not None:
+            if (network.uuid, address) in asked or fixed_ips.owner_of(
+                    connection, network.uuid, address) is not None:
                 raise exception.FixedIpInUse(address=address)
+            asked.add((network.uuid, address))
     return list(wanted)
 
 

@@ -16,7 +16,28 @@ from nova.objects import volume as states
 from nova.objects.base import new_uuid
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import Volume, VolumeRemoval
+from nova.objects.volume import Volume, VolumeContent, VolumeRemoval
+from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
+
+
+class NoSnapshots:
+    """The embedded volumes have no snapshots."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]:
+        return []
+
+    def get(self, ctx: RequestContext, uuid: str) -> VolumeSnapshot:
+        raise exception.SnapshotNotFound(snapshot_id=uuid)
+
+    def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot:
+        self._db.read(lambda connection: volumes.get(connection, wanted.volume_id, ctx.project_id))
+        raise exception.InvalidVolume(reason="volumes of the embedded back end have no snapshots")
+
+    def delete(self, ctx: RequestContext, uuid: str) -> None:
+        raise exception.SnapshotNotFound(snapshot_id=uuid)
 
 
 class EmbeddedAttachments:
@@ -26,6 +47,7 @@ class EmbeddedAttachments:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self.snapshots = NoSnapshots(db)
 
     def validate(self, ctx: RequestContext, project_id: str, volume_id: str,
                  status: str = states.AVAILABLE) -> Volume:
@@ -66,6 +88,17 @@ class EmbeddedAttachments:
         volumes.complete(connection, device.volume_id or "", device.attachment_id or "")
         volume = volumes.get(connection, device.volume_id or "")
         return msgspec.structs.replace(device, connection_info=volume.connection_info())
+
+    def reimage(self, ctx: RequestContext, instance: Instance, device: BlockDevice, image: Image,
+                connection: sa.Connection) -> VolumeContent:
+        return volumes.reimage(connection, device.volume_id or "", device.attachment_id or "", image)
+
+    def end_reimage(self, ctx: RequestContext, instance: Instance, device: BlockDevice, before: VolumeContent,
+                    done: bool, connection: sa.Connection) -> tuple[BlockDevice, list[VolumeRemoval]]:
+        uuid = device.volume_id or ""
+        removal = volumes.end_reimage(connection, uuid, device.attachment_id or "", before, done)
+        now = msgspec.structs.replace(device, connection_info=volumes.get(connection, uuid).connection_info())
+        return now, [removal] if removal else []
 
     def begin_detaching(self, ctx: RequestContext, device: BlockDevice, connection: sa.Connection) -> None:
         volumes.begin_detaching(connection, device.volume_id or "", device.attachment_id or "")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import datetime
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from nova import context
+from nova import context, exception
 from nova.conductor import volume_removals
 from nova.conductor.core import Core
 from nova.conductor.outside_interfaces import OutsideInterfaces
 from nova.conductor.outside_volumes import OutsideVolumes
-from nova.conductor.security_rules import refresh
+from nova.conductor.server_images import ServerImages
 from nova.conductor.server_interfaces import ServerInterfaces
 from nova.conductor.server_volumes import ServerVolumes
 from nova.conf import CONF
@@ -23,6 +25,7 @@ from nova.db import (
     aggregates,
     allocations,
     claims,
+    clock,
     evictions,
     external_events,
     parts,
@@ -34,6 +37,7 @@ from nova.db import (
     servers,
     services,
 )
+from nova.notifications.messages import SHOWN, Teller, publisher
 from nova.objects.action import Failure
 from nova.objects.base import utcnow
 from nova.objects.fitting import GuestParts
@@ -58,12 +62,13 @@ class ConductorControl:
     ctx: context.RequestContext
     instance: Instance
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    items: dict[str, str | None] = dataclasses.field(default_factory=dict)
     effects: list[Effect] = dataclasses.field(default_factory=list)
     recorded: Failure | None = None
     # Nodes whose usage the transaction changed: told to the schedulers after the commit.
     touched: set[str] = dataclasses.field(default_factory=set)
-    # Servers that let this one in by its security groups: their hosts hear of its addresses.
-    peers: set[str] = dataclasses.field(default_factory=set)
+    # What changed of security groups: the hosts that let their members in hear of the addresses of this one.
+    filters: set[str] = dataclasses.field(default_factory=set)
     # Data of volumes that hosts have to remove: they are told.
     removals: list[VolumeRemoval] = dataclasses.field(default_factory=list)
     claims: int = 0
@@ -72,6 +77,11 @@ class ConductorControl:
     _nodes: set[str] = dataclasses.field(default_factory=set)
     _consumers: set[str] = dataclasses.field(default_factory=set)
     _closes: bool = False
+    # Who writes the server, as it is told.
+    saved_by: str = ""
+
+    def __post_init__(self) -> None:
+        self._was = (self.instance.vm_state, self.instance.task_state)
 
     @property
     def plugging_timeout(self) -> int:
@@ -81,11 +91,19 @@ class ConductorControl:
     def plugging_is_fatal(self) -> bool:
         return bool(CONF.vif_plugging_is_fatal)
 
+    @property
+    def reimage_timeout(self) -> int:
+        return int(CONF.reimage_timeout_per_gb)
+
     # --- what a step says ------------------------------------------------------------------------
     def set(self, **changes: Any) -> None:
         self.changes.update(changes)
         for name, value in changes.items():
             setattr(self.instance, name, value)
+
+    def set_items(self, items: Mapping[str, str | None]) -> None:
+        self.items.update(items)
+        self.instance.system_metadata = _merged(self.instance.system_metadata, items)
 
     def keep_secret(self, password: str | None) -> None:
         self.forget_secrets()
@@ -118,7 +136,7 @@ class ConductorControl:
             if spec.group is not None:
                 spec.group.hosts = server_groups.members_by_host(connection, spec.group.uuid, spec.instance_uuids)
             if named:
-                spec.hint_hosts = servers.hosts_of(connection, named)
+                spec.hint_hosts = servers.hosts_of(connection, self.instance.project_id, named)
             if alike:
                 spec.image_hosts = servers.sharing_image_properties(connection, alike)
 
@@ -177,11 +195,25 @@ class ConductorControl:
     def charge(self, cores: int = 0, ram: int = 0) -> None:
         self.effects.append(lambda connection: self._charge(connection, cores, ram))
 
-    def _charge(self, connection: sa.Connection, cores: int, ram: int, sign: int = 1) -> None:
-        if cores or ram:
+    def _charge(self, connection: sa.Connection, cores: int, ram: int, sign: int = 1, instances: int = 0) -> None:
+        if cores or ram or instances:
             project_id, user_id = self.instance.project_id, self.instance.user_id
             quotas.lock(connection, project_id, ("", user_id))
-            quotas.spend(connection, project_id, user_id, 0, sign * cores, sign * ram)
+            quotas.spend(connection, project_id, user_id, sign * instances, sign * cores, sign * ram)
+
+    def soft_delete(self, at: datetime.datetime | None = None) -> None:
+        if self.instance.soft_deleted_at is None:
+            self._count(-1)
+            self.set(soft_deleted_at=at or clock.now())
+
+    def undelete(self) -> None:
+        if self.instance.soft_deleted_at is not None:
+            self._count(1)
+            self.set(soft_deleted_at=None)
+
+    def _count(self, sign: int) -> None:
+        flavor = self.instance.flavor
+        self.effects.append(lambda connection: self._charge(connection, flavor.vcpus, flavor.memory_mb, sign, 1))
 
     def evict(self, host: str, keep_disks: bool) -> None:
         uuid = self.instance.uuid
@@ -218,6 +250,11 @@ class ConductorControl:
     def outside_volumes(self) -> OutsideVolumes:
         return OutsideVolumes(self)
 
+    # --- images ----------------------------------------------------------------------------------
+    @functools.cached_property
+    def images(self) -> ServerImages:
+        return ServerImages(self)
+
     # --- interfaces and quota --------------------------------------------------------------------
     @functools.cached_property
     def interfaces(self) -> ServerInterfaces:
@@ -232,11 +269,12 @@ class ConductorControl:
         return self.core.allocator.external
 
     def release_quota(self) -> None:
-        instance = self.instance
+        instance, counts = self.instance, self.instance.soft_deleted_at is None
 
         def release(connection: sa.Connection) -> None:
-            quotas.release(connection, instance.project_id, instance.user_id, 1, instance.flavor.vcpus,
-                           instance.flavor.memory_mb)
+            if counts:
+                quotas.release(connection, instance.project_id, instance.user_id, 1, instance.flavor.vcpus,
+                               instance.flavor.memory_mb)
             security_groups.remove_members(connection, instance.uuid)
 
         self.effects.append(release)
@@ -258,26 +296,41 @@ class ConductorControl:
     def apply(self, connection: sa.Connection, **changes: Any) -> None:
         """Write everything that was asked for, and ``changes`` of the instance beside it."""
         self.touched.clear()
-        self.peers.clear()
+        self.filters.clear()
         self.removals.clear()
         if len(self._nodes) + len(self._consumers) + self._closes > 1:
             allocations.hold(connection, self._nodes, self._consumers, self.instance.uuid if self._closes else "")
         for effect in self.effects:
             effect(connection)
         values = {**self.changes, **changes}
+        if self.items:
+            with contextlib.suppress(exception.InstanceNotFound):
+                now = servers.lock(connection, self.instance.uuid).system_metadata
+                values["system_metadata"] = _merged(values.get("system_metadata", now), self.items)
         if values:
             servers.update(connection, self.instance.uuid, values)
+            self._tell_changes(connection, values)
+
+    def _tell_changes(self, connection: sa.Connection, values: dict[str, Any]) -> None:
+        outbox = self.core.outbox
+        if outbox.updates and not SHOWN.isdisjoint(values):
+            by = self.saved_by or publisher("nova-conductor", CONF.host)
+            outbox.write(connection, Teller(outbox.settings, self.ctx).changed(
+                self.instance, by, self._was, outbox.updates))
 
     def after_commit(self) -> None:
-        """Tell the schedulers what changed on the nodes, the peers' hosts, and who has to remove volumes."""
+        """Tell the schedulers what changed on the nodes, hosts who is in which group, and who has to remove volumes."""
         for _claim in range(self.claims):
             metrics.CLAIMS.inc("made")
         if self.touched:
             self.core.usage.touch(self.touched)
-        if self.peers:
-            refresh(self.core, self.ctx, sorted(self.peers))
+        self.core.filters.touch(self.filters)
         if self.removals:
             volume_removals.tell(self.core, self.ctx, self.removals)
+
+
+def _merged(items: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in {**items, **changes}.items() if value is not None}
 
 
 def converted(changes: dict[str, Any]) -> dict[str, Any]:

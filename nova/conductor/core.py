@@ -10,7 +10,9 @@ from stevedore import driver as stevedore_driver
 
 from nova import bus
 from nova.conductor.deltas import FleetAnnouncer
+from nova.conductor.outbox import Outbox
 from nova.conductor.peers import PeersFeed
+from nova.conductor.security_rules import FiltersFeed
 from nova.conductor.usage import UsageFeed
 from nova.conductor.vault import Vault
 from nova.conf import CONF
@@ -39,8 +41,12 @@ class Core:
     compute: Compute
     fleet: FleetAnnouncer
     usage: UsageFeed
+    # What is told on the bus, with the transaction that made it true.
+    outbox: Outbox = dataclasses.field(default_factory=Outbox)
     # Who has which networks in tunnels, on its way to the hosts.
     peers: PeersFeed = dataclasses.field(init=False)
+    # What security groups let in and who is in them, on its way to the hosts.
+    filters: FiltersFeed = dataclasses.field(init=False)
     # Addressed proxies: making one costs as much as a message does.
     _computes: dict[str, Compute] = dataclasses.field(default_factory=dict, init=False)
 
@@ -65,6 +71,7 @@ class Core:
 
     def __post_init__(self) -> None:
         self.peers = PeersFeed(self.db, self.compute_at)
+        self.filters = FiltersFeed(self.db, self.compute_at)
 
     def compute_at(self, host: str) -> Compute:
         proxy = self._computes.get(host)

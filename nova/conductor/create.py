@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import secrets
 import uuid
@@ -13,7 +12,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import context, exception
-from nova.conductor import addresses, server_volumes
+from nova.conductor import addresses, checks, server_volumes
 from nova.conductor.engine import Engine
 from nova.conductor.run import Run
 from nova.conf import CONF
@@ -21,7 +20,6 @@ from nova.db import (
     actions,
     compute_nodes,
     flavors,
-    keypairs,
     quotas,
     security_groups,
     server_groups,
@@ -30,20 +28,19 @@ from nova.db import (
     volumes,
 )
 from nova.image import lookup
+from nova.notifications.messages import Teller, publisher
 from nova.objects import local_disks, states
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.flavor import Flavor, disk_too_small
+from nova.objects.flavor import Flavor
 from nova.objects.hostname import hostname_of
-from nova.objects.image import Image
-from nova.objects.instance import Instance, Key, root_volume
+from nova.objects.image import Image, check_image_fits, metadata_of
+from nova.objects.instance import Instance, root_volume
 from nova.objects.network import NetworkRequest
 from nova.objects.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
 from nova.objects.server_request import ServerCreate, ServerCreated
 from nova.objects.volume import Volume
 from nova.operations.build import Build, BuildData
-
-_GIB = 1024**3
 
 
 def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
@@ -126,11 +123,11 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     volume_backed = root_volume(request.block_devices) is not None
     check_image_fits(flavor, request.image, volume_backed)
     _check_disks(flavor, request, volume_backed)
-    _check_amounts(connection, request, project_id)
-    key = _key(connection, request, user_id)
+    checks.check_amounts(connection, project_id, request.metadata, request.personality)
+    key = checks.key_of(connection, user_id, request.key_name) if request.key_name else None
     zone = request.availability_zone or CONF.default_schedule_zone
     if zone is not None and not request.forced_host:
-        _check_zone(connection, zone)
+        services.check_zone(connection, zone)
     _check_hosts(connection, request)
     group = _group(connection, request, project_id)
     requested_networks = _networks(connection, request, project_id) if networks is None else networks
@@ -147,7 +144,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         image_ref=request.image.id if request.image and not volume_backed else "",
         kernel_id=request.kernel_id, ramdisk_id=request.ramdisk_id,
         key=key, user_data=request.user_data, metadata=request.metadata, tags=request.tags,
-        system_metadata=_image_metadata(request.image),
+        system_metadata=metadata_of(request.image),
         security_groups=[group.name for group in groups] or group_names, requested_networks=requested_networks,
         block_devices=request.block_devices, personality=request.personality, config_drive=_wants_drive(request),
         disk_config=request.disk_config, access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
@@ -171,7 +168,20 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     servers.insert(connection, [run.instance for run in runs])
     actions.insert(connection, [run.action for run in runs])
     security_groups.add_members(connection, [group.id for group in groups], [run.instance.uuid for run in runs])
+    _tell(engine, connection, ctx, [run.instance for run in runs], group)
     return runs, ServerCreated(uuids=[run.instance.uuid for run in runs], reservation_id=reservation_id)
+
+
+def _tell(engine: Engine, connection: sa.Connection, ctx: context.RequestContext, made: list[Instance],
+          group: GroupSpec | None) -> None:
+    outbox = engine.core.outbox
+    if group is not None:
+        outbox.tell(connection, ctx, lambda teller: teller.joined(
+            server_groups.get(connection, group.uuid), [instance.uuid for instance in made]))
+    if outbox.updates:
+        teller, by = Teller(outbox.settings, ctx), publisher("nova-api", CONF.host)
+        outbox.write(connection, [
+            told for instance in made for told in teller.changed(instance, by, (None, None), outbox.updates)])
 
 
 def _look_at_boot_files(engine: Engine, ctx: context.RequestContext, request: ServerCreate,
@@ -200,7 +210,7 @@ def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.Reques
     server_volumes.give(engine.core, ctx, connection, instance, images, seen)
     if instance.image is not request.image:
         check_image_fits(instance.flavor, instance.image, volume_backed=True)
-        instance.system_metadata = _image_metadata(instance.image)
+        instance.system_metadata = metadata_of(instance.image)
     host = server_volumes.host_of(engine.core, connection, instance)
     for wanted in (request.forced_host, request.requested_host):
         if wanted and host and wanted != host:
@@ -209,49 +219,11 @@ def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.Reques
 
 
 # --- checks --------------------------------------------------------------------------------------------
-def check_image_fits(flavor: Flavor, image: Image | None, volume_backed: bool) -> None:
-    """Raises FlavorMemoryTooSmall, FlavorDiskTooSmall."""
-    if image is None:
-        return
-    if image.min_ram > flavor.memory_mb:
-        raise exception.FlavorMemoryTooSmall()
-    if volume_backed or flavor.root_gb == 0:
-        return
-    if image.min_disk > flavor.root_gb:
-        raise exception.FlavorDiskTooSmall(
-            f"Flavor's disk is smaller than the minimum size specified in image metadata. Flavor disk is "
-            f"{flavor.root_gb * _GIB} bytes, minimum size is {image.min_disk * _GIB} bytes.")
-    size = max(image.virtual_size or 0, image.size or 0)
-    if size > flavor.root_gb * _GIB:
-        raise disk_too_small(flavor.root_gb * _GIB, size)
-
-
 def _check_disks(flavor: Flavor, request: ServerCreate, volume_backed: bool) -> None:
     """Raises Forbidden, InvalidInput."""
     if flavor.root_gb == 0 and not volume_backed and not request.zero_disk_allowed:
         raise exception.Forbidden("Only volume-backed servers are allowed for flavors with zero disk.")
     local_disks.check(request.block_devices, flavor, CONF.max_local_block_devices)
-
-
-def _check_amounts(connection: sa.Connection, request: ServerCreate, project_id: str) -> None:
-    """Raises QuotaLimit for more metadata or files than a server of the project may have."""
-    if not request.metadata and not request.personality:
-        return
-    most = quotas.limits(connection, project_id, None)
-
-    def exceeds(resource: str, amount: int) -> bool:
-        return 0 <= most[resource] < amount
-
-    if exceeds("metadata_items", len(request.metadata)):
-        raise exception.QuotaLimit(f"Maximum number of metadata items exceeds {most['metadata_items']}")
-    if exceeds("injected_files", len(request.personality)):
-        raise exception.QuotaLimit("Personality file limit exceeded")
-    for file in request.personality:
-        if exceeds("injected_file_path_bytes", len(file.path.encode())):
-            raise exception.QuotaLimit(f"Personality file path exceeds maximum {most['injected_file_path_bytes']}")
-        if exceeds("injected_file_content_bytes", len(base64.b64decode(file.contents))):
-            raise exception.QuotaLimit(
-                f"Personality file content exceeds maximum {most['injected_file_content_bytes']}")
 
 
 def _flavor(connection: sa.Connection, request: ServerCreate, project_id: str) -> Flavor:
@@ -281,21 +253,6 @@ def _networks(connection: sa.Connection, request: ServerCreate, project_id: str)
     except exception.NetworkNotFound as error:
         # As with flavors: 400, not 404.
         raise exception.InvalidInput(str(error)) from error
-
-
-def _key(connection: sa.Connection, request: ServerCreate, user_id: str) -> Key | None:
-    if not request.key_name:
-        return None
-    try:
-        found = keypairs.get(connection, user_id, request.key_name)
-    except exception.KeypairNotFound as error:
-        raise exception.InvalidInput("Invalid key_name provided.") from error
-    return Key(name=found.name, type=found.type, public_key=found.public_key)
-
-
-def _check_zone(connection: sa.Connection, zone: str) -> None:
-    if not services.zone_is_available(connection, zone):
-        raise exception.InvalidInput("The requested availability zone is not available")
 
 
 def _check_hosts(connection: sa.Connection, request: ServerCreate) -> None:
@@ -353,10 +310,6 @@ def _spec(instance: Instance, request: ServerCreate, group: GroupSpec | None, ho
 def _wants_drive(request: ServerCreate) -> bool:
     return (request.config_drive or CONF.force_config_drive
             or _property(request.image, "img_config_drive") == "mandatory")
-
-
-def _image_metadata(image: Image | None) -> dict[str, str]:
-    return {f"image_{name}": value for name, value in _properties(image).items()}
 
 
 def _properties(image: Image | None) -> dict[str, Any]:

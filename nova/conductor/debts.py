@@ -3,7 +3,8 @@
 A service may answer late, or not at all: the call that was under way when its operation was superseded may be done
 after everything was compensated. The row of the superseded action remembers it (``lease_until`` of an action that has
 ended), in the transaction in which it is superseded. Any conductor takes it back once a lease is over, and again
-whenever somebody notices that his call came late, until the service outside has answered.
+whenever somebody notices that his call came late, until the service outside has answered. A compensation that was given
+up, since the service was away for too long, is remembered in the same way by whatever action had to do it.
 
 A volume may be attached to the same server anew between our look at the server and the deletion one call later. What
 a debt asks Cinder to forget is found by server and volume, so the new attachment would go, too. An attach that has not
@@ -28,7 +29,7 @@ from nova.db import actions, clock, servers
 from nova.objects.action import Action
 from nova.objects.instance import Instance
 from nova.operations import REGISTRY
-from nova.operations.base import Journal, Owed, context_of, journal
+from nova.operations.base import Journal, Owed, Step, context_of, journal
 from nova.telemetry import tracing
 
 LOG = logging.getLogger(__name__)
@@ -43,8 +44,11 @@ _LONGEST_PAUSE = 3600.0
 def owed_by(run: Run) -> Owed | None:
     """What the step at which the run is may do outside from now on; None if it is not an external one."""
     step = run.step
-    if step is None or not step.external or run.action.queued:
-        return None
+    return owed_for(run, step) if step is not None and step.external and not run.action.queued else None
+
+
+def owed_for(run: Run, step: Step) -> Owed:
+    """What this step of the run has made outside, or may make there."""
     return Owed(operation=run.operation.name, step=step.name, data=msgspec.to_builtins(run.operation.data),
                 block_devices=run.instance.block_devices, network_info=run.instance.network_info)
 
@@ -63,9 +67,13 @@ class Debts:
         """
         if owed is None:
             return
-        payload = msgspec.to_builtins(Journal(owed=owed, trace=run.journal.trace))
+        def owe(connection: sa.Connection) -> Action | None:
+            found = actions.get(connection, run.action.uuid)
+            book = Journal(owed=owed, owes=journal(found).owes if found else [], trace=run.journal.trace)
+            return actions.owe(connection, run.action.uuid, msgspec.to_builtins(book))
+
         try:
-            due = self.core.db.write(lambda connection: actions.owe(connection, run.action.uuid, payload))
+            due = self.core.db.write(owe)
             if due is not None:  # else it goes on in other hands, which find what was made
                 self._take_back(due)
         except exception.NovaException as error:
@@ -94,7 +102,7 @@ class Debts:
         try:
             server = self.core.db.write(take)
             action.attempt += 1
-            if server is not None and (self._done(action, book.owed, server) or book.tries > _MAX_TRIES):
+            if server is not None and (self._all_done(action, book, server) or book.tries > _MAX_TRIES):
                 self.core.db.write(lambda connection: self._forget(connection, action, server))
         except exception.StaleReport:
             pass  # another conductor was faster, or it came late once more
@@ -108,9 +116,13 @@ class Debts:
         if server.deleted == undone.deleted and (server.host, server.action_uuid) == (undone.host, undone.action_uuid):
             actions.defer(connection, action, None, action.payload)
 
-    def _done(self, action: Action, owed: Owed | None, server: Instance) -> bool:
+    def _all_done(self, action: Action, book: Journal, server: Instance) -> bool:
+        owes = [*book.owes, *([book.owed] if book.owed else [])]
+        return all([self._done(action, owed, server) for owed in owes])  # noqa: C419 - none waits for another
+
+    def _done(self, action: Action, owed: Owed, server: Instance) -> bool:
         """Undo it; returns whether there is nothing more to do."""
-        if owed is None or owed.operation not in REGISTRY:
+        if owed.operation not in REGISTRY:
             return True
         ctx = context_of(action)
         ctx.update_store()

@@ -27,6 +27,7 @@ from nova.conductor.run import Run, current, owner_of
 from nova.conductor.walk import Walk, lease
 from nova.conf import CONF
 from nova.db import actions, servers
+from nova.notifications.messages import publisher
 from nova.objects.action import Action, Failure
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
@@ -160,7 +161,8 @@ class Engine:
         """The end of an order. Raises StaleReport when the attempt is not the current one."""
         run, step = self._load(ctx, report)
         ctx = _asked_by(ctx, run)
-        ctl = ConductorControl(self.core, ctx, run.instance)
+        ctl = ConductorControl(self.core, ctx, run.instance,
+                               saved_by=publisher("nova-compute", run.operation.host_of(step)))
         ctl.set(**converted(report.changes))
         run.operation.data = msgspec.convert({**msgspec.to_builtins(run.operation.data), **report.results},
                                              run.operation.data_type)
@@ -176,7 +178,8 @@ class Engine:
     def progress(self, ctx: context.RequestContext, report: StepReport) -> None:
         """The next step of an order began, or the running one tells how far it is."""
         run, step = self._load(ctx, report)
-        ctl = ConductorControl(self.core, _asked_by(ctx, run), run.instance)
+        ctl = ConductorControl(self.core, _asked_by(ctx, run), run.instance,
+                               saved_by=publisher("nova-compute", run.operation.host_of(step)))
         ctl.set(**converted(report.changes))
         if report.results:
             run.operation.noted(ctl, report.results)

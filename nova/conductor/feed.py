@@ -12,6 +12,8 @@ LOG = logging.getLogger(__name__)
 
 # The most seconds until what could not be told is tried again.
 _LONGEST = 10.0
+# Messages per second that one name may cost.
+_RATE = 200
 
 
 class Feed(abc.ABC):
@@ -23,6 +25,7 @@ class Feed(abc.ABC):
     def __init__(self) -> None:
         # what -> not before this time
         self._touched: dict[str, float] = {}
+        self._rests: dict[str, float] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = threading.Event()
@@ -32,9 +35,9 @@ class Feed(abc.ABC):
     def tell(self, names: Collection[str]) -> None:
         """Tell of these, as they are now. Whatever it raises is logged, and they are told again."""
 
-    def rests_until(self, name: str) -> float:
-        """Before this time (monotonic) it is not told again."""
-        return 0.0
+    def rest(self, name: str, messages: int) -> None:
+        """It took so many messages to tell of this: the more, the longer it is until it is told again."""
+        self._rests[name] = time.monotonic() + messages / _RATE
 
     def start(self) -> None:
         self._thread.start()
@@ -51,7 +54,7 @@ class Feed(abc.ABC):
         if names:
             with self._lock:
                 for name in names:
-                    self._touched.setdefault(name, self.rests_until(name))
+                    self._touched.setdefault(name, self._rests.get(name, 0.0))
             self._wake.set()
 
     def _run(self) -> None:
@@ -71,6 +74,7 @@ class Feed(abc.ABC):
             due = sorted(name for name, since in self._touched.items() if everything or since <= now)
             for name in due:
                 del self._touched[name]
+            self._rests = {name: until for name, until in self._rests.items() if until > now}
         if not due:
             return True
         try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from nova.db import census, clock
+from nova.db import census, clock, outbox
 from nova.db.engine import Database
 from nova.telemetry import metrics
 
 
 class Gauges:
-    """Two grouped queries each time."""
+    """Three queries each time."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -18,9 +18,12 @@ class Gauges:
     def look(self) -> None:
         now = clock.now()
 
-        def count(connection: sa.Connection) -> tuple[dict[tuple[str, ...], float], dict[tuple[str, ...], float]]:
-            return census.unfinished(connection, now), census.services(connection)
+        Counts = dict[tuple[str, ...], float]
 
-        unfinished, services = self._db.read(count)
+        def count(connection: sa.Connection) -> tuple[Counts, Counts, int]:
+            return census.unfinished(connection, now), census.services(connection), outbox.waiting(connection)
+
+        unfinished, services, waiting = self._db.read(count)
         metrics.UNFINISHED.replace(unfinished)
         metrics.SERVICES.replace(services)
+        metrics.NOTIFICATIONS_WAITING.set(waiting)

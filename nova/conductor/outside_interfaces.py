@@ -63,5 +63,8 @@ class OutsideInterfaces:
 
         self._wishes.effects.append(lambda connection: servers.change(connection, instance, "network_info", renewed))
 
+    def unbind(self) -> None:
+        self._allocator.unbind(self._wishes.ctx, self._wishes.instance)
+
     def release(self, *vifs: VIF, some: bool = False) -> None:
         self._allocator.release(self._wishes.ctx, self._wishes.instance, vifs if vifs or some else None)

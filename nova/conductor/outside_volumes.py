@@ -15,6 +15,7 @@ from nova.conductor.server_volumes import Wishes
 from nova.conf import CONF
 from nova.db import servers, services
 from nova.objects import volume as states
+from nova.objects.image import Image
 from nova.objects.instance import BlockDevice
 from nova.operations.base import Wait
 
@@ -78,9 +79,12 @@ class OutsideVolumes:
             raise exception.InvalidVolume(reason=f"host {host} has not told how it reaches volumes")
         return found
 
-    def disconnect(self, host: str) -> None:
+    def disconnect(self, host: str, *devices: BlockDevice) -> None:
         self._record([self._attachments.disconnect(self._ctx, self._wishes.instance, device, host)[0]
-                      for device in self._of_server()])
+                      for device in devices or self._of_server()])
+
+    def reimage(self, device: BlockDevice, image: Image) -> None:
+        self._attachments.reimage(self._ctx, self._wishes.instance, device, image)
 
     def complete(self, *devices: BlockDevice) -> None:
         for device in devices or self._of_server():

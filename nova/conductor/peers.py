@@ -7,7 +7,6 @@ changes since the last one, and the more hosts there are the rarer it is said.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection
 
 from nova import context, exception
@@ -18,9 +17,6 @@ from nova.objects.network import Peers
 from nova.rpcapi.compute import Compute
 
 LOG = logging.getLogger(__name__)
-
-# Messages per second that a network may cost.
-_RATE = 200
 
 
 class PeersFeed(Feed):
@@ -33,20 +29,12 @@ class PeersFeed(Feed):
         super().__init__()
         self._db = db
         self._compute_at = compute_at
-        # network -> not before this time
-        self._rests: dict[str, float] = {}
-
-    def rests_until(self, name: str) -> float:
-        return self._rests.get(name, 0.0)
 
     def tell(self, names: Collection[str]) -> None:
         found = self._db.read(lambda connection: network_hosts.newer(connection, dict.fromkeys(names, 0)))
-        now = time.monotonic()
-        rests = {network: until for network, until in self._rests.items() if until > now}
         for peers in found:
             self._tell(peers)
-            rests[peers.network_id] = time.monotonic() + len(peers.hosts) / _RATE
-        self._rests = rests
+            self.rest(peers.network_id, len(peers.hosts))
 
     def _tell(self, peers: Peers) -> None:
         for host in peers.hosts:

@@ -67,7 +67,7 @@ class Recovery:
                 except exception.StaleReport:
                     continue  # it goes on without the host
                 action.attempt += 1
-                orders.append(self._walk.order(connection, run, run.step, action.attempt))
+                orders.append(self._walk.order(connection, run, run.step, action.attempt, host))
             return orders
 
         orders = self.core.db.write(take)

@@ -84,11 +84,13 @@ class Run:
         at = f".{self.action.step}" if self.action.step else ""
         return f"{'undo ' if self.action.undoing else ''}{self.operation.name}{at}"
 
-    def payload(self) -> dict[str, Any]:
+    def payload(self, told: dict[str, str] | None = None) -> dict[str, Any]:
+        """What is journaled; ``told``: the events that are open then, if that changes with it."""
         if self.inheriting:
             self.journal.inherited[-1].data = msgspec.to_builtins(self.operation.data)
         self.journal.data = msgspec.to_builtins(self.own.data)
-        return msgspec.to_builtins(self.journal)  # type: ignore[no-any-return]
+        now = self.journal if told is None else msgspec.structs.replace(self.journal, told=told)
+        return msgspec.to_builtins(now)  # type: ignore[no-any-return]
 
     def ordered(self) -> Action:
         """The action as a host gets it: what it runs, and nothing that it does not need."""

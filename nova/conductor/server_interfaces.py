@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nova import context
 from nova.conductor.core import Core
-from nova.db import security_groups, servers
+from nova.db import security_filters, servers
 from nova.objects.instance import Instance
 from nova.objects.network import VIF, NetworkRequest
 
@@ -22,8 +22,8 @@ class Wishes(Protocol):
     ctx: context.RequestContext
     instance: Instance
     effects: list[Callable[[sa.Connection], None]]
-    # Servers that let this one in by its security groups: their hosts hear of its addresses.
-    peers: set[str]
+    # What changed of security groups: the hosts that let their members in hear of the addresses of this one.
+    filters: set[str]
 
     def set(self, **changes: Any) -> None: ...
 
@@ -79,18 +79,19 @@ class ServerInterfaces:
         only = {vif.id for vif in vifs}
 
         def release(connection: sa.Connection) -> None:
+            if only:
+                # first, so that the server's row is held: nobody gives the interface an address meanwhile
+                self._change(connection, lambda known: [item for item in known if item.id not in only])
             if not self._allocator.external:
                 self._tell_peers(connection)
                 self._allocator.release(ctx, instance, vifs or None, connection)
-            if only:
-                self._change(connection, lambda known: [item for item in known if item.id not in only])
 
         self._wishes.effects.append(release)
         if not only:
             self._wishes.set(network_info=[])
 
     def _tell_peers(self, connection: sa.Connection) -> None:
-        self._wishes.peers.update(security_groups.peers(connection, self._wishes.instance.uuid))
+        self._wishes.filters.update(security_filters.moved(connection, self._wishes.instance.uuid))
 
     def _change(self, connection: sa.Connection, change: Callable[[list[VIF]], list[VIF]]) -> None:
         """``change`` the interfaces of the server as its row has them when the step is written."""

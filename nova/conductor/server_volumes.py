@@ -18,9 +18,9 @@ from nova.db import servers
 from nova.objects import device_names
 from nova.objects import volume as states
 from nova.objects.base import new_uuid
-from nova.objects.image import Image
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import Volume, VolumeRemoval
+from nova.objects.image import Image, least_disk
+from nova.objects.instance import BlockDevice, Instance, root_volume
+from nova.objects.volume import Volume, VolumeContent, VolumeRemoval
 
 # What becomes of a device; None: the server has it no longer.
 Change = Callable[[sa.Connection, BlockDevice], BlockDevice | None]
@@ -70,6 +70,19 @@ class ServerVolumes:
         if not self._outside:
             self._attachments.begin_detaching(self._wishes.ctx, device, connection)
 
+    def reimage(self, image: Image, connection: sa.Connection) -> VolumeContent | None:
+        """Of what the server boots from. Raises InvalidInput, InvalidVolume (somebody else is at it)."""
+        wishes = self._wishes
+        device = root_volume(wishes.instance.block_devices)
+        assert device is not None
+        _check_fits(image, device)
+        if self._outside:
+            return None
+        before = self._attachments.reimage(wishes.ctx, wishes.instance, device, image, connection)
+        now = self._connected(device, wishes.instance.host or "", connection)
+        wishes.set(block_devices=[now if each is device else each for each in wishes.instance.block_devices])
+        return before
+
     # --- written with the step -------------------------------------------------------------------------
     def connect(self, host: str) -> None:
         if not self._outside:
@@ -92,6 +105,17 @@ class ServerVolumes:
         if not self._outside:
             self._change(devices, lambda connection, device: self._attachments.complete(
                 self._wishes.ctx, device, connection))
+
+    def end_reimage(self, before: VolumeContent, done: bool) -> None:
+        def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
+            device, removals = self._attachments.end_reimage(
+                self._wishes.ctx, self._wishes.instance, device, before, done, connection)
+            self._wishes.removals += removals
+            return device
+
+        root = root_volume(self._wishes.instance.block_devices)
+        if root is not None:
+            self._change((root,), change)
 
     def roll_detaching(self, device: BlockDevice) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
@@ -180,7 +204,8 @@ def _given(core: Core, ctx: context.RequestContext, connection: sa.Connection, i
 def _check_fits(image: Image | None, device: BlockDevice) -> None:
     if image is None:
         return
-    needed = max(image.min_disk, -(-max(image.virtual_size or 0, image.size or 0) // 2**30))
+    size = max(image.virtual_size or 0, least_disk(image.disk_format, image.size or 0))
+    needed = max(image.min_disk, -(-size // 2**30))
     if needed > (device.size_gb or 0):
         raise exception.InvalidInput(
             reason=f"a volume of {device.size_gb} GiB is too small for image {image.id}, which needs {needed} GiB.")

@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from nova import bus, context, exception
-from nova.conductor import volume_removals
+from nova.conductor import drains, precaches, reclaim, shelved, usage_audit, volume_removals
 from nova.conductor.core import Core
 from nova.conductor.deltas import FleetAnnouncer
 from nova.conductor.endpoints import (
     aggregates,
     availability_zones,
+    consoles,
     external_events,
     flavors,
     fleet,
+    floating_ips,
     guests,
     heartbeat,
     hypervisors,
@@ -31,20 +33,25 @@ from nova.conductor.endpoints import (
     migrations,
     network_hosts,
     networks,
+    overview,
     quotas,
     security_groups,
     server_groups,
     servers,
     services,
+    usages,
+    volume_snapshots,
     volumes,
 )
 from nova.conductor.engine import Engine
 from nova.conductor.gauges import Gauges
 from nova.conductor.hearing import Hearing
+from nova.conductor.sender import sending
 from nova.conductor.usage import UsageFeed
 from nova.conductor.vault import Vault
 from nova.conf import CONF
 from nova.db import actions, clock
+from nova.db import consoles as console_tokens
 from nova.db import services as service_rows
 from nova.db.engine import Database
 from nova.objects.base import new_uuid
@@ -53,9 +60,11 @@ from nova.rpcapi import journal as journal_api
 from nova.rpcapi.aggregates import Aggregates
 from nova.rpcapi.availability_zones import Zones
 from nova.rpcapi.compute import Compute
+from nova.rpcapi.consoles import Consoles
 from nova.rpcapi.external_events import ExternalEvents
 from nova.rpcapi.flavors import Flavors
 from nova.rpcapi.fleet import Fleet
+from nova.rpcapi.floating_ips import FloatingIps
 from nova.rpcapi.guests import Guests
 from nova.rpcapi.heartbeat import Heartbeat
 from nova.rpcapi.hypervisors import Hypervisors
@@ -64,12 +73,15 @@ from nova.rpcapi.keypairs import Keypairs
 from nova.rpcapi.migrations import Migrations
 from nova.rpcapi.network_hosts import NetworkHosts
 from nova.rpcapi.networks import Networks
+from nova.rpcapi.overview import Overviews
 from nova.rpcapi.quotas import Quotas
 from nova.rpcapi.scheduler import Scheduler
 from nova.rpcapi.security_groups import SecurityGroups
 from nova.rpcapi.server_groups import ServerGroups
 from nova.rpcapi.servers import Servers
 from nova.rpcapi.services import Services
+from nova.rpcapi.usages import Usages
+from nova.rpcapi.volume_snapshots import VolumeSnapshots
 from nova.rpcapi.volumes import Volumes
 from nova.service.drain import Drain
 from nova.service.liveness import Liveness
@@ -89,6 +101,8 @@ SERVICE_VERSION = 1
 _HEARTBEAT_THREADS = 4
 # Its own connections: hosts must not count as down since all others wait for a lock.
 _HEARTBEAT_CONNECTIONS = 2
+# Seconds between two looks for tokens of consoles that are over.
+_TOKENS = 60
 # To the database, of all workers of a conductor.
 _CONNECTIONS = 40
 
@@ -134,8 +148,22 @@ class ConductorService:
             Periodic("recovery", CONF.conductor.recovery_interval, self._recover),
             Periodic("migrations", CONF.conductor.recovery_interval,
                      functools.partial(migrations.look_after, self.core, self.engine)),
+            Periodic("reclaim", CONF.conductor.recovery_interval,
+                     functools.partial(reclaim.reclaim, self.core, self.engine)),
+            Periodic("drains", CONF.conductor.recovery_interval,
+                     functools.partial(drains.look_after, self.core, self.engine)),
+            Periodic("precaches", CONF.conductor.recovery_interval,
+                     functools.partial(precaches.look_after, self.core)),
+            Periodic("shelved", CONF.shelved_poll_interval,
+                     functools.partial(shelved.offload_overdue, self.core, self.engine)),
+            Periodic("consoles", _TOKENS, lambda: db.write(console_tokens.forget_expired)),
             Periodic("volumes", CONF.volume.removal_interval, functools.partial(volume_removals.remind, self.core)),
         ]
+        if self.core.outbox.on:
+            self.periodic.append(sending(self.core))
+            if CONF.instance_usage_audit:
+                self.periodic.append(Periodic("usage audit", usage_audit.INTERVAL,
+                                              functools.partial(usage_audit.audit, self.core)))
         if metrics.on:
             self.periodic.append(Periodic("metrics", CONF.prometheus.interval, Gauges(db).look))
         self._servers: list[messaging.RPCServer] = []
@@ -156,9 +184,14 @@ class ConductorService:
             (Aggregates, aggregates.Aggregates(core)),
             (ServerGroups, server_groups.ServerGroups(core)),
             (Networks, networks.Networks(core)),
+            (FloatingIps, floating_ips.FloatingIps(core)),
             (NetworkHosts, network_hosts.NetworkHosts(core)),
             (SecurityGroups, security_groups.SecurityGroups(core)),
             (Volumes, volumes.Volumes(core)),
+            (Usages, usages.Usages(core)),
+            (VolumeSnapshots, volume_snapshots.VolumeSnapshots(core)),
+            (Overviews, overview.Overviews(core)),
+            (Consoles, consoles.Consoles(core)),
             (Migrations, migrations.Migrations(core)),
             (ExternalEvents, external_events.ExternalEvents(self.engine)),
             (journal_api.Engine, journal.EngineReports(self.engine, self.periodic[1].wake)),
@@ -174,6 +207,7 @@ class ConductorService:
         self._liveness.register()
         core.usage.start()
         core.peers.start()
+        core.filters.start()
         threads = {REPORTS: CONF.conductor.report_threads, HEARTBEATS: _HEARTBEAT_THREADS}
         for topic in (HEARTBEATS, REPORTS, CONDUCTOR):
             asked = [(declared, made) for declared, made in self.endpoints
@@ -198,6 +232,7 @@ class ConductorService:
         self._hand_over()
         self.core.usage.stop()
         self.core.peers.stop()
+        self.core.filters.stop()
         self.core.db.close()
         self._beats_db.close()
 

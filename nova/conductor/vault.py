@@ -8,6 +8,7 @@ same file.
 
 from __future__ import annotations
 
+import base64
 import logging
 import os
 import stat
@@ -20,6 +21,8 @@ from oslo_db import exception as db_exception
 from nova import exception
 from nova.db import passwords
 from nova.db.engine import Database
+from nova.objects.guest import PASSWORD_MAX
+from nova.objects.instance import Key
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
@@ -171,3 +174,22 @@ class Vault:
                 os.unlink(made)
         except OSError as error:
             raise _Unusable(f"it cannot be made: {error.strerror}") from error
+
+
+def sealed(key: Key | None, password: str) -> str:
+    """``password`` as only the owner of an RSA key can read it (PKCS #1 v1.5, base64); "" without such a key, or if it
+    does not fit into what users are shown."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import padding, rsa
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    if key is None or not key.public_key.startswith("ssh-rsa "):
+        return ""
+    try:
+        public = load_ssh_public_key(key.public_key.encode())
+        assert isinstance(public, rsa.RSAPublicKey)
+        found = base64.b64encode(public.encrypt(password.encode(), padding.PKCS1v15())).decode()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        LOG.info("A password is not kept for its user: %s", error)
+        return ""
+    return found if len(found) <= PASSWORD_MAX else ""

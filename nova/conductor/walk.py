@@ -17,10 +17,11 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.control import ConductorControl
 from nova.conductor.core import Core
-from nova.conductor.debts import Debts, owed_by
+from nova.conductor.debts import Debts, owed_by, owed_for
 from nova.conductor.run import Run, owner_of
+from nova.conductor.telling import Notice, passed
 from nova.conf import CONF
-from nova.db import actions, clock, evictions, external_events, parts, security_groups, servers, services
+from nova.db import actions, clock, evictions, external_events, parts, security_filters, servers, services
 from nova.objects import states
 from nova.objects.action import Action, Failure
 from nova.objects.base import utcnow
@@ -133,7 +134,7 @@ class Walk:
             return
         follower = run.operation.after(step)
         if follower is None:
-            self._finish(ctx, run, ctl, None)
+            self._finish(ctx, run, ctl, None, done=step)
         else:
             self._go_to(ctx, run, follower, ctl, done=step)
 
@@ -147,6 +148,8 @@ class Walk:
             LOG.error("[instance: %s] Compensation of %s failed: %s; the others go on", run.instance.uuid, step.name,
                       failure.message)
             run.operation.not_undone(step)
+            if step.external:
+                run.journal.owes.append(owed_for(run, step))
             self._evict(run, step, ctl)
             self._undone(ctx, run, came_to or step, ctl)
             return
@@ -178,6 +181,7 @@ class Walk:
         if (step is not None and operation.retry_from == step.name and not run.inheriting
                 and operation.may_retry(run.journal.latest or cause)):
             run.action.undoing = False
+            run.journal.owes = [owed for owed in run.journal.owes if owed.operation != operation.name]  # it finds that
             metrics.RETRIES.inc(operation.name)
             ctl.set(task_state=operation.task_state)
             self._go_to(ctx, run, step, ctl, done=step, failure=failure)
@@ -190,7 +194,7 @@ class Walk:
             run.disinherit()
             self._go_to(ctx, run, run.first(), ctl, done=None)
         else:
-            self._finish(ctx, run, ctl, cause)
+            self._finish(ctx, run, ctl, cause, done=step if failure else None)
 
     def give_up_host(self, ctx: context.RequestContext, run: Run, step: Step, host: str) -> None:
         """The host does not answer any more, and what it was asked for is decided without it."""
@@ -219,7 +223,7 @@ class Walk:
         """What the operation made on the host of ``step``, up to that step, may be left there: the host removes it."""
         operation, uuid = run.operation, run.instance.uuid
         host = operation.host_of(step)
-        came_to = operation.steps[:operation.steps.index(step) + 1]
+        came_to = [each for each in operation.steps[:operation.steps.index(step) + 1] if operation.applies(each)]
         if host and not operation.stays(host) and any(each.evict and each.place == step.place for each in came_to):
             keep = operation.keeps_disks(host)
             ctl.effects.append(lambda connection: evictions.add(connection, uuid, host, keep))
@@ -233,16 +237,19 @@ class Walk:
             ctl.set(task_state=step.task_state)
         run.journal.tries, run.journal.waits_until = (1 if host else 0), None
         closed = run.closed(done, failure) if done else list(run.action.events)
+        notice = passed(self.core.outbox, run, done, step, failure)
 
         def write(connection: sa.Connection) -> StepOrder | None:
             run.action.events = run.opened(step, closed) if step and not run.action.undoing else closed
-            self._write(connection, run, step, host)
+            self._write(connection, run, step, host, notice)
             ctl.apply(connection)
-            return self.order(connection, run, step, run.action.attempt + 1) if step and host else None
+            notice.write(self.core.outbox, connection, ctx)
+            return self.order(connection, run, step, run.action.attempt + 1, host) if step and host else None
 
         before = run.action.attempt
         order = self.core.db.write(write)
         run.action.attempt, run.action.step = before + 1, step.name if step else None
+        run.journal.told = notice.told
         self._committed(ctl)
         if order is None:
             self._submit(ctx, run)
@@ -267,14 +274,17 @@ class Walk:
             self.failed(ctx, run, step, failure_of(error, host), self._control(ctx, run), run.furthest(step))
             return
 
+        notice = passed(self.core.outbox, run, None, step)
+
         def write(connection: sa.Connection) -> StepOrder | None:
             if away(connection):
                 return None
             run.journal.tries = tries + 1
             if not run.action.undoing:
                 run.action.events = run.opened(step)
-            self._write(connection, run, step, host)
-            return self.order(connection, run, step, run.action.attempt + 1)
+            self._write(connection, run, step, host, notice)
+            notice.write(self.core.outbox, connection, ctx)
+            return self.order(connection, run, step, run.action.attempt + 1, host)
 
         before = run.action.attempt
         order = self.core.db.write(write)
@@ -282,18 +292,19 @@ class Walk:
             self.give_up_host(ctx, run, step, host)
             return
         run.action.attempt = before + 1
+        run.journal.told = notice.told
         self.send(ctx, host, order)
 
-    def _write(self, connection: sa.Connection, run: Run, step: Step | None, host: str) -> None:
+    def _write(self, connection: sa.Connection, run: Run, step: Step | None, host: str, notice: Notice) -> None:
         actions.update(
             connection, run.action, step=step.name if step else None, attempt=run.action.attempt + 1,
             undoing=run.action.undoing, owner=owner_of(host) if host else self.core.name, lease_until=lease(),
-            payload=run.payload(), events=run.action.events, waits_for=None)
+            payload=run.payload(notice.told), events=run.action.events, waits_for=None)
 
-    def order(self, connection: sa.Connection, run: Run, step: Step, attempt: int) -> StepOrder:
-        """What a host gets to run ``step``."""
-        plugs = bool(run.instance.network_info)
-        rules = security_groups.rules_of_instance(connection, run.instance.uuid) if plugs else RuleSet()
+    def order(self, connection: sa.Connection, run: Run, step: Step, attempt: int, host: str) -> StepOrder:
+        """What ``host`` gets to run ``step``."""
+        uuid, plugs = run.instance.uuid, bool(run.instance.network_info)
+        rules = security_filters.rules_for(connection, host, [uuid])[uuid] if plugs else RuleSet()
         instance, consumer = run.instance, run.operation.claim_of(step)
         if consumer:
             has = parts.of_claim(connection, consumer)
@@ -325,8 +336,12 @@ class Walk:
         except Exception:
             LOG.exception("[instance: %s] What was written was not told to everybody", ctl.instance.uuid)
 
-    def _finish(self, ctx: context.RequestContext, run: Run, ctl: ConductorControl, failure: Failure | None) -> None:
-        """End the action and let go of the instance, in the states that the operation decides."""
+    def _finish(self, ctx: context.RequestContext, run: Run, ctl: ConductorControl, failure: Failure | None,
+                done: Step | None = None) -> None:
+        """End the action and let go of the instance, in the states that the operation decides.
+
+        ``done``: the step that ended, or failed, just now.
+        """
         if failure is None:
             run.operation.succeeded(ctl)
         else:
@@ -334,13 +349,16 @@ class Walk:
         ctl.forget_secrets()
         now = utcnow()
         events = run.closed(run.step, failure, at_end=True)
+        notice = passed(self.core.outbox, run, done, None, failure)
 
         def write(connection: sa.Connection) -> Run | None:
             actions.update(
                 connection, run.action, step=None, outcome="error" if failure else "success", finish_time=now,
-                lease_until=None, undoing=False, events=events, payload=run.payload(),
+                lease_until=lease() if run.journal.owes else None, undoing=False, events=events,
+                payload={**run.payload(notice.told), "tries": 0},
                 message="Error" if failure else None)
             ctl.apply(connection, action_uuid=None)
+            notice.write(self.core.outbox, connection, ctx)
             # Looked for when the instance is ours: who was accepted before that waits, and who comes later need not.
             follower = self._next(connection, run)
             if follower is None:
@@ -402,7 +420,10 @@ class Walk:
         run.journal.tries = 0
         if run.inheriting:
             self._give_up_inherited(ctx, run, error)
-        elif (step := run.step) is not None:
+        elif (step := run.step) is not None and step.owed and isinstance(error, exception.ServiceUnavailable):
+            run.journal.owes.append(owed_for(run, step))
+            self.succeeded(ctx, run, step, self._control(ctx, run))
+        elif step is not None:
             came_to = step if run.action.undoing else run.furthest(step)
             self.failed(ctx, run, step, failure_of(error), self._control(ctx, run), came_to)
         else:

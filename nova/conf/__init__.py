@@ -20,7 +20,8 @@ from nova import __version__
 CONF = cfg.CONF
 
 MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "neutron", "quota",
-           "scheduler", "volume", "cinder", "metadata", "pci", "fake", "metrics", "tracing", "rpc")
+           "scheduler", "volume", "cinder", "metadata", "console", "pci", "fake", "metrics", "notifications", "tracing",
+           "rpc")
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:

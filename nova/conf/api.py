@@ -37,6 +37,9 @@ OPTIONS = {
         cfg.StrOpt("auth_strategy", default="keystone", choices=["keystone", "noauth"],
                    help="noauth trusts the headers X-Auth-Token, X-User-Id, X-Project-Id, X-Roles: for tests only, and "
                         "from this machine only."),
+        cfg.BoolOpt("status_page", default=False,
+                    help="Serve a page for operators at /status: hosts, capacity, operations under way and failed. It "
+                         "shows nothing to whom the policy nova:status does not let (by default admins, by a token)."),
         cfg.IntOpt("max_limit", default=1000, min=1, help="The most items that one page of a list has."),
         cfg.StrOpt("compute_link_prefix", help="What links begin with, in place of the request's own host."),
         cfg.StrOpt("glance_link_prefix", help="What image bookmarks begin with."),

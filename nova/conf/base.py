@@ -28,6 +28,17 @@ OPTIONS = {
         cfg.IntOpt("max_local_block_devices", default=3, min=-1,
                    help="How many local disks a new server may have: its root disk, ephemeral ones and swap. 0: none, "
                         "servers boot from volumes; -1: any number. Read by nova-conductor."),
+        cfg.IntOpt("reclaim_instance_interval", default=0, min=0,
+                   help="Seconds that a deleted server is only powered off, so that its user may restore it; 0: it "
+                        "is deleted at once. Read by nova-api and nova-conductor."),
+        cfg.BoolOpt("instance_usage_audit", default=False,
+                    help="Tell at the end of each period, by instance.exists, which servers there were in it. Needs a "
+                         "driver in [oslo_messaging_notifications]. Read by nova-conductor."),
+        cfg.StrOpt("instance_usage_audit_period", default="month",
+                   regex="^(hour(@[1-5]?[0-9])?|day(@(1?[0-9]|2[0-3]))?|month(@([1-9]|1[0-9]|2[0-8]))?|"
+                         "year(@([1-9]|1[0-2]))?)$",
+                   help="The periods of os-instance_usage_audit_log: hour, day, month or year, which begin at @ a "
+                        "minute, hour, day (up to 28) or month. Read by nova-api and nova-conductor."),
         cfg.StrOpt("default_schedule_zone", help="The zone for servers that ask for none; unset: any."),
     ],
 }

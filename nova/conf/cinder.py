@@ -7,6 +7,9 @@ OPTIONS = {
     None: [
         cfg.IntOpt("block_device_allocate_retries", default=60, min=0,
                    help="How often the volume service is asked again whether it has made a new volume."),
+        cfg.IntOpt("reimage_timeout_per_gb", default=20, min=1,
+                   help="Seconds per GiB that the volume service may take to write the volume that a server boots from "
+                        "anew, when the server is rebuilt."),
         cfg.IntOpt("block_device_allocate_retries_interval", default=3, min=1, help="Seconds between two such looks."),
     ],
     "cinder": [

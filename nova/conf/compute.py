@@ -6,6 +6,8 @@ OPTIONS = {
     None: [
         cfg.StrOpt("compute_driver", default="libvirt", help="A name of the entry points nova.virt.drivers."),
         cfg.IntOpt("max_concurrent_builds", default=10, min=0, help="Builds at the same time; 0: unlimited."),
+        cfg.IntOpt("max_concurrent_snapshots", default=5, min=0,
+                   help="Snapshots, backups and shelvings at the same time; 0: unlimited."),
         cfg.IntOpt("reserved_host_cpus", default=0, min=0, help="CPUs that guests do not get."),
         cfg.IntOpt("reserved_host_memory_mb", default=512, min=0, help="Memory in MiB that guests do not get."),
         cfg.MultiStrOpt("reserved_huge_pages", default=[],
@@ -23,7 +25,8 @@ OPTIONS = {
                                                                   "guests; below 0: never."),
         cfg.IntOpt("shutdown_timeout", default=60, min=0, help="Seconds a guest gets to shut down by itself."),
         cfg.BoolOpt("resume_guests_state_on_host_boot", default=False,
-                    help="Start guests that should run when nova-compute starts."),
+                    help="After a boot of the host start the guests that ran before, unless their servers were "
+                         "stopped, moved or deleted since; so many at a time as [compute]resume_guests_at_once."),
         cfg.BoolOpt("force_config_drive", default=False, help="Give every server a config drive."),
         cfg.StrOpt("mkisofs_cmd", default="genisoimage", help="The command that makes config drives."),
         cfg.StrOpt("default_ephemeral_format", default="ext4", help="File system of ephemeral disks."),
@@ -43,9 +46,15 @@ OPTIONS = {
         cfg.IntOpt("kernel_size_limit_mb", default=512, min=1,
                    help="MiB that the kernel and the ramdisk of a server (kernel_id, ramdisk_id of its image) may have "
                         "each. Read by nova-api and nova-compute."),
+        cfg.IntOpt("rescue_disk_limit_gb", default=20, min=1,
+                   help="GiB that the disk may have from which a server that boots from a volume is rescued: nothing "
+                        "of the host's disk is claimed for it. Others are rescued from one that would fit their root "
+                        "disk."),
         cfg.IntOpt("threads", default=32, min=1,
                    help="Operations of a kind (power actions, moves, deletes) that run on this host at the same time; "
                         "for builds see max_concurrent_builds."),
+        cfg.IntOpt("resume_guests_at_once", default=10, min=1,
+                   help="Guests that are started at the same time after a boot of the host."),
         cfg.StrOpt("unknown_guests", default="keep", choices=["keep", "stop", "destroy"],
                    help="What becomes of guests that the database does not know. A wrong or restored database looks "
                         "like this, so they are only reported unless you say otherwise."),
@@ -60,6 +69,9 @@ OPTIONS = {
                         "they take, if that is more. For a new image those that no guest stands on go, longest unused "
                         "first; where that is not enough the server goes to another host. Unset: a tenth of the file "
                         "system. 0: no limit, and what they take is reserved."),
+        cfg.IntOpt("precache_concurrency", default=1, min=1,
+                   help="Hosts of an aggregate that fetch images at the same time when an operator asks for them. Read "
+                        "by nova-conductor."),
         cfg.IntOpt("manager_interval", default=2400, help="Seconds between two cleanings; below 0: never."),
         cfg.StrOpt("subdirectory_name", default="_base", help="The cache below instances_path."),
         cfg.BoolOpt("remove_unused_base_images", default=True, help="Whether cleaning removes unused images."),

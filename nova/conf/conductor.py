@@ -8,6 +8,10 @@ OPTIONS = {
                     help="Whether a resize may choose the host that the server is on."),
         cfg.IntOpt("resize_confirm_window", default=0, min=0,
                    help="Seconds after which a resize or a cold migration is confirmed by itself; 0: never."),
+        cfg.IntOpt("shelved_offload_time", default=0, min=-1,
+                   help="Seconds after which a shelved server gives its host back by itself; 0: at once, -1: never."),
+        cfg.IntOpt("shelved_poll_interval", default=3600, min=1,
+                   help="Seconds between two looks for shelved servers that are to give their host back."),
     ],
     "conductor": [
         cfg.IntOpt("workers", min=1, help="Worker processes; unset: one per CPU, at most 8."),

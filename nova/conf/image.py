@@ -4,6 +4,10 @@ from keystoneauth1 import loading
 from oslo_config import cfg
 
 OPTIONS = {
+    None: [
+        cfg.ListOpt("non_inheritable_image_properties", default=["cache_in_nova", "bittorrent"],
+                    help="Properties of a server's image that a snapshot of the server does not have."),
+    ],
     "image": [
         cfg.StrOpt("driver", default="directory", help="A name of the entry points nova.image.drivers."),
         cfg.StrOpt("directory", default="$state_path/images", help="Where the directory back end keeps images."),

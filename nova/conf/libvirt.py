@@ -1,4 +1,4 @@
-"""[libvirt]: the libvirt driver, and [vnc]: the graphical consoles of its guests."""
+"""[libvirt]: the libvirt driver."""
 
 from oslo_config import cfg
 
@@ -6,11 +6,11 @@ _LIVE_MIGRATION = [
     cfg.StrOpt("live_migration_inbound_addr",
                help="The address at which this host takes over running guests and their disks; unset: my_ip."),
     cfg.StrOpt("live_migration_scheme",
-               help="How other hosts' libvirtd reach this one's, e.g. tcp, tls or ssh; unset: tcp, or tls with "
+               help="How the libvirtd of other hosts is reached, e.g. tcp, tls or ssh; unset: tcp, or tls with "
                     "live_migration_with_native_tls."),
     cfg.StrOpt("live_migration_uri",
-               help="The URI of this host's libvirtd as others reach it, with %s for live_migration_inbound_addr; "
-                    "unset: qemu+SCHEME://%s/system."),
+               help="The URI by which the libvirtd of another host is reached, with %s for its "
+                    "live_migration_inbound_addr; unset: qemu+SCHEME://%s/system."),
     cfg.IntOpt("live_migration_completion_timeout", default=800, min=0,
                help="Seconds that a migration may take for each GiB of memory and copied disks (at least 2 GiB are "
                     "counted); 0: as long as it wants."),
@@ -68,6 +68,10 @@ OPTIONS = {
         cfg.StrOpt("sysinfo_serial", default="unique", choices=["none", "os", "hardware", "auto", "unique"],
                    help="The serial number in a guest's SMBIOS: the server's id (unique), that of the host (os: "
                         "/etc/machine-id, hardware: libvirt's host uuid, auto: os else hardware) or none."),
+        cfg.StrOpt("rescue_image_id",
+                   help="The image from which servers are rescued when nobody names another one; unset: their own."),
+        cfg.StrOpt("rescue_kernel_id", help="Its kernel, if it needs one."),
+        cfg.StrOpt("rescue_ramdisk_id", help="Its ramdisk, if it needs one."),
         cfg.StrOpt("migration_inbound_addr", default="$my_ip",
                    help="The address at which this host serves the disks of servers that move away while off."),
         cfg.StrOpt("move_ports", default="49300-49399",
@@ -84,9 +88,5 @@ OPTIONS = {
                    help="Seconds of CPU time to look into an image; an image that needs more is refused. Converting it "
                         "may take a minute more for each GiB."),
         cfg.IntOpt("images_address_space_limit", default=2, min=1, help="GiB of memory for the work on one image."),
-    ],
-    "vnc": [
-        cfg.BoolOpt("enabled", default=False, help="Give guests a screen that is reached by VNC."),
-        cfg.StrOpt("server_listen", default="127.0.0.1", help="The address on which the screens of guests listen."),
     ],
 }

@@ -8,6 +8,12 @@ OPTIONS = {
         cfg.PortOpt("port", default=8775, help="The port of the service for proxies."),
         cfg.StrOpt("metadata_proxy_shared_secret", default="", secret=True,
                    help="The secret that proxies sign X-Instance-ID with (HMAC-SHA256); empty: no proxies."),
+        cfg.StrOpt("tls_cert_file",
+                   help="The certificate that proxies see, and those that lead to a root (PEM); unset: no TLS. "
+                        "Guests are answered without it."),
+        cfg.StrOpt("tls_key_file", help="The certificate's key (PEM); unset: it is in tls_cert_file, too."),
+        cfg.StrOpt("tls_client_ca_file",
+                   help="Certificates (PEM) of those who vouch for proxies; unset: proxies need no certificate."),
         cfg.BoolOpt("namespaces", default=True,
                     help="Also answer at 169.254.169.254:80 inside the namespaces of this host's networks."),
         cfg.StrOpt("user", default="nova",

@@ -2,7 +2,7 @@
 
 from oslo_config import cfg
 
-SERVICES = ("api", "conductor", "scheduler", "compute", "metadata")
+SERVICES = ("api", "conductor", "scheduler", "compute", "metadata", "novncproxy", "serialproxy")
 
 OPTIONS = {
     "prometheus": [

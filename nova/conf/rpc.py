@@ -26,5 +26,8 @@ OPTIONS = {
                         "nobody else: keep it in a file of its own. Unset: it writes definitions to be imported."),
         cfg.IntOpt("max_message_size", default=64, min=1,
                    help="The longest message that is read, in MiB, once it is decompressed."),
+        cfg.IntOpt("max_host_message_size", default=2, min=1,
+                   help="The same for what a compute host says: what a small message becomes in memory is many times "
+                        "as large. Hosts with thousands of devices or guests may need more."),
     ],
 }

@@ -20,6 +20,7 @@ TABLE = models.actions
 _LEASES = 2
 # Outcomes after which nobody has what the action's steps made.
 _IN_VAIN = ("superseded", "error")
+_ENDED = (*_IN_VAIN, "success")
 
 # Built once: building a statement anew costs several times what running it does.
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
@@ -96,7 +97,7 @@ def supersede(connection: sa.Connection, action: Action, events: Sequence[Event]
 def owing(connection: sa.Connection, now: datetime.datetime, limit: int) -> list[Action]:
     """Ended actions with something to be taken back outside by now, longest first."""
     return rows.to_objects(Action, connection.execute(sa.select(TABLE).where(
-        TABLE.c.outcome.in_(_IN_VAIN), TABLE.c.lease_until < now).order_by(TABLE.c.lease_until).limit(limit)))
+        TABLE.c.outcome.in_(_ENDED), TABLE.c.lease_until < now).order_by(TABLE.c.lease_until).limit(limit)))
 
 
 def owe(connection: sa.Connection, uuid: str, payload: dict[str, Any]) -> Action | None:

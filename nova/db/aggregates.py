@@ -13,7 +13,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import models, rows
+from nova.db import models, precaches, rows
 from nova.objects.aggregate import Aggregate
 from nova.objects.base import new_uuid, utcnow
 
@@ -46,6 +46,11 @@ def of_host(connection: sa.Connection, host: str) -> list[Aggregate]:
     named = sa.type_coerce(TABLE.c.hosts, sa.Text).contains(msgspec.json.encode(host).decode(), autoescape=True)
     found = rows.to_objects(Aggregate, connection.execute(sa.select(TABLE).where(named).order_by(TABLE.c.id)))
     return [aggregate for aggregate in found if host in aggregate.hosts]
+
+
+def lock(connection: sa.Connection, aggregate_id: int) -> Aggregate:
+    """The aggregate, with the hosts that it keeps until the transaction ends. Raises AggregateNotFound."""
+    return _held(connection, aggregate_id)[1]
 
 
 # --- zones -----------------------------------------------------------------------------------
@@ -143,6 +148,7 @@ def remove_host(connection: sa.Connection, aggregate_id: int, host: str) -> Aggr
     problem = _zone_problem(connection, before, everything, aggregate, [host])
     if problem:
         raise exception.AggregateHostConflict(action="remove host", aggregate_id=aggregate_id, reason=problem)
+    precaches.forget(connection, host, aggregate_id)
     return _save(connection, aggregate)
 
 

@@ -17,14 +17,18 @@ Counts = dict[tuple[str, ...], float]
 
 def unfinished(connection: sa.Connection, now: datetime.datetime) -> Counts:
     """{(operation, state): actions under way}; the states are those of the metric nova_actions_unfinished."""
-    state = sa.case(
-        (ACTIONS.c.owner.is_(None), "waiting"), (ACTIONS.c.lease_until < now, "overdue"),
-        (ACTIONS.c.undoing == sa.true(), "undoing"), (ACTIONS.c.owner.like("compute@%"), "host"), else_="conductor")
-    groups = (sa.select(ACTIONS.c.operation.label("operation"), state.label("state"))
+    groups = (sa.select(ACTIONS.c.operation.label("operation"), state_of(now).label("state"))
               .where(ACTIONS.c.outcome.is_(None)).subquery())
     found = connection.execute(
         sa.select(groups.c.operation, groups.c.state, sa.func.count()).group_by(groups.c.operation, groups.c.state))
     return {(operation or "none", state): count for operation, state, count in found}
+
+
+def state_of(now: datetime.datetime) -> sa.ColumnElement[str]:
+    """Who has an action that is under way, or what else it is in."""
+    return sa.case(
+        (ACTIONS.c.owner.is_(None), "waiting"), (ACTIONS.c.lease_until < now, "overdue"),
+        (ACTIONS.c.undoing == sa.true(), "undoing"), (ACTIONS.c.owner.like("compute@%"), "host"), else_="conductor")
 
 
 def services(connection: sa.Connection) -> Counts:

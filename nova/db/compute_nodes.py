@@ -13,6 +13,7 @@ from oslo_db import exception as db_exception
 from nova import exception
 from nova.conf import CONF
 from nova.db import aggregates, clock, models, parts, rows, server_migrations, services
+from nova.objects import node_limits
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.fitting import NodeParts
 from nova.objects.node import ComputeNode, Inventory, Provider
@@ -58,15 +59,19 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
     ``nodes`` are all that it has with uuids after ``after`` and up to ``upto`` (None: the rest). Those of them that
     are reported no more are removed, unless something is claimed on them. The number of statements grows with the
     nodes that changed, not with the nodes, nor with those that are new.
-    Raises HostBinaryNotFound (the compute never registered), InvalidInput and NodeOfAnotherHost (a node of another
-    host, which is a different one, has claims or, unless ``trusted``, belongs to a host that is up).
+    Raises HostBinaryNotFound (the compute never registered), InvalidInput (a node of another host, which is a different
+    one; a provider of another host, or twice the same; more than nova.objects.node_limits lets in) and
+    NodeOfAnotherHost (a node of another host that has claims or, unless ``trusted``, belongs to a host that is up).
     """
     service_id = connection.scalar(sa.select(SERVICES.c.id).where(
         SERVICES.c.host == host, SERVICES.c.binary == services.COMPUTE))
     if service_id is None:
         raise exception.HostBinaryNotFound(binary=services.COMPUTE, host=host)
+    for node in nodes:
+        node_limits.check(node)
     nodes = copy.deepcopy(list(nodes))  # a transaction that is run again starts from what was reported
     stored = _stored(connection, host, [node.uuid for node in nodes if node.uuid], after, upto)
+    _check_distinct(connection, nodes, stored)
     by_uuid = {row.uuid: row for row in stored.nodes}
     by_name = {row.hypervisor_hostname: row for row in stored.nodes if row.host == host}
     result, new = Report([], [], []), []
@@ -92,6 +97,18 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
         result.removed = _remove_idle(connection, [
             row.uuid for row in stored.nodes if row.host == host and row.uuid not in reported])
     return result
+
+
+def _check_distinct(connection: sa.Connection, nodes: Sequence[ComputeNode], stored: _Stored) -> None:
+    """What no other try would cure: it would look like the same report twice at the same moment, again and again."""
+    uuids = [node.uuid for node in nodes if node.uuid]
+    uuids += [child.uuid for node in nodes for child in node.children]
+    for told in (uuids, [node.hypervisor_hostname for node in nodes]):
+        if len(told) != len(set(told)):
+            raise exception.InvalidInput(reason="two nodes or providers of a report are the same")
+    new = set(uuids) - stored.providers.keys()
+    if new and connection.scalar(sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.uuid.in_(new)).limit(1)) is not None:
+        raise exception.InvalidInput(reason="a provider of the report is another host's")
 
 
 def _check_taken_over(connection: sa.Connection, row: Any, node: ComputeNode, host: str, trusted: bool) -> None:
@@ -325,9 +342,11 @@ def _remove_idle_providers(connection: sa.Connection, uuids: Sequence[str]) -> l
 
 # --- what the API shows ------------------------------------------------------------------------
 def index(connection: sa.Connection, pattern: str | None = None, limit: int | None = None,
-          marker: str | None = None) -> list[ComputeNode]:
-    """Nodes by id, with their service. ``pattern``: a part of the hypervisor hostname. Raises MarkerNotFound."""
+          marker: str | None = None, host: str | None = None) -> list[ComputeNode]:
+    """Nodes (of a host) by id, with their service. ``pattern``: a part of the hypervisor hostname. MarkerNotFound."""
     statement = sa.select(TABLE).order_by(TABLE.c.id)
+    if host is not None:
+        statement = statement.where(TABLE.c.host == host)
     if pattern is not None:
         statement = statement.where(TABLE.c.hypervisor_hostname.icontains(pattern, autoescape=True))
     if marker is not None:
@@ -350,6 +369,13 @@ def exists(connection: sa.Connection, name: str, host: str | None) -> bool:
     if host is not None:
         statement = statement.where(TABLE.c.host == host)
     return connection.scalar(statement.limit(1)) is not None
+
+
+def has_trait(connection: sa.Connection, host: str, name: str, trait: str) -> bool:
+    """Whether the root of this node has a trait."""
+    found = connection.scalar(sa.select(PROVIDERS.c.traits).join(TABLE, TABLE.c.uuid == PROVIDERS.c.uuid).where(
+        TABLE.c.host == host, TABLE.c.hypervisor_hostname == name))
+    return trait in (found or ())
 
 
 def _named(node_id: str) -> sa.ColumnElement[bool]:

@@ -103,7 +103,9 @@ class Database:
                     if not doubt and context.too_late():  # it was too long in line
                         raise exception.ServiceUnavailable("Nobody waits for this any more: nothing was done.")
                     # SQLite takes its one write lock at once: a lock taken later cannot be waited for.
-                    connection = connection.execution_options(nova_write=write, nova_seconds=self._seconds)
+                    committed: list[Callable[[], object]] = []
+                    connection = connection.execution_options(nova_write=write, nova_seconds=self._seconds,
+                                                              nova_committed=committed)
                     if snapshot and self.dialect != "sqlite":  # where every transaction is one
                         connection = connection.execution_options(isolation_level="REPEATABLE READ")
                     with connection.begin():
@@ -114,6 +116,8 @@ class Database:
                         committing = write
                     if write:
                         context.begun()
+                    for each in committed:
+                        each()
                     return answer
             except exception.StaleReport:
                 raise  # says the truth, whoever moved the action on
@@ -157,13 +161,18 @@ class Database:
     def _connect(self) -> sa.Connection:
         try:
             return self.engine.connect()
-        except sa.exc.OperationalError as error:  # the server is away
+        except (sa.exc.OperationalError, OSError) as error:  # the server is away, or a file of TLS is not there
             raise db_exception.DBConnectionError(error) from error
         except sa.exc.TimeoutError as error:
             raise exception.ServiceUnavailable("All connections to the database are in use.") from error
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def after_commit(connection: sa.Connection, function: Callable[[], object]) -> None:
+    """Call ``function``, which must not fail, when this transaction is committed."""
+    connection.get_execution_options()["nova_committed"].append(function)
 
 
 @functools.cache
@@ -187,8 +196,7 @@ def passes(error: Exception) -> bool:
     if isinstance(error, _TRANSIENT):
         return True
     cause: Any = getattr(error, "orig", None)
-    code = getattr(cause, "pgcode", None) or next(iter(getattr(cause, "args", ())), None)
-    return code in _PASSING or "database is locked" in str(cause)
+    return errors.code_of(cause) in _PASSING or "database is locked" in str(cause)
 
 
 def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Engine:
@@ -205,7 +213,7 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
     else:
         options.update(pool_size=pool_size, max_overflow=max_overflow, isolation_level="READ COMMITTED")
         if parsed.get_backend_name() in ("mysql", "mariadb"):
-            options["connect_args"] = {"charset": "utf8mb4"}
+            options["connect_args"] = {"charset": "utf8mb4", **_files_of_tls(parsed)}
     engine = sa.create_engine(parsed, **options)
     if parsed.get_backend_name() == "sqlite":
         sa.event.listen(engine, "do_connect", functools.partial(_sqlite_make, str(parsed.database)))
@@ -215,6 +223,13 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
     exc_filters.register_engine(engine)
     lengths.check_lengths(engine)
     return engine
+
+
+def _files_of_tls(url: sa.URL) -> dict[str, Any]:
+    """SQLAlchemy hands PyMySQL the files of TLS by another name, which it forgets when it is told to verify them."""
+    if not {"ssl_verify_cert", "ssl_verify_identity"} & url.query.keys():
+        return {}
+    return {name: url.query[name] for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in url.query}
 
 
 def _sqlite_make(path: str, *_connecting: Any) -> None:

@@ -7,6 +7,11 @@ from typing import Any
 import sqlalchemy as sa
 
 
+def code_of(cause: Any) -> Any:
+    """PostgreSQL's SQLSTATE or MariaDB's number of a driver's error; of others, the first thing it says."""
+    return getattr(cause, "pgcode", None) or next(iter(getattr(cause, "args", ())), None)
+
+
 def hide_values(engine: sa.Engine) -> None:
     """From now on PostgreSQL's errors are their first sentence.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from nova.db import errors
+
 if TYPE_CHECKING:
     import sqlite3
 
@@ -44,7 +46,7 @@ def exceeded(error: Exception) -> bool:
     """Whether a statement was cancelled, since it took too long or since somebody wanted that."""
     cause: Any = getattr(error, "orig", None) or getattr(error, "inner_exception", None)
     cause = getattr(cause, "orig", None) or cause
-    code = getattr(cause, "pgcode", None) or next(iter(getattr(cause, "args", ())), None)
+    code = errors.code_of(cause)
     return code in _CANCELLED or (code == "interrupted" and type(cause).__module__ == "sqlite3")
 
 

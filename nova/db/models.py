@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Column, Index, Table, UniqueConstraint
+from sqlalchemy import Column, Index, UniqueConstraint
 
+from nova.db.notification_models import outbox as outbox
+from nova.db.notification_models import outbox_lanes as outbox_lanes
+from nova.db.notification_models import usage_audits as usage_audits
+from nova.db.tables import metadata as metadata
+from nova.db.tables import table as _table
+from nova.db.tables import times as _times
 from nova.db.types import Json, Utc, big_id, long_text, text
 from nova.objects.action import Event
 from nova.objects.flavor import Flavor
@@ -16,17 +22,6 @@ from nova.objects.network import VIF, NetworkRequest
 from nova.objects.numa import GuestTopology, HostTopology
 from nova.objects.pci import GuestDevice, PciDevice
 from nova.objects.service import WorkerStats
-
-metadata = sa.MetaData()
-
-
-def _table(name: str, *items: Any) -> Table:
-    return Table(name, metadata, *items, mysql_engine="InnoDB", mysql_charset="utf8mb4", mysql_collate="utf8mb4_bin")
-
-
-def _times() -> tuple[Column[Any], Column[Any]]:
-    return Column("created_at", Utc, nullable=False), Column("updated_at", Utc)
-
 
 # --- hosts ---------------------------------------------------------------------------------------
 services = _table(
@@ -263,6 +258,7 @@ instances = _table(
     *_times(),
     Column("launched_at", Utc),
     Column("terminated_at", Utc),
+    Column("soft_deleted_at", Utc),
     Column("deleted", sa.Boolean, nullable=False),
     Index("ix_instances_project", "project_id", "deleted", "created_at", "uuid"),
     Index("ix_instances_created", "deleted", "created_at", "uuid"),
@@ -270,6 +266,8 @@ instances = _table(
     Index("ix_instances_host", "host", "deleted", "uuid"),
     Index("ix_instances_server_group", "server_group"),
     Index("ix_instances_reservation", "reservation_id"),
+    Index("ix_instances_soft_deleted", "soft_deleted_at"),
+    Index("ix_instances_usage", "project_id", "uuid", "launched_at", "terminated_at"),
 )
 
 # One row: by it conductors recognize the keys that they encrypt secrets with.
@@ -342,6 +340,56 @@ migrations = _table(
     Index("ix_migrations_project", "project_id", "created_at"),
 )
 
+# Hosts that are emptied (nova.conductor.drains); owner: the conductor that looks at one at this moment.
+drains = _table(
+    "drains",
+    Column("uuid", text(36), primary_key=True),
+    Column("host", text(), nullable=False),
+    Column("kind", text(16), nullable=False),
+    Column("state", text(16), nullable=False),
+    Column("parallel", sa.Integer, nullable=False),
+    Column("cold", sa.Boolean, nullable=False),
+    Column("target", text(), nullable=False),
+    Column("patience", sa.Integer, nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Column("ended_at", Utc),
+    Column("owner", text()),
+    Column("lease_until", Utc),
+    UniqueConstraint("host", name="uq_drains_host"),
+)
+
+drain_servers = _table(
+    "drain_servers",
+    Column("drain_uuid", text(36), primary_key=True),
+    Column("instance_uuid", text(36), primary_key=True),
+    Column("state", text(16), nullable=False),
+    Column("how", text(16), nullable=False),
+    Column("destination", text(), nullable=False),
+    Column("reason", text(1024), nullable=False),
+    Column("request_id", text(64), nullable=False),
+    Column("since", Utc, nullable=False),
+    Column("started_at", Utc),
+    Column("ended_at", Utc),
+    Index("ix_drain_servers_state", "drain_uuid", "state"),
+    Index("ix_drain_servers_instance", "instance_uuid"),
+)
+
+# Images that hosts fetch since an operator asked for them on an aggregate; ask_again_at: null, nobody has asked yet.
+precached_images = _table(
+    "precached_images",
+    Column("aggregate_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    Column("host", text(), primary_key=True),
+    Column("image_id", text(36), primary_key=True),
+    Column("image", Json(Image), nullable=False),
+    Column("state", text(16), nullable=False),
+    Column("message", text(1024), nullable=False),
+    Column("tries", sa.Integer, nullable=False),
+    Column("ask_again_at", Utc),
+    *_times(),
+    Index("ix_precached_images_state", "state"),
+    Index("ix_precached_images_host", "host", "image_id"),
+)
+
 # The word by which a host removes the guest of an instance that it was given up with.
 evictions = _table(
     "evictions",
@@ -361,6 +409,28 @@ external_events = _table(
     Column("status", text(16), nullable=False),
     Column("created_at", Utc, nullable=False),
     Index("ix_external_events_created", "created_at"),
+)
+
+# --- consoles --------------------------------------------------------------------------------------
+# What lets a browser reach a guest's console through a proxy: of the token itself only its digest.
+console_tokens = _table(
+    "console_tokens",
+    Column("id", big_id(), primary_key=True),
+    Column("digest", text(64), nullable=False, unique=True),
+    Column("instance_uuid", text(36), nullable=False),
+    Column("instance_host", text(), nullable=False),
+    Column("user_id", text(), nullable=False),
+    Column("project_id", text(), nullable=False),
+    Column("console_type", text(32), nullable=False),
+    Column("host", text(), nullable=False),
+    Column("port", sa.Integer, nullable=False),
+    Column("tls_port", sa.Integer),
+    Column("access_url_base", text(1024), nullable=False),
+    # The newest action of the instance when the token was made.
+    Column("since", sa.BigInteger, nullable=False),
+    Column("expires_at", Utc, nullable=False),
+    Index("ix_console_tokens_instance", "instance_uuid", "user_id", "id"),
+    Index("ix_console_tokens_expires", "expires_at"),
 )
 
 # --- networks --------------------------------------------------------------------------------------
@@ -413,6 +483,23 @@ fixed_ips = _table(
     Index("ix_fixed_ips_unused", "network_uuid", "version", "instance_uuid", "updated_at", "id"),
     Index("ix_fixed_ips_instance", "instance_uuid"),
     Index("uq_fixed_ips_mac", "mac", unique=True),
+)
+
+# Addresses of pools by which servers are reached from outside; project_id null: free.
+floating_ips = _table(
+    "floating_ips",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("address", text(64), nullable=False, unique=True),
+    Column("pool", text(), nullable=False),
+    Column("project_id", text()),
+    Column("instance_uuid", text(36)),
+    Column("vif_id", text(36)),
+    Column("fixed_address", text(64)),
+    Column("updated_at", Utc),
+    Index("ix_floating_ips_unused", "pool", "project_id", "id"),
+    Index("ix_floating_ips_project", "project_id", "id"),
+    Index("ix_floating_ips_instance", "instance_uuid"),
 )
 
 security_groups = _table(

@@ -11,6 +11,7 @@ from oslo_db import exception as db_exception
 from nova import exception
 from nova.conf import CONF
 from nova.db import models
+from nova.objects import states
 
 LIMITS = models.quotas
 USAGES = models.quota_usages
@@ -112,6 +113,7 @@ def usage(connection: sa.Connection, project_id: str, user_id: str | None = None
     used["server_groups"] = count_server_groups(connection, project_id, user_id)
     used["security_groups"] = 0 if user_id else count_security_groups(connection, project_id)
     used["fixed_ips"] = 0 if user_id else count_interfaces(connection, project_id)
+    used["floating_ips"] = 0 if user_id else count_floating_ips(connection, project_id)
     if user_id:
         used["key_pairs"] = count_key_pairs(connection, user_id)
     return used
@@ -134,12 +136,25 @@ def count_security_groups(connection: sa.Connection, project_id: str) -> int:
         groups.c.project_id == project_id)) or 0
 
 
+def count_floating_ips(connection: sa.Connection, project_id: str) -> int:
+    floating = models.floating_ips
+    return connection.scalar(sa.select(sa.func.count()).select_from(floating).where(
+        floating.c.project_id == project_id)) or 0
+
+
 def count_interfaces(connection: sa.Connection, project_id: str) -> int:
-    """The interfaces of the project's servers on the embedded networks: each has one address of version 4."""
+    """The interfaces of the project's servers on the embedded networks: each has one address of version 4.
+
+    Those count as well that servers have asked for which wait for a host, and for addresses with it.
+    """
     ips, instances = models.fixed_ips, models.instances
-    return connection.scalar(sa.select(sa.func.count()).select_from(ips).join(
-        instances, instances.c.uuid == ips.c.instance_uuid).where(
-        instances.c.project_id == project_id, instances.c.deleted == sa.false(), ips.c.version == 4)) or 0
+    mine = sa.and_(instances.c.project_id == project_id, instances.c.deleted == sa.false())
+    held = connection.scalar(sa.select(sa.func.count()).select_from(ips).join(
+        instances, instances.c.uuid == ips.c.instance_uuid).where(mine, ips.c.version == 4)) or 0
+    waiting = connection.scalars(sa.select(instances.c.requested_networks).where(
+        mine, instances.c.vm_state == states.BUILDING, ~sa.select(ips.c.id).where(
+            ips.c.instance_uuid == instances.c.uuid).exists()))
+    return held + sum(len(wanted or ()) for wanted in waiting)
 
 
 def check_interfaces(connection: sa.Connection, project_id: str, most: int, more: int) -> None:
@@ -148,7 +163,7 @@ def check_interfaces(connection: sa.Connection, project_id: str, most: int, more
     The caller holds the project's row, see :func:`lock`.
     """
     if most >= 0 and more > 0 and count_interfaces(connection, project_id) + more > most:
-        raise exception.QuotaLimit("Quota exceeded, too many fixed IPs.")
+        raise exception.QuotaLimit("Maximum number of fixed IPs exceeded")
 
 
 def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = ("",)) -> dict[str, dict[str, int]]:
@@ -188,16 +203,19 @@ def reserve(connection: sa.Connection, project_id: str, user_id: str, cores: int
     return count
 
 
-def grow(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int) -> None:
-    """Spend quota for a server that becomes so much larger (amounts below 0 count nothing). Raises OverQuota."""
-    each = {"cores": max(cores, 0), "ram": max(ram, 0)}
+def grow(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, instances: int = 0) -> None:
+    """Spend quota for a server that becomes so much larger, or that counts again (amounts below 0 count nothing).
+
+    Raises OverQuota.
+    """
+    each = {"instances": instances, "cores": max(cores, 0), "ram": max(ram, 0)}
     if not any(each.values()):
         return
     project, user = explicit(connection, project_id, user_id)
     used = lock(connection, project_id, ("", user_id))
     _room(project, used[""], each, 1, 1)
     _room(user, used[user_id], each, 1, 1)
-    spend(connection, project_id, user_id, 0, each["cores"], each["ram"])
+    spend(connection, project_id, user_id, instances, each["cores"], each["ram"])
 
 
 def _room(allowed: dict[str, int], used: dict[str, int], each: dict[str, int], min_count: int, max_count: int) -> int:

@@ -19,6 +19,8 @@ from nova.db.engine import Database
 LOG = logging.getLogger(__name__)
 
 _SYNC = "run nova-manage db sync"
+# What a URL may name of PyMySQL, which says of none that it is missing.
+_FILES = frozenset({"ssl_ca", "ssl_cert", "ssl_key"})
 # Seconds between two attempts to connect to a server that is not there.
 _PAUSE = 1.0
 
@@ -73,6 +75,10 @@ def connected(url: str, new: bool = False) -> Database:
         database.close()
         raise (Unreachable if file is None else exception.DatabaseUnusable)(
             url=_shown(url), reason=_reason(error)) from error
+    except OSError as error:  # of a file that the URL names
+        database.close()
+        files = [f"{name}={value}" for name, value in sa.make_url(url).query.items() if name in _FILES]
+        raise _unusable(url, f"{' '.join(files)}: {error.strerror or error}") from error
     return database
 
 

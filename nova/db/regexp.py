@@ -42,10 +42,10 @@ def matches(column: sa.Column[Any], *patterns: str) -> Match:
                  sa.or_(*likely))
 
 
-def listed(column: sa.Column[Any], pattern: str) -> Match:
-    """An item of the column (",a,b,") begins with the pattern. Raises InvalidInput."""
+def listed(column: sa.Column[Any], pattern: str, mark: str) -> Match:
+    """An item of the column (",a,b,") that has the ``mark`` in it begins with the pattern. Raises InvalidInput."""
     begins = compiled(pattern).match
-    return Match(column, lambda value: any(begins(item) for item in value.split(",") if item),
+    return Match(column, lambda value: any(begins(item) for item in value.split(",") if mark in item),
                  _like(column, "," + pattern.removeprefix("^").removesuffix("$")))
 
 

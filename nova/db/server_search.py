@@ -81,7 +81,9 @@ def _conditions(query: ServerQuery) -> tuple[list[sa.ColumnElement[bool]], list[
     if query.project_id is not None:
         conditions.append(TABLE.c.project_id == query.project_id)
     if query.deleted is not None:
-        conditions.append(TABLE.c.deleted == sa.literal(query.deleted))
+        deleted = TABLE.c.deleted == sa.literal(query.deleted)
+        # What is soft-deleted is deleted, too, to whoever looks for that.
+        conditions.append(sa.or_(deleted, TABLE.c.soft_deleted_at.is_not(None)) if query.deleted else deleted)
     if query.changes_since is not None:
         conditions.append(TABLE.c.updated_at >= query.changes_since)
     if query.changes_before is not None:
@@ -130,9 +132,9 @@ def _among(column: sa.Column[Any], values: list[Any]) -> sa.ColumnElement[bool]:
     return sa.or_(condition, column.is_(None)) if None in values else condition
 
 
-def _ip(value: Any) -> regexp.Match:
-    """A regular expression anchored at the beginning of an address."""
-    return regexp.listed(TABLE.c.addresses, str(value))
+def _ip(mark: str) -> Callable[[Any], regexp.Match]:
+    """A regular expression anchored at the beginning of an address of the version with this ``mark`` in it."""
+    return lambda value: regexp.listed(TABLE.c.addresses, str(value), mark)
 
 
 def _locked(value: Any) -> sa.ColumnElement[bool]:
@@ -157,8 +159,8 @@ def _tags(every: bool, negate: bool) -> Callable[[Any], sa.ColumnElement[bool]]:
 
 
 _SPECIAL: dict[str, Callable[[Any], sa.ColumnElement[bool] | regexp.Match]] = {
-    "ip": _ip,
-    "ip6": lambda _value: sa.false(),  # embedded networks are IPv4 only
+    "ip": _ip("."),
+    "ip6": _ip(":"),
     "locked": _locked,
     "metadata": _metadata,
     "tags": _tags(every=True, negate=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 from nova import exception
 from nova.db import models, rows
 from nova.objects import migration as moves
+from nova.objects import states
 from nova.objects.base import utcnow
 from nova.objects.guest import ExpectedGuest
 from nova.objects.instance import Instance
@@ -176,6 +178,13 @@ def places(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, set[str
     return found
 
 
+def soft_deleted(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[str]:
+    """The uuids of those that were soft-deleted before then and with which nothing is being done, oldest first."""
+    return list(connection.scalars(sa.select(TABLE.c.uuid).where(
+        TABLE.c.soft_deleted_at < before, TABLE.c.vm_state == states.SOFT_DELETED,
+        TABLE.c.task_state.is_(None)).order_by(TABLE.c.soft_deleted_at).limit(limit)))
+
+
 def on_hosts_brief(connection: sa.Connection, hosts: Sequence[str], limit: int) -> list[Instance]:
     """The (brief) instances on any of these hosts."""
     statement = (sa.select(*brief_columns()).where(TABLE.c.host.in_(hosts), TABLE.c.deleted == sa.false())
@@ -183,15 +192,24 @@ def on_hosts_brief(connection: sa.Connection, hosts: Sequence[str], limit: int) 
     return rows.to_objects(Instance, connection.execute(statement))
 
 
+def runnable(connection: sa.Connection, host: str, uuids: Sequence[str]) -> dict[str, bool]:
+    """uuid -> whether something is done with it, of those of these servers that are ACTIVE on the host."""
+    return {row.uuid: row.action_uuid is not None or row.task_state is not None for row in connection.execute(
+        sa.select(TABLE.c.uuid, TABLE.c.action_uuid, TABLE.c.task_state).where(
+            TABLE.c.uuid.in_(uuids), TABLE.c.host == host, TABLE.c.deleted == sa.false(),
+            TABLE.c.vm_state == states.ACTIVE))}
+
+
 def ever(connection: sa.Connection, uuids: Sequence[str]) -> set[str]:
     """Those of them that exist or did."""
     return set(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.uuid.in_(uuids))))
 
 
-def hosts_of(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, str]:
-    """uuid -> host of those that exist and have one."""
+def hosts_of(connection: sa.Connection, project_id: str, uuids: Sequence[str]) -> dict[str, str]:
+    """uuid -> host of those that the project has and that have one."""
     return dict(connection.execute(sa.select(TABLE.c.uuid, TABLE.c.host).where(
-        TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false(), TABLE.c.host.is_not(None))).all())
+        TABLE.c.uuid.in_(uuids), TABLE.c.project_id == project_id, TABLE.c.deleted == sa.false(),
+        TABLE.c.host.is_not(None))).all())
 
 
 def sharing_image_properties(connection: sa.Connection, properties: dict[str, str]) -> dict[str, dict[str, int]]:
@@ -209,6 +227,22 @@ def sharing_image_properties(connection: sa.Connection, properties: dict[str, st
             if number:
                 found[name][host] = int(number)
     return {name: hosts for name, hosts in found.items() if hosts}
+
+
+def shelved(connection: sa.Connection, after: int, window: int) -> tuple[list[Instance], int | None]:
+    """Servers that are on the shelf and have their host still, while nothing is done with them.
+
+    Looked for among the ``window`` rows whose ids follow ``after``, so that no statement takes long, however many there
+    are and were; and the id to go on after, None at the end.
+    """
+    last = connection.scalar(
+        sa.select(TABLE.c.id).where(TABLE.c.id > after).order_by(TABLE.c.id).offset(window - 1).limit(1))
+    statement = sa.select(TABLE).where(
+        TABLE.c.id > after, TABLE.c.deleted == sa.false(), TABLE.c.vm_state == states.SHELVED,
+        TABLE.c.action_uuid.is_(None)).order_by(TABLE.c.id)
+    if last is not None:
+        statement = statement.where(TABLE.c.id <= last)
+    return rows.to_objects(Instance, connection.execute(statement)), last
 
 
 def placed(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, str | None]:

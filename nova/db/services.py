@@ -279,6 +279,12 @@ def delete(connection: sa.Connection, service: Service) -> None:
         network_hosts.forget_host(connection, service.host)
 
 
+def check_zone(connection: sa.Connection, zone: str) -> None:
+    """Raises InvalidInput for a zone that nobody can be in."""
+    if not zone_is_available(connection, zone):
+        raise exception.InvalidInput("The requested availability zone is not available")
+
+
 def zone_is_available(connection: sa.Connection, zone: str) -> bool:
     """Whether there is an enabled compute service in the zone. Two statements, whatever there are of services."""
     zones = aggregates.host_zones(aggregates.index(connection))

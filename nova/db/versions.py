@@ -24,6 +24,11 @@ def rules(project_id: str) -> str:
     return f"rules:{project_id}"
 
 
+def rules_of(project_id: sa.Column[str]) -> sa.ColumnElement[str]:
+    """The same of the project that a row is of."""
+    return sa.literal(rules("")) + project_id
+
+
 def peers(network_uuid: str) -> str:
     """The counter of the hosts that have a network."""
     return f"peers:{network_uuid}"

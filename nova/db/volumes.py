@@ -9,19 +9,22 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import models, quotas, rows
+from nova.db import liveness, models, quotas, rows
 from nova.db.types import Utc
 from nova.objects import volume as states
 from nova.objects.base import utcnow
-from nova.objects.volume import Volume, VolumeRemoval
+from nova.objects.image import Image
+from nova.objects.volume import Volume, VolumeContent, VolumeRemoval
 
 TABLE = models.volumes
 REMOVALS = models.volume_removals
+SERVICES = models.services
 
 _FREE = {"instance_uuid": None, "attachment_id": None, "device_name": None, "attached_at": None}
 
@@ -156,9 +159,14 @@ def _give_up_place(connection: sa.Connection, volume: Volume) -> VolumeRemoval |
 
 
 def forgotten(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[VolumeRemoval]:
-    """What hosts were told to remove before that time and have not, the oldest first."""
-    return rows.to_objects(VolumeRemoval, connection.execute(
-        sa.select(REMOVALS).where(REMOVALS.c.created_at < before).order_by(REMOVALS.c.id).limit(limit)))
+    """What hosts that are there were told to remove before that time and have not, the oldest first.
+
+    What waits for a host that is away, or gone for good, keeps nobody else's waiting.
+    """
+    there = sa.exists().where(SERVICES.c.host == REMOVALS.c.host, SERVICES.c.binary == "nova-compute",
+                              SERVICES.c.forced_down == sa.false(), liveness.alive())
+    return rows.to_objects(VolumeRemoval, connection.execute(sa.select(REMOVALS).where(
+        REMOVALS.c.created_at < before, sa.or_(REMOVALS.c.host == "", there)).order_by(REMOVALS.c.id).limit(limit)))
 
 
 def removed(connection: sa.Connection, removal: VolumeRemoval) -> None:
@@ -170,6 +178,38 @@ def removed(connection: sa.Connection, removal: VolumeRemoval) -> None:
         connection.execute(sa.delete(TABLE).where(
             TABLE.c.uuid == removal.volume_uuid, TABLE.c.generation == removal.generation,
             TABLE.c.status == states.DELETING))
+
+
+def reimage(connection: sa.Connection, uuid: str, attachment_id: str, image: Image) -> VolumeContent:
+    """Have the volume of this attachment made anew from an image. The data that it has stay until end_reimage().
+
+    Returns which they are. Raises InvalidVolume when somebody else is at it.
+    """
+    volume = lock(connection, uuid)
+    if volume.attachment_id != attachment_id or volume.status != states.IN_USE:
+        raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be in-use, but is {volume.status}")
+    # Never the number of data that are still to be removed somewhere.
+    leaving = connection.execute(sa.select(sa.func.max(REMOVALS.c.generation)).where(
+        REMOVALS.c.volume_uuid == uuid)).scalar() or 0
+    _update(connection, uuid, status=states.ATTACHING, image=image, written_at=None,
+            generation=max(volume.generation, leaving) + 1)
+    return VolumeContent(generation=volume.generation, image=volume.image, written_at=volume.written_at)
+
+
+def end_reimage(connection: sa.Connection, uuid: str, attachment_id: str, before: VolumeContent,
+                done: bool) -> VolumeRemoval | None:
+    """The guest has the new data (``done``), or keeps those of ``before``; what its host has to remove of the others.
+    """
+    volume = lock(connection, uuid)
+    if volume.attachment_id != attachment_id or volume.generation == before.generation:
+        return None
+    unwanted = before.generation if done else volume.generation
+    if done:
+        complete(connection, uuid, attachment_id)
+    else:
+        _update(connection, uuid, status=states.IN_USE, generation=before.generation, image=before.image,
+                written_at=before.written_at)
+    return _give_up_place(connection, msgspec.structs.replace(volume, generation=unwanted))
 
 
 # --- to whom it belongs ----------------------------------------------------------------------------
@@ -193,10 +233,13 @@ def reserve(connection: sa.Connection, uuid: str, project_id: str | None, instan
 
 
 def complete(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
-    """The guest has the volume: from now on its data are worth something."""
-    now = utcnow()
-    _of_attachment(connection, uuid, attachment_id, (states.RESERVED, states.ATTACHING), status=states.IN_USE,
-                   attached_at=now, written_at=sa.func.coalesce(TABLE.c.written_at, sa.literal(now, Utc)))
+    """The guest has the volume: from now on its data are worth something, if there is a place for them. (One that is
+    given to a server on the shelf has none before that comes to a host.)"""
+    now = sa.literal(utcnow(), Utc)
+    placed = sa.or_(TABLE.c.host.is_not(None), sa.and_(TABLE.c.shared, TABLE.c.generation > 0))
+    _of_attachment(connection, uuid, attachment_id, (states.RESERVED, states.ATTACHING, states.IN_USE),
+                   status=states.IN_USE, attached_at=sa.func.coalesce(TABLE.c.attached_at, now),
+                   written_at=sa.case((placed, sa.func.coalesce(TABLE.c.written_at, now)), else_=TABLE.c.written_at))
 
 
 def begin_detaching(connection: sa.Connection, uuid: str, attachment_id: str) -> None:

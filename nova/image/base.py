@@ -1,4 +1,7 @@
-"""The interface of an image back end. Used by the API (show, list) and by computes (download)."""
+"""The interface of an image back end.
+
+Used by the API (show, list), conductors (create, delete) and computes (download, upload).
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,20 @@ class ImageStore(abc.ABC):
 
         ``admit`` is called before anything is written, and what it raises is raised; never more is written than it
         was told. Raises ImageUnacceptable when nobody knows how large the image is, or it is of another size.
+        """
+
+    @abc.abstractmethod
+    def create(self, ctx: RequestContext, image: Image) -> None:
+        """The image is known from now on, and waits for its data (queued). An id that is known already: fine.
+
+        Raises QuotaLimit.
+        """
+
+    @abc.abstractmethod
+    def upload(self, ctx: RequestContext, image_id: str, path: str, disk_format: str) -> None:
+        """Give an image that waits for them its data, the file ``path``; it is active then. One that is: fine.
+
+        Raises DiskFull.
         """
 
     @abc.abstractmethod

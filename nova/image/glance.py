@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict, TypeVar
@@ -17,7 +18,7 @@ from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image import transfer
 from nova.image.base import Admit, ImageStore
-from nova.neighbours import Neighbour, Unreachable, decoded
+from nova.neighbours import TIMEOUT, Neighbour, Unreachable, decoded
 from nova.objects.image import Image
 
 LOG = logging.getLogger(__name__)
@@ -26,9 +27,11 @@ T = TypeVar("T")
 
 GROUP = "glance"
 PAGE = 1000
+# Seconds for which Glance may put data away that it has got: a proxy before it may have kept them all until then.
+STORING = 600
 PATCH = "application/openstack-images-v2.1-json-patch"
 # What Glance itself says of an image; everything else is a property.
-_FIELDS = frozenset(Image.__struct_fields__) - {"properties", "certificate"}
+_FIELDS = frozenset(Image.__struct_fields__) - {"properties", "certificate", "members"}
 _OTHER = frozenset({"self", "file", "schema", "tags", "locations", "direct_url", "os_hash_algo", "os_hash_value",
                     "os_hidden", "stores"})
 # Set by Glance for itself; it refuses changes of them.
@@ -73,6 +76,41 @@ class GlanceStore(ImageStore):
             self._retry(lambda: self._download(ctx, image_id, path, raw))
         except transfer.Incomplete as error:
             raise exception.ImageUnacceptable(image_id=image_id, reason=str(error)) from error
+
+    def create(self, ctx: RequestContext, image: Image) -> None:
+        body = {"id": image.id, "name": image.name, "owner": image.owner, "visibility": image.visibility,
+                "min_disk": image.min_disk, "min_ram": image.min_ram, **image.properties}
+
+        def create() -> None:
+            with contextlib.suppress(exception.Conflict):  # it is there: the answer got lost
+                self._request(ctx, "POST", "/v2/images", None, image.id, json=body).close()
+            for member in image.members:
+                with contextlib.suppress(exception.Conflict):
+                    self._request(ctx, "POST", f"{self._path(image.id)}/members", None, image.id,
+                                  json={"member": member}).close()
+
+        self._retry(create)
+
+    def upload(self, ctx: RequestContext, image_id: str, path: str, disk_format: str) -> None:
+        formats = {"disk_format": disk_format, "container_format": "bare"}
+
+        def upload() -> None:
+            raw = _body(self._request(ctx, "GET", self._path(image_id), None, image_id))
+            if raw.get("status") == "active":
+                return
+            changes = patch({name: raw[name] for name in formats if name in raw}, formats, replace=False)
+            if changes:
+                self._request(ctx, "PATCH", self._path(image_id), None, image_id, json=changes,
+                              headers={"Content-Type": PATCH}).close()
+            try:
+                self._request(ctx, "PUT", self._path(image_id) + "/file", None, image_id, data=_Data(path),
+                              timeout=(CONF.glance.timeout or TIMEOUT, STORING),
+                              headers={"Content-Type": "application/octet-stream"}).close()
+            except exception.Conflict as error:
+                raise exception.ImageBackendUnavailable(reason="it takes data of somebody else") from error
+
+        self._retry(upload)
+        LOG.info("Image %s uploaded", image_id)
 
     def delete(self, ctx: RequestContext, image_id: str, token: str | None = None) -> None:
         self._retry(lambda: self._request(ctx, "DELETE", self._path(image_id), token, image_id).close())
@@ -146,6 +184,19 @@ class GlanceStore(ImageStore):
         if not image_id.replace("-", "").replace("_", "").isalnum() or not image_id.isascii():
             raise exception.ImageNotFound(image_id=image_id)
         return f"/v2/images/{image_id}"
+
+
+class _Data:
+    """A file to send: all of it, also when it has to be sent again since a token had expired."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __len__(self) -> int:
+        return os.stat(self._path).st_size
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(transfer.read(self._path))
 
 
 def _chunks(answer: requests.Response) -> Iterator[bytes]:

@@ -47,7 +47,8 @@ def meta_data(instance: Instance, version: str, settings: Settings) -> dict[str,
     if instance.key is not None:
         found["public-keys"] = {"0": {"openssh-key": instance.key.public_key, "_name": f"0={instance.key.name}"}}
     if _since(version, "2007-01-19"):
-        found |= {"local-hostname": host, "public-hostname": host, "public-ipv4": ""}
+        floating = next((vif.floating for vif in instance.network_info if vif.floating), "")
+        found |= {"local-hostname": host, "public-hostname": host, "public-ipv4": floating}
     if _since(version, "2007-08-29"):
         found["instance-type"] = instance.flavor.name
     if _since(version, "2007-12-15"):

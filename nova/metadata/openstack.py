@@ -12,7 +12,6 @@ from typing import Any
 
 from nova.metadata import ec2
 from nova.metadata.settings import Settings
-from nova.objects.guest import PASSWORD_KEYS
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.network import VIF, FixedIp
 
@@ -29,8 +28,6 @@ EPOXY = "2025-04-04"
 VERSIONS = (FOLSOM, GRIZZLY, HAVANA, LIBERTY, NEWTON_ONE, NEWTON_TWO, OCATA, ROCKY, VICTORIA, EPOXY)
 
 SEED_BYTES = 512
-PASSWORD_CHUNK = 255
-PASSWORD_MAX = PASSWORD_CHUNK * len(PASSWORD_KEYS)
 
 # Libvirt's names of buses are not those of the document.
 _BUSES = {"virtio": "pci", "pci": "pci", "scsi": "scsi", "sata": "scsi", "ide": "ide", "usb": "usb", "xen": "xen"}
@@ -151,17 +148,6 @@ def content(instance: Instance, name: str) -> bytes | None:
     if not (name.isascii() and name.isdigit() and len(name) == 4) or int(name) >= len(instance.personality):
         return None
     return base64.b64decode(instance.personality[int(name)].contents)
-
-
-def password(instance: Instance) -> str:
-    """What the guest posted, "" if nothing."""
-    return "".join(instance.system_metadata.get(key, "") for key in PASSWORD_KEYS)
-
-
-def password_items(value: str) -> dict[str, str]:
-    """A password as items of system_metadata, at most PASSWORD_MAX characters."""
-    return {key: value[number * PASSWORD_CHUNK:(number + 1) * PASSWORD_CHUNK]
-            for number, key in enumerate(PASSWORD_KEYS)}
 
 
 def encode(document: Any) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 from nova.metadata import ec2, openstack
 from nova.metadata.settings import Settings
 from nova.objects.base import utcnow
+from nova.objects.guest import password_of
 from nova.objects.instance import Instance
 
 TEXT = "text/plain; charset=UTF-8"
@@ -81,7 +82,7 @@ class Tree:
             "network_data.json": lambda: Document(openstack.encode(openstack.network_data(instance.network_info))),
         }
         if version >= openstack.GRIZZLY:
-            makers["password"] = lambda: _text(openstack.password(instance))
+            makers["password"] = lambda: _text(password_of(instance.system_metadata))
         if version >= openstack.HAVANA:
             makers["vendor_data.json"] = lambda: _json(openstack.vendor_data(settings))
         if version >= openstack.NEWTON_TWO:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from nova.context import RequestContext
 from nova.objects.instance import Instance
-from nova.objects.network import VIF, NetworkRequest, RuleSet
+from nova.objects.network import VIF, NetworkRequest
 
 # A database's; this side of the house knows nothing of it.
 Connection = Any
@@ -58,6 +58,9 @@ class Allocator(Protocol):
         Raises PortBindingFailed, PortNotFound.
         """
 
+    def unbind(self, ctx: RequestContext, instance: Instance) -> None:
+        """No host has the interfaces of the instance, which keeps them. Only asked where it is external."""
+
     def release(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF] | None = None,
                 connection: Connection = None) -> None:
         """Give back interfaces with their addresses (None: all of the instance); ports of users are let go of."""
@@ -67,6 +70,3 @@ class Allocator(Protocol):
 
     def renewed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
         """The interfaces of the instance with what the back end says of them now."""
-
-    def rules(self, connection: Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
-        """What each of these servers lets in, where hosts filter by our rules. Three statements at most."""

@@ -9,7 +9,7 @@ import abc
 from collections.abc import Sequence
 
 from nova.objects.instance import Instance
-from nova.objects.network import VIF, Peers, RuleSet
+from nova.objects.network import VIF, GroupFilter, Peers, RuleSet
 from nova.rpcapi.network_hosts import NetworkHosts
 
 
@@ -60,6 +60,8 @@ class HostNetwork(abc.ABC):
     def refresh_rules(self, uuid: str, rules: RuleSet) -> None:
         """Replace the ingress rules of a guest, atomically, unless it has or was told newer ones."""
 
+    def refresh_groups(self, filters: Sequence[GroupFilter]) -> None:
+        """These security groups have other rules or members, unless newer ones are known."""
 
     def refresh_peers(self, peers: Peers) -> None:
         """Other hosts have a network than before, unless newer ones are known."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nova.network.records import DEVICE, MAC, HostNet
 
@@ -96,11 +96,12 @@ def wire_gone(table: str, device: str) -> list[str]:
 
 
 def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequence[str] = (),
-         unreachable: Sequence[str] = ()) -> list[str]:
+         unreachable: Sequence[str] = (), floating: Sequence[str] = ()) -> list[str]:
     """The root namespace's table, replaced as a whole.
 
     Tenants reach what is behind ``uplink``, apart from networks that are ``unreachable``, of the host only ``services``
-    (matches on packets), and not each other. Without ``uplink`` nothing is translated or forwarded.
+    (matches on packets), and each other only by ``floating`` addresses, which the namespaces translate. Without
+    ``uplink`` nothing is translated or forwarded.
     """
     t = f"ip {table}"
     links = [net.uplink_port for net in nets if net.link is not None]
@@ -108,6 +109,7 @@ def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequ
     lines = [
         f"add table {t}", f"delete table {t}", f"add table {t}",
         f"add set {t} links {{ type ifname; }}", f"add set {t} bridges {{ type ifname; }}",
+        f"add set {t} floating {{ type ipv4_addr; }}",
         f"add chain {t} tracking {{ type filter hook prerouting priority -450; policy accept; }}",
         f"add chain {t} input {{ type filter hook input priority -10; policy accept; }}",
         f"add chain {t} forwarding {{ type filter hook forward priority -10; policy accept; }}",
@@ -129,10 +131,14 @@ def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequ
     if uplink:
         lines += [f'add rule {t} forwarding iifname @links oifname "{device_name(uplink)}" accept',
                   f'add rule {t} forwarding iifname "{uplink}" oifname @links ct state established,related accept',
-                  f'add rule {t} postrouting iifname @links oifname "{uplink}" masquerade']
+                  f"add rule {t} forwarding oifname @links ip daddr @floating accept",
+                  f"add rule {t} forwarding iifname @links oifname @links ct state established,related accept",
+                  f'add rule {t} postrouting iifname @links oifname "{uplink}" ip saddr != @floating masquerade',
+                  f"add rule {t} postrouting iifname @links oifname @links ip saddr != @floating masquerade"]
     lines += [f"add rule {t} forwarding iifname @links drop", f"add rule {t} forwarding oifname @links drop"]
     lines += [f'add element {t} links {{ "{name}" }}' for name in links]
     lines += [f'add element {t} bridges {{ "{device_name(name)}" }}' for name in bridges]
+    lines += [f"add element {t} floating {{ {ipaddress.IPv4Address(address)} }}" for address in floating]
     six = f"ip6 {table}"
     return [
         *lines, f"add table {six}", f"delete table {six}", f"add table {six}",
@@ -150,7 +156,13 @@ def inside() -> list[str]:
         f"add table {t}", f"delete table {t}", f"add table {t}",
         f"add chain {t} input {{ type filter hook input priority 0; policy drop; }}",
         f"add chain {t} forwarding {{ type filter hook forward priority 0; policy drop; }}",
+        f"add chain {t} prerouting {{ type nat hook prerouting priority -100; policy accept; }}",
         f"add chain {t} postrouting {{ type nat hook postrouting priority 100; policy accept; }}",
+        # Floating address -> fixed address, and back.
+        f"add map {t} floating {{ type ipv4_addr : ipv4_addr; }}",
+        f"add map {t} fixed {{ type ipv4_addr : ipv4_addr; }}",
+        f'add rule {t} prerouting iifname "out" dnat to ip daddr map @floating',
+        f'add rule {t} postrouting oifname "out" snat to ip saddr map @fixed',
         f"add rule {t} input ct state established,related accept",
         f'add rule {t} input iifname "lo" accept',
         f'add rule {t} input iifname "gw" udp dport {{ 53, 67 }} accept',
@@ -162,6 +174,7 @@ def inside() -> list[str]:
         f"add rule {t} forwarding udp dport {VXLAN_PORT} drop",
         f"add rule {t} forwarding ct state established,related accept",
         f'add rule {t} forwarding iifname "gw" oifname "out" ip daddr != 169.254.0.0/16 accept',
+        f'add rule {t} forwarding iifname "out" oifname "gw" ct status dnat accept',
         f'add rule {t} postrouting oifname "out" masquerade',
         f"add table {six}", f"delete table {six}", f"add table {six}",
         f"add chain {six} input {{ type filter hook input priority 0; policy drop; }}",
@@ -174,6 +187,16 @@ def inside() -> list[str]:
         f"add rule {six} input icmpv6 type echo-request accept",
         f'add rule {six} input iifname "gw" meta l4proto tcp reject with tcp reset',
     ]
+
+
+def translated(leads: Mapping[str, str]) -> list[str]:
+    """In a network's namespace: these floating addresses lead to these fixed ones, and no others lead anywhere."""
+    t = "ip nova"
+    pairs = [(str(ipaddress.IPv4Address(floating)), str(ipaddress.IPv4Address(fixed)))
+             for floating, fixed in sorted(leads.items())]
+    return [f"flush map {t} floating", f"flush map {t} fixed",
+            *(f"add element {t} floating {{ {floating} : {fixed} }}" for floating, fixed in pairs),
+            *(f"add element {t} fixed {{ {fixed} : {floating} }}" for floating, fixed in pairs)]
 
 
 def hook(table: str, device: str, name: str) -> list[str]:

@@ -13,10 +13,10 @@ import dataclasses
 import ipaddress
 from collections.abc import Sequence
 
-from nova.network import ingress
+from nova.network import group_filters, ingress
 from nova.network.filters import MOVED, hook, mac_address, name_of, port, port_gone, raw_v6, unhook
 from nova.network.records import HostNet
-from nova.objects.network import VIF, FilterRule, link_local
+from nova.objects.network import VIF, RuleSet, link_local
 
 # Flows that one guest may have at the same time.
 FLOWS = 65535
@@ -82,7 +82,7 @@ _V6 = _Family("6", "ip6", "meta l4proto", "icmpv6", "ipv6-icmp", "ipv6_addr",
               "ip6 saddr . frag id", "frag frag-off != 0", "frag frag-off 0 frag more-fragments 1")
 
 
-def guest(table: str, vif: VIF, net: HostNet, rules: Sequence[FilterRule], moved: bool = False) -> list[str]:
+def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = False) -> list[str]:
     """Everything about one tap device, made new. Learned flows stay. Raises ValueError for bad values.
 
     ``moved``: the guest comes from another host with connections that are not known here.
@@ -94,7 +94,7 @@ def guest(table: str, vif: VIF, net: HostNet, rules: Sequence[FilterRule], moved
     v6 = [str(ipaddress.IPv6Address(address)) for address in vif.addresses(6)]
     chains = {
         "sent": [*_sent(name, mac, bool(v6)), *_sent_v4(name, mac, v4)],
-        "received": [*_received(name, mac, bool(v6)), *_received_v4(name, v4, net), *ingress.accepted(rules, 4),
+        "received": [*_received(name, mac, bool(v6)), *_received_v4(name, v4, net), *_let_in(rules, 4),
                      *_refused(name, _V4)],
     }
     families = [_V4]
@@ -102,15 +102,20 @@ def guest(table: str, vif: VIF, net: HostNet, rules: Sequence[FilterRule], moved
         families.append(_V6)
         own = [link_local(mac), *v6]
         chains["sent6"] = _sent_v6(name, own)
-        chains["received6"] = [*_received_v6(name, own, net), *ingress.accepted(rules, 6),
+        chains["received6"] = [*_received_v6(name, own, net), *_let_in(rules, 6),
                               *_refused(name, _V6)]
     return [
         *port(table, vif.devname),
+        *(line for group_id in rules.groups for line in group_filters.there(table, group_id)),
         *(line for family in families for line in _empty(table, name, family)),
         *(f"add rule bridge {table} {chain}_{name} {rule}" for chain, found in chains.items() for rule in found),
         *hook(table, vif.devname, name),
         *([f'add element bridge {table} {MOVED} {{ "{vif.devname}" timeout {_MOVED_FOR} }}'] if moved else []),
     ]
+
+
+def _let_in(rules: RuleSet, version: int) -> list[str]:
+    return [*ingress.accepted(rules.rules, version), *group_filters.jumps(rules.groups, version)]
 
 
 def gone(table: str, device: str) -> list[str]:

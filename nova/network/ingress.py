@@ -22,13 +22,19 @@ def accepted(rules: Iterable[FilterRule], version: int) -> list[str]:
     """What is let in. No sources means anybody; what cannot be expressed is left out (closed)."""
     lines: list[str] = []
     for rule in rules:
-        sources = _sources(rule.sources, version)
+        sources = _sources(rule.sources, version) if rule.group is None else (
+            f"{_HEADER[version]} saddr @{members(rule.group, version)}")
         match = _match(rule, version)
         if match is None:
             LOG.warning("Leaving out an ingress rule that packet filters cannot express: %s", rule)
         elif sources is not None:
             lines.append(" ".join(part for part in (sources, match, "accept") if part))
     return list(dict.fromkeys(lines))
+
+
+def members(group_id: int, version: int) -> str:
+    """The name of the set of a security group's addresses of one version."""
+    return f"members{'' if version == 4 else version}_{group_id:d}"
 
 
 def _sources(sources: Sequence[str], version: int) -> str | None:

@@ -14,17 +14,21 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+import msgspec
+
 from nova import context, exception
 from nova.conf import CONF
 from nova.network import filters, gates, guest_filters, host_services, plumbing, records
 from nova.network.asking import Asker
 from nova.network.base import HostNetwork
 from nova.network.dhcp import DhcpServer
+from nova.network.floating import FloatingAddresses
+from nova.network.groups import Groups
 from nova.network.records import Guest, HostNet
 from nova.network.ruleset import Part, Ruleset
 from nova.network.tunnels import Tunnels
 from nova.objects.instance import Instance
-from nova.objects.network import VIF, Peers, RuleSet
+from nova.objects.network import VIF, GroupFilter, Peers, RuleSet
 from nova.rpcapi.network_hosts import NetworkHosts
 
 LOG = logging.getLogger(__name__)
@@ -45,8 +49,10 @@ class LinuxNetwork(HostNetwork):
         self._records = records.Records(CONF.state_path)
         self._rules = records.RuleBook()
         self._filters = Ruleset(self._table)
+        self._groups = Groups(CONF.state_path, self._table, self._filters)
         self._gates = gates.Gates()
         self._tunnels = Tunnels(self._records, self._network_lock)
+        self._floating = FloatingAddresses(CONF.state_path)
         # Taken in this order: of the guest (several share one), of its networks by id, of the host.
         self._guest_locks = [threading.RLock() for _number in range(_GUEST_LOCKS)]
         self._locks: dict[str, threading.RLock] = collections.defaultdict(threading.RLock)
@@ -81,6 +87,7 @@ class LinuxNetwork(HostNetwork):
                     DhcpServer(net, self._tag).keep_only(uuids)
                 elif not uuids:
                     self._try("remove network", network_id, self._remove_network, network_id, None)
+        self._try("answer for", "floating addresses", self._floating.answer)
         self._watch()
         self._tunnels.start()
         if self._desk is not None:
@@ -117,30 +124,58 @@ class LinuxNetwork(HostNetwork):
     def refresh_rules(self, uuid: str, rules: RuleSet) -> None:
         made: dict[str, Part] = {}
         with self._guest_lock(uuid), contextlib.ExitStack() as stack:
-            rules = self._rules.newest(uuid, rules)
+            rules = self._heard(uuid, rules)
             networks = sorted(self._records.networks_of(uuid))
+            here: list[tuple[HostNet, Guest]] = []
             for network_id in networks:
                 stack.enter_context(self._network_lock(network_id))
             for network_id in networks:
                 net, guest = self._records.network(network_id), self._records.guest(network_id, uuid)
                 if net is None or guest is None:
                     continue
-                guest.rules = rules
+                guest.rules, guest.ingress = RuleSet(), rules
                 self._records.save_guest(network_id, guest)
                 made.update(self._parts(net, guest.vifs, rules))
-            if made:
-                self._filters.change(made)
+                here.append((net, guest))
+            made = self._filters.unlike(made)
+            if networks:
+                self._change(rules, made)
+            for net, guest in here:
+                self._lead(net, guest)
+
+    def refresh_groups(self, filters: Sequence[GroupFilter]) -> None:
+        self._groups.refresh(filters)
+
+    def _heard(self, uuid: str, told: RuleSet) -> RuleSet:
+        """What a guest lets in after this was told; its groups are remembered for themselves."""
+        self._groups.hear(told.filters)
+        return self._rules.newest(uuid, msgspec.structs.replace(told, filters=[]))
+
+    def _change(self, rules: RuleSet, made: dict[str, Part], gone: dict[str, list[str]] | None = None) -> None:
+        """Make these filters of a guest new, and of its groups what is not made yet."""
+        with self._groups.lock:
+            made = {**self._groups.parts(rules.groups), **made}
+            if made or gone:
+                self._filters.change(made, gone)
 
     def _ask_rules(self) -> None:
         """The conductor's word on the rules of all guests here, where ours is older."""
         assert self._desk is not None
-        known = {uuid: _newest(guests).version for uuid, guests in self._records_of_guests().items()}
+        here = {uuid: _newest(guests) for uuid, guests in self._records_of_guests().items()}
+        # Rules in the words of the last release do not change with the groups.
+        known = {uuid: rules.version if not rules.rules and self._groups.complete(rules.groups) else 0
+                 for uuid, rules in here.items()}
         uuids = sorted(known)
         for start in range(0, len(uuids), _PAGE):
             page = uuids[start:start + _PAGE]
-            told = self._desk.rules(context.admin(), {uuid: known[uuid] for uuid in page})
+            told = self._desk.rules(context.admin(), {uuid: known[uuid] for uuid in page}, grouped=True)
+            for rules in told.values():
+                self._groups.hear(rules.filters)
             for uuid, rules in told.items():
                 self.refresh_rules(uuid, rules)
+        with self._groups.lock:
+            self._groups.tidy({group_id for guests in self._records_of_guests().values()
+                               for group_id in _newest(guests).groups})
 
     def refresh_peers(self, peers: Peers) -> None:
         self._tunnels.told(peers)
@@ -150,10 +185,11 @@ class LinuxNetwork(HostNetwork):
               moved: bool = False) -> None:
         """Make these interfaces ready. ``alone``: the guest has no others (any more); ``moved``: it runs elsewhere."""
         by_network = _by_network(uuid, vifs)
+        here: list[tuple[HostNet, Guest]] = []
         made: dict[str, Part] = {}
         stale: dict[str, list[str]] = {}
         with self._guest_lock(uuid):
-            rules = self._rules.newest(uuid, rules)
+            rules = self._heard(uuid, rules)
             with contextlib.ExitStack() as stack:
                 # In one order everywhere, so that two guests never wait for each other.
                 for network_id in sorted(by_network):
@@ -162,13 +198,16 @@ class LinuxNetwork(HostNetwork):
                     before = self._records.guest(network_id, uuid) or Guest(uuid=uuid)
                     new = {vif.id for vif in found}
                     kept = [] if alone else [vif for vif in before.vifs if vif.id not in new]
-                    guest = Guest(uuid=uuid, hostname=hostname, vifs=[*kept, *found], rules=rules)
+                    guest = Guest(uuid=uuid, hostname=hostname, vifs=[*kept, *found], ingress=rules)
                     net = self._plug_network(records.of_vif(found[0]), guest)
                     stale.update(self._gone({vif.devname for vif in before.vifs}
                                             - {vif.devname for vif in guest.vifs}))
-                    made.update(self._parts(net, found, guest.rules, moved))
+                    made.update(self._parts(net, found, rules, moved))
+                    here.append((net, guest))
                 if made or stale:
-                    self._filters.change(made, stale)
+                    self._change(rules, made, stale)
+                for net, guest in here:
+                    self._lead(net, guest)
             gone = set(self._records.networks_of(uuid)) - by_network.keys() if alone else set()
             for network_id in sorted(gone):
                 with self._network_lock(network_id):
@@ -230,6 +269,8 @@ class LinuxNetwork(HostNetwork):
         server.ensure()
         for guest in self._records.guests(net.id):
             server.reserve(guest)
+        if self._floating.leads(net.id):
+            self._floating.make(net)  # its namespace was made anew
         self._tunnels.up(net)
         with self._lock:
             self._up[net.id] = net
@@ -252,6 +293,15 @@ class LinuxNetwork(HostNetwork):
             self._records.save_guest(network_id, guest)
         else:
             self._records.forget_guest(network_id, uuid)
+        if net is not None:
+            self._lead(net, guest)
+
+    def _lead(self, net: HostNet, guest: Guest) -> None:
+        """Floating addresses lead to the guest as it was told, and no others do."""
+        if self._floating.note(net.id, guest):
+            with self._host_lock:
+                self._filters.change({_HOST: self._host_table(self._networks())})
+            self._floating.make(net)
 
     def _remove_network(self, network_id: str, uuid: str | None, devices: set[str] | None = None) -> None:
         """Unmake a network whose last guest goes, and everything of ours when it was the last network."""
@@ -275,6 +325,7 @@ class LinuxNetwork(HostNetwork):
             with self._lock:
                 self._up.pop(network_id, None)
             self._records.forget_network(network_id)
+            self._floating.forget(network_id)
         if net is not None:
             self._tunnels.gone(net)
 
@@ -286,7 +337,8 @@ class LinuxNetwork(HostNetwork):
     def _host_table(self, nets: Sequence[HostNet]) -> Part:
         uplink = plumbing.uplink()
         services = host_services.matches(plumbing.addresses(), uplink, nets)
-        return _always(filters.host(self._table, nets, uplink, services, host_services.unreachable()))
+        return _always(filters.host(self._table, nets, uplink, services, host_services.unreachable(),
+                                    self._floating.all()))
 
     def _parts(self, net: HostNet, vifs: Sequence[VIF], rules: RuleSet, moved: bool = False) -> dict[str, Part]:
         """The packet filters of these interfaces. Raises ValueError for bad values."""
@@ -355,7 +407,7 @@ class LinuxNetwork(HostNetwork):
 
 def _guest_lines(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool, lost: bool) -> list[str]:
     # The connections of a guest are as unknown when they were forgotten as when they were made elsewhere.
-    return guest_filters.guest(table, vif, net, rules.rules, moved or lost)
+    return guest_filters.guest(table, vif, net, rules, moved or lost)
 
 
 def _always(lines: Sequence[str], gate: gates.Gate | None = None) -> Part:
@@ -378,7 +430,7 @@ def _by_network(uuid: str, vifs: Sequence[VIF], check: bool = True) -> dict[str,
 
 def _newest(guests: Sequence[Guest]) -> RuleSet:
     """What a guest lets in, by its records on several networks."""
-    return max((guest.rules for guest in guests), key=lambda rules: rules.version, default=RuleSet())
+    return max((guest.lets_in for guest in guests), key=lambda rules: rules.version, default=RuleSet())
 
 
 def _named(vif: VIF) -> str:

@@ -19,7 +19,7 @@ from nova.conf import CONF
 from nova.context import RequestContext
 from nova.network.neutron_api import NeutronApi, Raw
 from nova.objects.instance import Instance
-from nova.objects.network import SLAAC, VIF, FixedIp, NetworkRequest, RuleSet
+from nova.objects.network import SLAAC, VIF, FixedIp, NetworkRequest
 
 LOG = logging.getLogger(__name__)
 
@@ -150,6 +150,10 @@ class NeutronAllocator:
             bound.append(_bound(vif, port))
         return bound
 
+    def unbind(self, ctx: RequestContext, instance: Instance) -> None:
+        for vif in instance.network_info:
+            self._change(ctx, vif.id, {"binding:host_id": None})
+
     # --- giving back -----------------------------------------------------------------------------------
     def release(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF] | None = None,
                 connection: object = None) -> None:
@@ -160,13 +164,13 @@ class NeutronAllocator:
             if only is not None and port["id"] not in only:
                 continue
             if port["id"] in kept:
-                self._unbind(ctx, port["id"])
+                self._change(ctx, port["id"], {"device_id": "", "device_owner": "", "binding:host_id": None})
             else:
                 self._api.delete_port(ctx, port["id"])
 
-    def _unbind(self, ctx: RequestContext, port_id: str) -> None:
+    def _change(self, ctx: RequestContext, port_id: str, changes: dict[str, Any]) -> None:
         try:
-            self._api.update_port(ctx, port_id, {"device_id": "", "device_owner": "", "binding:host_id": None})
+            self._api.update_port(ctx, port_id, changes)
         except exception.PortNotFound:
             LOG.info("Port %s is gone", port_id)
 
@@ -191,9 +195,6 @@ class NeutronAllocator:
         ports = [port for port in self._ports(ctx, instance) if port["id"] in known]
         return self._vifs(ctx, ports, [NetworkRequest(
             port_id=port["id"] if known[port["id"]].keep else None, tag=known[port["id"]].tag) for port in ports])
-
-    def rules(self, connection: object, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
-        return {uuid: RuleSet() for uuid in instance_uuids}
 
     def _vifs(self, ctx: RequestContext, ports: Sequence[Raw], wanted: Sequence[NetworkRequest]) -> list[VIF]:
         networks = {uuid: self._api.network(ctx, uuid) for uuid in _network_ids(ports)}

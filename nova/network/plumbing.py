@@ -112,6 +112,11 @@ def uplink() -> str | None:
     return None
 
 
+def answer_at_once(device: str) -> None:
+    """Who asks for an address that this host answers for waits for no random time."""
+    _set(f"net/ipv4/neigh/{device}/proxy_delay", "0")
+
+
 def tunnel_address() -> str:
     """Where the tunnels of this host end. Raises NetworkSetupError for what is no address."""
     value = str(CONF.network.tunnel_address or CONF.my_ip)

@@ -97,12 +97,19 @@ class HostNet(Object, kw_only=True):
 
 
 class Guest(Object, kw_only=True):
-    """The interfaces of one instance on one network, and the rules of the instance."""
+    """The interfaces of one instance on one network, and what the instance lets in."""
 
     uuid: str
     hostname: str = ""
     vifs: list[VIF] = []
+    # As the last release wrote it, and reads it: for that one it is unknown what a guest lets in, so that it asks.
     rules: RuleSet = msgspec.field(default_factory=RuleSet)
+    # What the instance lets in, with the ids of its groups alone (nova.network.groups has the rest).
+    ingress: RuleSet | None = None
+
+    @property
+    def lets_in(self) -> RuleSet:
+        return self.ingress or self.rules
 
 
 def namespace(network_id: str) -> str:
@@ -176,23 +183,23 @@ class Records:
             return []
 
     def network(self, network_id: str) -> HostNet | None:
-        return _read(self._network_file(network_id), HostNet)
+        return read(self._network_file(network_id), HostNet)
 
     def save_network(self, net: HostNet) -> None:
-        _write(self._network_file(net.id), net)
+        write(self._network_file(net.id), net)
 
     def peers(self, network_id: str) -> Peers | None:
         """The other hosts of a network, as they were told last."""
-        return _read(self._peers_file(network_id), Peers)
+        return read(self._peers_file(network_id), Peers)
 
     def save_peers(self, peers: Peers) -> None:
-        _write(self._peers_file(peers.network_id), peers)
+        write(self._peers_file(peers.network_id), peers)
 
     def forget_network(self, network_id: str) -> None:
         shutil.rmtree(os.path.join(self.root, network_id), ignore_errors=True)
 
     def guest(self, network_id: str, uuid: str) -> Guest | None:
-        return _read(self._guest_file(network_id, uuid), Guest)
+        return read(self._guest_file(network_id, uuid), Guest)
 
     def has_address(self, network_id: str, address: str, uuid: str) -> bool:
         """Whether the instance is plugged into the network here, with that address."""
@@ -223,7 +230,7 @@ class Records:
         return [network for network in self.networks() if os.path.exists(self._guest_file(network, uuid))]
 
     def save_guest(self, network_id: str, guest: Guest) -> None:
-        _write(self._guest_file(network_id, guest.uuid), guest)
+        write(self._guest_file(network_id, guest.uuid), guest)
 
     def forget_guest(self, network_id: str, uuid: str) -> None:
         try:
@@ -241,7 +248,7 @@ class Records:
         return os.path.join(self.root, network_id, "instances", f"{uuid}.json")
 
 
-def _read(path: str, kind: type[T]) -> T | None:
+def read(path: str, kind: type[T]) -> T | None:
     try:
         with open(path, "rb") as file:
             return msgspec.json.decode(file.read(), type=kind)
@@ -252,7 +259,7 @@ def _read(path: str, kind: type[T]) -> T | None:
         return None
 
 
-def _write(path: str, value: Object) -> None:
+def write(path: str, value: Object) -> None:
     """Replace a file in one go; readers see the old or the new one."""
     data = msgspec.json.encode(value)
     folder = os.path.dirname(path)

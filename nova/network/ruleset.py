@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from nova import exception
-from nova.network import commands, filters
+from nova.network import commands, filters, group_filters
 from nova.network.gates import Gate
 from nova.network.nfnetlink import FAMILIES, PacketFilters
 from nova.telemetry import metrics
@@ -66,6 +66,23 @@ class Ruleset:
                 self._parts.pop(name, None)
             self._parts.update(made)
             self._generation = self._ask(lambda kernel: self._learn(kernel, lines, before))
+
+    def empty(self) -> bool:
+        """Whether nothing is made."""
+        with self._mutex:
+            return not self._parts
+
+    def has(self, name: str) -> bool:
+        """Whether a part of this name is made."""
+        with self._mutex:
+            return name in self._parts
+
+    def unlike(self, wanted: Mapping[str, Part]) -> dict[str, Part]:
+        """Those of these parts that are not made, or not so."""
+        with self._mutex:
+            before = {name: self._parts.get(name) for name in wanted}
+        return {name: part for name, part in wanted.items()
+                if (made := before[name]) is None or made.lines(False) != part.lines(False)}
 
     def remove(self) -> None:
         """Unmake everything."""
@@ -128,6 +145,8 @@ class Ruleset:
         for line in (*filters.base(self._table), *lines):
             if (named := _CHAIN.match(line)) is not None:
                 touched.add((named[1], named[2]))
+        # Whoever jumps to them no more counted as one of their references.
+        touched |= {known for known in self._known if known[1].startswith(group_filters.PREFIX)}
         for family, chain in touched:
             marks = kernel.chain(family, self._table, chain) if chain else kernel.table(family, self._table)
             if marks is None:

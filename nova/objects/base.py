@@ -15,6 +15,9 @@ import msgspec
 COMPILING = threading.RLock()
 _COMPILED: weakref.WeakSet[Any] = weakref.WeakSet()
 
+# Any number of so many fits into 64 bits.
+_DIGITS = 18
+
 
 class Object(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A value that services exchange.
@@ -43,3 +46,8 @@ def utcnow() -> datetime.datetime:
 
 def new_uuid() -> str:
     return str(uuid.uuid4())
+
+
+def whole(text: str) -> int | None:
+    """The number that a text is; None if it is none, or longer than any that is meant."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None

@@ -7,8 +7,20 @@ from typing import Any
 
 from nova.objects.base import Object
 
-# The password that a guest posts: chunks of system_metadata.
+# The encrypted password of a guest: chunks of system_metadata, of so many characters each.
 PASSWORD_KEYS = tuple(f"password_{number}" for number in range(4))
+_CHUNK = 255
+PASSWORD_MAX = _CHUNK * len(PASSWORD_KEYS)
+
+
+def password_items(value: str) -> dict[str, str]:
+    """A password as items of system_metadata, at most PASSWORD_MAX characters."""
+    return {key: value[number * _CHUNK:(number + 1) * _CHUNK] for number, key in enumerate(PASSWORD_KEYS)}
+
+
+def password_of(system_metadata: dict[str, str]) -> str:
+    """The password that these items are; "" if none."""
+    return "".join(system_metadata.get(key, "") for key in PASSWORD_KEYS)
 
 
 class GuestStatus(Object, kw_only=True):
@@ -32,6 +44,13 @@ class ExpectedGuest(Object, kw_only=True):
     power_state: int
     settled: bool
     moving: bool = False
+
+
+class Resumed(Object, kw_only=True):
+    """Guests that ran before their host was booted: those that wait for their turn, and those that are started now."""
+
+    waiting: list[str] = []
+    begun: list[str] = []
 
 
 class Eviction(Object, kw_only=True):
@@ -59,7 +78,16 @@ class Whereabouts(Object, kw_only=True):
     since: datetime.datetime | None = None
 
 
+class DiskImage(Object, kw_only=True):
+    """A file of a host that is an image of a guest's disk. ``format``: as the image service names it."""
+
+    path: str
+    format: str
+
+
 class Diagnostics(Object, kw_only=True):
-    """Standardised diagnostics of a guest, 2.48; unknown values are null."""
+    """What a hypervisor tells of a guest: ``values`` as standardised (2.48; unknown ones are null), ``flat`` by names
+    of its own, as older clients know them."""
 
     values: dict[str, Any] = {}
+    flat: dict[str, int] = {}

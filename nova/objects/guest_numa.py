@@ -9,6 +9,7 @@ import re
 
 from nova import exception
 from nova.objects import numa
+from nova.objects.base import whole
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.numa import GuestCell, GuestTopology
@@ -96,10 +97,11 @@ def cpu_mask(mask: str, count: int) -> set[int]:
     for part in parts:
         target = excluded if part.startswith("^") else named
         first, _, last = part.removeprefix("^").partition("-")
-        if not first.isdecimal() or (last and not last.isdecimal()):
+        low, high = whole(first), whole(last or first)
+        if low is None or high is None:
             raise _refuse(f"'{mask}' is not a list of CPUs.")
         # Bounded by the flavor, whatever numbers the mask has.
-        target.update(range(int(first), min(int(last or first) + 1, count)))
+        target.update(range(low, min(high + 1, count)))
     return (named - excluded) & everything
 
 
@@ -182,9 +184,10 @@ def _cells(flavor: Flavor, image: Image | None) -> list[tuple[set[int], int]]:
         if given:
             raise _refuse(f"{sorted(given)[0]} needs hw:numa_nodes.")
         return []
-    if not number.isdecimal() or not 1 <= int(number) <= _MOST_CELLS:
+    cells = whole(number)
+    if cells is None or not 1 <= cells <= _MOST_CELLS:
         raise _refuse(f"hw:numa_nodes must be a number from 1 to {_MOST_CELLS}, not '{number}'.")
-    return _manual(flavor, given, int(number)) if len(given) > 1 else _even(flavor, int(number))
+    return _manual(flavor, given, cells) if len(given) > 1 else _even(flavor, cells)
 
 
 def _even(flavor: Flavor, number: int) -> list[tuple[set[int], int]]:
@@ -202,9 +205,10 @@ def _manual(flavor: Flavor, given: dict[str, str], number: int) -> list[tuple[se
         if cpus is None or memory is None:
             raise _refuse(f"CPU and memory allocation must be provided for all NUMA nodes: hw:numa_cpus.{index} and "
                           f"hw:numa_mem.{index} are needed.")
-        if not memory.isdecimal() or int(memory) < 1:
+        size = whole(memory)
+        if not size:
             raise _refuse(f"hw:numa_mem.{index} must be a number of MiB, not '{memory}'.")
-        cells.append((_named(cpus, flavor, index), int(memory)))
+        cells.append((_named(cpus, flavor, index), size))
     beyond = given.keys() - {"hw:numa_nodes"} - {
         f"hw:numa_{what}.{index}" for what in ("cpus", "mem") for index in range(number)}
     if beyond:

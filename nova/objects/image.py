@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from nova import exception
 from nova.objects.base import Object
+from nova.objects.flavor import Flavor, disk_too_small
+
+_GIB = 1024**3
+# How the names of an image's properties begin in system_metadata.
+METADATA = "image_"
+
+# What a file in another format may have beyond its disk: headers, and a table entry for each piece (qcow2).
+_HEADERS, _PIECE = 16 << 20, 512
+
+
+def least_disk(disk_format: str | None, size: int) -> int:
+    """The bytes of a disk that there must be in a file of this size, where all of it is in use."""
+    if disk_format in ("raw", "iso", None, "ami", "aki", "ari"):
+        return size
+    return max(0, size - _HEADERS) * _PIECE // (_PIECE + 1)
 
 
 class Image(Object, kw_only=True):
     """``min_disk`` in GiB, ``min_ram`` in MiB, ``size`` in bytes (None while unknown).
 
+    ``members``: other projects that may use it, where it is ``shared``.
     ``properties`` are the image's own extra properties as strings (hw_*, os_*, kernel_id, ...). ``certificate`` (PEM):
     what its data must be signed with for the server that has it; "": nobody asks.
     """
@@ -22,6 +39,7 @@ class Image(Object, kw_only=True):
     min_ram: int = 0
     owner: str | None = None
     visibility: str = "private"
+    members: list[str] = []
     protected: bool = False
     checksum: str | None = None
     virtual_size: int | None = None
@@ -29,3 +47,25 @@ class Image(Object, kw_only=True):
     certificate: str = ""
     created_at: str | None = None
     updated_at: str | None = None
+
+
+def metadata_of(image: Image | None) -> dict[str, str]:
+    """What a server's system_metadata say of the image that it was made from."""
+    return {f"{METADATA}{name}": value for name, value in image.properties.items()} if image else {}
+
+
+def check_image_fits(flavor: Flavor, image: Image | None, volume_backed: bool) -> None:
+    """Raises FlavorMemoryTooSmall, FlavorDiskTooSmall."""
+    if image is None:
+        return
+    if image.min_ram > flavor.memory_mb:
+        raise exception.FlavorMemoryTooSmall()
+    if volume_backed or flavor.root_gb == 0:
+        return
+    if image.min_disk > flavor.root_gb:
+        raise exception.FlavorDiskTooSmall(
+            f"Flavor's disk is smaller than the minimum size specified in image metadata. Flavor disk is "
+            f"{flavor.root_gb * _GIB} bytes, minimum size is {image.min_disk * _GIB} bytes.")
+    size = max(image.virtual_size or 0, least_disk(image.disk_format, image.size or 0))
+    if size > flavor.root_gb * _GIB:
+        raise disk_too_small(flavor.root_gb * _GIB, size)

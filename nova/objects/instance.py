@@ -73,6 +73,7 @@ class Key(Object, kw_only=True):
     name: str
     type: str = "ssh"
     public_key: str
+    fingerprint: str = ""
 
 
 class Personality(Object, kw_only=True):
@@ -140,6 +141,8 @@ class Instance(Object, kw_only=True):
     updated_at: datetime.datetime | None = None
     launched_at: datetime.datetime | None = None
     terminated_at: datetime.datetime | None = None
+    # Its user deleted it and may have it back; such a server counts nothing against its project.
+    soft_deleted_at: datetime.datetime | None = None
     deleted: bool = False
 
     @property

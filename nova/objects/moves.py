@@ -66,9 +66,9 @@ class MigrationTarget(Object, kw_only=True):
     """What the destination of a live migration made ready.
 
     ``shared``: both hosts see the same disks, so that memory is all that goes over the network; else the disks named
-    in ``copied`` go, too (``incremental``: without the images they stand on, which the destination has). ``uri`` is
-    its hypervisor, ``address`` where it takes memory and disks. ``definition`` tells how the guest looks there,
-    ``network_info`` how its interfaces are bound there.
+    in ``copied`` go, too (``incremental``: without the images they stand on, which the destination has). ``address``
+    is where its hypervisor is, and takes memory and disks (``uri`` is for sources of the last release). ``definition``
+    tells how the guest looks there, ``network_info`` how its interfaces are bound there.
     """
 
     host: str

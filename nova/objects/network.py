@@ -85,7 +85,8 @@ class VIF(Object, kw_only=True):
     (binding:vif_details), ``profile`` is what the owner of the port says of it (binding:profile).
     ``active``: it is plugged, as far as anybody has told. ``awaits_plug``: the back end sends the event
     network-vif-plugged when it is, and the guest does not begin to run before. ``keep``: the port was there before the
-    server, and outlives it. ``outside``: an outside service keeps it, with its addresses.
+    server, and outlives it. ``outside``: an outside service keeps it, with its addresses. ``floating``: the floating
+    address that its address of version 4 is reached by (linuxnet).
     """
 
     id: str
@@ -109,6 +110,7 @@ class VIF(Object, kw_only=True):
     awaits_plug: bool = False
     keep: bool = False
     outside: bool = False
+    floating: str | None = None
 
     def addresses(self, version: int | None = None) -> list[str]:
         """Its addresses of a version (None: all), in order."""
@@ -122,6 +124,19 @@ class VIF(Object, kw_only=True):
     def dns(self) -> list[str]:
         """The name servers of all its subnets, each once."""
         return list(dict.fromkeys(server for fixed in self.fixed_ips for server in fixed.dns))
+
+
+class FloatingIp(Object, kw_only=True):
+    """An address of a pool by which one interface of a server is reached from outside; ``project_id`` None: free."""
+
+    id: int = 0
+    uuid: str
+    address: str
+    pool: str
+    project_id: str | None = None
+    instance_uuid: str | None = None
+    vif_id: str | None = None
+    fixed_address: str | None = None
 
 
 class SecurityGroupRule(Object, kw_only=True):
@@ -145,12 +160,44 @@ class SecurityGroup(Object, kw_only=True):
 
 
 class FilterRule(Object, kw_only=True):
-    """One ingress rule with its peers resolved to networks, ready for a host's packet filter."""
+    """One ingress rule, ready for a host's packet filter. From whom: ``sources`` are networks (none: anybody).
+
+    ``group``: from the members of this security group instead.
+    """
 
     protocol: str | None = None
     from_port: int | None = None
     to_port: int | None = None
     sources: list[str] = []
+    group: int | None = None
+
+
+class GroupFilter(Object, kw_only=True):
+    """A security group as the packet filters of a host need it: what its servers let in, and their own addresses.
+
+    Either part has a version, of two the greater one is newer; None: it is not told.
+    """
+
+    id: int
+    rules_version: int | None = None
+    rules: list[FilterRule] = []
+    members_version: int | None = None
+    members: list[str] = []
+
+    def joined(self, told: GroupFilter) -> GroupFilter:
+        """The newer parts of both."""
+        return GroupFilter(id=self.id, **_newer(self, told, "rules"), **_newer(self, told, "members"))
+
+    def named(self) -> set[int]:
+        """The groups whose members its rules let in."""
+        return {rule.group for rule in self.rules if rule.group is not None}
+
+
+def _newer(known: GroupFilter, told: GroupFilter, part: str) -> dict[str, Any]:
+    version = f"{part}_version"
+    mine, theirs = getattr(known, version), getattr(told, version)
+    newer = told if theirs is not None and (mine is None or theirs >= mine) else known
+    return {version: getattr(newer, version), part: getattr(newer, part)}
 
 
 class Peers(Object, kw_only=True):
@@ -162,7 +209,15 @@ class Peers(Object, kw_only=True):
 
 
 class RuleSet(Object, kw_only=True):
-    """What one server lets in. Of two sets for the same server the one with the greater ``version`` is newer."""
+    """What one server lets in. Of two sets for the same server the one with the greater ``version`` is newer.
+
+    ``rules`` hosts of the last release are told, which do not know groups; others the ``groups`` that the server is in.
+    ``filters`` are those groups, and the ones that their rules name; a message has each of them once.
+    ``floating``: the floating addresses that it is reached by, by the ids of its interfaces.
+    """
 
     version: int = 0
     rules: list[FilterRule] = []
+    groups: list[int] = []
+    filters: list[GroupFilter] = []
+    floating: dict[str, str] = {}

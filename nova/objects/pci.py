@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.objects.base import Object
+from nova.objects.base import Object, whole
 
 PCI, PF, VF = "type-PCI", "type-PF", "type-VF"
 REQUIRED, PREFERRED, LEGACY, SOCKET = "required", "preferred", "legacy", "socket"
@@ -90,11 +90,12 @@ def requests(asked: str, policy: str | None, aliases: dict[str, PciRequest]) -> 
     counts: collections.Counter[str] = collections.Counter()
     for part in filter(None, (part.strip() for part in asked.split(","))):
         name, colon, number = part.rpartition(":")
-        if not colon or not number.strip().isdecimal():
+        count = whole(number.strip())
+        if not colon or count is None:
             raise exception.InvalidInput(reason=f"pci_passthrough:alias must be alias:count, not '{part}'.")
         if name.strip() not in aliases:
             raise exception.InvalidInput(reason=f"PCI alias {name.strip()} is not defined")
-        counts[name.strip()] += int(number)
+        counts[name.strip()] += count
     return [msgspec.structs.replace(aliases[name], count=count, numa_policy=policy or aliases[name].numa_policy)
             for name, count in counts.items() if count]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from nova import exception
 from nova.objects import pci
+from nova.objects.base import whole
 from nova.objects.flavor import Flavor
 from nova.objects.guest_numa import DEDICATED, MIXED, cpu_policy, either, guest_topology, is_true, pinned_cpus
 from nova.objects.guest_numa import thread_policy as thread_policy_of
@@ -124,10 +125,11 @@ def _from_extra_specs(extra_specs: dict[str, str]) -> dict[str, RequestGroup]:
     groups: dict[str, RequestGroup] = {}
     for key, value in extra_specs.items():
         if match := _RESOURCE.match(key):
-            if not value.strip().isdecimal():
+            amount = whole(value.strip())
+            if amount is None:
                 raise exception.InvalidInput(reason=f"Extra spec {key} must be a whole number, not '{value}'.")
             group = groups.setdefault(match["suffix"] or "", RequestGroup())
-            group.resources[match["name"]] = int(value)
+            group.resources[match["name"]] = amount
         elif match := _TRAIT.match(key):
             group = groups.setdefault(match["suffix"] or "", RequestGroup())
             if value in ("required", "forbidden"):

@@ -44,7 +44,9 @@ class RequestSpec(Object, kw_only=True):
 
     ``force_host``/``force_node`` skip all filters; ``requested_host``/``requested_node`` only
     narrow the fleet. ``ignore_hosts`` and ``ignore_nodes`` are never chosen. ``hint_hosts`` maps the server uuids
-    named by same_host/different_host hints to their hosts (unknown uuids are absent).
+    named by same_host/different_host hints to their hosts (others than of the project are absent).
+    ``in_place``: the server is on ``requested_host`` and stays there with what it has claimed; all that is asked is
+    whether its new image may be there.
     ``alternates`` is how many further hosts to name per instance. ``resources`` come from anywhere in a host's tree of
     providers, those of each of ``groups`` from one provider (``group_policy`` isolate: of another one each).
     """
@@ -74,6 +76,7 @@ class RequestSpec(Object, kw_only=True):
     ignore_hosts: list[str] = []
     ignore_nodes: list[str] = []
     alternates: int = 2
+    in_place: bool = False
 
     def rule_out(self, chosen: Selection) -> None:
         """This node is not to be chosen again; nor its host, if a scheduler of an older release did so all the same."""

@@ -35,6 +35,9 @@ NETWORKING = "networking"
 BLOCK_DEVICE_MAPPING = "block_device_mapping"
 SPAWNING = "spawning"
 DELETING = "deleting"
+SOFT_DELETING = "soft-deleting"
+RESTORING = "restoring"
+UPDATING_PASSWORD = "updating_password"  # noqa: S105
 POWERING_OFF = "powering-off"
 POWERING_ON = "powering-on"
 REBOOTING = "rebooting"
@@ -48,6 +51,16 @@ UNPAUSING = "unpausing"
 SUSPENDING = "suspending"
 RESUMING = "resuming"
 RESCUING = "rescuing"
+UNRESCUING = "unrescuing"
+IMAGE_SNAPSHOT_PENDING = "image_snapshot_pending"
+IMAGE_PENDING_UPLOAD = "image_pending_upload"
+IMAGE_UPLOADING = "image_uploading"
+IMAGE_BACKUP = "image_backup"
+SHELVING = "shelving"
+SHELVING_IMAGE_PENDING_UPLOAD = "shelving_image_pending_upload"
+SHELVING_IMAGE_UPLOADING = "shelving_image_uploading"
+SHELVING_OFFLOADING = "shelving_offloading"
+UNSHELVING = "unshelving"
 REBUILDING = "rebuilding"
 REBUILD_BLOCK_DEVICE_MAPPING = "rebuild_block_device_mapping"
 REBUILD_SPAWNING = "rebuild_spawning"
@@ -70,7 +83,7 @@ STATUS: dict[str, dict[str, str]] = {
         REBOOTING_HARD: "HARD_REBOOT",
         REBOOT_PENDING_HARD: "HARD_REBOOT",
         REBOOT_STARTED_HARD: "HARD_REBOOT",
-        "updating_password": "PASSWORD",
+        UPDATING_PASSWORD: "PASSWORD",
         MIGRATING: "MIGRATING",
         **_REBUILD,
         **_RESIZE,

@@ -29,6 +29,8 @@ class VolumeConnection(Object, kw_only=True):
     ``protocol`` says what ``path`` is: "file" (an absolute path), "block" (the path of a device of the host) or the
     name of a protocol that the hypervisor speaks itself ("rbd", "iscsi": then ``path`` is the image's or the target's
     name and ``hosts`` are its servers as (name, port)). ``format`` is told, so that nothing is probed: raw or qcow2.
+    ``below`` has the files that a "file" with snapshots stands on, nearest first, each with its format; no others are
+    read.
     ``auth_user`` and ``secret_uuid`` name credentials that the hypervisor keeps; ``limits`` has libvirt's names
     (total_iops_sec, ...). ``shareable``: several guests may have it at once. ``serial`` is what the guest sees.
     """
@@ -37,6 +39,7 @@ class VolumeConnection(Object, kw_only=True):
     protocol: str = "file"
     path: str = ""
     format: str = "raw"
+    below: list[tuple[str, str]] = []
     hosts: list[tuple[str, str]] = []
     auth_user: str | None = None
     secret_uuid: str | None = None
@@ -86,6 +89,14 @@ class Volume(Object, kw_only=True):
         return msgspec.to_builtins(LocalConnection(  # type: ignore[no-any-return]
             volume_id=self.uuid, generation=self.generation, format=self.format, size_gb=self.size_gb, fresh=fresh,
             image=self.image if fresh else None))
+
+
+class VolumeContent(Object, kw_only=True):
+    """Which data an embedded volume has, while others are made to take their place; fields as those of Volume."""
+
+    generation: int
+    image: Image | None = None
+    written_at: datetime.datetime | None = None
 
 
 class Attachment(Object, kw_only=True):

@@ -6,24 +6,35 @@ from nova.operations.delete import Delete
 from nova.operations.evacuate import Evacuate
 from nova.operations.interfaces import AttachInterface, DetachInterface, LoseInterface
 from nova.operations.live_migrate import LiveMigrate
+from nova.operations.password import ChangePassword
 from nova.operations.power import (
     Pause,
     RebootHard,
     RebootSoft,
     Resume,
+    ResumeOnBoot,
     Start,
     Stop,
     Suspend,
     SyncPower,
+    TriggerCrashDump,
     Unpause,
 )
+from nova.operations.rebuild import Rebuild
+from nova.operations.rescue import Rescue, Unrescue
 from nova.operations.reset_state import ResetState
 from nova.operations.resize import ConfirmResize, Migrate, Resize, RevertResize
+from nova.operations.shelve import Shelve, ShelveOffload
+from nova.operations.snapshot import CreateBackup, CreateImage
+from nova.operations.soft_delete import Reclaim, Restore, SoftDelete
+from nova.operations.unshelve import Unshelve
 from nova.operations.volumes import AttachVolume, DetachVolume
 
 REGISTRY: dict[str, type[Operation]] = {
     operation.name: operation
-    for operation in (Build, Delete, Start, Stop, SyncPower, RebootSoft, RebootHard, Pause, Unpause, Suspend, Resume,
-                      ResetState, Resize, Migrate, ConfirmResize, RevertResize, LiveMigrate, Evacuate, AttachVolume,
-                      DetachVolume, AttachInterface, DetachInterface, LoseInterface)
+    for operation in (Build, Delete, Start, ResumeOnBoot, Stop, SyncPower, RebootSoft, RebootHard, Pause, Unpause,
+                      Suspend, Resume, ResetState, Resize, Migrate, ConfirmResize, RevertResize, LiveMigrate,
+                      Evacuate, AttachVolume, DetachVolume, AttachInterface, DetachInterface, LoseInterface,
+                      SoftDelete, Restore, Reclaim, ChangePassword, TriggerCrashDump, Rebuild, Rescue, Unrescue,
+                      CreateImage, CreateBackup, Shelve, ShelveOffload, Unshelve)
 }

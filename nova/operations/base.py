@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
 import msgspec
@@ -55,12 +55,14 @@ class Step:
     """One step. ``event`` is its name in os-instance-actions; neighbours of one name are one event.
 
     ``external``: a conductor step with effects outside the database; its compensation runs even if it failed
-    half-way. ``when``: the name of a field of the data; the step is left out while that is false. ``asks_scheduler``:
-    it waits for an answer, in threads of its own. ``evict``: when the host is given up before the step was compensated
-    (or, with ``when_down`` skip, done), the guest may not stay there: the host removes it when it returns.
-    ``deadline``: seconds on a host. ``sets``: the columns of the instance that a host may change by its report of the
-    step, or of its compensation; ``results`` and ``undo_results``: the fields of the data. A report's others are left
-    out: what a host says is not believed beyond that.
+    half-way. ``owed``: one that removes something outside which nobody needs any more; when the service is away for too
+    long the operation goes on, and the step is done when it is back. ``when``: the name of a field of the data; the
+    step is left out while that is false. ``asks_scheduler``: it waits for an answer, in threads of its own. ``evict``:
+    when the host is given up before the step was compensated (or, with ``when_down`` skip, done), the guest may not
+    stay there: the host removes it when it returns. ``deadline``: seconds on a host. ``sets``: the columns of the
+    instance that a host may change by its report of the step, or of its compensation; ``results`` and
+    ``undo_results``: the fields of the data. A report's others are left out: what a host says is not believed beyond
+    that.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Step:
     task_state: str | None = None
     when_down: WhenDown = "fail"
     external: bool = False
+    owed: bool = False
     when: str | None = None
     asks_scheduler: bool = False
     evict: bool = False
@@ -80,16 +83,17 @@ class Step:
 
 
 def step(place: str, *, undo: str | None = None, event: str | None = None, task_state: str | None = None,
-         when_down: WhenDown = "fail", external: bool = False, when: str | None = None, asks_scheduler: bool = False,
-         evict: bool = False, deadline: float = DEADLINE, sets: tuple[str, ...] = Step.sets,
-         results: tuple[str, ...] = (), undo_results: tuple[str, ...] = ()) -> Callable[[F], F]:
+         when_down: WhenDown = "fail", external: bool = False, owed: bool = False, when: str | None = None,
+         asks_scheduler: bool = False, evict: bool = False, deadline: float = DEADLINE,
+         sets: tuple[str, ...] = Step.sets, results: tuple[str, ...] = (),
+         undo_results: tuple[str, ...] = ()) -> Callable[[F], F]:
     """Mark a method as a step; see the module's text and :class:`Step`."""
 
     def mark(function: F) -> F:
         function.__step__ = Step(  # type: ignore[attr-defined]
             name=function.__name__, place=place, undo=undo, event=event, task_state=task_state, when_down=when_down,
-            external=external, when=when, asks_scheduler=asks_scheduler, evict=evict, deadline=deadline, sets=sets,
-            results=results, undo_results=undo_results)
+            external=external, owed=owed, when=when, asks_scheduler=asks_scheduler, evict=evict, deadline=deadline,
+            sets=sets, results=results, undo_results=undo_results)
         return function
 
     return mark
@@ -150,7 +154,8 @@ class Inherited(Object, kw_only=True):
 
 
 class Owed(Object, kw_only=True):
-    """What an external step may make outside after its operation was superseded, and what its server had then."""
+    """What an external step has left outside, or may make there after its operation was superseded, and what its server
+    had then."""
 
     operation: str
     step: str
@@ -165,7 +170,8 @@ class Journal(Object, kw_only=True):
     ``failure`` is the first cause, which becomes the fault; ``latest`` decides about going on. ``tries`` counts how
     often the current step was dispatched, or begun in vain, since the action came to it. ``waits_until``: the end of
     the time that the current step may wait. ``inherited``: compensated before the first step, the last one first.
-    ``owed``: of an action that has ended; ``tries`` then counts how often it was tried to take that back.
+    ``owes``: the external steps whose compensations were given up. ``owed``, and they, of an action that has ended;
+    ``tries`` then counts how often it was tried to take that back.
     """
 
     data: dict[str, Any] = {}
@@ -175,6 +181,9 @@ class Journal(Object, kw_only=True):
     waits_until: datetime.datetime | None = None
     inherited: list[Inherited] = []
     owed: Owed | None = None
+    owes: list[Owed] = []
+    # The events that were told to have begun, and not yet to have ended, with who tells of them.
+    told: dict[str, str] = {}
     # The span in which it was accepted (W3C traceparent), where that was traced.
     trace: str = ""
 
@@ -192,10 +201,14 @@ class Operation:
     # The task_state that accepting the operation sets.
     task_state: ClassVar[str | None] = None
     steps: ClassVar[tuple[Step, ...]] = ()
-    # The class of work on a host, which does not wait for others: build, power, move or urgent.
+    # The class of work on a host, which does not wait for others: build, power, move, snapshot or urgent.
     kind: ClassVar[str] = "power"
     # Whether another operation can be accepted behind this one while it is under way.
     may_be_followed: ClassVar[bool] = True
+    # Whether it stops the guest, moves it or makes it another one: what led to its consoles before ends.
+    ends_consoles: ClassVar[bool] = False
+    # What was done up to and with this step, once that is done, is not taken back.
+    point_of_no_return: ClassVar[str | None] = None
     # The step to go on with after compensations, while may_retry() says so.
     retry_from: ClassVar[str | None] = None
 
@@ -263,15 +276,17 @@ class Operation:
     def before(self, current: Step) -> Step | None:
         """The step to compensate next when running backwards; None at the beginning."""
         index = self.steps.index(current)
-        return self._first([item for item in reversed(self.steps[:index]) if item.undo])
+        kept = 1 + self.steps.index(self.step_named(self.point_of_no_return)) if self.point_of_no_return else 0
+        return self._first([item for item in reversed(self.steps[kept if kept <= index else 0:index]) if item.undo])
 
-    def _first(self, candidates: Any) -> Step | None:
-        for candidate in candidates:
-            if candidate.when and not getattr(self.data, candidate.when):
-                continue
-            if candidate.place == CONDUCTOR or self.host_of(candidate):
-                return candidate  # type: ignore[no-any-return]
-        return None
+    def applies(self, to: Step) -> bool:
+        """Whether this run has the step."""
+        if to.when and not getattr(self.data, to.when):
+            return False
+        return to.place == CONDUCTOR or bool(self.host_of(to))
+
+    def _first(self, candidates: Iterable[Step]) -> Step | None:
+        return next((candidate for candidate in candidates if self.applies(candidate)), None)
 
     def host_of(self, of: Step) -> str:
         """The host a step runs on; "" when there is none (the step is left out)."""
@@ -292,7 +307,7 @@ class Operation:
 
     def ordered_with(self, current: Step, undo: bool) -> list[Step]:
         """The steps of which a report may tell while ``current`` is a host's: those that are ordered with it."""
-        able = [each for each in self.steps if each is current or (self._first([each]) and (each.undo or not undo))]
+        able = [each for each in self.steps if each is current or (self.applies(each) and (each.undo or not undo))]
         first = last = able.index(current)
         while first and able[first - 1].place == current.place:
             first -= 1
@@ -316,9 +331,9 @@ class Operation:
         """The external step ``of`` may have been done after the operation had ended, and was compensated: undo it.
 
         Nobody holds the server, ``ctl.instance`` is as it is now (a deleted one has what it had then), and nothing is
-        written. What the server was given since stays.
+        written. What the server was given since stays. A step that is ``owed`` is done.
         """
-        self.run(of, ctl, undo=True)
+        self.run(of, ctl, undo=not of.owed)
 
     def not_undone(self, of: Step) -> None:
         """The compensation of a step failed; it is not tried again, and the others go on."""

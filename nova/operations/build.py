@@ -15,7 +15,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.scheduling import RequestSpec, Selection
-from nova.operations import on_host, plugging
+from nova.operations import on_host, placing, plugging
 from nova.operations.base import CONDUCTOR, Operation, Rules, Step, step
 from nova.operations.contexts import Control, Host
 
@@ -130,9 +130,7 @@ class Build(Operation):
         ctl.volumes.disconnect(self.data.host)
         ctl.set(host=None, node=None, availability_zone=self.instance.pinned_availability_zone, numa_topology=None,
                 pci_devices=None)
-        if data.candidates:
-            data.spec.rule_out(data.candidates.pop(0))
-        data.host, data.plugs = "", []
+        placing.rule_out(data)
 
     def unmake_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.unmake()
@@ -148,16 +146,7 @@ class Build(Operation):
 
     # --- decisions ---------------------------------------------------------------------------------
     def may_retry(self, failure: Failure) -> bool:
-        data: BuildData = self.data
-        # Losing the room to another server is nobody's fault; every node is lost at most once.
-        if failure.kind != "ClaimLost":
-            data.tries += 1
-        if not failure.retry or data.tries >= data.max_tries:
-            return False
-        # Out of alternates with tries left: ask again, without the nodes that failed.
-        if not data.candidates:
-            data.selected = False
-        return True
+        return placing.is_tried_again(self.data, failure)
 
     def succeeded(self, ctl: Control) -> None:
         ctl.finish_io(failed=False, node_uuid=self.data.candidates[0].node_uuid)

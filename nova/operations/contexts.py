@@ -6,17 +6,21 @@ compute inject the real thing, a unit test a fake.
 
 from __future__ import annotations
 
+import datetime
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from nova.context import RequestContext
 from nova.objects.action import Failure
 from nova.objects.flavor import Flavor
-from nova.objects.instance import BlockDevice, Instance
+from nova.objects.guest import DiskImage
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice, Instance, Key, Personality
 from nova.objects.migration import Migration
 from nova.objects.network import VIF, NetworkRequest, RuleSet
 from nova.objects.scheduling import RequestSpec, Selection
-from nova.objects.volume import ConnectionInfo
+from nova.objects.volume import ConnectionInfo, VolumeContent
 from nova.operations.guest_driver import GuestDriver
 
 
@@ -77,6 +81,9 @@ class OutsideInterfaces(Protocol):
     def bind(self, host: str) -> None:
         """All interfaces of the instance are bound to this host; it loses those that are gone."""
 
+    def unbind(self) -> None:
+        """All interfaces of the instance are its own still, and bound to no host."""
+
     def release(self, *vifs: VIF) -> None:
         """They (without ``vifs`` all) are not the instance's any more; ports that users made stay, unbound."""
 
@@ -92,6 +99,9 @@ class ServerVolumes(Protocol):
 
     def complete(self, *devices: BlockDevice) -> None:
         """The guest has them."""
+
+    def end_reimage(self, before: VolumeContent, done: bool) -> None:
+        """The volume that the server boots from has its new data (``done``), or those that it had ``before``."""
 
     def roll_detaching(self, device: BlockDevice) -> None:
         """The guest keeps it."""
@@ -120,8 +130,11 @@ class OutsideVolumes(Protocol):
     def connect(self, host: str, *devices: BlockDevice) -> list[BlockDevice]:
         """They can be used on this host."""
 
-    def disconnect(self, host: str) -> None:
+    def disconnect(self, host: str, *devices: BlockDevice) -> None:
         """They cannot be used on this host any more, and are still the instance's."""
+
+    def reimage(self, device: BlockDevice, image: Image) -> None:
+        """Have it, which no host can use, made anew from an image; the service tells by an event when it is done."""
 
     def complete(self, *devices: BlockDevice) -> None:
         """The guest has them."""
@@ -134,6 +147,29 @@ class OutsideVolumes(Protocol):
 
     def release(self, *devices: BlockDevice, keep: bool = False) -> None:
         """They are not the instance's any more; those that are to go with it are deleted, unless ``keep``."""
+
+
+class ServerImages(Protocol):
+    """Images that the instance is saved in: for external steps, each as often as needed.
+
+    All but describe() raise ImageBackendUnavailable and what the image service refuses.
+    """
+
+    def describe(self, name: str, more: Mapping[str, str], kind: str = "snapshot") -> Image:
+        """What an image of the instance is to be, with an id of its own and these properties more; it belongs to the
+        caller's project. Nobody outside is asked. Raises InvalidInput for what is no property."""
+
+    def make(self, wanted: Image) -> None:
+        """The image service knows of it, and waits for its data."""
+
+    def get(self, image_id: str) -> Image:
+        """Raises ImageNotFound."""
+
+    def delete(self, image_id: str) -> None:
+        """There is no such image, unless somebody protects it or the image service has it in use."""
+
+    def rotate(self, newest: Image, keep: int) -> None:
+        """Of the backups of the instance that are of one type with this one the ``keep`` newest are left."""
 
 
 class Control(Protocol):
@@ -152,6 +188,10 @@ class Control(Protocol):
         """Whether the operation fails without."""
 
     @property
+    def reimage_timeout(self) -> int:
+        """Seconds per GiB that a volume service may take to write a volume anew."""
+
+    @property
     def volumes(self) -> ServerVolumes:
         """In the server's row and, where Nova keeps volumes itself, in theirs."""
 
@@ -166,11 +206,18 @@ class Control(Protocol):
     def outside_interfaces(self) -> OutsideInterfaces: ...
 
     @property
+    def images(self) -> ServerImages: ...
+
+    @property
     def network_is_outside(self) -> bool:
         """Whether an outside service keeps the interfaces."""
 
     def set(self, **changes: Any) -> None:
         """Change columns of the instance (they show in ``instance`` at once)."""
+
+    def set_items(self, items: Mapping[str, str | None]) -> None:
+        """Change these items of the instance's system_metadata (None: there is none). The others stay as they are when
+        this is written: guests and users write some of them meanwhile."""
 
     def check_secrets(self) -> None:
         """Whether the password that the guest is to be given can be read. Raises SecretUnreadable."""
@@ -210,6 +257,13 @@ class Control(Protocol):
     def charge(self, cores: int = 0, ram: int = 0) -> None:
         """What the instance counts for its project changes by so much (below 0: less; MiB); nothing is checked."""
 
+    def soft_delete(self, at: datetime.datetime | None = None) -> None:
+        """The server counts nothing from now on, until undelete(), and may be reclaimed (``at``: since when, unless it
+        is soft-deleted already; None: now)."""
+
+    def undelete(self) -> None:
+        """The server, if it is soft-deleted, counts again (nothing is checked) and is not reclaimed."""
+
     def evict(self, host: str, keep_disks: bool) -> None:
         """The guest may not stay on the host: it removes it as soon as it can (``keep_disks``: not its disks)."""
 
@@ -246,6 +300,8 @@ class Acceptance(Control, Protocol):
     action_uuid: str
     # May a server be resized on the host that it is on? ([DEFAULT]allow_resize_to_same_host)
     same_host_allowed: bool
+    # Does a server that is shelved give its host back at once? ([DEFAULT]shelved_offload_time)
+    offloads_at_once: bool
 
     def request_spec(self, flavor: Flavor, host: str | None = None, forced: bool = False) -> RequestSpec:
         """What to ask a scheduler for, to place the server with this flavor; ``forced``: ``host`` skips the filters."""
@@ -253,11 +309,24 @@ class Acceptance(Control, Protocol):
     def flavor(self, flavor_id: str) -> Flavor:
         """A flavor that the project may use. Raises FlavorNotFound."""
 
+    def key(self, name: str) -> Key:
+        """A copy of a key pair of the caller. Raises InvalidInput."""
+
+    def check_amounts(self, metadata: dict[str, str], personality: Sequence[Personality]) -> None:
+        """Whether the server may have so much. Raises QuotaLimit."""
+
     def keep_secret(self, password: str | None) -> None:
         """Hosts get it with their orders until the operation has ended; meanwhile it is encrypted."""
 
+    def sealed_for_user(self, password: str) -> str:
+        """The password, encrypted with the server's own public key (base64); "" if it has none of RSA that is large
+        enough."""
+
     def reserve(self, cores: int = 0, ram: int = 0) -> None:
         """As charge(), within the project's limits. Raises OverQuota."""
+
+    def reserve_again(self) -> None:
+        """As undelete(), within the project's limits. Raises OverQuota."""
 
     def open_migrations(self) -> list[Migration]:
         """The instance's migrations that are not over."""
@@ -277,6 +346,13 @@ class Acceptance(Control, Protocol):
     def add_interface(self, wanted: NetworkRequest) -> VIF:
         """Give the instance one interface more. Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
 
+    def reimage(self, image: Image) -> VolumeContent | None:
+        """Have the volume that the server boots from made anew; the data that it has are returned, and stay until
+        volumes.end_reimage(). None: an outside service keeps the volume, and is asked by a step.
+
+        Raises InvalidInput (it is too small), InvalidVolume (somebody else is at it).
+        """
+
     def bound_host(self) -> str | None:
         """The only host where the instance's volumes can be; None: it may be anywhere."""
 
@@ -289,7 +365,13 @@ class Acceptance(Control, Protocol):
     def has_outside_volumes(self) -> bool:
         """Whether the instance has, or is to have, volumes that an outside service keeps."""
 
+    def host_has_trait(self, trait: str) -> bool:
+        """Whether the instance's node has it."""
+
     def compute_exists(self, host: str) -> bool: ...
+
+    def check_zone(self, zone: str) -> None:
+        """Raises InvalidInput: there is no host in such a zone."""
 
 
 class HostNetwork(Protocol):
@@ -337,8 +419,26 @@ class Host(Protocol):
     def disconnect_volumes(self) -> None:
         """The guest is gone, or was never there: its volumes are not used here."""
 
-    def prepare_disks(self) -> None:
-        """Fetch the images into the cache, make the config drive, make the guest's disks."""
+    def prepare_disks(self, root: Image | None = None) -> None:
+        """Fetch the images into the cache, make the config drive, make the guest's disks.
 
-    def spawn(self, paused: bool = False) -> None:
+        ``root``: the image that its root disk is made of, where that is not the server's own.
+        """
+
+    def replace_disks(self, token: str, keep_ephemerals: bool, timeout: int) -> None:
+        """The same, with a new config drive, for a guest that is shut down within ``timeout`` seconds and loses the
+        local disks that it has, once its images are here, and all its new disks. ``token`` stands for these."""
+
+    def rescue(self, image: Image | None, kernel_id: str, ramdisk_id: str, timeout: int) -> None:
+        """Shut the guest down within ``timeout`` seconds and start it from this image (None: the one that the host is
+        configured with, else its own), with a new config drive where it has one. Raises what prepare_disks() raises.
+        """
+
+    def upload(self, image_id: str, made: DiskImage) -> None:
+        """Give an image that waits for them its data. Has it them: fine.
+
+        Raises ImageNotFound: nobody wants it any more; ImageBackendUnavailable.
+        """
+
+    def spawn(self, paused: bool = False, root: Image | None = None) -> None:
         """Define and start the guest on what was prepared."""

@@ -12,6 +12,7 @@ from nova.objects.base import Object, utcnow
 from nova.operations import on_host
 from nova.operations.base import CONDUCTOR, Operation, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.shelve import IMAGE
 
 _EVENT = "compute_terminate_instance"
 
@@ -26,6 +27,8 @@ class DeleteData(Object, kw_only=True):
     other: str = ""
     moved: bool = False
     outside_interfaces: bool = False
+    # The image that it was saved in when it was shelved.
+    shelved_image: str = ""
     # It has volumes that an outside service keeps.
     outside_volumes: bool = False
 
@@ -37,10 +40,12 @@ class Delete(Operation):
     data_type = DeleteData
     task_state = states.DELETING
     kind = "urgent"
+    ends_consoles = True
     may_be_followed = False
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
         self.data.outside_volumes = ctl.has_outside_volumes()
+        self.data.shelved_image = self.instance.system_metadata.get(IMAGE, "")
         some = bool(self.instance.network_info) or self.instance.requested_networks != []
         self.data.outside_interfaces = ctl.network_is_outside and some
         for migration in ctl.open_migrations():
@@ -73,6 +78,10 @@ class Delete(Operation):
     def give_interfaces_back(self, ctl: Control) -> None:
         ctl.outside_interfaces.release()
 
+    @step(CONDUCTOR, external=True, owed=True, when="shelved_image")
+    def drop_image(self, ctl: Control) -> None:
+        ctl.images.delete(self.data.shelved_image)
+
     @step(CONDUCTOR)
     def forget(self, ctl: Control) -> None:
         ctl.release_claim()
@@ -82,11 +91,13 @@ class Delete(Operation):
         ctl.release_quota()
         ctl.volumes.release()  # locked after quotas
         ctl.set(vm_state=states.DELETED, task_state=None, terminated_at=utcnow(), deleted=True,
-                power_state=states.NOSTATE, user_data=None, personality=[], numa_topology=None, pci_devices=None)
+                power_state=states.NOSTATE, user_data=None, personality=[], numa_topology=None, pci_devices=None,
+                soft_deleted_at=None)
 
     def succeeded(self, ctl: Control) -> None:
         """forget() has set the final states."""
 
     def failed(self, ctl: Control, failure: Failure) -> None:
+        ctl.undelete()
         ctl.set(vm_state=states.ERROR, task_state=None)
         ctl.fault(failure)

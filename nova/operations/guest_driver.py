@@ -16,7 +16,7 @@ from typing import Protocol
 
 from nova import exception
 from nova.objects.flavor import Flavor
-from nova.objects.guest import GuestStatus
+from nova.objects.guest import DiskImage, GuestStatus
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
 from nova.objects.network import VIF
@@ -66,6 +66,36 @@ class GuestDriver(abc.ABC):
     @abc.abstractmethod
     def resume(self, instance: Instance) -> None:
         """Continue from saved memory; a guest without it is started."""
+
+    def unrescue(self, instance: Instance) -> None:
+        """Undo a rescue: the guest is off, defined as it was before, and nothing is left of what the rescue made.
+
+        One that is not rescued stays as it is.
+        """
+        raise exception.NotImplementedHere(what="rescue servers")
+
+    # --- inside a running guest ---------------------------------------------------------------
+    def set_password(self, instance: Instance, password: str) -> None:
+        """Change the administrator's password. Raises InstancePasswordSetFailed (nobody in the guest does it)."""
+        raise exception.NotImplementedHere(what="set password on instance")
+
+    def trigger_crash_dump(self, instance: Instance) -> None:
+        """Send the guest a non-maskable interrupt. Raises GuestNotRunning."""
+        raise exception.NotImplementedHere(what="trigger crash dumps")
+
+    # --- snapshots ----------------------------------------------------------------------------
+    def snapshot(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
+        """A file of this host with all of the guest's root disk as it is at one moment; a guest that runs goes on.
+
+        Its file systems are brought to rest for that moment if its image says that it has a guest agent. Again for the
+        same image: the same file, until discard_snapshot(). Raises InstanceQuiesceFailed (os_require_quiesce),
+        SnapshotFailed, InvalidDiskInfo, DiskFull.
+        """
+        raise exception.NotImplementedHere(what="take snapshots of servers")
+
+    def discard_snapshot(self, instance: Instance) -> None:
+        """Remove what snapshot() made, and end one that was cut short. Nothing there: fine."""
+        raise exception.NotImplementedHere(what="take snapshots of servers")
 
     # --- devices ------------------------------------------------------------------------------
     # Live if the guest runs, and always in its definition. Names and addresses of devices last over power cycles.

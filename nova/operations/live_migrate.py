@@ -89,9 +89,12 @@ class LiveMigrate(Move):
     @step("host", event="compute_pre_live_migration", task_state=states.MIGRATING, undo="rollback", evict=True,
           results=("target",), undo_results=("arrived", "follows"))
     def make_room(self, host: Host) -> None:
+        # Floating addresses lead to where the guest runs: they come over when it has.
+        host.rules = msgspec.structs.replace(host.rules, floating={})
         on_host.connect(host)
-        host.result(target=host.driver.prepare_migration(
-            host.instance, self.data.described, self.data.block_migration))
+        # (where it comes from is not the source's to say)
+        described = msgspec.structs.replace(self.data.described, host=self.data.source)
+        host.result(target=host.driver.prepare_migration(host.instance, described, self.data.block_migration))
 
     @step(CONDUCTOR)
     def depart(self, ctl: Control) -> None:

@@ -10,7 +10,7 @@ from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.migration import Migration
 from nova.objects.scheduling import RequestSpec, Selection
-from nova.operations import plugging
+from nova.operations import placing, plugging
 from nova.operations.base import Operation, Step
 from nova.operations.contexts import Acceptance, Control
 
@@ -56,6 +56,7 @@ class Move(Bound):
 
     migration_type: str
     kind = "move"
+    ends_consoles = True
     # Whether a claim that was lost to another server is tried on the next host.
     retry_from = "place"
 
@@ -107,16 +108,7 @@ class Move(Bound):
         data: MoveData = self.data
         if data.source != ctl.instance.host:
             self._depart_from(ctl)
-        if not data.selected:
-            ctl.group_hosts(data.spec)
-            # Looked at now: what this waited behind, or had to compensate for, may have left something anywhere.
-            known = (data.source, *data.spec.ignore_hosts)
-            data.spec.ignore_hosts += [host for host in ctl.evicted_hosts() if host not in known]
-            data.candidates = ctl.select(data.spec)[0]
-            data.selected = True
-        if not data.candidates:
-            raise exception.NoValidHost(reason="The hosts that were chosen have no room any more.")
-        selection = data.candidates[0]
+        selection = placing.next_host(ctl, data, data.source)
         data.host = selection.host
         ctl.claim(selection, data.spec, data.migration)
         plugging.forget(ctl)
@@ -141,8 +133,7 @@ class Move(Bound):
             ctl.finish_io(failed=None, consumer=data.migration)
             ctl.release_claim(data.migration)
             ctl.migrate(data.migration, dest_compute="", dest_node="")
-            data.spec.rule_out(data.candidates.pop(0))
-        data.host, data.plugs = "", []
+        placing.rule_out(data)
 
     def may_retry(self, failure: Failure) -> bool:
         # Losing the room to another server is nobody's fault; every node is lost at most once.

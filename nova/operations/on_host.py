@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from nova import exception
+from nova.objects import states
 from nova.objects.instance import Instance
 from nova.operations.contexts import Host
 
@@ -16,6 +18,15 @@ def disconnect(host: Host, instance: Instance | None = None) -> None:
     """The guest is gone, or was never there, and leaves nothing connected."""
     host.network.unplug(instance or host.instance)
     host.disconnect_volumes()
+
+
+def power_off(host: Host, timeout: int) -> None:
+    """Power off and report; a guest that is gone is as off as can be. ``timeout``: see GuestDriver.power_off."""
+    try:
+        host.driver.power_off(host.instance, timeout=timeout)
+        report_power(host)
+    except exception.GuestNotFound:
+        host.set(power_state=states.SHUTDOWN)
 
 
 def report_power(host: Host) -> None:

@@ -7,18 +7,14 @@ from typing import ClassVar
 from nova import exception
 from nova.objects import states
 from nova.objects.action import Failure
+from nova.objects.base import Object
 from nova.operations import on_host
 from nova.operations.base import Operation, Rules, step
-from nova.operations.contexts import Control, Host
+from nova.operations.contexts import Acceptance, Control, Host
 
 
-class _PowerAction(Operation):
-    """``final`` is the vm_state of success; the step reports the power state it left."""
-
-    final: ClassVar[str]
-
-    def succeeded(self, ctl: Control) -> None:
-        ctl.set(vm_state=self.final, task_state=None)
+class AsTheGuest(Operation):
+    """Its steps report the power state that they leave."""
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         """What failed may have had its effect: the server is as the host says that it left the guest."""
@@ -28,19 +24,20 @@ class _PowerAction(Operation):
             ctl.set(vm_state=vm_state)
 
 
-def _off(host: Host, timeout: int) -> None:
-    """Power off and report; a guest that is gone is as off as can be."""
-    try:
-        host.driver.power_off(host.instance, timeout=timeout)
-        on_host.report_power(host)
-    except exception.GuestNotFound:
-        host.set(power_state=states.SHUTDOWN)
+class PowerAction(AsTheGuest):
+    """``final`` is the vm_state of success."""
+
+    final: ClassVar[str]
+
+    def succeeded(self, ctl: Control) -> None:
+        ctl.set(vm_state=self.final, task_state=None)
 
 
-class Start(_PowerAction):
+class Start(PowerAction):
     name = action = "start"
     rules = Rules(label="start", vm_states=frozenset({states.STOPPED}), host="needed")
     task_state = states.POWERING_ON
+    ends_consoles = True
     final = states.ACTIVE
 
     @step("host", event="compute_start_instance", task_state=states.POWERING_ON)
@@ -51,22 +48,45 @@ class Start(_PowerAction):
         on_host.report_power(host)
 
 
-class Stop(_PowerAction):
+class ResumeOnBootRequest(Object, kw_only=True):
+    """``host``: that was booted ("": wherever the server is)."""
+
+    host: str = ""
+
+
+class ResumeOnBoot(Start):
+    """What a host that was booted asks for: the server is ACTIVE, and its guest shall run again.
+
+    Who stopped, moved or deleted the server since then was faster.
+    """
+
+    name = "resume_on_boot"
+    rules = Rules(label="start", vm_states=frozenset({states.ACTIVE}), host="needed", lock=False)
+    request_type = ResumeOnBootRequest
+
+    def accept(self, ctl: Acceptance, request: ResumeOnBootRequest) -> None:
+        if request.host and ctl.instance.host != request.host:
+            raise exception.InstanceInvalidState(
+                method=self.rules.label, instance_uuid=ctl.instance.uuid, attr="host", state=ctl.instance.host)
+
+
+class Stop(PowerAction):
     name = action = "stop"
     rules = Rules(label="stop", vm_states=frozenset({states.ACTIVE, states.ERROR}), host="needed")
     task_state = states.POWERING_OFF
+    ends_consoles = True
     final = states.STOPPED
 
     @step("host", event="compute_stop_instance", task_state=states.POWERING_OFF)
     def power_off(self, host: Host) -> None:
-        _off(host, host.shutdown_timeout)
+        on_host.power_off(host, host.shutdown_timeout)
 
     def succeeded(self, ctl: Control) -> None:
         super().succeeded(ctl)
         ctl.set(progress=0)
 
 
-class SyncPower(_PowerAction):
+class SyncPower(PowerAction):
     """What the power sync starts for a guest that is not as its server says: the host measures again and decides.
 
     The report that led to it may be older than what the user has done since.
@@ -74,9 +94,10 @@ class SyncPower(_PowerAction):
 
     name = "sync_power"
     action = "stop"
-    rules = Rules(label="stop", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.PAUSED}), host="needed",
-                  lock=False)
+    rules = Rules(label="stop", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SHELVED,
+                                                     states.SOFT_DELETED}), host="needed", lock=False)
     task_state = states.POWERING_OFF
+    ends_consoles = True
 
     @step("host", event="compute_stop_instance", task_state=states.POWERING_OFF)
     def settle(self, host: Host) -> None:
@@ -85,27 +106,30 @@ class SyncPower(_PowerAction):
         except exception.GuestNotFound:
             power_state = states.SHUTDOWN
         if differs(host.instance.vm_state, power_state):
-            _off(host, 0)
+            on_host.power_off(host, 0)
         else:
             host.set(power_state=power_state)
 
     def succeeded(self, ctl: Control) -> None:
         ctl.set(task_state=None)
-        if ctl.instance.power_state == states.SHUTDOWN:
+        if ctl.instance.power_state == states.SHUTDOWN and ctl.instance.vm_state not in _PUT_AWAY:
             ctl.set(vm_state=states.STOPPED)
 
 
 _GONE = frozenset({states.SHUTDOWN, states.CRASHED, states.POWER_SUSPENDED})
+# Off, and not as a user has stopped it.
+_PUT_AWAY = frozenset({states.SHELVED, states.SOFT_DELETED})
+_OFF = frozenset({states.STOPPED, *_PUT_AWAY})
 _ON = frozenset({states.RUNNING, states.POWER_PAUSED, states.POWER_SUSPENDED})
 
 
 def differs(vm_state: str, power_state: int) -> bool:
     """Whether a guest in this power state is not what its server says, so that it has to be powered off."""
-    return ((vm_state == states.ACTIVE and power_state in _GONE) or (vm_state == states.STOPPED and power_state in _ON)
+    return ((vm_state == states.ACTIVE and power_state in _GONE) or (vm_state in _OFF and power_state in _ON)
             or (vm_state == states.PAUSED and power_state in (states.SHUTDOWN, states.CRASHED)))
 
 
-class RebootSoft(_PowerAction):
+class RebootSoft(PowerAction):
     name = "reboot_soft"
     action = "reboot"
     rules = Rules(label="reboot", vm_states=frozenset({states.ACTIVE}))
@@ -119,7 +143,7 @@ class RebootSoft(_PowerAction):
         on_host.report_power(host)
 
 
-class RebootHard(_PowerAction):
+class RebootHard(PowerAction):
     name = "reboot_hard"
     action = "reboot"
     rules = Rules(
@@ -142,7 +166,7 @@ class RebootHard(_PowerAction):
         on_host.report_power(host)
 
 
-class Pause(_PowerAction):
+class Pause(PowerAction):
     name = action = "pause"
     rules = Rules(label="pause", vm_states=frozenset({states.ACTIVE}))
     task_state = states.PAUSING
@@ -154,7 +178,7 @@ class Pause(_PowerAction):
         on_host.report_power(host)
 
 
-class Unpause(_PowerAction):
+class Unpause(PowerAction):
     name = action = "unpause"
     rules = Rules(label="unpause", vm_states=frozenset({states.PAUSED}))
     task_state = states.UNPAUSING
@@ -166,10 +190,11 @@ class Unpause(_PowerAction):
         on_host.report_power(host)
 
 
-class Suspend(_PowerAction):
+class Suspend(PowerAction):
     name = action = "suspend"
     rules = Rules(label="suspend", vm_states=frozenset({states.ACTIVE}))
     task_state = states.SUSPENDING
+    ends_consoles = True
     final = states.SUSPENDED
 
     @step("host", event="compute_suspend_instance", task_state=states.SUSPENDING)
@@ -178,10 +203,11 @@ class Suspend(_PowerAction):
         on_host.report_power(host)
 
 
-class Resume(_PowerAction):
+class Resume(PowerAction):
     name = action = "resume"
     rules = Rules(label="resume", vm_states=frozenset({states.SUSPENDED}))
     task_state = states.RESUMING
+    ends_consoles = True
     final = states.ACTIVE
 
     @step("host", event="compute_resume_instance", task_state=states.RESUMING)
@@ -189,3 +215,15 @@ class Resume(_PowerAction):
         on_host.connect(host)
         host.driver.resume(host.instance)
         on_host.report_power(host)
+
+
+class TriggerCrashDump(Operation):
+    """The guest gets an interrupt that it cannot ignore; what it does then is its own business."""
+
+    name = action = "trigger_crash_dump"
+    rules = Rules(label="trigger_crash_dump", host="needed", beside=True, vm_states=frozenset({
+        states.ACTIVE, states.PAUSED, states.RESCUED, states.RESIZED, states.ERROR}))
+
+    @step("host", event="compute_trigger_crash_dump")
+    def trigger(self, host: Host) -> None:
+        host.driver.trigger_crash_dump(host.instance)

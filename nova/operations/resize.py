@@ -105,7 +105,8 @@ class Resize(Move):
     def receive(self, host: Host) -> None:
         moved = self._moved(host.instance)
         on_host.connect(host, moved)
-        host.driver.receive_disks(moved, self.data.disks)
+        # (where it comes from is not the source's to say)
+        host.driver.receive_disks(moved, msgspec.structs.replace(self.data.disks, host=self.data.source))
         host.driver.finish_move(moved)
         if self.data.running:
             plugging.start(host, functools.partial(host.driver.power_on, moved))
@@ -156,12 +157,12 @@ class Resize(Move):
     def succeeded(self, ctl: Control) -> None:
         data: ResizeData = self.data
         chosen = data.candidates[0]
-        before = {**ctl.instance.system_metadata, _BEFORE: ctl.instance.vm_state}
+        ctl.set_items({_BEFORE: ctl.instance.vm_state})
         ctl.finish_io(failed=None, node_uuid=chosen.node_uuid)
         ctl.migrate(data.migration, status=moves.FINISHED)
         self.use_claim(ctl, data.migration)
         ctl.set(vm_state=states.RESIZED, task_state=None, flavor=data.flavor, host=chosen.host, node=chosen.node,
-                availability_zone=chosen.availability_zone, launched_at=utcnow(), system_metadata=before)
+                availability_zone=chosen.availability_zone, launched_at=utcnow())
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         self.superseded(ctl)
@@ -254,8 +255,7 @@ class _Finish(Bound):
 
     @staticmethod
     def _forget_before(ctl: Control) -> None:
-        ctl.set(system_metadata={name: value for name, value in ctl.instance.system_metadata.items()
-                                 if name != _BEFORE})
+        ctl.set_items({_BEFORE: None})
 
 
 class ConfirmResize(_Finish):
@@ -300,11 +300,48 @@ class ConfirmResize(_Finish):
         self.settle(ctl)
 
 
+class EndsMove(ConfirmResize):
+    """What begins with the end of a resize that waits for its user's word: as if that were confirmed.
+
+    A subclass names these steps before its own: ``look, forget, settle = EndsMove.look, ...``.
+    """
+
+    def accept(self, ctl: Acceptance, request: Object) -> None:
+        for migration in ctl.open_migrations():
+            self.data.migration = migration.uuid
+
+    @step(CONDUCTOR, when="migration")
+    def look(self, ctl: Control) -> None:
+        """Whether the move is open still, now that what was under way is compensated."""
+        migration = ctl.migration(self.data.migration)
+        if migration.open:
+            self.take(ctl, migration)
+            self.data.host = ctl.instance.host or ""
+        else:
+            self.data.migration = ""
+
+    @step("source", when="migration", when_down="skip", evict=True)
+    def forget(self, host: Host) -> None:
+        super().forget(host)
+
+    @step(CONDUCTOR, when="migration")
+    def settle(self, ctl: Control) -> None:
+        super().settle(ctl)
+
+    def superseded(self, ctl: Control) -> None:
+        """The move ends all the same."""
+        if self.data.migration:
+            self.look(ctl)
+        if self.data.migration:
+            self.settle_without_source(ctl)
+
+
 class RevertResize(_Finish):
     name = "revert_resize"
     action = "revertResize"
     rules = Rules(label="revertResize", vm_states=frozenset({states.RESIZED}))
     task_state = states.RESIZE_REVERTING
+    ends_consoles = True
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
         self._take(ctl, moves.REVERTING)

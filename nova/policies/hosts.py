@@ -3,6 +3,8 @@
 from nova.policies.base import ADMIN, ANYBODY, MANAGER, rule
 
 RULES = [
+    rule("nova:status", ADMIN, "See the status page: hosts, capacity, operations of all projects.",
+         "GET /status.json"),
     rule("os_compute_api:os-aggregates:set_metadata", ADMIN, "Change the metadata of a host aggregate.",
          "POST /os-aggregates/{aggregate_id}/action (set_metadata)"),
     rule("os_compute_api:os-aggregates:add_host", ADMIN, "Add a host to an aggregate.",

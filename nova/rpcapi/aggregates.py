@@ -5,6 +5,7 @@ from __future__ import annotations
 from nova.bus import Interface, call
 from nova.context import RequestContext
 from nova.objects.aggregate import Aggregate
+from nova.objects.image import Image
 from nova.rpcapi import CONDUCTOR
 
 
@@ -44,3 +45,7 @@ class Aggregates(Interface):
     @call
     def set_metadata(self, ctx: RequestContext, aggregate_id: int, metadata: dict[str, str | None]) -> Aggregate:
         """Merge; null deletes a key."""
+
+    @call
+    def cache_images(self, ctx: RequestContext, aggregate_id: int, images: list[Image]) -> None:
+        """Have all hosts of the aggregate fetch these images, some at a time."""

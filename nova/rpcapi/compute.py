@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from nova.bus import Interface, call, cast, slow_call
 from nova.context import RequestContext
+from nova.objects.console import ConsoleAddress
 from nova.objects.guest import Diagnostics, GuestStatus
+from nova.objects.image import Image
 from nova.objects.instance import Instance
-from nova.objects.network import Peers, RuleSet
+from nova.objects.network import GroupFilter, Peers, RuleSet
 from nova.objects.order import StepOrder
 from nova.objects.volume import VolumeRemoval
 from nova.rpcapi import COMPUTE
@@ -30,6 +32,11 @@ class Compute(Interface):
         """The last ``lines`` of the serial console log (None: all that is kept)."""
 
     @slow_call(15)
+    def console(self, ctx: RequestContext, uuid: str, console_type: str) -> ConsoleAddress:
+        """Where the running guest's console of this type is. Raises ConsoleTypeUnavailable (the host or the guest has
+        none), GuestNotRunning, GuestNotFound, NotImplementedHere."""
+
+    @slow_call(15)
     def diagnostics(self, ctx: RequestContext, instance: Instance) -> Diagnostics: ...
 
     @call
@@ -41,12 +48,20 @@ class Compute(Interface):
         """What a guest lets in changed. A host that has or had a newer set ignores this one."""
 
     @cast
+    def refresh_groups(self, ctx: RequestContext, filters: list[GroupFilter]) -> None:
+        """Security groups changed that guests of the host are in, or let in. What is older than known is ignored."""
+
+    @cast
     def refresh_peers(self, ctx: RequestContext, peers: Peers) -> None:
         """Other hosts have a network than before. What is older than what the host knows is ignored."""
 
     @cast
     def remove_volumes(self, ctx: RequestContext, removals: list[VolumeRemoval]) -> None:
         """Remove these data of volumes from the pool of the host, and tell that it is done."""
+
+    @cast
+    def cache_images(self, ctx: RequestContext, images: list[Image]) -> None:
+        """Fetch these images before a server wants them, and tell of each (``Guests.images_cached``)."""
 
     @cast
     def reap(self, ctx: RequestContext, uuid: str) -> None:

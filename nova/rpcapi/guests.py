@@ -6,7 +6,8 @@ import datetime
 
 from nova.bus import Interface, by_hosts, call
 from nova.context import RequestContext
-from nova.objects.guest import Eviction, ExpectedGuest, GuestStatus, Whereabouts
+from nova.objects.guest import Eviction, ExpectedGuest, GuestStatus, Resumed, Whereabouts
+from nova.objects.image_cache import CacheResult
 from nova.objects.instance import Instance
 from nova.objects.node import ComputeNode
 from nova.rpcapi import CONDUCTOR
@@ -67,6 +68,21 @@ class Guests(Interface):
     def evicted(self, ctx: RequestContext, host: str, uuids: list[str],
                 since: dict[str, datetime.datetime] | None = None) -> None:
         """The host has removed these guests. ``since``: of the evictions that it has carried out (None: of all)."""
+
+    @by_hosts
+    @call
+    def resume(self, ctx: RequestContext, host: str, waiting: list[str], begun: list[str], at_once: int) -> Resumed:
+        """The host was booted: start some of the guests that ``waiting`` names, so that ``at_once`` are being started.
+
+        ``begun``: those that were begun before. Returns what is left of both: a server that is not ACTIVE there any
+        more is no longer waited for, one whose operation has ended is no longer begun. Nothing is begun while an
+        operator says that the host is down.
+        """
+
+    @by_hosts
+    @call
+    def images_cached(self, ctx: RequestContext, host: str, results: list[CacheResult]) -> None:
+        """What has become of images that the host was asked to cache."""
 
     @by_hosts
     @call

@@ -15,8 +15,9 @@ class Hypervisors(Interface):
 
     @call
     def index(self, ctx: RequestContext, pattern: str | None = None, limit: int | None = None,
-              marker: str | None = None) -> list[ComputeNode]:
-        """``pattern`` is matched anywhere in the hypervisor hostname. ``marker``: id or uuid; MarkerNotFound."""
+              marker: str | None = None, host: str | None = None) -> list[ComputeNode]:
+        """``pattern`` is matched anywhere in the hypervisor hostname. ``marker``: id or uuid; MarkerNotFound.
+        ``host``: the nodes of this one."""
 
     @call
     def get(self, ctx: RequestContext, node_id: str) -> ComputeNode:

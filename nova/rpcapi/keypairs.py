@@ -22,8 +22,11 @@ class Keypairs(Interface):
         """Raises KeypairNotFound."""
 
     @call
-    def create(self, ctx: RequestContext, keypair: Keypair) -> Keypair:
-        """Raises KeyPairExists, QuotaLimit ("Quota exceeded, too many key pairs.")."""
+    def create(self, ctx: RequestContext, keypair: Keypair, imported: bool = False) -> Keypair:
+        """``imported``: the user has the private key already.
+
+        Raises KeyPairExists, QuotaLimit ("Quota exceeded, too many key pairs.").
+        """
 
     @call
     def delete(self, ctx: RequestContext, user_id: str, name: str) -> None: ...

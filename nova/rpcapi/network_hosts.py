@@ -26,5 +26,8 @@ class NetworkHosts(Interface):
 
     @by_hosts
     @slow_call(10)
-    def rules(self, ctx: RequestContext, known: dict[str, int]) -> dict[str, RuleSet]:
-        """What these guests let in: of those for whom there is something newer than the version that is known."""
+    def rules(self, ctx: RequestContext, known: dict[str, int], grouped: bool = False) -> dict[str, RuleSet]:
+        """What these guests let in: of those for whom there is something newer than the version that is known.
+
+        ``grouped``: the host knows groups. Each is told once, with the first guest that needs it.
+        """

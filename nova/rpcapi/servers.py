@@ -67,6 +67,14 @@ class Servers(Interface):
         """
 
     @call
+    def password_changed(self, ctx: RequestContext, uuid: str, action_uuid: str,
+                         project_id: str | None = None) -> bool:
+        """Whether a change_password is done; False while it is under way.
+
+        Raises InstancePasswordSetFailed, NotImplementedHere (the hypervisor cannot), InstanceActionNotFound.
+        """
+
+    @call
     def update(self, ctx: RequestContext, uuid: str, changes: dict[str, Any],
                project_id: str | None = None) -> Instance:
         """Change display_name, display_description, hostname, access_ip_v4/v6, disk_config,

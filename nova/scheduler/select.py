@@ -49,6 +49,8 @@ class Planner:
     def plan(self, view: FleetView, request: Request) -> list[Choice]:
         """A choice for each server, in order; what is planned counts in ``view.planned`` afterwards.
 
+        A server that stays where it is (``in_place``) takes nothing.
+
         Raises NoValidHost when not all of them fit (then the view is of no more use).
         """
         self._check_policy(request)
@@ -59,6 +61,8 @@ class Planner:
         metrics.CANDIDATES.observe(rows.size)
         if not rows.size:
             raise exception.NoValidHost(reason=_TOO_FEW, detail=_why(view, request, refused))
+        if request.spec.in_place:
+            return [Choice(int(rows[0]), [])]
         ranking = Ranking(view, rows, request, self._weighers, chain)
         wanted = 0 if request.forced else request.spec.alternates
         chosen: list[int] = []

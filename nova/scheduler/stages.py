@@ -189,7 +189,8 @@ class Trees(Filter):
         return "the providers of the host do not give all that is asked for"
 
 
-_BEFORE: tuple[Filter, ...] = (IgnoredHosts(), RequestedHost(), DisabledHosts(), Traits(), TenantAggregates(),
+_REQUESTED, _TRAITS = RequestedHost(), Traits()
+_BEFORE: tuple[Filter, ...] = (IgnoredHosts(), _REQUESTED, DisabledHosts(), _TRAITS, TenantAggregates(),
                                IsolatedAggregates())
 _ZONE = AvailabilityZoneFilter()
 _TREES = Trees()
@@ -197,8 +198,11 @@ _TREES = Trees()
 
 def chain(request: Request, filters: list[Filter], view: FleetView) -> list[Filter]:
     """All that this request has to pass, in order. Forced hosts skip the zone and the enabled filters."""
+    providers = [_TREES] if request.amounts.groups or view.any_children else []
+    if request.spec.in_place:
+        asked = [_REQUESTED, _TRAITS, *(each for each in filters if each.in_place), *providers]
+        return [each for each in asked if each.applies(request)]
     enabled = [] if request.forced else [
         _ZONE, *(each for each in filters if not isinstance(each, AvailabilityZoneFilter))]
-    asked = [*_BEFORE, *enabled, *(Room(name) for name in sorted(request.resources)),
-             *([_TREES] if request.amounts.groups or view.any_children else [])]
+    asked = [*_BEFORE, *enabled, *(Room(name) for name in sorted(request.resources)), *providers]
     return [each for each in asked if each.applies(request)]

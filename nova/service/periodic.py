@@ -16,6 +16,7 @@ _SOONEST = 0.9
 class Periodic:
     """Calls ``function`` every ``interval`` seconds until stopped; an error is logged, never fatal.
 
+    Sooner, if it returns a number: after so many seconds.
     Now and then a little sooner: what thousands of hosts do at the same moment, they shall not do so for ever.
     """
 
@@ -46,10 +47,13 @@ class Periodic:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
+            pause = self._interval
             try:
-                self._function()
+                soon = self._function()
+                if isinstance(soon, float):
+                    pause = min(pause, soon)
             except Exception as error:
                 LOG.warning("%s failed and will be tried again: %s", self._thread.name, error,
                             exc_info=LOG.isEnabledFor(logging.DEBUG))
-            self._wake.wait(self._interval * random.uniform(_SOONEST, 1.0))  # noqa: S311
+            self._wake.wait(pause * random.uniform(_SOONEST, 1.0))  # noqa: S311
             self._wake.clear()

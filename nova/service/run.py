@@ -69,6 +69,8 @@ def supervisor() -> cotyledon.ServiceManager:
     # A worker that crashes shall not do so in silence.
     faulthandler.enable()
     bus.prepare()  # once, for all workers
+    if LOG.isEnabledFor(logging.DEBUG):
+        conf.CONF.log_opt_values(LOG, logging.DEBUG)  # those that are secret as ****
     process.settle()
     made = cotyledon.ServiceManager(graceful_shutdown_timeout=conf.CONF.graceful_shutdown_timeout + drain.GRACE)
     made.register_hooks(on_terminate=_impatient, on_reload=_read_again, on_dead_worker=_tell_of_its_end)

@@ -124,6 +124,10 @@ UNFINISHED = Gauge("nova_actions_unfinished", "Actions under way in the whole de
                    "undoing, waiting (for another try), overdue (its lease ended).", ("operation", "state"))
 SERVICES = Gauge("nova_services", "Services in the whole deployment. state: up, down, disabled (up or down).",
                  ("binary", "state"))
+NOTIFICATIONS = Counter("nova_notifications_total", "Notifications that left the outbox. outcome: sent, dropped (too "
+                        "old, or too many, while the broker was away).", ("outcome",))
+NOTIFICATIONS_WAITING = Gauge("nova_notifications_waiting", "Notifications that the broker has yet to take, in the "
+                              "whole deployment.")
 
 # --- scheduler ------------------------------------------------------------------------------------------
 SELECT_SECONDS = Histogram("nova_scheduler_select_seconds", "How long choosing hosts took. outcome: success, "

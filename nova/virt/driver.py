@@ -9,10 +9,12 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from nova import exception
-from nova.objects.guest import GuestStatus
+from nova.conf import CONF
+from nova.objects.console import ConsoleAddress
+from nova.objects.guest import Diagnostics, GuestStatus
+from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.node import ComputeNode
 from nova.operations.guest_driver import GuestDriver
@@ -23,14 +25,21 @@ class Disks:
     """What a guest boots from: local files that the image cache has made ready, and extras.
 
     ``root`` is the cached base image (None: no image); kernel and ramdisk belong to a
-    kernel/ramdisk/machine trio. ``config_drive`` is the path of a finished image file.
+    kernel/ramdisk/machine trio. ``config_drive`` is the path of a finished image file. ``alone``: the root disk stands
+    on nothing, since its image is not the server's and will soon be gone.
     """
 
     root: str | None = None
     root_format: str = "qcow2"
+    alone: bool = False
     kernel: str | None = None
     ramdisk: str | None = None
     config_drive: str | None = None
+
+
+def rescue_disk_gb(instance: Instance) -> int:
+    """GiB that the disk may have which a server is rescued from; 0: its flavor takes images as large as they are."""
+    return int(CONF.compute.rescue_disk_limit_gb) if instance.volume_backed else instance.flavor.root_gb
 
 
 # Called with a GuestStatus when a guest changed by itself (stopped from inside, crashed...).
@@ -41,8 +50,8 @@ class Driver(GuestDriver):
     """One hypervisor connection of a nova-compute; several nodes are possible.
 
     ``capabilities`` are names that the compute manager and the API look at: console_output, diagnostics, pause,
-    suspend, attach_volume, attach_interface, move (cold), live_migration. A verb whose capability a driver lacks
-    raises NotImplementedHere.
+    suspend, attach_volume, attach_interface, move (cold), live_migration, snapshot. A verb whose capability a driver
+    lacks raises NotImplementedHere.
     """
 
     capabilities: frozenset[str] = frozenset()
@@ -66,6 +75,14 @@ class Driver(GuestDriver):
     def stop(self) -> None:
         """Stop reporting events; guests run on."""
 
+    def boot_id(self) -> str:
+        """Another one after each boot of the host; "": nobody knows."""
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
+
     @abc.abstractmethod
     def nodes(self) -> list[ComputeNode]:
         """The nodes with inventories (total, reserved, ratio, units) and traits, taken now."""
@@ -87,6 +104,24 @@ class Driver(GuestDriver):
         ``paused``: it has its devices, and does nothing until unpause().
         """
 
+    def rebuild(self, instance: Instance, disks: Disks, token: str, keep_ephemerals: bool = False,
+                timeout: int = 0) -> None:
+        """Shut the guest down (as power_off) and give it new disks in place of all its local ones, but for the
+        ephemeral ones if these are to be kept; it is not defined then. No guest, no disks: fine.
+
+        ``token`` stands for the new disks: a guest that has them already keeps them. It has its old ones until all
+        the new ones are made. Raises what prepare() raises.
+        """
+        raise exception.NotImplementedHere(what="rebuild servers")
+
+    def rescue(self, instance: Instance, image: Image, disks: Disks, timeout: int = 0) -> None:
+        """Shut the guest down (as power_off) and start it from a disk made from ``image``, its own disks beside it.
+
+        A guest that is rescued already is started anew. Raises what prepare() raises, and InstanceNotRescuable for a
+        disk of more than rescue_disk_gb().
+        """
+        raise exception.NotImplementedHere(what="rescue servers")
+
     # --- by uuid alone --------------------------------------------------------------------------
     def stop_guest(self, uuid: str) -> None:
         """Pull the plug of a guest of which nobody knows more; its disks stay. No guest: fine."""
@@ -97,9 +132,16 @@ class Driver(GuestDriver):
     def console_output(self, instance: Instance, lines: int | None = None) -> bytes:
         """The end of the serial console log, kept across reboots. Raises ConsoleLogUnavailable."""
 
-    def diagnostics(self, instance: Instance) -> dict[str, Any]:
-        """Values of the standardised diagnostics (2.48) that this driver knows."""
-        return {}
+    def console_address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
+        """Where proxies reach the running guest's console: vnc, spice or serial (its first port); None: it has none.
+
+        Raises GuestNotFound, GuestNotRunning.
+        """
+        raise exception.NotImplementedHere(what=f"open {protocol} consoles")
+
+    def diagnostics(self, instance: Instance) -> Diagnostics:
+        """What is known of the guest now. Raises GuestNotFound."""
+        raise exception.NotImplementedHere(what="show diagnostics")
 
     def traces(self) -> set[str]:
         """The uuids of all guests of which anything is left here: a definition, a disk, a directory."""

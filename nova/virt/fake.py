@@ -10,6 +10,7 @@ Unlike a real one it never refuses to remove what it is told to: a wrong order s
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import random
@@ -22,12 +23,16 @@ from typing import Any
 from nova import exception
 from nova.conf import CONF
 from nova.objects import states
-from nova.objects.guest import GuestStatus
+from nova.objects.console import ConsoleAddress
+from nova.objects.guest import Diagnostics, DiskImage, GuestStatus
+from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.network import VIF
 from nova.objects.node import DISK_GB, ComputeNode, Provider
-from nova.virt import fake_disks, fake_machine, fake_scenario
+from nova.operations.guest_driver import Cancelled
+from nova.virt import fake_diagnostics, fake_disks, fake_machine, fake_scenario
 from nova.virt.driver import Disks, EventHandler
+from nova.virt.fake_consoles import Consoles
 from nova.virt.fake_disks import ASIDE, Disk
 from nova.virt.fake_guests import Guest, GuestStore
 from nova.virt.fake_moves import Cable, FakeMoves, Job
@@ -58,8 +63,8 @@ def _floats(values: dict[str, str]) -> dict[str, float]:
 class FakeDriver(FakeMoves):
     """Virtual nodes of one host. ``group``: how a scenario describes them."""
 
-    capabilities = frozenset({"pause", "suspend", "console_output", "attach_volume", "attach_interface", "move",
-                              "live_migration"})
+    capabilities = frozenset({"pause", "suspend", "console_output", "diagnostics", "attach_volume", "attach_interface",
+                              "move", "live_migration", "snapshot"})
     needs_images = False
     virtual = True
 
@@ -70,11 +75,17 @@ class FakeDriver(FakeMoves):
             group = scenario.hosts().get(host) if scenario else None
         self.behaviour = Behaviour.configured(group)
         self._group = group or fake_scenario.Group(name="fake", nodes=CONF.fake.nodes)
-        self._guests = GuestStore(_kept_in(host))
+        self._consoles = Consoles()
+        self._guests = GuestStore(_kept_in(host), self._consoles.guest_changed)
         self._disks = fake_disks.of_host(host, CONF.fake.directory, CONF.fake.shared_storage)
         self._jobs: dict[str, Job] = {}
         self._cable = Cable(CONF.fake.directory)
         self.serving: set[str] = set()
+        # Set by tests: the host was booted by itself.
+        self.boot = ""
+        # What was done inside guests, by uuid.
+        self.passwords: dict[str, str] = {}
+        self.crash_dumps: collections.Counter[str] = collections.Counter()
         self._on_event: EventHandler | None = None
 
     @classmethod
@@ -86,6 +97,9 @@ class FakeDriver(FakeMoves):
         self._on_event = on_event
         self._guests.open()
         self._disks.open()
+
+    def boot_id(self) -> str:
+        return self.boot or super().boot_id()
 
     def nodes(self) -> list[ComputeNode]:
         group = self._group
@@ -119,9 +133,32 @@ class FakeDriver(FakeMoves):
         self._behave("spawn")
         self._guests.boot(instance, states.POWER_PAUSED if paused else states.RUNNING)
 
+    def rebuild(self, instance: Instance, disks: Disks, token: str, keep_ephemerals: bool = False,
+                timeout: int = 0) -> None:
+        self._behave("rebuild")
+        had = self._disks.get(instance.uuid)
+        if had is not None and had.token == token:
+            return
+        if self._guests.find(instance.uuid) is None:  # a move could not put it back
+            self._disks.remove(instance.uuid + ASIDE)
+        self._remove(instance.uuid, keep_disks=True)
+        if not instance.volume_backed:
+            self._disks.put(instance.uuid, Disk(self.host, instance.flavor.root_gb, token))
+
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
         self._behave("destroy")
         self._remove(instance.uuid, keep_disks)
+
+    def set_password(self, instance: Instance, password: str) -> None:
+        self._behave("set_password")
+        self._guests.get(instance.uuid)
+        self.passwords[instance.uuid] = password
+
+    def trigger_crash_dump(self, instance: Instance) -> None:
+        self._behave("trigger_crash_dump")
+        if self._guests.get(instance.uuid).power_state not in (states.RUNNING, states.POWER_PAUSED):
+            raise exception.GuestNotRunning(instance_uuid=instance.uuid)
+        self.crash_dumps[instance.uuid] += 1
 
     def power_on(self, instance: Instance, paused: bool = False) -> None:
         self._behave("power_on")
@@ -149,15 +186,38 @@ class FakeDriver(FakeMoves):
         self._behave("resume")
         self._run(instance)
 
+    def rescue(self, instance: Instance, image: Image, disks: Disks, timeout: int = 0) -> None:
+        self._behave("rescue")
+        self._run(instance)
+        self._guests.change(instance.uuid, rescued=image.id)
+
+    def unrescue(self, instance: Instance) -> None:
+        self._behave("unrescue")
+        guest = self._guests.find(instance.uuid)
+        if guest is not None and guest.rescued:
+            self._guests.define(instance, states.SHUTDOWN)
+
     def _set(self, verb: str, instance: Instance, power_state: int) -> None:
         self._behave(verb)
         self._guests.change(instance.uuid, power_state=power_state)
 
     def _run(self, instance: Instance, power_state: int = states.RUNNING) -> None:
-        """A guest whose definition is lost is started from its disks."""
-        if self._disks.get(instance.uuid) is None:
+        """A guest whose definition is lost is started from its disks, or from its volume."""
+        if self._disks.get(instance.uuid) is None and not instance.volume_backed:
             self._guests.get(instance.uuid)
         self._guests.define(instance, power_state, went=False)
+
+    # --- snapshots ---------------------------------------------------------------------------------
+    def snapshot(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
+        """A few bytes, which tell one disk from another."""
+        self._behave("snapshot")
+        self._guests.get(instance.uuid)
+        disk = self._disks.get(instance.uuid)
+        return DiskImage(path=fake_disks.copy_to_file(self.host, instance.uuid, disk), format="raw")
+
+    def discard_snapshot(self, instance: Instance) -> None:
+        self._behave("discard_snapshot")
+        fake_disks.remove_file(self.host, instance.uuid)
 
     # --- devices -----------------------------------------------------------------------------------
     def attach_volume(self, instance: Instance, device: BlockDevice) -> None:
@@ -206,6 +266,18 @@ class FakeDriver(FakeMoves):
             console.append(f"{instance.hostname} login: ")
         return "\n".join(console[-lines:] if lines else ([] if lines == 0 else console)).encode()
 
+    def console_address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
+        self._behave("console_address")
+        guest = self._guests.get(uuid)
+        if guest.incoming or guest.went:
+            raise exception.GuestNotFound(instance_uuid=uuid)
+        if not guest.on:
+            raise exception.GuestNotRunning(instance_uuid=uuid)
+        return self._consoles.address(uuid, protocol, guest.name)
+
+    def diagnostics(self, instance: Instance) -> Diagnostics:
+        return fake_diagnostics.collect(self._guests.get(instance.uuid), instance)
+
     def has_disks(self, instance: Instance) -> bool:
         return self._disks.get(instance.uuid) is not None
 
@@ -223,10 +295,13 @@ class FakeDriver(FakeMoves):
 
     def _remove(self, uuid: str, keep_disks: bool) -> None:
         self.serving.discard(uuid)
+        self.passwords.pop(uuid, None)
+        self.crash_dumps.pop(uuid, None)
         self._guests.remove(uuid)
         self._cable.forget(uuid, self.host)
         if not keep_disks:
             self._disks.remove(uuid)
+            fake_disks.remove_file(self.host, uuid)
 
     # --- for tests ---------------------------------------------------------------------------------
     def guest(self, uuid: str) -> Guest:

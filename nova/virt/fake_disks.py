@@ -14,6 +14,7 @@ import uuid as uuidlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from nova.conf import CONF
 from nova.virt.fake_log import KeptLines
 
 ASIDE = "_resize"
@@ -125,3 +126,23 @@ def of_host(host: str, directory: str | None, shared: bool) -> Disks:
 def uuids(disks: Disks) -> Iterator[str]:
     """Of the guests that have a disk there, in use or set aside."""
     return (name.removesuffix(ASIDE) for name in disks.names())
+
+
+# --- as files ------------------------------------------------------------------------------------------
+def copy_to_file(host: str, uuid: str, disk: Disk | None) -> str:
+    """A file that holds what tells the disk from others; the path."""
+    path = file_of(host, uuid)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="ascii") as file:
+        json.dump(disk, file)
+    return path
+
+
+def remove_file(host: str, uuid: str) -> None:
+    """None there: fine."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(file_of(host, uuid))
+
+
+def file_of(host: str, uuid: str) -> str:
+    return os.path.join(CONF.state_path, "fake-snapshots", f"{uuid}.{host}")

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from nova import exception
@@ -34,8 +34,8 @@ class Guest:
     """What the hypervisor knows of a guest; ``booted`` holds the times (seconds) of its boots.
 
     ``volumes`` are ids by device name, ``interfaces`` MAC addresses, ``cpus`` and ``devices`` (addresses) those of the
-    host that it has for itself. ``incoming``: a migration is bringing it; ``went``: a migration took it away; neither
-    is listed.
+    host that it has for itself. ``rescued``: the image that it is rescued from. ``incoming``: a migration is bringing
+    it; ``went``: a migration took it away; neither is listed.
     """
 
     power_state: int
@@ -48,10 +48,16 @@ class Guest:
     devices: tuple[str, ...] = ()
     incoming: bool = False
     went: bool = False
+    rescued: str = ""
+
+    @property
+    def on(self) -> bool:
+        """Whether it has a process here."""
+        return self.power_state in (states.RUNNING, states.POWER_PAUSED) and not self.incoming and not self.went
 
     def define(self, instance: Instance) -> None:
         """Renew the definition. Volumes that are not connected here stay if the guest has them."""
-        self.name = instance.name
+        self.name, self.rescued = instance.name, ""
         self.size = _size_of(instance.flavor)
         here = {volume: device for device, volume in self.volumes}
         self.volumes = tuple((device.device_name or here.get(device.volume_id, ""), device.volume_id)
@@ -63,9 +69,11 @@ class Guest:
 
 
 class GuestStore:
-    """Guests by uuid; thread-safe. ``path``: the file that they are kept in (None: nowhere)."""
+    """Guests by uuid; thread-safe. ``path``: the file that they are kept in (None: nowhere). ``changed`` is told of
+    every change of a guest, whether it is on then, and must not wait."""
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, changed: Callable[[str, bool], None] = lambda _uuid, _on: None) -> None:
+        self._changed = changed
         self._guests: dict[str, Guest] = {}
         self._lock = threading.Lock()
         self._file = KeptLines(path) if path else None
@@ -139,6 +147,7 @@ class GuestStore:
             return [uuid for uuid, guest in self._guests.items() if guest.incoming]
 
     def _note(self, uuid: str, guest: Guest | None) -> None:
+        self._changed(uuid, guest is not None and guest.on)
         if self._file is not None:
             self._file.note(uuid, guest and _values(guest), self._everything(), len(self._guests))
 
@@ -157,7 +166,8 @@ def _size_of(flavor: Flavor) -> Size:
 
 
 # What is kept of a guest: fields that have their default are left out.
-_KEPT = ("power_state", "name", "booted", "volumes", "interfaces", "cpus", "devices", "incoming", "went")
+_KEPT = ("power_state", "name", "booted", "volumes", "interfaces", "cpus", "devices", "incoming", "went",
+         "rescued")
 
 
 def _values(guest: Guest) -> dict[str, Any]:
@@ -169,7 +179,8 @@ def _values(guest: Guest) -> dict[str, Any]:
 
 def _restored(values: dict[str, Any]) -> Guest:
     guest = Guest(values["power_state"], values.get("name", ""), tuple(values.get("booted", ())),
-                  incoming=values.get("incoming", False), went=values.get("went", False))
+                  incoming=values.get("incoming", False), went=values.get("went", False),
+                  rescued=values.get("rescued", ""))
     guest.volumes = tuple((device, volume) for device, volume in values.get("volumes", ()))
     guest.interfaces, guest.cpus, guest.devices = (
         tuple(values.get(name, ())) for name in ("interfaces", "cpus", "devices"))

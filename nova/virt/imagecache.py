@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import logging
 import os
 import re
@@ -19,6 +20,7 @@ from typing import IO
 
 from nova import exception
 from nova.conf import CONF
+from nova.objects.image import least_disk
 from nova.virt import image_formats, qemuimg
 from nova.virt.image_formats import DISK_FORMATS
 from nova.virt.image_room import LOCKS, Room
@@ -176,7 +178,7 @@ class _Addition:
     def make(self, download: Download, disk_format: str, path: str) -> None:
         started = time.monotonic()
         with self._files():
-            download(self._part, self._admit)
+            download(self._part, functools.partial(self._admit, disk_format))
             # whoever looks into it is no user who may read more than all may
             os.chmod(self._part, 0o644)
             size = inspect(self._part, disk_format)
@@ -207,8 +209,8 @@ class _Addition:
         finally:
             _remove(self._part, self._converted)
 
-    def _admit(self, size: int) -> None:
-        self._check_size(size)
+    def _admit(self, disk_format: str, size: int) -> None:
+        self._check_size(least_disk(disk_format, size))
         self._take(size)
 
     def _check_size(self, size: int) -> None:

@@ -11,10 +11,23 @@ from typing import Any, Protocol
 from nova.context import RequestContext
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import AVAILABLE, Volume, VolumeRemoval
+from nova.objects.volume import AVAILABLE, Volume, VolumeContent, VolumeRemoval
+from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
 
 # A database's; this side of the house knows nothing of it.
 Connection = Any
+
+
+class Snapshots(Protocol):
+    """Snapshots of volumes, as :class:`nova.rpcapi.volume_snapshots.VolumeSnapshots` promises them."""
+
+    def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]: ...
+
+    def get(self, ctx: RequestContext, uuid: str) -> VolumeSnapshot: ...
+
+    def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot: ...
+
+    def delete(self, ctx: RequestContext, uuid: str) -> None: ...
 
 
 class Attachments(Protocol):
@@ -26,6 +39,10 @@ class Attachments(Protocol):
     """
 
     external: bool
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """Those of its volumes."""
 
     def validate(self, ctx: RequestContext, project_id: str, volume_id: str, status: str = AVAILABLE) -> Volume:
         """The volume as its owner may use it. Outside of any transaction, before the request is accepted.
@@ -61,6 +78,19 @@ class Attachments(Protocol):
 
     def complete(self, ctx: RequestContext, device: BlockDevice, connection: Connection = None) -> BlockDevice:
         """The guest has the volume."""
+
+    def reimage(self, ctx: RequestContext, instance: Instance, device: BlockDevice, image: Image,
+                connection: Connection = None) -> VolumeContent | None:
+        """Have the volume, which the server keeps, made anew from an image. Raises InvalidVolume.
+
+        Without a service of its own: the data that it has stay until end_reimage(), and are returned. One that is
+        external has been let go of by its host, and tells by an event when it is done.
+        """
+
+    def end_reimage(self, ctx: RequestContext, instance: Instance, device: BlockDevice, before: VolumeContent,
+                    done: bool, connection: Connection = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
+        """The server has the new data (``done``), or keeps those that it had ``before``. Returns what hosts are told.
+        """
 
     def begin_detaching(self, ctx: RequestContext, device: BlockDevice, connection: Connection = None) -> None:
         """Raises InvalidVolume when somebody else is at it."""

@@ -31,7 +31,13 @@ class DiskTools(Protocol):
         """Make a disk ``size`` bytes large."""
 
     def size(self, path: str, disk_format: str) -> int:
-        """The bytes that a guest sees; what the file says of other files is not followed."""
+        """The bytes that a guest sees of a disk that is one file; that of others is refused."""
+
+    def below(self, path: str, disk_format: str) -> tuple[str, str | None] | None:
+        """The name and the format (None: it is not told) of the file that a disk says it stands on; None: on none.
+
+        What it names is not looked at. A disk whose data are in another file is refused.
+        """
 
 
 class HostVolumes(abc.ABC):

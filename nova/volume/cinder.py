@@ -21,8 +21,9 @@ from nova.context import RequestContext
 from nova.objects import volume as states
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import Volume, VolumeRemoval
+from nova.objects.volume import Volume, VolumeContent, VolumeRemoval
 from nova.volume.cinder_api import CinderApi, Raw
+from nova.volume.cinder_snapshots import CinderSnapshots
 
 LOG = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ LOG = logging.getLogger(__name__)
 _MARK = "nova_device"
 # Seconds until the service is asked again for a new volume.
 _PAUSE = 1.0
+_DOWNLOADING = "downloading"
 _IMAGE_FIELDS = {"image_id": "id", "image_name": "name", "checksum": "checksum", "container_format": "container_format",
                  "disk_format": "disk_format"}
 _IMAGE_NUMBERS = ("min_disk", "min_ram", "size")
@@ -46,6 +48,10 @@ class CinderAttachments:
     @functools.cached_property
     def _api(self) -> CinderApi:
         return CinderApi()
+
+    @functools.cached_property
+    def snapshots(self) -> CinderSnapshots:
+        return CinderSnapshots(self._api)
 
     # --- looking -------------------------------------------------------------------------------------
     def validate(self, ctx: RequestContext, project_id: str, volume_id: str, status: str = states.AVAILABLE) -> Volume:
@@ -129,6 +135,19 @@ class CinderAttachments:
     def complete(self, ctx: RequestContext, device: BlockDevice, connection: object = None) -> BlockDevice:
         self._api.complete_attachment(ctx, device.attachment_id or "")
         return device
+
+    def reimage(self, ctx: RequestContext, instance: Instance, device: BlockDevice, image: Image,
+                connection: object = None) -> None:
+        volume = device.volume_id or ""
+        try:
+            self._api.reimage(ctx, volume, image.id)
+        except exception.InvalidVolume:
+            if self._api.volume(ctx, volume)["status"] != _DOWNLOADING:  # else it is at it already
+                raise
+
+    def end_reimage(self, ctx: RequestContext, instance: Instance, device: BlockDevice, before: VolumeContent,
+                    done: bool, connection: object = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
+        return device, []  # whatever the service has written stays
 
     # --- the end -------------------------------------------------------------------------------------
     def begin_detaching(self, ctx: RequestContext, device: BlockDevice, connection: object = None) -> None:

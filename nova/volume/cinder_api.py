@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Required, TypedDict
@@ -18,6 +19,7 @@ from nova.volume.cinder_errors import check
 GROUP = "cinder"
 # Attachments begin with 3.27 and can be completed from 3.44 on.
 _VERSION = "volume 3.44"
+_VERSION_OF_REIMAGE = {"OpenStack-API-Version": "volume 3.68"}
 _INTERFACES = {"publicURL": "public", "internalURL": "internal", "adminURL": "admin"}
 
 Raw = dict[str, Any]
@@ -49,8 +51,20 @@ class _Connected(TypedDict):
     connection_info: dict[str, Any]
 
 
+class _Snapshot(TypedDict, total=False):
+    id: Required[_Id]
+    volume_id: Required[_Id]
+    status: Required[str]
+    size: Required[Annotated[int, Meta(ge=0, le=2**31 - 1)]]
+    name: str | None
+    description: str | None
+    # Without a zone: in UTC.
+    created_at: datetime.datetime | None
+
+
 _SHAPES: dict[str, Any] = {
-    "volume": _Volume, "volumes": list[_Volume], "attachment": _Attachment, "attachments": list[_Attachment]}
+    "volume": _Volume, "volumes": list[_Volume], "attachment": _Attachment, "attachments": list[_Attachment],
+    "snapshot": _Snapshot, "snapshots": list[_Snapshot]}
 
 
 class CinderApi:
@@ -88,6 +102,32 @@ class CinderApi:
     def act(self, ctx: RequestContext, uuid: str, action: str) -> None:
         """Raises VolumeNotFound, InvalidVolume (its status does not allow it)."""
         self._asked(ctx, "POST", f"/volumes/{uuid}/action", json={action: {}}, volume=uuid)
+
+    def reimage(self, ctx: RequestContext, uuid: str, image_id: str) -> None:
+        """Have a reserved volume written anew. Raises VolumeNotFound, InvalidVolume (it is not reserved)."""
+        self._asked(ctx, "POST", f"/volumes/{uuid}/action", volume=uuid, headers=_VERSION_OF_REIMAGE,
+                    json={"os-reimage": {"image_id": image_id, "reimage_reserved": True}})
+
+    # --- snapshots, with the caller's token ----------------------------------------------------------
+    def snapshots(self, ctx: RequestContext, limit: int, offset: int) -> list[Raw]:
+        """Those of the caller's project."""
+        query = {"limit": limit, "offset": offset, "sort": "created_at:desc"}
+        return self._asked(ctx, "GET", "/snapshots/detail", "snapshots", ctx.auth_token,  # type: ignore[no-any-return]
+                           params=query)
+
+    def snapshot(self, ctx: RequestContext, uuid: str) -> Raw:
+        """Raises NotFound."""
+        return self._asked(ctx, "GET", f"/snapshots/{uuid}", "snapshot",  # type: ignore[no-any-return]
+                           ctx.auth_token)
+
+    def create_snapshot(self, ctx: RequestContext, volume: str, wanted: Mapping[str, Any]) -> Raw:
+        """Raises VolumeNotFound, InvalidVolume, QuotaLimit."""
+        return self._asked(ctx, "POST", "/snapshots", "snapshot", ctx.auth_token,  # type: ignore[no-any-return]
+                           json={"snapshot": {"volume_id": volume, **wanted}}, volume=volume)
+
+    def delete_snapshot(self, ctx: RequestContext, uuid: str) -> None:
+        """Raises NotFound, InvalidVolume (its status does not allow it)."""
+        self._asked(ctx, "DELETE", f"/snapshots/{uuid}", token=ctx.auth_token)
 
     # --- attachments -------------------------------------------------------------------------------
     def attachments(self, ctx: RequestContext, instance_uuid: str, volume: str | None = None) -> list[Raw]:

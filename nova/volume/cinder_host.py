@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import re
 from typing import Any
 
 from nova import exception
 from nova.conf import CONF
 from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeRemoval
-from nova.volume.base import DiskTools, Fetch, HostVolumes
+from nova.volume.base import Fetch, HostVolumes
 
 LOG = logging.getLogger(__name__)
 
 _FORMATS = ("raw", "qcow2")
+# The file of a volume is called by the volume; the one that is written after a snapshot has the snapshot's id, too.
+_SNAPSHOT = re.compile(r"\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
+# As many as the hypervisor takes.
+_MOST_FILES = 200
 _LIMITS = frozenset(f"{which}_{what}_sec" for which in ("read", "write", "total") for what in ("bytes", "iops"))
 
 
 class CinderVolumes(HostVolumes):
     """``[volume]driver`` cinder, on hosts: files on NFS, and images of RBD, which the hypervisor reaches by itself."""
-
-    def __init__(self, tools: DiskTools | None = None) -> None:
-        """It makes no disks."""
 
     def start(self) -> None:
         """Raises InvalidInput when os-brick is not installed."""
@@ -61,7 +64,36 @@ class CinderVolumes(HostVolumes):
         except self._error as error:
             raise exception.VolumeUnusable(volume_id=made.volume_id, reason=str(error)) from error
         made.protocol, made.path, made.format = "file", path, disk_format
+        try:
+            made.below = self._below(path, disk_format)
+        except exception.InvalidDiskInfo as error:
+            raise exception.VolumeUnusable(volume_id=made.volume_id, reason=error.kwargs["reason"]) from error
+        except OSError as error:
+            raise exception.VolumeUnusable(volume_id=made.volume_id, reason=(
+                f"its file cannot be read: {error.strerror}")) from error
         return made
+
+    def _below(self, path: str, disk_format: str) -> list[tuple[str, str]]:
+        """The files of a volume below its newest one, with their formats: it has one more for each of its snapshots.
+
+        Whoever has the share may have written them: none leads out of the volume, and none is probed for its format.
+        """
+        place, name = os.path.split(path)
+        volume = _SNAPSHOT.sub("", name)
+        found: list[tuple[str, str]] = []
+        seen = {name}
+        while True:
+            if not os.path.isfile(path) or os.path.islink(path):
+                raise exception.InvalidDiskInfo(reason=f"{name} is no file")
+            below = self.tools.below(path, disk_format)
+            if below is None:
+                return found
+            name, told = below
+            if _SNAPSHOT.sub("", name) != volume or name in seen or told not in _FORMATS or len(found) == _MOST_FILES:
+                raise exception.InvalidDiskInfo(reason="it refers to a file that is not its own")
+            seen.add(name)
+            path, disk_format = os.path.join(place, name), told
+            found.append((path, disk_format))
 
     def disconnect(self, info: ConnectionInfo) -> None:
         """The hypervisor lets go of an image by itself; a share stays mounted for the next volume."""

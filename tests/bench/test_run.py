@@ -8,7 +8,8 @@ from tools.bench.amounts import TINY
 
 REQUIRED = (
     "boots_per_s", "cpu_ms_per_boot", "messages_per_boot", "statements_per_boot", "post_p50_ms", "get_server_ms",
-    "get_server_rps", "list_1000_ms", "select_1_of_10000_ms", "select_1000_on_10000_ms", "rss_mb", "start_s")
+    "get_server_rps", "list_1000_ms", "select_1_of_10000_ms", "select_1000_on_10000_ms", "check_300_us",
+    "search_text_ms", "rss_mb", "start_s")
 SERVICES = {"api", "conductor", "scheduler", "compute"}
 
 

@@ -33,7 +33,8 @@ BOUND = LEASE + HEARTBEAT + RECOVERY + LONGEST_CALL + SLACK
 # Final states, and what the hypervisor has to say of a guest in them.
 POWER_STATES = {
     "ACTIVE": states.RUNNING, "SHUTOFF": states.SHUTDOWN, "PAUSED": states.POWER_PAUSED,
-    "SUSPENDED": states.POWER_SUSPENDED}
+    "SUSPENDED": states.POWER_SUSPENDED, "SOFT_DELETED": states.SHUTDOWN, "RESCUE": states.RUNNING,
+    "SHELVED": states.SHUTDOWN, "SHELVED_OFFLOADED": states.SHUTDOWN}
 # A server that was moved waits for the user's word on two hosts; its guest is on one, as it was before.
 _WAITS = "VERIFY_RESIZE"
 # For how many servers the API is asked about their actions.
@@ -63,7 +64,7 @@ def check(nova: Cluster, accepted: Collection[str], *, deleted: Collection[str] 
 def violations(nova: Cluster, accepted: Collection[str], deleted: Collection[str] = ()) -> Iterator[str]:
     """What is wrong now. The dear checks run only once the cheap ones find nothing."""
     wanted = _Wanted(set(accepted) - set(deleted), set(deleted))
-    for look in (_servers, _guests, _volumes, _migrations, _sums, _actions, _journal, _audit):
+    for look in (_servers, _guests, _volumes, _images, _migrations, _sums, _actions, _journal, _audit):
         try:
             found = list(look(nova, wanted))
         except (requests.RequestException, AssertionError, OSError, sa.exc.DBAPIError) as error:
@@ -141,6 +142,8 @@ def _guests(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
     hosts = guests_of(nova).keys()
     for uuid, server in servers.items():
         host = server["OS-EXT-SRV-ATTR:host"]
+        if server["status"] == "SHELVED_OFFLOADED" and host is None:
+            continue
         if server["status"] != "ERROR" and uuid not in where and (host is None or host in hosts):
             yield f"{uuid} has no guest: {_state(server)}"
 
@@ -200,6 +203,23 @@ def _moving(nova: Cluster) -> Sequence[Any]:
     return _rows(nova, sa.select(models.migrations).where(models.migrations.c.open == sa.true()))
 
 
+def _images(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
+    """No image waits for data, and a server is saved in one as long as it is on the shelf."""
+    shelved = {uuid for uuid, server in nova.api.servers().items() if server["status"].startswith("SHELVED")}
+    for image in nova.api.get("/images/detail", version="2.35")["images"]:
+        server = image["metadata"].get("instance_uuid")
+        if image["status"] != "ACTIVE":
+            yield f"image {image['name']} of {server} is {image['status']}"
+        if image["name"].endswith("-shelved") and server not in shelved:
+            yield f"image {image['name']} is left of {server}"
+
+
+def images_of_servers(nova: Cluster) -> collections.Counter[str]:
+    """uuid -> how many images there are of the server."""
+    found = nova.api.get("/images/detail", version="2.35")["images"]
+    return collections.Counter(image["metadata"].get("instance_uuid") for image in found)
+
+
 def _rows(nova: Cluster, statement: sa.Select[Any]) -> Sequence[Any]:
     engine = sa.create_engine(nova.database_url, poolclass=sa.pool.NullPool)
     with engine.connect() as connection:
@@ -221,8 +241,9 @@ def _sums(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
         yield from (f"{node['hypervisor_hostname']}: {name} is {node[name]}, its servers sum up to {value}"
                     for name, value in sums.items() if node[name] != value)
     limits = nova.api.get("/limits")["limits"]["absolute"]
-    charged = {"totalInstancesUsed": len(servers), "totalCoresUsed": _sum(servers, "vcpus"),
-               "totalRAMUsed": _sum(servers, "ram")}
+    counted = [server for server in servers if server["status"] != "SOFT_DELETED"]
+    charged = {"totalInstancesUsed": len(counted), "totalCoresUsed": _sum(counted, "vcpus"),
+               "totalRAMUsed": _sum(counted, "ram")}
     yield from (f"{name} is {limits[name]}, the servers sum up to {value}"
                 for name, value in charged.items() if limits[name] != value)
 

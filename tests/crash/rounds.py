@@ -17,32 +17,51 @@ from nova import bus, conf, context, exception  # isort: skip  (first: it choose
 import oslo_messaging as messaging
 
 from nova.objects import states
+from nova.operations.shelve import ShelveOffload
 from nova.rpcapi.servers import Servers
 from tests.crash import invariants
-from tests.crash.steps import THREADS, Case, Hold, Points, When
+from tests.crash.steps import OPTIONS, Case, Hold, Points, When
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
-# The operation that brings a server from ACTIVE to the state that another one begins in.
-_WAYS = {states.ACTIVE: None, states.STOPPED: "stop", states.PAUSED: "pause", states.SUSPENDED: "suspend",
-         states.RESIZED: "migrate"}
+# The operation that brings a server from ACTIVE to the state that another one begins in, and what it is asked for with.
+_WAYS: dict[str, tuple[str, dict[str, Any]] | None] = {
+    states.ACTIVE: None, states.STOPPED: ("stop", {}), states.PAUSED: ("pause", {}),
+    states.SUSPENDED: ("suspend", {}), states.RESIZED: ("migrate", {}), states.SOFT_DELETED: ("soft_delete", {}),
+    states.RESCUED: ("rescue", {}), states.SHELVED: ("shelve", {"offload": False}),
+    states.SHELVED_OFFLOADED: ("shelve", {"offload": True})}
 # What an operation is asked for with, where its name does not say everything.
 _REQUESTS: dict[str, dict[str, Any]] = {
-    "resize": {"flavor_id": "larger"}, "reset_state": {"state": states.ACTIVE}}
+    "resize": {"flavor_id": "larger"}, "reset_state": {"state": states.ACTIVE}, "shelve": {"offload": True},
+    "change_password": {"admin_pass": "secret"}, "reclaim": {"before": "2100-01-01T00:00:00Z"},
+    # (virtual hosts fetch none)
+    "rebuild": {"image": {"id": "another"}},
+    "create_image": {"name": "image"}, "create_backup": {"name": "backup", "backup_type": "daily", "rotation": 1}}
 # Operations on a volume of their own, which the second finds attached.
 _VOLUMES = ("attach_volume", "detach_volume")
 # Operations on an interface; all but the first find one attached.
 _INTERFACES = ("attach_interface", "detach_interface", "lose_interface")
+# Operations that leave an image of the server, unless they are compensated for.
+_IMAGES = ("create_image", "create_backup", "shelve")
 # A step that needs another server than its operation needs as a rule.
-_STARTS = {("delete", "destroy_other"): states.RESIZED,
-           **{("reset_state", step): states.RESIZED for step in ("look", "forget", "settle")}}
+_STARTS = {("delete", "destroy_other"): states.RESIZED, ("delete", "drop_image"): states.SHELVED_OFFLOADED,
+           **{("unshelve", step): states.SHELVED_OFFLOADED for step in (
+               "find_image", "place", "network", "disks", "start", "settle", "drop_image")},
+           ("unshelve", "power_on"): states.SHELVED,
+           **{("reset_state", step): states.RESIZED for step in ("look", "forget", "settle")},
+           **{("soft_delete", step): states.RESIZED for step in ("look", "forget", "settle", "power_off")}}
 # How often a guest was made for the server when a case is over, and it was compensated for, where that is not once
 # and once more for a failed attempt at the last step.
-_BUILT = {"resize": (2, 3), "migrate": (2, 3), "confirm_resize": (2,), "reset_state": (2,), "revert_resize": (3, 3),
-          "live_migrate": (2, 1), **dict.fromkeys((*_VOLUMES, *_INTERFACES), (1, 1))}
+_BUILT = {"resize": (2, 3), "migrate": (2, 3), "confirm_resize": (2,), "reset_state": (2,), "soft_delete": (2,),
+          "revert_resize": (3, 3), "live_migrate": (2, 1), "rebuild": (2,), "rescue": (1, 1), "unrescue": (1,),
+          "unshelve": (2, 3), "shelve_offload": (1,),
+          **dict.fromkeys((*_VOLUMES, *_INTERFACES, *_IMAGES), (1, 1))}
+_BUILT_AT = {("unshelve", "power_on"): (1,)}
+# What a server is after an operation that does not say so itself, and that does not leave it ACTIVE.
+_FINAL = {"shelve": states.SHELVED_OFFLOADED, "shelve_offload": states.SHELVED_OFFLOADED}
 # What a server is when an operation was compensated for, where that is not what it is after success.
-_COMPENSATED = {"revert_resize": states.ERROR}
+_COMPENSATED = {"revert_resize": states.ERROR, "rescue": states.ERROR, "shelve": states.ACTIVE}
 _PREPARES = 40.0
 # The last microversion with /os-volumes.
 _OLD = "2.35"
@@ -57,8 +76,7 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> Points:
 
 @pytest.fixture(scope="module")
 def cluster(rabbitmq: Rabbit, new_database: Callable[[], str | None], points: Points) -> Iterator[Cluster]:
-    options = {"DEFAULT": {"max_concurrent_builds": 0}, "conductor": THREADS,
-               "volume": {"quota_volumes": -1, "quota_gigabytes": -1}}
+    options = {**OPTIONS, "volume": {"quota_volumes": -1, "quota_gigabytes": -1}}
     with Cluster(rabbitmq.new_vhost(), new_database(), computes=2, options=options, launcher=points.launcher) as made:
         made.flavor("larger", ram=128, disk=1)
         yield made
@@ -80,7 +98,8 @@ def operate(cluster: Cluster) -> Iterator[Operate]:
     conf.register()
     transport = messaging.get_rpc_transport(conf.CONF, url=cluster.transport_url)
     servers = bus.client(transport, Servers)
-    yield lambda uuid, name, **request: servers.operate(context.admin(), uuid, name, request)
+    # (a request may have a "name", too)
+    yield lambda uuid, name, /, **request: servers.operate(context.admin(), uuid, name, request)
     transport.cleanup()
 
 
@@ -116,8 +135,9 @@ class Round:
         api.wait(uuid, "ACTIVE", _PREPARES)
         start = _STARTS.get((operation.name, case.step.name)) or next(
             state for state in _WAYS if operation.rules.vm_states is None or state in operation.rules.vm_states)
-        if _WAYS[start]:
-            self._operate(uuid, _WAYS[start])
+        way = _WAYS[start]
+        if way:
+            self._operate(uuid, way[0], **way[1])
             api.wait(uuid, states.status(start, None), _PREPARES)
         if operation.name in _VOLUMES:
             self._prepare_volume(name, uuid)
@@ -155,7 +175,7 @@ class Round:
     def settle(self) -> list[str]:
         """All invariants hold, after what waits for a word was confirmed; returns the servers that were deleted."""
         self._confirm()
-        gone = [self.uuids[name] for name, case in self.names.items() if case.operation.name == "delete"]
+        gone = [self.uuids[name] for name, case in self.names.items() if case.operation.name in ("delete", "reclaim")]
         invariants.check(self.nova, self.ids, deleted=gone)
         return gone
 
@@ -180,18 +200,22 @@ class Round:
     def ends(self) -> None:
         """Every operation has gone on to its end, without a second guest for any server."""
         nova, gone = self.nova, self.settle()
-        servers, built = nova.api.servers(), invariants.times_built(nova)
+        servers, built, images = nova.api.servers(), invariants.times_built(nova), invariants.images_of_servers(nova)
         wrong = []
         for name, case in self.names.items():
             uuid = self.uuids[name]
-            final = getattr(case.operation, "final", states.ACTIVE)
+            final = _FINAL.get(case.operation.name, getattr(case.operation, "final", states.ACTIVE))
             if case.undo:
                 final = _COMPENSATED.get(case.operation.name, final)
-            expected = _BUILT.get(case.operation.name, (1, 2))[case.undo] if uuid not in gone else built[uuid]
+            counts = _BUILT_AT.get((case.operation.name, case.step.name)) or _BUILT.get(case.operation.name, (1, 2))
+            expected = counts[case.undo] if uuid not in gone else built[uuid]
             if uuid not in gone and servers[uuid]["status"] != states.status(final, None):
                 wrong.append(f"{case}: {servers[uuid]['status']} {servers[uuid].get('fault')}")
             if built[uuid] != expected:
                 wrong.append(f"{case}: built {built[uuid]} times")
+            expected_images = int((case.operation.name in _IMAGES and not case.undo) or case.operation is ShelveOffload)
+            if images[uuid] != expected_images:
+                wrong.append(f"{case}: left {images[uuid]} images")
         assert not wrong, "\n".join(wrong)
 
 

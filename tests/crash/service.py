@@ -152,7 +152,7 @@ def _hold_conductor() -> None:
 # --- the journal of guests ---------------------------------------------------------------------------------
 # The verbs that make or remove guests.
 _MAKERS = ("spawn", "power_on", "finish_move", "revert_move", "finish_migration", "take_over")
-_REMOVERS = ("destroy", "remove_orphan", "open_disks", "live_migrate")
+_REMOVERS = ("destroy", "remove_orphan", "open_disks", "live_migrate", "rebuild")
 
 
 def _journal_guests() -> None:

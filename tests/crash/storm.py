@@ -38,6 +38,7 @@ _VERBS = {
     "create": 26, "create-many": 4, "delete": 12, "stop": 8, "start": 8, "reboot-soft": 5, "reboot-hard": 5,
     "pause": 4, "unpause": 4, "suspend": 4, "resume": 4, "metadata": 5, "show": 4, "list": 2,
     "resize": 6, "migrate": 5, "confirm": 5, "revert": 4, "live-migrate": 7, "attach": 8, "detach": 5,
+    "image": 3, "backup": 2, "shelve": 5, "unshelve": 6,
     # Requests that have to be refused, and one that is accepted and cannot be fulfilled.
     "no-flavor": 2, "no-name": 1, "no-action": 1, "no-server": 2, "no-room": 1,
 }
@@ -46,7 +47,9 @@ _ACTIONS: dict[str, dict[str, Any]] = {
     "suspend": {"suspend": None}, "resume": {"resume": None}, "no-action": {"explode": None},
     "reboot-soft": {"reboot": {"type": "SOFT"}}, "reboot-hard": {"reboot": {"type": "HARD"}},
     "resize": {"resize": {"flavorRef": "larger"}}, "migrate": {"migrate": None}, "confirm": {"confirmResize": None},
-    "revert": {"revertResize": None}, "live-migrate": {"os-migrateLive": {"host": None, "block_migration": "auto"}}}
+    "revert": {"revertResize": None}, "live-migrate": {"os-migrateLive": {"host": None, "block_migration": "auto"}},
+    "image": {"createImage": {"name": "image"}}, "shelve": {"shelve": None}, "unshelve": {"unshelve": None},
+    "backup": {"createBackup": {"name": "backup", "backup_type": "daily", "rotation": 2}}}
 # Volumes that the servers of several slots have in turns.
 _VOLUMES = 12
 # The answers that are right, besides 503 ("try again": a part of Nova is away).
@@ -160,6 +163,8 @@ class Storm:
         self._deleted: set[str] = set()
         # Deletes of which nobody knows whether they were accepted.
         self._doubtful: set[str] = set()
+        # Names of servers whose create was refused: the API takes back what was made all the same, unless it dies.
+        self._refused: set[str] = set()
         self._slots: dict[int, str] = {}
         self._volumes = [nova.api.post("/os-volumes", {"volume": {"size": 1}}, "2.35")["volume"]["id"]
                          for _ in range(_VOLUMES)]
@@ -187,9 +192,12 @@ class Storm:
     def settle(self) -> tuple[set[str], set[str]]:
         """(accepted, deleted) for the invariants: what lost answers left open is looked up."""
         servers = self.nova.api.servers()
-        # Everything was asked for by somebody: a request without an answer may have made it.
-        accepted = self.accepted | servers.keys()
+        refused = {uuid for uuid, server in servers.items() if _request_of(server["name"]) in self._refused}
+        # Everything else was asked for by somebody: a request without an answer may have made it.
+        accepted = self.accepted | servers.keys() - refused
         deleted = set(self._deleted)
+        if not any(fault.victim == "api" for lane in self.plan.faults for fault in lane):
+            deleted |= refused
         for uuid in self._doubtful:
             path = f"/servers/{uuid}"
             action = None if uuid not in servers else self.nova.api.get(
@@ -240,6 +248,8 @@ class Storm:
             self._violated(f"{what}: {status} {response.text[:500]}")
         if status < 300:
             self._noted(verb, operation.slot, target, response)
+        elif verb in ("create", "create-many", "no-room"):
+            self._refused.add(name)
 
     def _noted(self, verb: str, slot: int, target: str, response: requests.Response) -> None:
         if verb in ("create", "no-room"):
@@ -252,6 +262,11 @@ class Storm:
     def _violated(self, text: str) -> None:
         self.note(f"VIOLATION {text}")
         self.violations.append(text)
+
+
+def _request_of(server: str) -> str:
+    """The name in the request that asked for the server of this name: one of several has a number at its end."""
+    return "-".join(server.split("-")[:2])
 
 
 def _request(verb: str, target: str, name: str, image: str, volume: str) -> tuple[str, str, Any]:

@@ -12,7 +12,7 @@ import requests
 from nova.operations import REGISTRY
 from tests.crash import invariants
 from tests.crash.rounds import Operate, Round, nova, operate  # noqa: F401 (fixtures)
-from tests.crash.steps import THREADS, Case, Points, When
+from tests.crash.steps import OPTIONS, Case, Points, When
 from tests.crash.test_steps import kill
 from tests.functional.neutron_server import NeutronServer
 from tests.integration.cluster import Cluster
@@ -70,7 +70,7 @@ def neutron() -> Iterator[NeutronServer]:
 @pytest.fixture(scope="module")
 def cluster(rabbitmq: Rabbit, new_database: Callable[[], str | None], points: Points,
             neutron: NeutronServer) -> Iterator[Cluster]:
-    options = {"DEFAULT": {"max_concurrent_builds": 0}, "conductor": THREADS, "network": {"driver": "neutron"},
+    options = {**OPTIONS, "network": {"driver": "neutron"},
                "neutron": {"endpoint_override": neutron.url}}
     made = Cluster(rabbitmq.new_vhost(), new_database(), computes=2, options=options, launcher=points.launcher)
     for name in ("compute-1", "compute-2"):

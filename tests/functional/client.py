@@ -41,6 +41,7 @@ class Client:
         self.version = version
         self.session = requests.Session()
         self.request_id = None
+        self.answered = None
         self.session.headers.update({
             "X-Auth-Token": f"{user}:{project}", "X-User-Id": user, "X-Project-Id": project, "X-Roles": roles})
 
@@ -48,7 +49,7 @@ class Client:
         headers = {"OpenStack-API-Version": f"compute {version or self.version}"}
         response = self.session.request(
             method, f"{self.url}/v2.1{path}", json=body, headers=headers, params=query or None, timeout=60)
-        self.request_id = response.headers.get("x-openstack-request-id")
+        self.answered, self.request_id = response, response.headers.get("x-openstack-request-id")
         if expect is not None:
             assert response.status_code == expect, f"{response.status_code} {response.text}"
         elif response.status_code >= 400:
@@ -92,6 +93,10 @@ class Client:
                 return server
             assert time.monotonic() < end, f"still {server['status']} {server.get('OS-EXT-STS:task_state')}"
             time.sleep(0.02)
+
+    def wait_idle(self, uuid, seconds=20):
+        """The server once nothing is done with it."""
+        return wait_for(lambda: (server := self.server(uuid))["OS-EXT-STS:task_state"] is None and server, seconds)
 
     def wait_gone(self, uuid, seconds=20):
         end = time.monotonic() + seconds

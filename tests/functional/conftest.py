@@ -12,6 +12,7 @@ from nova.bus.seals import text_of
 from nova.cmd import allinone
 from nova.compute.service import ComputeService
 from nova.conf import CONF
+from nova.console import server as console_server
 from nova.db import audit
 from nova.db.engine import StatementCounter
 from nova.image.directory import DirectoryStore
@@ -45,6 +46,14 @@ def suite():
         CONF.set_override("enabled_filters", [
             *CONF.filter_scheduler.enabled_filters, "NUMATopologyFilter", "PciPassthroughFilter"],
             group="filter_scheduler")
+        CONF.set_override("enabled", True, group="vnc")
+        CONF.set_override("novncproxy_host", "127.0.0.1", group="vnc")
+        CONF.set_override("novncproxy_port", 0, group="vnc")
+        CONF.set_override("enabled", True, group="serial_console")
+        CONF.set_override("serialproxy_host", "127.0.0.1", group="serial_console")
+        CONF.set_override("serialproxy_port", 0, group="serial_console")
+        CONF.set_override("web", directory)
+        console_server.LOOK = 1.0
         running = allinone.AllInOne()
         running.start()
         assert len(running.scheduler.fleet), "the scheduler did not hear of the host"
@@ -155,6 +164,14 @@ def balanced_books(request):
         time.sleep(0.05)
     assert not db.read(audit.unfinished)
     assert [str(finding) for finding in audit.audit(db)] == []
+
+
+def remove_images(kept):
+    """All but this one: what tests have made of servers."""
+    store = DirectoryStore()
+    for found in store.index(None, {}):
+        if found.id != kept:
+            store.delete(None, found.id)
 
 
 def remove_servers(admin):

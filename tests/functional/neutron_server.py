@@ -60,6 +60,14 @@ class NeutronServer:
             self.rows[kind][row["id"]] = row
             return row
 
+    def _create(self, kind, wanted, project):
+        if kind == "ports":
+            return self._create_port(wanted)
+        made = self._add(kind, **{"tenant_id": project, "shared": False, "subnets": [], **wanted})
+        if kind == "subnets":
+            self.rows["networks"][wanted["network_id"]]["subnets"].append(made["id"])
+        return made
+
     def _create_port(self, wanted):
         network = self.rows["networks"][wanted["network_id"]]
         subnet = self.rows["subnets"][network["subnets"][0]]
@@ -104,7 +112,7 @@ class NeutronServer:
             self.calls.append((method, kind, token))
             name = _SINGULAR[kind]
             if method == "POST":
-                return 201, {name: self._create_port(body[name])}
+                return 201, {name: self._create(kind, body[name], project)}
             if row_id is None:
                 return 200, {kind.replace("-", "_"): [row for row in self._visible(kind, project)
                                                      if all(_matches(row, *item) for item in query)]}

@@ -13,6 +13,10 @@ LONG = "x" * 256
 HUGE = "9" * 30
 FIELD = "Invalid input for field/attribute {}."
 UNEXPECTED = "Additional properties are not allowed ('{}' was unexpected)"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGRtZGtzbGRrc2xka3NsZGtzbGRrc2xka3NsZGtzbGRr c"
+# Routes that change what is not one test's alone: hosts, and what all projects may have.
+SHARED = frozenset({("DELETE", "/os-services/{id}"), ("PUT", "/os-services/{id}"),
+                    ("PUT", "/os-quota-class-sets/{id}")})
 
 # What services write while a test runs has nothing to do with its requests.
 _BACKGROUND = {"services", "compute_nodes", "inventories", "alembic_version"}
@@ -44,7 +48,6 @@ def refused(client, method, path, code, text, body=None, **options):
     with pytest.raises(Failed) as failed:
         client.call(method, path, body, **options)
     assert (failed.value.code, text) == (code, text if text in (failed.value.message or "") else failed.value.message)
-KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGRtZGtzbGRrc2xka3NsZGtzbGRrc2xka3NsZGtzbGRr c"
 
 
 @pytest.fixture(name="nothing_left")

@@ -62,7 +62,8 @@ def test_lists_exist_exactly_where_they_are_said_to(admin, version):
         answer = raw(admin, "GET", route.path, version=f"2.{version}")
         there = any(other.since <= version <= other.until for other in _LISTS if other.path == route.path)
         if there:
-            assert answer.status_code in (200, 410), f"{route.path} {version} {answer.text}"
+            # (410: removed; 501: needs an Ironic)
+            assert answer.status_code in (200, 410, 501), f"{route.path} {version} {answer.text}"
             assert answer.headers[NEW] == f"compute 2.{version}"
         else:
             assert (answer.status_code, answer.json()["itemNotFound"]["code"]) == (404, 404)

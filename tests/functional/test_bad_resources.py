@@ -148,6 +148,22 @@ def test_who_has_an_address_is_not_told(suite, admin, shelf, networks):
         networks.delete(context.admin(), shared.uuid)
 
 
+def test_a_server_asks_for_an_address_once(suite, admin, shelf, networks):
+    net = networks.create(context.admin(), Network(uuid=new_uuid(), label="once", cidr="10.98.2.0/24",
+                                                   cidr_v6="fd00:98:2::/64", ipv6_mode="dhcpv6-stateful", gateway="",
+                                                   bridge="")).uuid
+    try:
+        with no_rows(suite):
+            for one, same in (("10.98.2.7", "10.98.2.7"), ("fd00:98:2::7", "fd00:98:2:0::7")):
+                wanted = [{"uuid": net, "fixed_ip": one}, {"uuid": net, "fixed_ip": same}]
+                with pytest.raises(Failed) as failed:
+                    admin.boot(shelf["flavor"], shelf["image"], networks=wanted)
+                assert (failed.value.code, failed.value.message) == (
+                    400, f"Fixed IP address {one} is already in use.")
+    finally:
+        networks.delete(context.admin(), net)
+
+
 def test_names_and_ids_of_others_in_a_create_request_are_not_found(suite, admin, shelf, flavor, image_id, networks):
     admin.post("/os-keypairs", {"keypair": {"name": "private", "public_key": KEY}})
     secret = admin.flavor(**{"os-flavor-access:is_public": False})
@@ -314,7 +330,7 @@ def test_bad_requests_about_other_things(admin, shelf, nothing_left, method, pat
     ("POST", "/os-security-groups", {"security_group": {"name": "g"}}, 400, "'description' is a required property"),
     ("POST", "/os-security-groups", {"security_group": {"name": "a\nb", "description": ""}}, 400, "not printable"),
     ("POST", "/os-security-groups", {"security_group": {"name": "s", "description": ""}}, 400, "already exists"),
-    ("GET", "/os-security-groups/nope", None, 400, "nope"), ("GET", f"/os-security-groups/{NIL}", None, 404, NIL),
+    ("GET", "/os-security-groups/nope", None, 404, "nope"), ("GET", f"/os-security-groups/{NIL}", None, 404, NIL),
     ("GET", "/os-security-groups/ffffffff-ffff-ffff-ffff-ffffffffffff", None, 404, "ffffffff"),
     ("DELETE", f"/os-security-groups/{NIL}", None, 404, NIL),
     ("POST", "/os-security-group-rules", {"security_group_rule": {}}, 400, "parent_group_id"),

@@ -434,3 +434,49 @@ def test_a_volume_that_cannot_be_booted_is_refused(member, flavor, cinder, statu
         boot(member, flavor, from_volume(volume))
     assert (failed.value.code, text in failed.value.message) == (400, True)
     cinder.volumes.clear()
+
+
+# --- on the shelf ----------------------------------------------------------------------------------------
+def way(cinder, volume):
+    """The hosts that have a way to the volume; its server keeps it meanwhile."""
+    return [attachment.connector["host"] for attachment in cinder.attachments.values()
+            if attachment.volume == volume and attachment.connector]
+
+
+@pytest.mark.parametrize("how", [None, "error after"])
+def test_a_shelved_server_keeps_its_volumes_and_no_host_has_a_way_to_them(
+        suite, admin, member, flavor, cinder, driver, how):
+    system, data = cinder.new(MEMBER, bootable=True), cinder.new(MEMBER)
+    server = boot(member, flavor, from_volume(system))
+    admin.wait(server, "ACTIVE")
+    attach(member, server, data)
+    wait_status(cinder, data, "in-use")
+    if how:
+        cinder.fail("delete_attachment", how)
+    member.action(server, "shelve")
+    admin.wait(server, "SHELVED_OFFLOADED", seconds=60)
+    for volume in (system, data):
+        assert (cinder.servers_of(volume), way(cinder, volume)) == ([server], [])
+        assert cinder.volumes[volume].status != "available"
+    if how:
+        cinder.fail("update_attachment", how)
+    member.action(server, "unshelve")
+    admin.wait(server, "ACTIVE", seconds=60)
+    for volume in (system, data):
+        assert (cinder.volumes[volume].status, way(cinder, volume)) == ("in-use", [suite.compute.host])
+    assert dict(driver.guest(server).volumes) == {"/dev/vda": system, "/dev/vdb": data}
+
+
+def test_an_unshelve_that_fails_gives_its_way_to_the_volume_up(admin, member, flavor, cinder, driver):
+    volume = cinder.new(MEMBER, bootable=True)
+    server = boot(member, flavor, from_volume(volume))
+    admin.wait(server, "ACTIVE")
+    member.action(server, "shelve")
+    admin.wait(server, "SHELVED_OFFLOADED", seconds=60)
+    driver.behaviour.failure["spawn"] = 1.0
+    member.action(server, "unshelve")
+    assert admin.wait_idle(server, seconds=60)["status"] == "SHELVED_OFFLOADED"
+    assert (cinder.servers_of(volume), way(cinder, volume)) == ([server], [])
+    member.delete(f"/servers/{server}")
+    admin.wait_gone(server)
+    assert (cinder.attachments, cinder.volumes[volume].status) == ({}, "available")

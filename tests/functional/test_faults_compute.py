@@ -479,6 +479,7 @@ def test_servers_of_a_host_that_had_no_power_are_shown_as_they_are_when_it_is_ba
         assert admin.wait(uuid, "ACTIVE", seconds=60)["OS-EXT-STS:power_state"] == states.NOSTATE
         set_service(admin, SECOND, forced_down=False)
     machine.driver.adopt(uuid, states.SHUTDOWN)
+    machine.driver.boot = "another"
     CONF.set_override("resume_guests_state_on_host_boot", resume)
     back = ComputeService(suite.transport, host=SECOND, machine=machine)
     try:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nova.api import routes
 from nova.api.legacy import removed
 from tests.functional.client import Client, Failed
-from tests.functional.refusals import KEY, NIL
+from tests.functional.refusals import KEY, NIL, SHARED
 
 _LIMITS = {"max_examples": 600, "deadline": None, "derandomize": True,
            "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
@@ -69,10 +69,8 @@ def _object(schema):
         optional={name: fitting(value) for name, value in properties.items() if name not in required})
 
 
-# What these would change is not the fuzzer's alone.
-_OTHERS = {("DELETE", "/os-services/{id}"), ("PUT", "/os-services/{id}"), ("PUT", "/os-quota-class-sets/{id}")}
 _ROUTES = [route for route in routes.ROUTES if route.action != "forceDelete"
-           and (route.method, route.path) not in _OTHERS and route.handler is not removed.gone]
+           and (route.method, route.path) not in SHARED and route.handler is not removed.gone]
 
 
 @st.composite

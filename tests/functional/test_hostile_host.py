@@ -12,6 +12,7 @@ from nova.conf import CONF
 from nova.db import models
 from nova.objects.action import Failure
 from nova.objects.guest import GuestStatus
+from nova.objects.image_cache import CacheResult
 from nova.objects.node import VCPU, ComputeNode, Inventory, Provider
 from nova.objects.order import StepReport
 from nova.objects.volume import VolumeRemoval
@@ -81,7 +82,7 @@ class Evil:
 
     def rows(self):
         """What the attacker wants to change."""
-        named = (models.instances, models.compute_nodes, models.providers, models.inventories,
+        named = (models.instances, models.precached_images, models.compute_nodes, models.providers, models.inventories,
                  models.allocations, models.volume_removals, models.evictions, models.network_hosts)
 
         def look(connection):
@@ -140,6 +141,13 @@ def test_who_has_no_key_is_told_nothing(evil):
                 evil.call(name)
 
 
+def test_what_a_host_says_is_bounded(evil):
+    """Not only by the broker: what is small while it is compressed becomes a thousand times as large."""
+    guests = [GuestStatus(uuid="x" * 1000, power_state=1)] * 3000
+    with pytest.raises(exception.InvalidInput, match="max_host_message_size"):
+        evil.proxy(Guests).power_states(CTX, SECOND, guests)
+
+
 # --- what a host may ask, asked for what is another's --------------------------------------------------
 def _whoever_owns(evil, uuid):
     found = evil.db.read(lambda connection: connection.execute(
@@ -192,6 +200,11 @@ def nodes_of_others(evil):
                 uuid=stolen.uuid, host=CONF.host, hypervisor_hostname=name, hypervisor_type="x",
                 hypervisor_version=1, provider=Provider(uuid=stolen.uuid, name=name, inventories={
                     VCPU: Inventory(total=1)}))])
+    with pytest.raises(exception.InvalidInput, match="another host's"):
+        evil.proxy(Guests).report_nodes(CTX, SECOND, [ComputeNode(
+            host=SECOND, hypervisor_hostname="mine", hypervisor_type="x", hypervisor_version=1,
+            provider=Provider(uuid="", name="mine"), children=[Provider(uuid=stolen.uuid, name="mine")])],
+            "ffffffff", "ffffffff-")
 
 
 def read_servers(evil):
@@ -224,6 +237,18 @@ def power_states_of_others(evil):
 
 def evicted_elsewhere(evil):
     evil.proxy(Guests).evicted(CTX, SECOND, [evil.victim])
+
+
+def start_others(evil):
+    told = evil.proxy(Guests).resume(CTX, SECOND, [evil.victim], [evil.victim], 1)
+    assert (told.waiting, told.begun) == ([], [])
+
+
+def cache_for_others(evil):
+    result = CacheResult(image_id="i", state="cached")
+    evil.proxy(Guests).images_cached(CTX, SECOND, [result])
+    with pytest.raises(exception.InvalidInput):
+        evil.proxy(Guests).images_cached(CTX, SECOND, [CacheResult(image_id="i", state="waiting")])
 
 
 def post_a_password(evil):
@@ -263,6 +288,7 @@ ATTACKS = {
     "guests.on_host": read_servers, "guests.expected": read_servers, "guests.described": read_servers,
     "servers.get": read_servers, "guests.by_address": read_by_address, "guests.whereabouts": where_others_are,
     "guests.evictions": where_others_are, "guests.power_states": power_states_of_others,
+    "guests.images_cached": cache_for_others, "guests.resume": start_others,
     "guests.evicted": evicted_elsewhere, "guests.set_password": post_a_password,
     "network_hosts.rules": rules_of_others, "network_hosts.present": join_a_network,
     "volumes.removed": remove_volumes_of_others,

@@ -175,6 +175,20 @@ def test_a_server_has_so_many_interfaces_and_no_more(admin, server, green, flavo
     assert attach(admin, server, net_id=green)
 
 
+def test_a_project_has_as_many_addresses_as_its_limit_says(admin, server, green, flavor, image_id):
+    limit = "/os-quota-sets/p"
+    admin.put(limit, {"quota_set": {"fixed_ips": 2}}, version="2.35")
+    try:
+        attach(admin, server, net_id=green)
+        for refusal in (refused(attach, admin, server, net_id=green),
+                        refused(admin.boot, flavor, image_id, networks=[{"uuid": green}])):
+            assert refusal == (403, "Maximum number of fixed IPs exceeded")
+        assert len(attached(admin, server)) == 2
+    finally:
+        admin.delete(limit)
+    attach(admin, server, net_id=green)
+
+
 @pytest.mark.parametrize(("values", "code"), [
     ({"net_id": new_uuid()}, 404), ({"port_id": new_uuid()}, 400), ({"net_id": new_uuid(), "port_id": new_uuid()}, 400),
     ({"fixed_ips": [{"ip_address": "10.31.0.3"}]}, 400), ({"net_id": "x"}, 400)])

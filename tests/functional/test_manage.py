@@ -70,6 +70,21 @@ def test_a_network_with_ipv6_in_tunnels_is_made(run):
     assert run("network", "delete", "six")[0] == 0
 
 
+def test_floating_addresses_are_made_listed_and_removed(run, admin):
+    assert run("floating", "create", "--pool", "public", "--ip_range", "203.0.113.16/29") == (
+        0, "6 addresses are in pool public\n", "")
+    assert run("floating", "create", "--pool", "other", "--ip_range", "203.0.113.17/32")[0] == 127  # it is there
+    for bad in ("203.0.113.17/29", "203.0.0.0/21", "127.0.0.0/30", "x"):
+        code, _out, err = run("floating", "create", "--ip_range", bad)
+        assert (code, bad in err) == (127, True)
+    taken = admin.post("/os-floating-ips", None, version="2.35")["floating_ip"]
+    assert "203.0.113.17 | public | p " in run("floating", "list")[1]
+    code, _out, err = run("floating", "delete", "--ip_range", "203.0.113.16/29")
+    assert (code, "203.0.113.17 is in use" in err) == (127, True)
+    admin.delete(f"/os-floating-ips/{taken['id']}", version="2.35")
+    assert run("floating", "delete", "--ip_range", "203.0.113.16/29")[1] == "6 addresses are in no pool any more\n"
+
+
 @pytest.mark.parametrize(("cidr", "text"), [("10.77.0.0/33", "10.77.0.0/33"), ("banana", "banana")])
 def test_a_bad_network_is_refused_by_name(run, cidr, text):
     code, _out, err = run("network", "create", "--name", "bad", "--cidr", cidr)

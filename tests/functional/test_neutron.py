@@ -385,3 +385,33 @@ def test_an_evacuation_goes_on_without_a_port_that_is_gone(suite, admin, neutron
     second.reconciler.compare()
     wait_for(lambda: migration_of(admin, server)["status"] == "completed", reason="its old host has removed the guest")
     set_service(admin, second.host, forced_down=False)
+
+
+# --- on the shelf ----------------------------------------------------------------------------------------
+def test_a_shelved_server_keeps_its_ports_and_no_host_has_them(suite, admin, member, neutron, server, driver):
+    before, = neutron.ports(device_id=server)
+    addresses = admin.server(server)["addresses"]
+    member.action(server, "shelve")
+    assert admin.wait(server, "SHELVED_OFFLOADED")["addresses"] == addresses
+    port, = neutron.ports(device_id=server)
+    assert (port["id"], port["binding:host_id"], port["device_id"]) == (before["id"], None, server)
+    member.action(server, "unshelve")
+    plug(admin, neutron, server)
+    assert admin.wait(server, "ACTIVE")["addresses"] == addresses
+    port, = neutron.ports(device_id=server)
+    assert (port["id"], port["binding:host_id"]) == (before["id"], suite.compute.host)
+    assert driver.guest(server).interfaces == (port["mac_address"],)
+
+
+def test_an_unshelve_that_fails_leaves_the_ports_without_a_host(admin, member, neutron, server, driver):
+    member.action(server, "shelve")
+    admin.wait(server, "SHELVED_OFFLOADED")
+    driver.behaviour.failure["spawn"] = 1.0
+    member.action(server, "unshelve")
+    assert admin.wait_idle(server)["status"] == "SHELVED_OFFLOADED"
+    port, = neutron.ports(device_id=server)
+    assert port["binding:host_id"] is None
+    driver.behaviour.failure.clear()
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server)
+    assert neutron.ports() == []

@@ -302,3 +302,18 @@ def test_what_a_resize_has_of_providers_moves_with_its_word(suite, admin, cells,
     admin.wait(uuid, "VERIFY_RESIZE")
     admin.action(uuid, "confirmResize")
     assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == _SECOND
+
+
+def test_a_server_on_the_shelf_has_no_cpus_and_devices_and_gets_others(suite, admin, cells, flavored, boot):
+    flavor = flavored({**_PINNED, **_GPU})
+    uuid = boot(flavor, host=_FIRST)
+    had = cells[_FIRST].guest(uuid)
+    admin.action(uuid, "shelve")
+    admin.wait(uuid, "SHELVED_OFFLOADED")
+    freed(suite, 8, 4)
+    assert admin.server(boot(flavor, host=_FIRST))["status"] == "ACTIVE"
+    admin.action(uuid, "unshelve", {"host": _FIRST})
+    admin.wait(uuid, "ACTIVE")
+    has = cells[_FIRST].guest(uuid)
+    assert not set(has.cpus) & set(had.cpus)
+    assert not set(has.devices) & set(had.devices)

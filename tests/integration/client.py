@@ -58,15 +58,15 @@ class Client:
         return self.get(f"/servers/{server_id}")["server"]
 
     def servers(self) -> dict[str, Any]:
-        """All servers of the project in detail, by id."""
+        """All servers of the project in detail, by id; also soft-deleted ones."""
         found: dict[str, Any] = {}
-        path = "/servers/detail?limit=200"
+        path = "/servers/detail?limit=200&soft_deleted=1"
         while True:
             page = self.get(path)["servers"]
             found.update({server["id"]: server for server in page})
             if len(page) < 200:
                 return found
-            path = f"/servers/detail?limit=200&marker={page[-1]['id']}"
+            path = f"/servers/detail?limit=200&soft_deleted=1&marker={page[-1]['id']}"
 
     def wait(self, server_id: str, status: str, timeout: float = 30.0) -> Any:
         """The server once it has ``status`` and no task; a test fails at once when it ends in ERROR instead."""

@@ -55,13 +55,14 @@ class Cluster:
     """``options`` are sections of nova.conf that go beyond those below.
 
     ``places`` have a nova-compute and a nova-metadata each (compute-HOST, metadata-HOST) beside the ``computes`` of
-    this machine; ``parent`` is where the state_path is made. ``launcher`` is a command line that runs a service named
-    by the argument after it, in place of the service's own program.
+    this machine; ``proxies`` of consoles run beside them, by their names; ``parent`` is where the state_path is made.
+    ``launcher`` is a command line that runs a service named by the argument after it, in place of the service's own
+    program.
     """
 
     def __init__(self, transport_url: str, database_url: str | None = None, *, computes: int = 1, conductors: int = 2,
                  schedulers: int = 2, options: Options | None = None, places: Sequence[Place] = (),
-                 parent: str = "/tmp", launcher: Sequence[str] = ()) -> None:
+                 proxies: Sequence[str] = (), parent: str = "/tmp", launcher: Sequence[str] = ()) -> None:
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cluster-", dir=parent))
         self.directory.chmod(0o755)  # guests run as another user
         self.config = self.directory / "nova.conf"
@@ -88,6 +89,8 @@ class Cluster:
         for place in places:
             for kind in ("compute", "metadata"):
                 self._add(f"{kind}-{place.host}", kind, place)
+        for name in proxies:
+            self._add(name, f"console_proxies:{name}")
         self._add("api", "api")
 
     def __enter__(self) -> Self:
@@ -330,7 +333,9 @@ def _write_config(path: pathlib.Path, sections: Options) -> None:
 
 
 def _command(name: str) -> list[str]:
-    return [sys.executable, "-c", f"import sys; from nova.cmd.{name} import main; sys.exit(main())"]
+    module, _colon, function = name.partition(":")
+    return [sys.executable, "-c",
+            f"import sys; from nova.cmd.{module} import {function or 'main'} as main; sys.exit(main())"]
 
 
 def _environment() -> dict[str, str]:

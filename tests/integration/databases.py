@@ -30,9 +30,10 @@ _WAIT = 60.0
 
 @dataclasses.dataclass
 class Server:
-    """A running server. ``admin_url`` reaches it as a whole; ``log`` is its output."""
+    """A running server, with a ``port`` on loopback. ``admin_url`` reaches it as a whole; ``log`` is its output."""
 
     kind: str
+    port: int
     admin_url: str
     command: list[str]
     user: str
@@ -113,9 +114,11 @@ def start_mariadb(*options: str) -> Iterator[Server]:
     _require(server_program and install, "MariaDB's server (mariadbd, mariadb-install-db)")
 
     def prepare(base: pathlib.Path, port: int) -> list[str]:
-        _check([str(install), "--no-defaults", "--user=mysql", f"--datadir={base}/data", "--skip-test-db",
+        # A server that starts removes the temporary tables in its directory, whosever they are.
+        places = (f"--datadir={base}/data", f"--tmpdir={base}")
+        _check([str(install), "--no-defaults", "--user=mysql", *places, "--skip-test-db",
                 "--auth-root-authentication-method=normal"], "mysql")
-        return [str(server_program), "--no-defaults", f"--datadir={base}/data", f"--socket={base}/socket",
+        return [str(server_program), "--no-defaults", *places, f"--socket={base}/socket",
                 f"--pid-file={base}/pid", f"--port={port}", "--bind-address=127.0.0.1",
                 "--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=64M", "--max-connections=300",
                 *options]
@@ -150,7 +153,8 @@ def _server(kind: str, user: str, prepare: Callable[[pathlib.Path, int], list[st
         port = free_port()
         command = prepare(base, port)
         log = base / "log"
-        server = Server(kind, url(base, port), command, user, log, _launch(command, user, log), itertools.count(1))
+        server = Server(kind, port, url(base, port), command, user, log, _launch(command, user, log),
+                        itertools.count(1))
         server.wait()
         yield server
     finally:

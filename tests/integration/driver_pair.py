@@ -71,7 +71,9 @@ class LabHost:
         default: dict[str, Any] = {"state_path": self._inside, "my_ip": self.address, "host": self.name}
         if shared:
             default["instances_path"] = self._shared
-        options = {"": default, "libvirt": {"virt_type": "qemu", "connection_uri": self.libvirt.uri, **libvirt}}
+        # Serial ports are TCP ports here, and screens are on: both go where the destination has them.
+        options = {"": default, "serial_console": {"enabled": True}, "vnc": {"enabled": True},
+                   "libvirt": {"virt_type": "qemu", "connection_uri": self.libvirt.uri, **libvirt}}
         self._process = subprocess.Popen(
             self.libvirt.inside(sys.executable, "-m", "tests.integration.driver_host", self._socket, self.name,
                                 json.dumps(options)),
@@ -169,7 +171,7 @@ def boot(host: LabHost, instance: Instance, image: pathlib.Path, script: str = N
     instance.user_data = base64.b64encode(script.encode()).decode()
     config_drive.build(instance, drive, Settings())
     plain = kernel_disks(image)
-    root = host.driver.cache_image(plain.root, "image.raw")
+    root = host.driver.cache_image(plain.root, "i.raw")
     disks = Disks(root=root, root_format="raw", kernel=plain.kernel, ramdisk=plain.ramdisk, config_drive=drive)
     host.driver.prepare(instance, disks)
     host.driver.spawn(instance, disks)

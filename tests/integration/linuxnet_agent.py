@@ -31,8 +31,8 @@ class Desk:
     def present(self, _ctx, host, address, networks, complete=False):
         return self._ask(list[Peers], "present", host=host, address=address, networks=networks, complete=complete)
 
-    def rules(self, _ctx, known):
-        return self._ask(dict[str, RuleSet], "rules", known=known)
+    def rules(self, _ctx, known, grouped=False):
+        return self._ask(dict[str, RuleSet], "rules", known=known, grouped=grouped)
 
     def _ask(self, kind, what, **args):
         with self._lock:

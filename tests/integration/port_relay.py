@@ -1,10 +1,11 @@
-"""A port of this machine's loopback interface that is reached in another network namespace, too."""
+"""Ports that are reached from another network namespace than their own."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 
 from nova.network import netns
 
@@ -14,7 +15,7 @@ class PortRelay:
 
     def __init__(self, namespace: str, address: str, port: int) -> None:
         self._listener = netns.call(namespace, lambda: socket.create_server((address, port)))
-        threading.Thread(target=_relay, args=(self._listener, port), name="relay", daemon=True).start()
+        start_relay(self._listener, lambda: socket.create_connection(("127.0.0.1", port), timeout=5))
 
     def close(self) -> None:
         """Nobody new reaches the port."""
@@ -22,15 +23,29 @@ class PortRelay:
         self._listener.close()
 
 
-def _relay(listener: socket.socket, port: int) -> None:
-    """Connect whoever connects to ``listener`` to the port outside, until the listener is closed."""
+class InwardRelay(PortRelay):
+    """Whoever connects to ``address`` and ``port`` out here speaks to that port of ``host`` in the ``namespace``."""
+
+    def __init__(self, namespace: str, host: str, address: str, port: int) -> None:
+        self._listener = socket.create_server((address, port))
+        start_relay(self._listener, lambda: netns.call(
+            namespace, lambda: socket.create_connection((host, port), timeout=5)))
+
+
+def start_relay(listener: socket.socket, connect: Callable[[], socket.socket]) -> None:
+    """Join whoever connects to ``listener`` with a new connection, until it is closed."""
+    threading.Thread(target=_relay, args=(listener, connect), name="relay", daemon=True).start()
+
+
+def _relay(listener: socket.socket, connect: Callable[[], socket.socket]) -> None:
+    """Join whoever connects to ``listener`` with a new connection, until the listener is closed."""
     while True:
         try:
             inner, _address = listener.accept()
         except OSError:
             return
         try:
-            outer = socket.create_connection(("127.0.0.1", port), timeout=5)
+            outer = connect()
         except OSError:
             inner.close()
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tests.integration.cluster import Cluster, Options
@@ -118,7 +118,8 @@ class RealCloud:
 
 @contextlib.contextmanager
 def real_cloud(rabbit: Rabbit, hosts: RealHosts, image: pathlib.Path, database: str | None = None, *,
-               shared: bool = False, options: Options | None = None, token: str = "") -> Iterator[RealCloud]:
+               shared: bool = False, options: Options | None = None, token: str = "",
+               proxies: Sequence[str] = ()) -> Iterator[RealCloud]:
     """Everything that Nova consists of, with these hosts. ``shared``: they have the directory of the guests' disks
     in common. ``token``: of who uses it, where a Keystone is asked."""
     instances = (hosts.site.shared if shared else hosts.site.state) / "instances"
@@ -128,7 +129,8 @@ def real_cloud(rabbit: Rabbit, hosts: RealHosts, image: pathlib.Path, database: 
     url = rabbit.new_vhost()
     try:
         cluster = Cluster(url, database, computes=0, conductors=1, schedulers=1, options=sections,
-                          places=hosts.places(rabbit, url, instances), parent=str(hosts.site.directory))
+                          places=hosts.places(rabbit, url, instances), proxies=proxies,
+                          parent=str(hosts.site.directory))
         if token:
             cluster.api.sign_in(token)
         with cluster as nova:

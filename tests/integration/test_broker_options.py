@@ -1,12 +1,9 @@
-"""What operators may want of RabbitMQ: TLS, quorum queues, clusters. Each with a private broker that has it."""
+"""What operators may want of RabbitMQ: quorum queues, clusters. Each with a private broker that has it."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
-import datetime
-import ipaddress
 import pathlib
 import shutil
 import subprocess
@@ -16,14 +13,10 @@ from typing import Any
 
 import amqp
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from tests.integration.cluster import Cluster
-from tests.integration.processes import eventually, free_port
-from tests.integration.rabbit import Rabbit, start_rabbitmq
+from tests.integration.processes import eventually
+from tests.integration.rabbit import Rabbit
 from tests.integration.test_kill_services import in_the_middle, try_boot
 
 _SETTLE = 120.0
@@ -46,80 +39,6 @@ def kinds_of_queues(rabbit: Rabbit, url: str, name: str) -> str:
         except amqp.AMQPError as error:
             return str(error)
     return ""
-
-
-# --- TLS ---------------------------------------------------------------------------------------------
-@dataclasses.dataclass
-class Authority:
-    """A certificate authority made here, and a server certificate for 127.0.0.1."""
-
-    directory: pathlib.Path
-
-    def __post_init__(self) -> None:
-        key, name = ec.generate_private_key(ec.SECP256R1()), _name("test authority")
-        self._write("ca.pem", _certificate(name, key.public_key(), name, key, authority=True))
-        own = ec.generate_private_key(ec.SECP256R1())
-        self._write("server.pem", _certificate(_name("broker"), own.public_key(), name, key, authority=False))
-        self._write("key.pem", own.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-                                                 serialization.NoEncryption()))
-
-    def _write(self, name: str, content: bytes) -> None:
-        (self.directory / name).write_bytes(content)
-        (self.directory / name).chmod(0o644)  # the broker runs as another user
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def _certificate(subject: x509.Name, key: Any, issuer: x509.Name, signer: Any, authority: bool) -> bytes:
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
-               .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
-               .not_valid_after(now + datetime.timedelta(hours=1))
-               .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-               .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-                              critical=False))
-    return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-@pytest.fixture(scope="module")
-def authorities() -> Iterator[tuple[Authority, Authority]]:
-    """The one that signed for the broker, and another one."""
-    with contextlib.ExitStack() as stack:
-        made = []
-        for _number in range(2):
-            directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nova-ca-", dir="/tmp")))
-            directory.chmod(0o755)
-            made.append(Authority(directory))
-        yield made[0], made[1]
-
-
-@pytest.fixture(scope="module")
-def secure(authorities: tuple[Authority, Authority]) -> Iterator[tuple[Rabbit, int]]:
-    """A broker with a port for TLS."""
-    port, directory = free_port(), authorities[0].directory
-    settings = (f"listeners.ssl.1 = 127.0.0.1:{port}\nssl_options.cacertfile = {directory}/ca.pem\n"
-                f"ssl_options.certfile = {directory}/server.pem\nssl_options.keyfile = {directory}/key.pem\n"
-                "ssl_options.verify = verify_none\n")
-    with start_rabbitmq(settings=settings) as rabbit:
-        yield rabbit, port
-
-
-def test_servers_boot_over_tls_and_a_broker_that_nobody_vouches_for_is_refused(
-        secure: tuple[Rabbit, int], authorities: tuple[Authority, Authority]) -> None:
-    rabbit, port = secure
-    url = rabbit.new_vhost().replace(f":{rabbit.port}/", f":{port}/")
-    with small(url, ssl=True, ssl_ca_file=authorities[0].directory / "ca.pem") as nova:
-        nova.all_active(nova.boot_many(8), _SETTLE)
-        nova.delete_all(_SETTLE)
-        nova.audit()
-        text = nova.config.read_text()
-        nova.config.write_text(text.replace(str(authorities[0].directory), str(authorities[1].directory)))
-        said = nova.status("upgrade", "check")
-        assert "no conductor answers" in said
-        nova.config.write_text(text)
-        assert "no conductor answers" not in nova.status("upgrade", "check")
 
 
 # --- quorum queues --------------------------------------------------------------------------------------

@@ -30,8 +30,10 @@ from tests.unit.conductor.test_lengths import *  # noqa: F403
 from tests.unit.conductor.test_network_hosts import *  # noqa: F403
 from tests.unit.conductor.test_networks import *  # noqa: F403
 from tests.unit.conductor.test_nodes import *  # noqa: F403
+from tests.unit.conductor.test_outbox import *  # noqa: F403
 from tests.unit.conductor.test_purge import *  # noqa: F403
 from tests.unit.conductor.test_quotas import *  # noqa: F403
+from tests.unit.conductor.test_security_filters import *  # noqa: F403
 from tests.unit.conductor.test_security_groups import *  # noqa: F403
 from tests.unit.conductor.test_services import *  # noqa: F403
 from tests.unit.conductor.test_statement_limits import *  # noqa: F403

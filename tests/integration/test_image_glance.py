@@ -15,6 +15,7 @@ import nova.conf
 from nova import context, exception
 from nova.conf import CONF
 from nova.image.glance import GlanceStore
+from nova.objects.image import Image
 
 CTX = context.RequestContext(overwrite=False, project_id="p1")
 DATA = b"disk" * 500_000
@@ -48,8 +49,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self._send(glance.failures.pop(0))
         if self.headers.get("X-Auth-Token") in glance.revoked:
             return self._send(401)
+        if self.command == "PUT" and self.headers.get("X-Auth-Token") in glance.revoked_for_data:
+            return self._send(401)
         if url.path == "/v2/images":
-            return self._index(glance, query)
+            return self._create(glance, json.loads(body)) if self.command == "POST" else self._index(glance, query)
         image = glance.images.get(url.path.split("/")[3])
         if image is None:
             return self._send(404)
@@ -57,6 +60,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self._send(200, image)
         if self.headers.get("X-Auth-Token") == "stranger" and self.command != "GET":
             return self._send(403)
+        if url.path.endswith("/members"):
+            glance.members.append((image["id"], json.loads(body)["member"]))
+            return self._send(200, {})
+        if self.command == "PUT":
+            if image["status"] != "queued":
+                return self._send(409)
+            image["status"] = "saving"
+            threading.Event().wait(glance.storing)
+            glance.data[image["id"]] = body
+            image.update(status="active", size=len(body))
+            return self._send(204)
         if url.path.endswith("/file"):
             if image["id"] == "empty":
                 return self._send(204)
@@ -98,6 +112,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
         return None
 
+    def _create(self, glance, wanted):
+        if wanted["id"] in glance.images:
+            return self._send(409)
+        glance.images[wanted["id"]] = {"status": "queued", **wanted}
+        return self._send(201, glance.images[wanted["id"]])
+
     def _index(self, glance, query):
         images = [image for image in glance.images.values()
                   if all(str(image.get(name)) == value for name, value in query.items()
@@ -112,13 +132,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         more = {"next": f"/v2/images?marker={page[-1]['id']}"} if len(images) > size else {}
         return self._send(200, {"images": page, **more})
 
-    do_GET = do_DELETE = do_PATCH = do_POST = _handle
+    do_GET = do_DELETE = do_PATCH = do_POST = do_PUT = _handle
 
 
 class Glance:
     def __init__(self):
         self.images, self.requests, self.failures, self.cuts, self.page = {}, [], [], 0, 1000
-        self.revoked, self.tokens = {"expired"}, 0
+        self.revoked, self.tokens, self.storing = {"expired"}, 0, 0.0
+        self.members, self.data, self.revoked_for_data = [], {}, set()
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.server.glance = self
@@ -242,6 +263,66 @@ def test_delete(glance, store):
     store.delete(CTX, "i1")
     with pytest.raises(exception.ImageNotFound):
         store.delete(CTX, "i1")
+
+
+WANTED = Image(id="s1", name="copy", owner="p1", min_disk=1, min_ram=64, visibility="shared", members=["p2"],
+               properties={"image_type": "snapshot"})
+
+
+def test_an_image_is_made_once_and_gets_its_data_once(glance, store, tmp_path):
+    source = tmp_path / "disk"
+    source.write_bytes(DATA)
+    glance.failures = [503]
+    for _ in range(2):
+        store.create(CTX, WANTED)
+    assert glance.images == {"s1": {
+        "id": "s1", "name": "copy", "owner": "p1", "status": "queued", "visibility": "shared", "min_disk": 1,
+        "min_ram": 64, "image_type": "snapshot"}}
+    assert set(glance.members) == {("s1", "p2")}
+    glance.failures = [503]
+    for _ in range(2):
+        store.upload(CTX, "s1", str(source), "qcow2")
+    assert glance.data == {"s1": DATA}
+    made = store.show(CTX, "s1")
+    assert (made.status, made.disk_format, made.container_format) == ("active", "qcow2", "bare")
+    assert [request[0] for request in glance.requests].count("PUT") == 1
+
+
+def test_data_of_an_image_that_is_gone_or_has_another_sender_are_refused(glance, store, tmp_path):
+    source = tmp_path / "disk"
+    source.write_bytes(DATA)
+    with pytest.raises(exception.ImageNotFound):
+        store.upload(CTX, "s1", str(source), "qcow2")
+    store.create(CTX, WANTED)
+    glance.images["s1"]["status"] = "saving"
+    with pytest.raises(exception.ImageBackendUnavailable, match="somebody else"):
+        store.upload(CTX, "s1", str(source), "qcow2")
+    assert glance.data == {}
+
+
+def test_who_has_sent_all_data_waits_until_they_are_put_away(glance, store, tmp_path):
+    """That takes longer than any other answer, and sending them once more would not help."""
+    source = tmp_path / "disk"
+    source.write_bytes(DATA)
+    CONF.set_override("timeout", 1, group="glance")  # which counts from the first request on
+    CONF.set_override("num_retries", 0, group="glance")
+    glance.storing = 3.0
+    try:
+        store.create(CTX, WANTED)
+        store.upload(CTX, "s1", str(source), "qcow2")
+    finally:
+        CONF.clear_override("timeout", group="glance")
+        CONF.clear_override("num_retries", group="glance")
+    assert store.show(CTX, "s1").status == "active"
+
+
+def test_all_data_are_sent_again_with_a_new_token(glance, keystone, store, tmp_path):
+    source = tmp_path / "disk"
+    source.write_bytes(DATA)
+    store.create(CTX, WANTED)
+    glance.revoked_for_data.add("service-1")
+    store.upload(CTX, "s1", str(source), "qcow2")
+    assert glance.data == {"s1": DATA}
 
 
 def test_errors_are_those_of_the_interface(glance, store):

@@ -16,6 +16,7 @@ from nova.objects import states
 from nova.objects.instance import BlockDevice
 from nova.objects.network import VIF
 from nova.objects.volume import VolumeConnection
+from nova.virt import qemuimg
 from nova.virt.driver import Disks
 from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
     PrivateLibvirt,
@@ -110,6 +111,26 @@ def test_volumes_come_and_go_while_the_guest_runs(driver: Any, guest_image: path
     after = addresses(domain(libvirt_daemon, instance))
     assert after == {name: where for name, where in addresses(running).items() if name in after}
     assert set(after) == {"vda", "vdc"}, "who describes a volume without its connection means the one it has"
+
+
+def test_a_volume_with_a_snapshot_stands_on_what_was_told_and_not_on_what_its_file_says(
+        driver: Any, guest_image: pathlib.Path, volume: Any, libvirt_daemon: PrivateLibvirt,
+        state: pathlib.Path) -> None:
+    """Whoever has the share may change the file after it was looked at."""
+    device = volume(1, "/dev/vdb")
+    first, newest = device.connection.path, str(state / "volume-1.snapshot")
+    qemuimg.create_overlay(newest, first, "raw", 64 << 20)
+    qemuimg.rebase(newest, "/nonexistent/secret", "raw")
+    device.connection.path, device.connection.format, device.connection.below = newest, "qcow2", [(first, "raw")]
+    instance = server()
+    boot(driver, instance, kernel_disks(guest_image))
+    wait_for_console(driver, instance, LOGIN)
+    driver.attach_volume(instance, device)
+    wait_for_console(driver, instance, b"131072 512-byte logical blocks", seconds=60)
+    attached = domain(libvirt_daemon, instance).findall("devices/disk")[1]
+    assert [source.get("file") for source in attached.iter("source")] == [newest, first]
+    driver.detach_volume(instance, device)
+    assert disks_of(domain(libvirt_daemon, instance)) == {"vda": "disk"}
 
 
 def test_devices_of_a_guest_that_is_off(driver: Any, guest_image: pathlib.Path, volume: Any,

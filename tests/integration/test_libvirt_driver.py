@@ -144,9 +144,14 @@ def test_a_bootable_disk_grows_to_the_flavor(driver: Any, guest_image: pathlib.P
     assert f"{2 << 30}" in size.split("\n")[0]
     assert driver.used_images() == [base]
     found = driver.diagnostics(instance)
-    assert (found["state"], found["num_cpus"], found["num_disks"]) == ("running", 1, 1)
-    assert found["disk_details"][0]["read_bytes"] > 0
+    assert (found.values["state"], found.values["num_cpus"], found.values["num_disks"]) == ("running", 1, 1)
+    assert found.values["disk_details"][0]["read_bytes"] > 0
+    assert found.flat["vda_read"] > 0
+    assert found.flat["cpu0_time"] > 0
     driver.suspend(instance)
+    off = driver.diagnostics(instance)
+    assert (off.values["state"], off.values["cpu_details"], off.values["uptime"]) == ("suspended", [], None)
+    assert {name for name in off.flat if not name.startswith("memory")} == set()
     driver.destroy(instance)
     assert libvirt_daemon.run("find", "/var/lib/libvirt/qemu/save", "-type", "f") == ""
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova.network import filters, guest_filters, records
-from nova.objects.network import FilterRule
+from nova.network import filters, group_filters, guest_filters, records
+from nova.objects.network import FilterRule, GroupFilter, RuleSet
 from tests.unit.network.test_filters import vif
 
 needs_nft = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin"),
@@ -40,7 +40,10 @@ rules = st.lists(st.builds(
 @given(rules)
 def test_nft_takes_whatever_rules_there_are(found):
     for one in (vif(), vif(v6={})):
-        lines = guest_filters.guest("nova_unit", one, records.of_vif(one), found)
+        lines = guest_filters.guest("nova_unit", one, records.of_vif(one), RuleSet(rules=found, groups=[7]))
+        group = GroupFilter(id=7, rules=[*found, FilterRule(group=7), FilterRule(protocol="tcp", group=8)],
+                            members=["10.0.0.5", "fd00::5", "10.0.0.6"])
+        lines += group_filters.group("nova_unit", group)
         assert accepted([*filters.base("nova_unit"), *lines]) is True
 
 
@@ -51,6 +54,7 @@ def test_nft_takes_all_tables():
     base = filters.base("nova_unit")
     for lines in (
         [*base, *guest_filters.gone("nova_unit", "tapaaaa-bb"), *filters.port_gone("nova_unit", "tapb")],
+        [*base, *group_filters.gone("nova_unit", [7, 8])],
         [*base, *filters.wire("nova_unit", "eth9", net)], [*base, *filters.wire_gone("nova_unit", "eth9")],
         filters.host("nova_unit", [net], "eth0", ["ip daddr { 192.0.2.1 } tcp dport 22"], ["192.0.2.0/24"]),
         filters.host("nova_unit", [net], None),

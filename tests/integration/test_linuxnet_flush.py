@@ -63,8 +63,10 @@ def _heard(sock):
     return found
 
 
-def test_flushed_filters_are_made_again(watched, caplog):
+def test_flushed_filters_are_made_again(watched, caplog, monkeypatch):
     lab, net = watched, Net()
+    counted = []
+    monkeypatch.setattr("nova.telemetry.metrics.FILTERS_RESTORED.inc", lambda: counted.append("restored"))
     server = net.instance(5)
     guest, peer = lab.booted(server, [SSH]), lab.booted(net.instance(6))
     lab.listen(guest.ns, "0.0.0.0", 22)
@@ -73,6 +75,7 @@ def test_flushed_filters_are_made_again(watched, caplog):
     with caplog.at_level(logging.WARNING):
         flush(lab)
         assert wait(lambda: "filters of guests are complete again" in caplog.text, 20)
+    assert counted == ["restored"]
     assert peer.connects("10.77.0.5", 22)
     assert not peer.connects("10.77.0.5", 23, 0.5)
     assert guest.reaches(lab.beyond)
@@ -89,6 +92,18 @@ def test_flushed_filters_are_made_again(watched, caplog):
     assert guest.vif.devname not in table
 
 
+def test_a_guest_that_comes_after_a_flush_does_not_hide_it(lab):
+    """What is made then is our own change, and all that is missing somebody else's."""
+    net = Net()
+    guest = lab.booted(net.instance(5), [SSH])
+    lab.listen(guest.ns, "0.0.0.0", 22)
+    lab.listen(guest.ns, "0.0.0.0", 23)
+    flush(lab)
+    peer = lab.booted(net.instance(6))
+    assert peer.connects("10.77.0.5", 22)
+    assert not peer.connects("10.77.0.5", 23, 0.5)
+
+
 def test_a_connection_outlives_a_flush(watched, caplog):
     """Also one on which the guest only listens."""
     lab, net = watched, Net()
@@ -98,7 +113,11 @@ def test_a_connection_outlives_a_flush(watched, caplog):
     taken, _address = server.accept()
     flush(lab)
     assert wait(lambda: "filters of guests are complete again" in caplog.text, 20)
-    taken.settimeout(20)
+    for sock in (taken, client):
+        sock.settimeout(20)
+    # The client's guest has no rules, and did not send anything since.
+    taken.sendall(b"answer")
+    assert client.recv(100) == b"answer"
     client.sendall(b"more")
     assert taken.recv(100) == b"more"
     for sock in (client, taken, server):

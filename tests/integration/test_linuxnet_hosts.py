@@ -228,8 +228,13 @@ def test_a_silent_guest_is_found_where_it_was_announced(cloud):
     assert peer.reaches(v4(guest))
     two.do("plug", instance=server, rules={"rules": [{"protocol": "icmp"}]})
     guest.plug_into(two)
-    guest.raw(_announcement(guest.vif.mac))
-    assert peer.reaches(v4(guest), 2)
+
+    def announced():
+        guest.raw(_announcement(guest.vif.mac))
+        return peer.reaches(v4(guest), 2)
+
+    # More than once, as QEMU does: on a busy machine the cable may be a moment late.
+    assert any(announced() for _ in range(3))
 
 
 def test_a_guest_that_moves_lets_in_nothing_new(cloud):

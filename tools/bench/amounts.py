@@ -10,7 +10,7 @@ class Amounts:
     """``boots``: servers by number of clients; ``idle`` and ``read``: seconds; ``growth``: servers at each point.
 
     ``crowd``: servers that one project asks for, ``fair``: seconds that another one's servers are measured beside
-    them; ``overload``: seconds of each load.
+    them; ``overload``: seconds of each load; ``prices``: rounds of each.
     """
 
     boots: dict[int, int]
@@ -28,14 +28,15 @@ class Amounts:
     overload: float
     sizes: tuple[int, ...] = (10, 1000, 10_000)
     selects: int = 5
+    prices: int = 5
 
 
 FULL = Amounts(boots={1: 60, 10: 300, 20: 800}, counted=100, idle=60.0, starts=5, listed=1000, read=5.0,
                growth=(1000, 5000, 10_000, 20_000), growth_boots=300, growth_rounds=3, resizes=300,
-               crowd=10_000, fair=60.0, overload=20.0, selects=9)
+               crowd=10_000, fair=60.0, overload=20.0, selects=9, prices=9)
 QUICK = Amounts(boots={1: 20, 10: 100, 20: 240}, counted=30, idle=20.0, starts=3, listed=1000, read=1.2,
                 growth=(1000, 20_000), growth_boots=100, growth_rounds=5, resizes=100, crowd=1500, fair=20.0,
                 overload=6.0)
 # Everything once, for the test of all this.
 TINY = Amounts(boots={1: 2, 10: 5, 20: 5}, counted=10, idle=10.0, starts=1, listed=30, read=0.2, growth=(30, 60),
-               growth_boots=5, growth_rounds=1, resizes=5, crowd=20, fair=2.0, overload=1.0, selects=1)
+               growth_boots=5, growth_rounds=1, resizes=5, crowd=20, fair=2.0, overload=1.0, selects=1, prices=1)

@@ -114,6 +114,9 @@ _BY_OPERATION: _Columns = (
     ("messages", "messages_per_{}"), ("statements", "statements_per_{}"), ("transactions", "transactions_per_{}"))
 _BY_READ: _Columns = (("alone", "{}_ms"), ("p99", "{}_p99_ms"), ("/s at 8", "{}_rps"), ("CPU", "{}_cpu_ms"))
 _BY_FAIRNESS: _Columns = (("alone s", "fair_{}_alone_s"), ("beside p50 s", "fair_{}_p50_s"), ("worst s", "fair_{}_s"))
+_BY_PRICE: _Columns = (("us", "{}_us"), ("ms", "{}_ms"))
+_PRICES = ("seal_300", "check_300", "seal_20000", "check_20000", "request", "rate_limits", "encrypt", "decrypt",
+           "inspect", "search_text", "search_expression")
 _BY_HOSTS: _Columns = (("select 1", "select_1_of_{}_ms"), ("select 1000", "select_1000_on_{}_ms"))
 
 
@@ -124,6 +127,7 @@ def details(results: dict[str, Any]) -> str:
         _block("one", _BY_OPERATION, dict.fromkeys(("boot", "stop", "delete"), results)),
         _block("read", _BY_READ, dict.fromkeys(("get_server", "list_1000", "flavors"), results)),
         _block("hosts", _BY_HOSTS, dict.fromkeys((10, 1000, 10000), results)),
+        _block("price", _BY_PRICE, dict.fromkeys(_PRICES, results)),
         _block("fairness", _BY_FAIRNESS, dict.fromkeys(("boot", "stop", "delete"), results)),
         _block("servers", _BY_SERVERS, {point["servers"]: point for point in results.get("growth", [])}),
     ]
@@ -136,8 +140,8 @@ def _block(title: str, columns: _Columns, rows: Mapping[Any, dict[str, Any]]) ->
     for name, values in rows.items():
         row = [values.get(key.format(name)) for _heading, key in columns]
         if any(value is not None for value in row):
-            lines.append(f"{name!s:10}" + "".join(f"{'-' if one is None else f'{one:.4g}':>14}" for one in row))
-    return "\n".join([f"{title:10}" + "".join(f"{heading:>14}" for heading, _key in columns), *lines]) if lines else ""
+            lines.append(f"{name!s:18}" + "".join(f"{'-' if one is None else f'{one:.4g}':>14}" for one in row))
+    return "\n".join([f"{title:18}" + "".join(f"{heading:>14}" for heading, _key in columns), *lines]) if lines else ""
 
 
 def save(results: dict[str, Any], path: str) -> None:

@@ -7,7 +7,8 @@ import re
 import sys
 import urllib.request
 
-FLAVORS = ("m1.nano", "m1.micro")
+# The second is larger, for resizes.
+FLAVORS = ("cirros256", "m1.tiny")
 # The disk image is what ordinary clouds have; the machine image boots straight from its kernel.
 IMAGES = ("nova-guest", "nova-guest-ami")
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from nova import exception
 from nova.api.guest_metadata.instances import Instances
-from nova.metadata import openstack, tree
+from nova.metadata import tree
 from nova.metadata.settings import Settings
+from nova.objects.guest import PASSWORD_MAX, password_items, password_of
 from nova.objects.instance import Instance
 
 LOG = logging.getLogger(__name__)
@@ -76,16 +77,16 @@ class Application:
             length = int(environ.get("CONTENT_LENGTH") or 0)
         except ValueError:
             raise HTTPError(400, "Content-Length is no number.") from None
-        if length > openstack.PASSWORD_MAX:
-            raise HTTPError(400, f"The password is longer than {openstack.PASSWORD_MAX} bytes.")
+        if length > PASSWORD_MAX:
+            raise HTTPError(400, f"The password is longer than {PASSWORD_MAX} bytes.")
         try:
             password = environ["wsgi.input"].read(length).decode()
         except UnicodeDecodeError:
             raise HTTPError(400, "The password is not UTF-8 text.") from None
-        if openstack.password(instance):
+        if password_of(instance.system_metadata):
             raise HTTPError(409, "The password is set already.")
         try:
-            self._instances.set_password(instance, openstack.password_items(password))
+            self._instances.set_password(instance, password_items(password))
         except exception.Conflict as error:
             raise HTTPError(409, str(error)) from error
         return tree.Document(b"")

@@ -13,6 +13,7 @@ import contextlib
 import io
 import logging
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable
@@ -30,6 +31,8 @@ HEAD_LIMIT = 16 * 1024
 BODY_LIMIT = 16 * 1024
 # Seconds that a connection may take in all.
 DEADLINE = 20
+# Seconds that TLS may take to begin, and to end.
+HANDSHAKE = 5.0
 # Connections at the same time: of one guest, of the guests of a tenant, and together.
 PER_PEER = 8
 PER_TENANT = 250
@@ -72,12 +75,13 @@ class Server:
         self._thread.join(5)
         self.pool.shutdown(wait=False, cancel_futures=True)
 
-    def add(self, key: object, sock: socket.socket, extra: dict[str, str] | None = None, trusted: bool = False) -> None:
+    def add(self, key: object, sock: socket.socket, extra: dict[str, str] | None = None, trusted: bool = False,
+            secure: ssl.SSLContext | None = None) -> None:
         """Serve a listening socket; ``extra`` joins the WSGI environment of its requests.
 
-        ``trusted`` peers (proxies) may have any number of connections.
+        ``trusted`` peers (proxies) may have any number of connections. ``secure``: what TLS is spoken with, if it is.
         """
-        asyncio.run_coroutine_threadsafe(self._add(key, sock, extra or {}, trusted), self.loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._add(key, sock, extra or {}, trusted, secure), self.loop).result(10)
 
     def remove(self, key: object) -> None:
         """Close a listening socket. Requests that have begun are finished."""
@@ -100,9 +104,13 @@ class Server:
         self.loop.run_forever()
         self.loop.close()
 
-    async def _add(self, key: object, sock: socket.socket, extra: dict[str, str], trusted: bool) -> None:
+    async def _add(self, key: object, sock: socket.socket, extra: dict[str, str], trusted: bool,
+                   secure: ssl.SSLContext | None) -> None:
         self._remove(key)
-        self._listeners[key] = await self.loop.create_server(lambda: Connection(self, extra, trusted), sock=sock)
+        limit = HANDSHAKE if secure else None
+        self._listeners[key] = await self.loop.create_server(
+            lambda: Connection(self, extra, trusted), sock=sock, ssl=secure, ssl_handshake_timeout=limit,
+            ssl_shutdown_timeout=limit)
 
     def _remove(self, key: object) -> None:
         listener = self._listeners.pop(key, None)
@@ -132,6 +140,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         self.peer = (self._extra.get("nova.network_id", ""), transport.get_extra_info("peername")[0])
         server = self._server
         self.tenant = "" if self.trusted else server.tenant_of(*self.peer)
@@ -186,7 +195,7 @@ class Connection(asyncio.Protocol):
             raise messages.Refused(413, "The body is too long.")
         body = bytes(self._exchange.body)
         environ = {**(self._exchange.environ or {}), **self._extra, "REMOTE_ADDR": self.peer[1], "wsgi.version": (1, 0),
-                   "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(body), "wsgi.errors": sys.stderr,
+                   "wsgi.url_scheme": self._scheme, "wsgi.input": io.BytesIO(body), "wsgi.errors": sys.stderr,
                    "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
                    "SERVER_NAME": "metadata", "SERVER_PORT": "80", "SCRIPT_NAME": ""}
         future = self._server.pool.submit(_KIND, self.tenant, messages.call, self._server.application, environ)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import ssl
 import threading
 from typing import TYPE_CHECKING
 
@@ -42,11 +43,14 @@ def application(instances: Instances) -> Wsgi:
 class MetadataService:
     """Answers at [metadata]listen, and inside the namespaces of the host's networks.
 
-    ``channel``: from where the sockets inside them come, if this process is not the one that makes them.
+    ``channel``: from where the sockets inside them come, if this process is not the one that makes them. ``secure``:
+    what TLS is spoken with at [metadata]listen, if it is; guests know plain HTTP only.
     """
 
-    def __init__(self, transport: messaging.RPCTransport, channel: socket.socket | None = None) -> None:
+    def __init__(self, transport: messaging.RPCTransport, channel: socket.socket | None = None,
+                 secure: ssl.SSLContext | None = None) -> None:
         self._channel = channel
+        self._secure = secure
         instances = instances_of(transport)
         self._server = Server(application(instances), CONF.metadata.threads, tenant_of=instances.tenant_of)
         # Set when no more sockets come, as whoever made them has ended.
@@ -58,8 +62,9 @@ class MetadataService:
         """Raises OSError when [metadata]listen cannot be had."""
         listener = listen((CONF.metadata.listen, CONF.metadata.port))
         self._server.start()
-        self._server.add("proxies", listener, trusted=True)
-        LOG.info("Metadata service listens on %s:%d", CONF.metadata.listen, CONF.metadata.port)
+        self._server.add("proxies", listener, trusted=True, secure=self._secure)
+        LOG.info("Metadata service listens on %s:%d%s", CONF.metadata.listen, CONF.metadata.port,
+                 " (TLS)" if self._secure else "")
         if self._channel is not None:
             namespaces.receive(self._channel, self._server, self.left_alone.set)
         elif CONF.metadata.namespaces:

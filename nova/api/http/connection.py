@@ -10,17 +10,15 @@ import socket
 import ssl
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
 from nova.api import errors
 from nova.api.http import messages
 from nova.api.http.exchange import Exchange
+from nova.api.http.limits import Limits
 from nova.api.http.peers import client_of
-
-if TYPE_CHECKING:
-    from nova.api.http.server import Server
 
 _PIECE = 64 * 1024
 # Seconds that a connection may be idle between requests, or before the first.
@@ -44,23 +42,44 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
+class Loop(Protocol):
+    """What a connection needs of whoever has it. All but the attributes may be asked from any thread.
+
+    ``leaving``: every connection ends with its next answer. ``environ``: what all requests say in WSGI.
+    """
+
+    limits: Limits
+    leaving: bool
+    environ: messages.Environ
+
+    def await_(self, connection: Connection, events: int) -> None:
+        """Have the connection be told, once, when something can be read or written. Must be the last thing a thread
+        does with it: the loop's may be at it already."""
+
+    def submit(self, connection: Connection) -> None:
+        """Have a thread answer the request."""
+
+    def forget(self, connection: Connection) -> None:
+        """It is closed."""
+
+
 class Connection:
     """``used``: how many requests have come. ``deadline``: when it is closed unless something happens."""
 
-    __slots__ = ("_discarded", "_exchange", "_keep", "_rest", "_server", "address", "begun",
+    __slots__ = ("_discarded", "_exchange", "_keep", "_loop", "_rest", "address", "begun",
                  "client", "data", "deadline", "port", "secure", "since", "sock",
                  "state", "trusted", "used")
 
-    def __init__(self, server: Server, sock: socket.socket, address: tuple[Any, ...]) -> None:
-        self._server = server
+    def __init__(self, loop: Loop, sock: socket.socket, address: tuple[Any, ...]) -> None:
+        self._loop = loop
         self.sock = sock
         self.address, self.port = address[:2]
         self.client = client_of(self.address)
-        self.trusted = server.limits.trusted(self.address)
+        self.trusted = loop.limits.trusted(self.address)
         self.secure = isinstance(sock, ssl.SSLSocket)
         self.since = time.monotonic()
         self.used = self._discarded = 0
-        self._exchange = Exchange(server.limits.header_size, server.limits.body_size)
+        self._exchange = Exchange(loop.limits.header_size, loop.limits.body_size)
         self.data = bytearray()
         self._rest = memoryview(b"")
         self._keep = True
@@ -68,7 +87,7 @@ class Connection:
         self._expect_request()
         if self.secure:
             self.state = State.GREETING
-            self.deadline = self.since + server.limits.receive
+            self.deadline = self.since + loop.limits.receive
 
     # -- in the loop's thread ----------------------------------------------------------------------
     def ready(self) -> None:
@@ -85,7 +104,7 @@ class Connection:
     def expired(self) -> None:
         """The deadline is over."""
         if self.state is State.READING and self.begun:
-            self.refuse(408, f"The request has not come within {self._server.limits.receive:g} seconds.")
+            self.refuse(408, f"The request has not come within {self._loop.limits.receive:g} seconds.")
         else:
             self.close()
 
@@ -103,9 +122,9 @@ class Connection:
         try:
             self.sock.do_handshake()  # type: ignore[attr-defined]
         except ssl.SSLWantReadError:
-            self._server.await_(self, select.EPOLLIN)
+            self._loop.await_(self, select.EPOLLIN)
         except ssl.SSLWantWriteError:
-            self._server.await_(self, select.EPOLLOUT)
+            self._loop.await_(self, select.EPOLLOUT)
         except (OSError, ValueError):
             self.close()
         else:
@@ -114,14 +133,14 @@ class Connection:
             self._receive()
 
     def _receive(self) -> None:
-        limits = self._server.limits
+        limits = self._loop.limits
         while True:
             try:
                 got = self.sock.recv(_PIECE)
             except (BlockingIOError, ssl.SSLWantReadError):
                 break
             except ssl.SSLWantWriteError:
-                self._server.await_(self, select.EPOLLOUT)
+                self._loop.await_(self, select.EPOLLOUT)
                 return
             except (OSError, ValueError):
                 got = b""
@@ -144,14 +163,14 @@ class Connection:
         if got == b"" or self._discarded > _DISCARD:
             self.close()
         else:
-            self._server.await_(self, select.EPOLLIN)
+            self._loop.await_(self, select.EPOLLIN)
 
     # -- in the thread that has it -----------------------------------------------------------------
     def close(self) -> None:
         if self.state is State.CLOSED:
             return
         self.state = State.CLOSED
-        self._server.forget(self)
+        self._loop.forget(self)
         if self.secure:
             with contextlib.suppress(OSError, ValueError):
                 self.sock.unwrap()  # type: ignore[attr-defined]
@@ -161,14 +180,14 @@ class Connection:
     def environ(self) -> messages.Environ:
         """The request as WSGI wants it."""
         scheme = "https" if self.secure else "http"
-        return {**(self._exchange.environ or {}), **self._server.environ, "REMOTE_ADDR": self.address,
+        return {**(self._exchange.environ or {}), **self._loop.environ, "REMOTE_ADDR": self.address,
                 "REMOTE_PORT": str(self.port), "wsgi.version": (1, 0), "wsgi.url_scheme": scheme,
                 "wsgi.input": io.BytesIO(bytes(self._exchange.body)), "wsgi.errors": sys.stderr,
                 "wsgi.multithread": True, "wsgi.multiprocess": True, "wsgi.run_once": False}
 
     def answer(self, status: str, headers: messages.Headers, body: bytes) -> None:
         """Send this; the connection belongs to the loop again. Raises h11.LocalProtocolError for a bad header."""
-        self._keep = self._keep and not self._server.leaving
+        self._keep = self._keep and not self._loop.leaving
         self._answer(status, headers, body)
 
     def _answer(self, status: str, headers: messages.Headers, body: bytes) -> None:
@@ -188,10 +207,10 @@ class Connection:
             try:
                 sent = self.sock.send(self._rest[:_PIECE])
             except (BlockingIOError, ssl.SSLWantWriteError):
-                self._server.await_(self, select.EPOLLOUT)
+                self._loop.await_(self, select.EPOLLOUT)
                 return
             except ssl.SSLWantReadError:
-                self._server.await_(self, select.EPOLLIN)
+                self._loop.await_(self, select.EPOLLIN)
                 return
             except (OSError, ValueError):
                 self.close()
@@ -208,7 +227,7 @@ class Connection:
             else:
                 # A secure connection may have bytes that the system does not know of any more.
                 waits = select.EPOLLOUT if self.secure and self.sock.pending() else 0  # type: ignore[attr-defined]
-                self._server.await_(self, select.EPOLLIN | waits)
+                self._loop.await_(self, select.EPOLLIN | waits)
         elif self._discarded or self.data or self._exchange.pending:
             self._end()
         else:
@@ -227,7 +246,7 @@ class Connection:
         except (OSError, ValueError):
             self.close()
         else:
-            self._server.await_(self, select.EPOLLIN)
+            self._loop.await_(self, select.EPOLLIN)
 
     # -- a request comes in ------------------------------------------------------------------------
     def _expect_request(self) -> None:
@@ -238,7 +257,7 @@ class Connection:
         """Look at what has come: is it a request?"""
         if not self.begun:
             self.begun = True
-            self.deadline = time.monotonic() + self._server.limits.receive
+            self.deadline = time.monotonic() + self._loop.limits.receive
         try:
             complete = self._exchange.collect(self.data)
         except messages.Refused as error:
@@ -251,9 +270,9 @@ class Connection:
                 self._discarded = 1
             self.used += 1
             self.state = State.WORKING
-            self._server.submit(self)
+            self._loop.submit(self)
             return
         if invitation := self._exchange.invitation():
             with contextlib.suppress(OSError):
                 self.sock.send(invitation)
-        self._server.await_(self, select.EPOLLIN)
+        self._loop.await_(self, select.EPOLLIN)

@@ -22,6 +22,7 @@ import h11
 from nova.api.http import messages
 from nova.api.http.backlog import Backlog, has_gone
 from nova.api.http.connection import Connection, State
+from nova.api.http.limits import Limits
 
 LOG = logging.getLogger(__name__)
 
@@ -42,19 +43,6 @@ _TELL = 60.0
 # A classic packet filter (linux/filter.h): load the TCP flags; with SYN among them drop the packet, else keep it.
 _NO_SYN = struct.pack("=" + 4 * "HBBI", 0x30, 0, 0, 13, 0x45, 0, 1, 0x02, 0x06, 0, 0, 0, 0x06, 0, 0, 0xffffffff)
 _SO_ATTACH_FILTER = 26
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """What clients may use: bytes of the request line and headers, bytes of a body, seconds for all of a request,
-    connections of one client and in all. ``trusted`` addresses (proxies) may have any number."""
-
-    header_size: int = 32 * 1024
-    body_size: int = 112 * 1024
-    receive: float = 30.0
-    per_client: int = 256
-    total: int = 1000
-    trusted: Callable[[str], bool] = lambda address: False
 
 
 class Server:
@@ -135,15 +123,12 @@ class Server:
             thread.join(max(0.0, end - time.monotonic()))
         os.close(self._wake)
 
-    # -- for connections, from any thread ----------------------------------------------------------
+    # -- for connections, from any thread: a Loop -------------------------------------------------
     def await_(self, connection: Connection, events: int) -> None:
-        """Have the connection be told, once, when something can be read or written. Must be the last thing a thread
-        does with it: the loop's may be at it already."""
         with contextlib.suppress(OSError, ValueError):
             self._poll.modify(connection.sock.fileno(), events | select.EPOLLONESHOT)
 
     def submit(self, connection: Connection) -> None:
-        """Have a thread answer the request."""
         self._backlog.put(connection)
 
     def forget(self, connection: Connection) -> None:

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import os
 import secrets
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -14,11 +15,13 @@ from typing import Any
 
 import msgspec
 import oslo_messaging as messaging
+from oslo_messaging._drivers import impl_rabbit
 
 from nova import exception
 from nova.bus import seals
 from nova.bus.client import NOBODY
 from nova.bus.host_connection import permissions, topic_permissions
+from nova.cmd.manage import drains
 from nova.conf import CONF
 from nova.rpcapi import COMPUTE, CONDUCTOR, HEARTBEATS, REPORTS
 
@@ -27,8 +30,8 @@ _PATIENCE = 30
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("host", help="keys and broker accounts of compute hosts").add_subparsers(
-        required=True, metavar="ACTION")
+    group = commands.add_parser("host", help="compute hosts: their keys and broker accounts, and emptying them"
+                                ).add_subparsers(required=True, metavar="ACTION")
     master = group.add_parser("make_master_key", help="make the key of the control plane ([rpc]key_file)")
     master.add_argument("file", help="where it is written to (mode 0600); it must not exist")
     master.set_defaults(run=_make_master_key)
@@ -41,6 +44,7 @@ def add_commands(commands: Any) -> None:
     revoke = group.add_parser("revoke", help="remove a host's account of the broker")
     revoke.add_argument("host")
     revoke.set_defaults(run=_revoke)
+    drains.add_commands(group)
 
 
 def _make_master_key(arguments: argparse.Namespace) -> None:
@@ -58,7 +62,7 @@ def _enrol(arguments: argparse.Namespace) -> None:
     for each in url.hosts:
         each.username, each.password = account(host), password
     _write(f"{base}.conf", f"[DEFAULT]\nhost = {host}\ntransport_url = {url}\n\n"
-                           f"[rpc]\nkey_file = /etc/nova/{host}.key\nrequire_seals = true\n")
+                           f"[rpc]\nkey_file = /etc/nova/{host}.key\nrequire_seals = true\n{_tls(host)}")
     if CONF.rpc.broker_api:
         _ask_broker("POST", "definitions", wanted)
         print(f"The broker has the account {account(host)}.")
@@ -66,6 +70,24 @@ def _enrol(arguments: argparse.Namespace) -> None:
         _write(f"{base}.definitions.json", msgspec.json.format(msgspec.json.encode(wanted), indent=1).decode())
         print(f"Have the broker import {base}.definitions.json (rabbitmqctl import_definitions), and remove it.")
     print(f"Bring {base}.key and {base}.conf to {host} as /etc/nova/{host}.key and a --config-file of its services.")
+    if _rabbit().ssl and _rabbit().ssl_cert_file:
+        print(f"It needs a certificate of its own, too: /etc/nova/{host}.pem, whose key is /etc/nova/{host}-tls.key.")
+
+
+def _rabbit() -> Any:
+    """The options of the broker's driver."""
+    CONF.register_opts(impl_rabbit.rabbit_opts, group="oslo_messaging_rabbit")
+    return CONF.oslo_messaging_rabbit
+
+
+def _tls(host: str) -> str:
+    """How a host speaks to the broker: as we do, with files of its own where we have a certificate."""
+    if not _rabbit().ssl:
+        return ""
+    options = {"ssl": "true", "ssl_ca_file": _rabbit().ssl_ca_file}
+    if _rabbit().ssl_cert_file:
+        options.update(ssl_cert_file=f"/etc/nova/{host}.pem", ssl_key_file=f"/etc/nova/{host}-tls.key")
+    return "\n[oslo_messaging_rabbit]\n" + "".join(f"{name} = {value}\n" for name, value in options.items() if value)
 
 
 def _revoke(arguments: argparse.Namespace) -> None:
@@ -121,7 +143,10 @@ def _ask_broker(method: str, path: str, body: Any = None) -> None:
         headers={"Authorization": f"Basic {base64.b64encode(told.encode()).decode()}",
                  "Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE):  # noqa: S310
+        trusted = ssl.create_default_context()
+        if _rabbit().ssl_ca_file:  # who vouches for the broker does for its plugin
+            trusted.load_verify_locations(_rabbit().ssl_ca_file)
+        with urllib.request.urlopen(request, timeout=_PATIENCE, context=trusted):  # noqa: S310
             pass
     except urllib.error.HTTPError as error:
         if method != "DELETE" or error.code != 404:

@@ -7,11 +7,10 @@ from typing import Any
 
 from nova import context
 from nova.cmd.manage import common
-from nova.conductor.create import check_image_fits
 from nova.conf import CONF
 from nova.db import flavors
 from nova.objects.base import new_uuid
-from nova.objects.image import Image
+from nova.objects.image import Image, check_image_fits
 from nova.objects.requested_resources import asked_of_hosts
 from nova.objects.scheduling import RequestSpec
 

@@ -8,11 +8,13 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from nova.conductor.endpoints.derived import Endpoint, reads
+from nova.conductor.endpoints import telling
+from nova.conductor.endpoints.derived import Endpoint, reads, told, writes
 from nova.context import RequestContext
 from nova.db import aggregates as db
-from nova.db import compute_nodes
+from nova.db import compute_nodes, precaches
 from nova.objects.aggregate import Aggregate
+from nova.objects.image import Image
 from nova.objects.scheduling import HostState
 
 LOG = logging.getLogger(__name__)
@@ -27,27 +29,38 @@ class Aggregates(Endpoint):
     index = reads(db.index)
     get = reads(db.get)
 
+    # Only an aggregate without hosts can go: no scheduler has to hear of it.
+    delete = writes(db.delete, tells=telling.aggregate("delete"))
+
     def create(self, ctx: RequestContext, name: str, availability_zone: str | None = None) -> Aggregate:
-        return self.core.db.write(lambda connection: db.create(connection, name, availability_zone))
+        make = told(self.core, ctx, db.create, telling.aggregate_created)
+        return self.core.db.write(lambda connection: make(connection, name, availability_zone))
 
     def update(self, ctx: RequestContext, aggregate_id: int, name: str | None = None,
                availability_zone: str | None = None) -> Aggregate:
+        change = told(self.core, ctx, db.update, telling.aggregate("update_prop"))
         return self._changed(self.core.db.write(
-            lambda connection: db.update(connection, aggregate_id, name, availability_zone)))
-
-    def delete(self, ctx: RequestContext, aggregate_id: int) -> None:
-        # Only an aggregate without hosts can go: no scheduler has to hear of it.
-        self.core.db.write(lambda connection: db.delete(connection, aggregate_id))
+            lambda connection: change(connection, aggregate_id, name, availability_zone)))
 
     def add_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
-        return self._moved(db.add_host, aggregate_id, host)
+        return self._moved(told(self.core, ctx, db.add_host, telling.aggregate("add_host")), aggregate_id, host)
 
     def remove_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
-        return self._moved(db.remove_host, aggregate_id, host)
+        return self._moved(told(self.core, ctx, db.remove_host, telling.aggregate("remove_host")), aggregate_id, host)
 
     def set_metadata(self, ctx: RequestContext, aggregate_id: int, metadata: dict[str, str | None]) -> Aggregate:
-        return self._changed(self.core.db.write(
-            lambda connection: db.set_metadata(connection, aggregate_id, metadata)))
+        change = told(self.core, ctx, db.set_metadata, telling.aggregate("update_metadata"))
+        return self._changed(self.core.db.write(lambda connection: change(connection, aggregate_id, metadata)))
+
+    def cache_images(self, ctx: RequestContext, aggregate_id: int, images: list[Image]) -> None:
+        def transaction(connection: sa.Connection) -> Aggregate:
+            found = db.lock(connection, aggregate_id)
+            precaches.ask(connection, aggregate_id, found.hosts, images)
+            return found
+
+        aggregate = self.core.db.write(transaction)
+        LOG.info("%d hosts of aggregate %s are to cache images %s", len(aggregate.hosts), aggregate.name,
+                 ", ".join(image.id for image in images))
 
     def _moved(self, change: Callable[[sa.Connection, int, str], Aggregate], aggregate_id: int, host: str) -> Aggregate:
         def transaction(connection: sa.Connection) -> tuple[Aggregate, list[HostState]]:

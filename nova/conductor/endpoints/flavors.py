@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from nova.conductor.endpoints.derived import Endpoint, reads, writes
+import sqlalchemy as sa
+
+from nova.conductor.endpoints import telling
+from nova.conductor.endpoints.derived import Endpoint, reads, told, writes
 from nova.context import RequestContext
 from nova.db import flavors as db
 from nova.objects.flavor import Flavor
@@ -13,13 +16,17 @@ class Flavors(Endpoint):
 
     index = reads(db.index)
     get = reads(db.get)
-    create = writes(db.create)
-    delete = writes(db.delete)
-    set_extra_specs = writes(db.set_extra_specs)
-    delete_extra_spec = writes(db.delete_extra_spec)
+    create = writes(db.create, tells=telling.flavor_created)
+    delete = writes(db.delete, tells=telling.flavor_deleted)
+    set_extra_specs = writes(db.set_extra_specs, tells=telling.flavor_changed)
+    delete_extra_spec = writes(db.delete_extra_spec, tells=telling.flavor_changed)
     access = reads(db.access)
-    add_access = writes(db.add_access)
-    remove_access = writes(db.remove_access)
+    add_access = writes(db.add_access, tells=telling.flavor_changed)
+    remove_access = writes(db.remove_access, tells=telling.flavor_changed)
 
     def update(self, ctx: RequestContext, flavorid: str, description: str | None) -> Flavor:
-        return self.core.db.write(lambda connection: db.update(connection, flavorid, description=description))
+        def describe(connection: sa.Connection, flavorid: str) -> Flavor:
+            return db.update(connection, flavorid, description=description)
+
+        change = told(self.core, ctx, describe, telling.flavor_changed)
+        return self.core.db.write(lambda connection: change(connection, flavorid))

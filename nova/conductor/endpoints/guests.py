@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 
+import msgspec
 import sqlalchemy as sa
 
 from nova import context, exception
@@ -13,17 +14,18 @@ from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.endpoints.derived import reads
 from nova.conductor.engine import Engine
-from nova.db import evictions, fixed_ips, server_migrations, servers
+from nova.db import evictions, fixed_ips, precaches, server_migrations, servers, services
 from nova.objects import states
-from nova.objects.guest import PASSWORD_KEYS, GuestStatus, Whereabouts
+from nova.objects.guest import PASSWORD_MAX, GuestStatus, Resumed, Whereabouts, password_items, password_of
+from nova.objects.image_cache import ENDS, CacheResult
 from nova.objects.instance import Instance
 from nova.objects.node import ComputeNode
-from nova.operations.power import SyncPower, differs
+from nova.operations.power import ResumeOnBoot, SyncPower, differs
 
 LOG = logging.getLogger(__name__)
 
-# Characters that an item of system_metadata has at most.
-_CHUNK = 255
+# Characters that a host may say of an image.
+_MESSAGE = 1000
 
 
 class Guests:
@@ -80,6 +82,37 @@ class Guests:
             except exception.NovaException as error:
                 LOG.info("[instance: %s] %s was not started: %s", uuid, SyncPower.name, error)
 
+    def resume(self, ctx: context.RequestContext, host: str, waiting: list[str], begun: list[str],
+               at_once: int) -> Resumed:
+        def look(connection: sa.Connection) -> tuple[bool, dict[str, bool]]:
+            return services.host_up(connection, host), servers.runnable(connection, host, [*waiting, *begun])
+
+        up, found = self.core.db.read(look)
+        busy = [uuid for uuid in begun if found.get(uuid)]
+        left = []
+        for uuid in waiting:
+            if uuid not in found:
+                continue
+            if found[uuid] or len(busy) >= at_once or not up:
+                left.append(uuid)
+            elif self._resumes(uuid, host):
+                busy.append(uuid)
+        return Resumed(waiting=left, begun=busy)
+
+    def _resumes(self, uuid: str, host: str) -> bool:
+        try:
+            start(self.engine, context.admin(), uuid, ResumeOnBoot.name, {"host": host})
+            return True
+        except exception.NovaException as error:
+            LOG.info("[instance: %s] It is not started again after the boot of its host: %s", uuid, error)
+            return False
+
+    def images_cached(self, ctx: context.RequestContext, host: str, results: list[CacheResult]) -> None:
+        if any(result.state not in ENDS for result in results):
+            raise exception.InvalidInput(reason="the state of an image that was cached is none of those")
+        told = [msgspec.structs.replace(result, message=result.message[:_MESSAGE]) for result in results]
+        self.core.db.write(lambda connection: precaches.ended(connection, host, told))
+
     def evicted(self, ctx: context.RequestContext, host: str, uuids: list[str],
                 since: dict[str, datetime.datetime] | None = None) -> None:
         def write(connection: sa.Connection) -> None:
@@ -105,11 +138,11 @@ class Guests:
         return self.core.db.read(look)
 
     def set_password(self, ctx: context.RequestContext, uuid: str, items: dict[str, str]) -> None:
-        wanted = {name: value[:_CHUNK] for name, value in items.items() if name in PASSWORD_KEYS}
+        wanted = password_items(password_of(items)[:PASSWORD_MAX])
 
         def write(connection: sa.Connection) -> None:
             instance = servers.check_place(connection, servers.lock(connection, uuid), ctx.asking_host)
-            if any(instance.system_metadata.get(name) for name in PASSWORD_KEYS):
+            if password_of(instance.system_metadata):
                 raise exception.Conflict("The password is set already.")
             servers.update(connection, uuid, {"system_metadata": {**instance.system_metadata, **wanted}})
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova.conductor.endpoints.derived import Endpoint, reads, writes
+from nova.conductor.endpoints import telling
+from nova.conductor.endpoints.derived import Endpoint, reads, told, writes
 from nova.context import RequestContext
 from nova.db import keypairs as db
 from nova.db import quotas
@@ -16,12 +17,14 @@ class Keypairs(Endpoint):
 
     index = reads(db.index)
     get = reads(db.get)
-    delete = writes(db.delete)
+    delete = writes(db.delete, tells=telling.key_deleted)
 
-    def create(self, ctx: RequestContext, keypair: Keypair) -> Keypair:
+    def create(self, ctx: RequestContext, keypair: Keypair, imported: bool = False) -> Keypair:
         def transaction(connection: Any) -> Keypair:
             # Key pairs belong to users, whatever the project; the limit is that of the caller's project.
             most = quotas.limits(connection, ctx.project_id or "", keypair.user_id)["key_pairs"]
-            return db.create(connection, keypair, most)
+            return write(connection, keypair, most)
+
+        write = told(self.core, ctx, db.create, telling.key_imported if imported else telling.key_created)
 
         return self.core.db.write(transaction)

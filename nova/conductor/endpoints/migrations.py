@@ -20,10 +20,12 @@ from nova.conductor.run import host_of
 from nova.conf import CONF
 from nova.db import actions, servers
 from nova.db import server_migrations as db
+from nova.notifications.messages import Happened, Teller, publisher
 from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.action import Action
 from nova.objects.base import utcnow
+from nova.objects.instance import Instance
 from nova.objects.migration import Migration
 from nova.operations.base import Rules, check
 from nova.operations.resize import ConfirmResize
@@ -38,20 +40,21 @@ _AT_ONCE = 20
 
 
 class _Interrupt(NamedTuple):
-    """When a server's migration may be told this, and how that is shown among the server's actions."""
+    """When a server's migration may be told this, how that is shown among the server's actions, and told on the bus."""
 
     rules: Rules
     action: str
     event: str
+    told: str
 
 
 _INTERRUPTS = {
     moves.CANCEL: _Interrupt(
         Rules(label="abort live migration", task_states=frozenset({states.MIGRATING})),
-        "live_migration_cancel", "compute_live_migration_abort"),
+        "live_migration_cancel", "compute_live_migration_abort", "live_migration_abort"),
     moves.FORCE_COMPLETE: _Interrupt(
         Rules(label="force_complete", vm_states=frozenset({states.ACTIVE}), task_states=frozenset({states.MIGRATING})),
-        "live_migration_force_complete", "compute_live_migration_force_complete"),
+        "live_migration_force_complete", "compute_live_migration_force_complete", "live_migration_force_complete"),
 }
 
 
@@ -95,12 +98,22 @@ class Migrations(Endpoint):
             migration.wanted = what
             actions.insert(connection, [done(ctx, instance_uuid, wanted.action, wanted.event,
                                              migration.source_compute)])
+            self._tell(connection, ctx, wanted, migration.source_compute, instance)
             return migration
 
         migration = self.core.db.write(write)
         LOG.info("[instance: %s] Its live migration from %s to %s is told: %s", instance_uuid,
                  migration.source_compute, migration.dest_compute, what)
         tell(self.core, ctx, [migration])
+
+    def _tell(self, connection: sa.Connection, ctx: context.RequestContext, wanted: _Interrupt, host: str,
+              instance: Instance) -> None:
+        """What is wanted is in its row: the source is told until it has done it, or cannot any more."""
+        outbox = self.core.outbox
+        if outbox.on:
+            teller, by = Teller(outbox.settings, ctx), publisher("nova-compute", host)
+            outbox.write(connection, [told for phase in ("start", "end") for told in teller.server(
+                Happened(wanted.told, phase, by, instance))])
 
 
 def tell(core: Core, ctx: context.RequestContext, migrations: Sequence[Migration]) -> None:

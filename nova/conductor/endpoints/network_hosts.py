@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from nova.conductor.endpoints.derived import Endpoint
 from nova.context import RequestContext
 from nova.db import network_hosts as db
-from nova.db import security_groups
+from nova.db import security_filters
 from nova.objects.network import Peers, RuleSet
 
 LOG = logging.getLogger(__name__)
@@ -18,8 +18,9 @@ LOG = logging.getLogger(__name__)
 class NetworkHosts(Endpoint):
     """Implements :class:`nova.rpcapi.network_hosts.NetworkHosts`."""
 
-    def rules(self, ctx: RequestContext, known: dict[str, int]) -> dict[str, RuleSet]:
-        return self.core.db.read(lambda connection: security_groups.newer_rules(connection, known, ctx.asking_host))
+    def rules(self, ctx: RequestContext, known: dict[str, int], grouped: bool = False) -> dict[str, RuleSet]:
+        return self.core.db.read(
+            lambda connection: security_filters.newer(connection, known, ctx.asking_host, grouped))
 
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:

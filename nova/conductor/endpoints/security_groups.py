@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from typing import Any
 
 from nova import exception
 from nova.conductor.core import Core
-from nova.conductor.security_rules import refresh
 from nova.context import RequestContext
 from nova.db import security_groups as db
+from nova.db.security_filters import members_of, rules_of
 from nova.objects.network import SecurityGroup, SecurityGroupRule
 
 LOG = logging.getLogger(__name__)
@@ -46,23 +45,22 @@ class SecurityGroups:
             lambda connection: db.update(connection, group_id, name, description, project_id))
 
     def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> None:
-        refresh(self.core, ctx, self.core.db.write(lambda connection: db.delete(connection, group_id, project_id)))
+        had_rules = self.core.db.write(lambda connection: db.delete(connection, group_id, project_id))
+        self.core.filters.touch([rules_of(other) for other in had_rules])
 
     def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule,
                  project_id: str | None = None) -> SecurityGroupRule:
         checked = check_rule(rule)
 
-        def transaction(connection: Any) -> tuple[SecurityGroupRule, list[str]]:
-            return (db.add_rule(connection, checked, project_id),
-                    db.instances_affected(connection, checked.parent_group_id))
-
-        stored, affected = self.core.db.write(transaction)
-        refresh(self.core, ctx, affected)
+        stored = self.core.db.write(lambda connection: db.add_rule(connection, checked, project_id))
+        # Perhaps the hosts do not know yet who is in the group that the rule names.
+        self.core.filters.touch([rules_of(stored.parent_group_id)]
+                                + ([members_of(stored.group_id)] if stored.group_id is not None else []))
         return stored
 
     def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None) -> None:
-        refresh(self.core, ctx, self.core.db.write(lambda connection: db.instances_affected(
-            connection, db.delete_rule(connection, rule_id, project_id))))
+        self.core.filters.touch([rules_of(self.core.db.write(
+            lambda connection: db.delete_rule(connection, rule_id, project_id)))])
 
 
 def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nova.conductor.endpoints import telling
 from nova.conductor.endpoints.derived import Endpoint, reads, writes
 from nova.db import server_groups as db
 
@@ -11,5 +12,5 @@ class ServerGroups(Endpoint):
 
     index = reads(db.index)
     get = reads(db.get)
-    create = writes(db.create)
-    delete = writes(db.delete)
+    create = writes(db.create, tells=telling.group_created)
+    delete = writes(db.delete, tells=telling.group_deleted)

@@ -14,15 +14,17 @@ from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.endpoints.instance_actions import done
 from nova.conductor.engine import Engine
-from nova.conductor.security_rules import refresh
-from nova.db import actions, quotas, security_groups, server_search, servers
+from nova.conf import CONF
+from nova.db import actions, quotas, security_filters, security_groups, server_search, servers
+from nova.notifications.messages import SHOWN, Happened, Teller, publisher
 from nova.objects import states
-from nova.objects.action import Accepted, Action
+from nova.objects.action import Accepted, Action, Failure
 from nova.objects.instance import Instance
 from nova.objects.network import VIF
 from nova.objects.server_request import ServerCreate, ServerCreated, ServerQuery
 from nova.operations.base import journal
 from nova.operations.interfaces import AttachInterface, InterfaceData
+from nova.operations.password import ChangePassword
 from nova.operations.reset_state import ResetState
 
 _METADATA_STATES = frozenset({states.ACTIVE, states.PAUSED, states.SUSPENDED, states.STOPPED})
@@ -63,19 +65,36 @@ class Servers:
 
     def attached_interface(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
                            project_id: str | None) -> VIF | None:
-        def look(connection: sa.Connection) -> Action | None:
-            servers.get(connection, uuid, project_id)
-            return actions.get(connection, action_uuid)
-
-        action = self.core.db.read(look)
-        if action is None or action.instance_uuid != uuid or action.operation != AttachInterface.name:
-            raise exception.InstanceActionNotFound(request_id=ctx.request_id, instance_uuid=uuid)
-        told = journal(action)
+        told = journal(self._action(ctx, uuid, action_uuid, AttachInterface.name, project_id))
         if told.failure is not None:
             if told.failure.code < 500:
                 raise exception.NovaException.rebuild(told.failure.kind, told.failure.message, {})
             raise exception.InterfaceAttachFailed(instance_uuid=uuid, reason=told.failure.message)
         return msgspec.convert(told.data, InterfaceData).vif
+
+    def password_changed(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
+                         project_id: str | None) -> bool:
+        action = self._action(ctx, uuid, action_uuid, ChangePassword.name, project_id)
+        if action.outcome in (None, "success"):
+            return action.outcome is not None
+        failure = journal(action).failure or Failure(message="another operation took the server over")
+        if failure.kind == exception.NotImplementedHere.__name__:
+            raise exception.NotImplementedHere("Unable to set password on instance")
+        if failure.kind == exception.InstancePasswordSetFailed.__name__:
+            raise exception.InstancePasswordSetFailed(failure.message)
+        raise exception.InstancePasswordSetFailed(instance=uuid, reason=failure.message)
+
+    def _action(self, ctx: context.RequestContext, uuid: str, action_uuid: str, operation: str,
+                project_id: str | None) -> Action:
+        """The action of this operation on a server that the caller sees. Raises InstanceActionNotFound."""
+        def look(connection: sa.Connection) -> Action | None:
+            servers.get(connection, uuid, project_id)
+            return actions.get(connection, action_uuid)
+
+        action = self.core.db.read(look)
+        if action is None or action.instance_uuid != uuid or action.operation != operation:
+            raise exception.InstanceActionNotFound(request_id=ctx.request_id, instance_uuid=uuid)
+        return action
 
     def update(self, ctx: context.RequestContext, uuid: str, changes: dict[str, Any],
                project_id: str | None) -> Instance:
@@ -88,7 +107,7 @@ class Servers:
                 plain["pinned_availability_zone"] = _pin(instance, changes["pinned_availability_zone"])
             _change_row(connection, instance, plain)
 
-        return self._change(uuid, project_id, write)
+        return self._change(ctx, uuid, project_id, write)
 
     def set_metadata(self, ctx: context.RequestContext, uuid: str, metadata: dict[str, str], replace: bool,
                      project_id: str | None) -> dict[str, str]:
@@ -100,7 +119,7 @@ class Servers:
                 raise exception.QuotaLimit(f"Maximum number of metadata items exceeds {limit}")
             _change_row(connection, instance, {"metadata": merged})
 
-        return self._change(uuid, project_id, write).metadata
+        return self._change(ctx, uuid, project_id, write).metadata
 
     def delete_metadata(self, ctx: context.RequestContext, uuid: str, key: str, project_id: str | None) -> None:
         def write(connection: sa.Connection, instance: Instance) -> None:
@@ -110,7 +129,7 @@ class Servers:
             left = {name: value for name, value in instance.metadata.items() if name != key}
             servers.update(connection, uuid, {"metadata": left})
 
-        self._change(uuid, project_id, write)
+        self._change(ctx, uuid, project_id, write)
 
     def set_tags(self, ctx: context.RequestContext, uuid: str, tags: list[str], mode: str,
                  project_id: str | None) -> list[str]:
@@ -129,39 +148,42 @@ class Servers:
                 raise exception.Invalid(f"The number of tags exceeded the per-server limit {_MAX_TAGS}")
             _change_row(connection, instance, {"tags": sorted(after)})
 
-        self._change(uuid, project_id, write)
+        self._change(ctx, uuid, project_id, write)
         return before
 
     # --- lock ------------------------------------------------------------------------------------
     def lock(self, ctx: context.RequestContext, uuid: str, reason: str | None, project_id: str | None) -> None:
-        def write(connection: sa.Connection, instance: Instance) -> None:
+        def write(connection: sa.Connection, instance: Instance) -> str | None:
             owner = ctx.project_id == instance.project_id
             by = "owner" if owner else "admin"
             if instance.locked and (owner or (instance.locked_by, instance.locked_reason) == (by, reason)):
-                return  # nothing changes; the owner does not lock again
-            self._instant(connection, ctx, instance, "lock", locked_by=by, locked_reason=reason)
+                return None  # nothing changes; the owner does not lock again
+            return self._instant(connection, ctx, instance, "lock", locked_by=by, locked_reason=reason)
 
-        self._change(uuid, project_id, write)
+        self._change(ctx, uuid, project_id, write)
 
     def unlock(self, ctx: context.RequestContext, uuid: str, project_id: str | None) -> None:
-        def write(connection: sa.Connection, instance: Instance) -> None:
-            if instance.locked:
-                self._instant(connection, ctx, instance, "unlock", locked_by=None, locked_reason=None)
+        def write(connection: sa.Connection, instance: Instance) -> str | None:
+            if not instance.locked:
+                return None
+            return self._instant(connection, ctx, instance, "unlock", locked_by=None, locked_reason=None)
 
-        self._change(uuid, project_id, write)
+        self._change(ctx, uuid, project_id, write)
 
     def reset_state(self, ctx: context.RequestContext, uuid: str, state: str) -> None:
         start(self.engine, ctx, uuid, ResetState.name, {"state": state})
 
     def _instant(self, connection: sa.Connection, ctx: context.RequestContext, instance: Instance, name: str,
-                 **changes: Any) -> None:
+                 **changes: Any) -> str:
+        """Write a change that is an action of its own; returns the action."""
         actions.insert(connection, [done(ctx, instance.uuid, name)])
         servers.update(connection, instance.uuid, changes)
+        return name
 
     # --- security groups -------------------------------------------------------------------------
     def set_security_group(self, ctx: context.RequestContext, uuid: str, name: str, add: bool,
                            project_id: str | None) -> None:
-        peers: set[str] = set()
+        changed: set[str] = set()
 
         def write(connection: sa.Connection, instance: Instance) -> None:
             group = security_groups.resolve(connection, instance.project_id, [name])[0]
@@ -169,26 +191,45 @@ class Servers:
             if add == (group.name in instance.security_groups):
                 state = "already" if add else "not"
                 raise exception.Invalid(f"Security group {group.name} is {state} associated with the instance {uuid}")
+            changed.update(security_filters.moved(connection, uuid))
             security_groups.remove_members(connection, uuid)
             names = [*names, group.name] if add else names
-            peers.update(security_groups.peers(connection, uuid))
             members = security_groups.resolve(connection, instance.project_id, names) if names else []
             security_groups.add_members(connection, [member.id for member in members], [uuid])
             servers.update(connection, uuid, {"security_groups": names})
-            peers.update(security_groups.peers(connection, uuid))
+            changed.update(security_filters.moved(connection, uuid))
 
-        self._change(uuid, project_id, write)
-        refresh(self.core, ctx, sorted({uuid, *peers}))
+        self._change(ctx, uuid, project_id, write)
+        self.core.filters.tell_server(uuid)
+        self.core.filters.touch(changed)
 
     # --- shared ----------------------------------------------------------------------------------
-    def _change(self, uuid: str, project_id: str | None,
-                write: Callable[[sa.Connection, Instance], None]) -> Instance:
-        """Lock the instance, change it, and answer it as it is then: one transaction."""
+    def _change(self, ctx: context.RequestContext, uuid: str, project_id: str | None,
+                write: Callable[[sa.Connection, Instance], str | None]) -> Instance:
+        """Lock the instance, change it, and answer it as it is then: one transaction.
+
+        ``write`` may return the event that the change is.
+        """
         def transaction(connection: sa.Connection) -> Instance:
-            write(connection, servers.lock(connection, uuid, project_id))
-            return servers.get(connection, uuid)
+            before = servers.lock(connection, uuid, project_id)
+            event = write(connection, before)
+            after = servers.get(connection, uuid)
+            self._tell(connection, ctx, event, before, after)
+            return after
 
         return self.core.db.write(transaction)
+
+    def _tell(self, connection: sa.Connection, ctx: context.RequestContext, event: str | None, before: Instance,
+              after: Instance) -> None:
+        outbox, by = self.core.outbox, publisher("nova-api", CONF.host)
+        if not outbox.on:
+            return
+        teller = Teller(outbox.settings, ctx)
+        told = teller.server(Happened(event, "", by, after)) if event else []
+        if outbox.updates and any(getattr(before, name) != getattr(after, name) for name in SHOWN):
+            renamed = before.display_name if before.display_name != after.display_name else None
+            told += teller.changed(after, by, (before.vm_state, before.task_state), outbox.updates, renamed)
+        outbox.write(connection, told)
 
 
 def _change_row(connection: sa.Connection, instance: Instance, changes: dict[str, Any]) -> None:

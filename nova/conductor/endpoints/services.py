@@ -7,9 +7,10 @@ from typing import Any
 
 from nova import bus
 from nova.conductor import announcer
-from nova.conductor.endpoints.derived import Endpoint, reads
+from nova.conductor.endpoints import telling
+from nova.conductor.endpoints.derived import Endpoint, reads, told
 from nova.context import RequestContext
-from nova.db import aggregates, compute_nodes
+from nova.db import aggregates, compute_nodes, drains, precaches
 from nova.db import services as db
 from nova.objects.service import Service
 
@@ -26,12 +27,14 @@ class Services(Endpoint):
 
     def update(self, ctx: RequestContext, service_id: str, disabled: bool | None = None, reason: str | None = None,
                forced_down: bool | None = None) -> Service:
+        change = told(self.core, ctx, db.update, telling.service_changed)
         return self._announced(self.core.db.write(
-            lambda connection: db.update(connection, service_id, disabled, reason, forced_down)))
+            lambda connection: change(connection, service_id, disabled, reason, forced_down)))
 
     def update_by_host(self, ctx: RequestContext, host: str, binary: str, disabled: bool | None = None,
                        reason: str | None = None, forced_down: bool | None = None) -> Service:
-        return self._announced(self.core.db.write(lambda connection: db.update(
+        change = told(self.core, ctx, db.update, telling.service_changed)
+        return self._announced(self.core.db.write(lambda connection: change(
             connection, db.uuid_of(connection, host, binary), disabled, reason, forced_down)))
 
     def delete(self, ctx: RequestContext, service_id: str) -> None:
@@ -42,6 +45,9 @@ class Services(Endpoint):
             if service.binary == db.COMPUTE:
                 removed = compute_nodes.remove_host(connection, service.host)
                 changed = aggregates.forget_host(connection, service.host)
+                drains.forget_host(connection, service.host)
+                precaches.forget(connection, service.host)
+            self.core.outbox.tell(connection, ctx, lambda teller: telling.service(teller, "delete", service))
             db.delete(connection, service)
             return service, removed, changed
 

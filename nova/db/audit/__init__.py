@@ -21,15 +21,15 @@ from nova.db.audit.accounts import Charges
 from nova.db.audit.base import Check, Finding
 from nova.db.audit.claims import Claims, Counts, Usage
 from nova.db.audit.parts import Parts
-from nova.db.audit.servers import Addresses, Evictions, Members, Operations, open_events, unfinished
+from nova.db.audit.servers import Addresses, Evictions, FloatingAddresses, Members, Operations, open_events, unfinished
 from nova.db.audit.volumes import Devices, Volumes
 from nova.db.engine import Database
 
 __all__ = ["CHECKS", "Check", "Finding", "audit", "open_events", "unfinished"]
 
 # Claims before what sums them up.
-CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), Parts(), Charges(), Addresses(), Operations(), Members(),
-                             Evictions(), Volumes(), Devices())
+CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), Parts(), Charges(), Addresses(), FloatingAddresses(),
+                             Operations(), Members(), Evictions(), Volumes(), Devices())
 
 
 def audit(db: Database, repair: bool = False, page: int | None = None) -> Iterator[Finding]:

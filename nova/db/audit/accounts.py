@@ -51,7 +51,8 @@ def _charges(connection: sa.Connection, projects: Sequence[str]) -> dict[tuple[s
     right: dict[tuple[str, str], dict[str, int]] = {}
     equal = (INSTANCES.c.project_id, INSTANCES.c.user_id, INSTANCES.c.flavor)
     for row in connection.execute(sa.select(*equal, sa.func.count().label("servers")).where(
-            INSTANCES.c.project_id.in_(projects), INSTANCES.c.deleted == sa.false()).group_by(*equal)):
+            INSTANCES.c.project_id.in_(projects), INSTANCES.c.deleted == sa.false(),
+            INSTANCES.c.soft_deleted_at.is_(None)).group_by(*equal)):
         for user_id in ("", row.user_id):
             sums = right.setdefault((row.project_id, user_id), dict.fromkeys(quotas.COUNTED, 0))
             sums["instances"] += row.servers
@@ -65,8 +66,9 @@ def _charges(connection: sa.Connection, projects: Sequence[str]) -> dict[tuple[s
                                          MIGRATIONS.c.open == sa.true())):
         cores, ram = rows.to_object(Migration, row).beyond(row.flavor)
         for user_id in ("", row.by):
-            right[row.owner, user_id]["cores"] += cores
-            right[row.owner, user_id]["ram"] += ram
+            sums = right.setdefault((row.owner, user_id), dict.fromkeys(quotas.COUNTED, 0))
+            sums["cores"] += cores
+            sums["ram"] += ram
     return right
 
 

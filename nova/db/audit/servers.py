@@ -17,6 +17,7 @@ ACTIONS = models.actions
 EVICTIONS = models.evictions
 INSTANCES = models.instances
 IPS = models.fixed_ips
+FLOATING = models.floating_ips
 MEMBERS = models.security_group_members
 
 
@@ -49,6 +50,27 @@ class Addresses(Check):
             if holder != uuid:
                 yield Finding("address", uuid, f"{uuid} uses it, but it is held by {holder or 'nobody'}",
                               subject=address)
+
+
+class FloatingAddresses(Check):
+    """A floating address leads to the interface that says so, and an interface says so of one that leads to it."""
+
+    def subjects(self) -> Sequence[sa.Select[Any]]:
+        return (sa.select(FLOATING.c.instance_uuid).where(FLOATING.c.instance_uuid.is_not(None)),)
+
+    def lock(self, connection: sa.Connection, key: str) -> None:
+        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
+
+    def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
+        used = {(uuid, vif.id, vif.floating) for uuid, instance in alive(
+            connection, keys, INSTANCES.c.network_info).items() for vif in instance.network_info}
+        for row in connection.execute(
+                sa.select(FLOATING).where(FLOATING.c.instance_uuid.in_(keys)).order_by(FLOATING.c.id)):
+            if (row.instance_uuid, row.vif_id, row.address) not in used:
+                this = sa.and_(FLOATING.c.id == row.id, FLOATING.c.instance_uuid == row.instance_uuid)
+                yield Finding("floating address", row.instance_uuid, f"leads to {row.instance_uuid}, which does not "
+                              "have it", subject=row.address,
+                              repair=put(FLOATING, this, instance_uuid=None, vif_id=None, fixed_address=None))
 
 
 class Operations(Check):

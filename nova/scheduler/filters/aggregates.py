@@ -75,6 +75,8 @@ class AggregateInstanceExtraSpecsFilter(_AggregateFilter):
 class AggregateImagePropertiesIsolation(_AggregateFilter):
     """A property that both the image and an aggregate have must be in the aggregate's comma list."""
 
+    in_place = True
+
     def applies(self, request: Request) -> bool:
         return bool(request.properties)
 
@@ -121,6 +123,8 @@ class AggregateTypeAffinityFilter(_AggregateFilter):
 
 class IsolatedHostsFilter(Filter):
     """Isolated images go to isolated hosts only, and (unless the option says no) nothing else goes there."""
+
+    in_place = True
 
     def scope(self, request: Request) -> Scope:
         return Scope.REQUEST

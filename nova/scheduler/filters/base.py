@@ -18,6 +18,8 @@ class Filter(Plugin):
     costly = False
     # Whether the answers depend on the metadata of aggregates, so that a claim has to look at them again.
     by_aggregates = False
+    # Whether it has a say about another image of a server that stays where it is.
+    in_place = False
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         """True for every node that the request may go to; one element per node of the view."""

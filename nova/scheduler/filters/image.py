@@ -27,6 +27,8 @@ class ImagePropertiesFilter(Filter):
     hw_maxphysaddr_bits.
     """
 
+    in_place = True
+
     def applies(self, request: Request) -> bool:
         properties = request.properties
         return bool(self._wanted(request)) or "img_hv_requested_version" in properties \

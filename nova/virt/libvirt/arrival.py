@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import libvirt
+import msgspec
 
 from nova import exception
 from nova.conf import CONF
@@ -12,7 +13,7 @@ from nova.objects import states
 from nova.objects.instance import Instance
 from nova.objects.moves import DiskFile, DiskSource, MigrationSource, MigrationTarget
 from nova.virt import qemuimg
-from nova.virt.libvirt import copies, directories, power
+from nova.virt.libvirt import allowance, copies, directories, peers, power
 from nova.virt.libvirt.guests import PATIENCE, Guests
 
 LOG = logging.getLogger(__name__)
@@ -37,10 +38,10 @@ class Arrivals:
                 raise exception.MigrationPreCheckError(
                     reason=f"{source.host} and {self._host} {'share' if shared else 'do not share'} the server's disks")
             if not shared:
-                self._make_room(uuid, source)
+                self._make_room(instance, source)
             address = CONF.libvirt.live_migration_inbound_addr or CONF.my_ip
             return MigrationTarget(
-                host=self._host, uri=_uri(address), address=address, shared=shared,
+                host=self._host, uri=peers.uri(address), address=address, shared=shared,
                 copied=[] if shared else [disk.name for disk in source.disks], incremental=True,
                 definition=self._guests.definition_of(instance), network_info=instance.network_info)
 
@@ -76,15 +77,16 @@ class Arrivals:
         except exception.GuestNotFound:
             return False
 
-    def _make_room(self, uuid: str, source: MigrationSource) -> None:
+    def _make_room(self, instance: Instance, source: MigrationSource) -> None:
         """What does not change is copied now; disks are made empty, standing on their images."""
-        served = source.served or DiskSource(host=source.host)
-        place = copies.begin(uuid, source.token, self._host)
+        served = msgspec.structs.replace(source.served or DiskSource(host=""), host=source.host)
+        allowance.check(instance, [*served.files, *source.disks], served.bases)
+        place = copies.begin(instance.uuid, source.token, self._host)
         for file in served.files:
-            copies.receive(uuid, place, file, served)
+            copies.receive(instance, place, file, served)
         for disk in source.disks:
             copies.check_name(disk)
-            base = copies.base_of(uuid, disk, served)
+            base = copies.base_of(instance, disk, served)
             directories.once(place, disk.name, _empty(disk, base))
 
     def _check(self, source: MigrationSource) -> None:
@@ -121,13 +123,3 @@ def _empty(disk: DiskFile, base: str) -> copies.Copier:
             qemuimg.create(path, disk.format, disk.size)
 
     return make
-
-
-def _uri(address: str) -> str:
-    """Where the source's libvirtd reaches this one."""
-    host = f"[{address}]" if ":" in address else address
-    options = CONF.libvirt
-    if options.live_migration_uri:
-        return str(options.live_migration_uri).replace("%s", host)
-    scheme = options.live_migration_scheme or ("tls" if options.live_migration_with_native_tls else "tcp")
-    return f"qemu+{scheme}://{host}/system"

@@ -14,10 +14,10 @@ import libvirt
 from nova import exception
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
-from nova.objects.moves import DiskSource
+from nova.objects.moves import DiskFile, DiskSource
 from nova.virt.driver import Disks
-from nova.virt.libvirt import copies, directories, disk_making, disk_server, disks, power
-from nova.virt.libvirt.definition import Definition
+from nova.virt.libvirt import allowance, copies, directories, disk_making, disk_server, disks, power
+from nova.virt.libvirt.definition import Definition, received
 from nova.virt.libvirt.guests import MOVED_DEFINITION, PATIENCE, Guests
 
 LOG = logging.getLogger(__name__)
@@ -93,13 +93,16 @@ class ColdMoves:
         with self._guests.locks.hold(uuid, PATIENCE), directories.full_disk():
             if self._guests.exists(uuid):
                 return  # it came to its end before
+            files = [file for file in source.files if _lasts(file, instance.flavor)]
+            allowance.check(instance, files, source.bases)
+            definition = received(source.definition) if source.definition else ""
             place = copies.begin(uuid, source.token, self._host)
             there = directories.owner(directories.aside(uuid))
             seen = directories.aside(uuid) if there is not None and there.token == source.token else ""
-            for file in source.files:
-                copies.receive(uuid, place, file, source, seen)
-            if source.definition:
-                directories.once(place, MOVED_DEFINITION, copies.writer(source.definition))
+            for file in files:
+                copies.receive(instance, place, file, source, seen)
+            if definition:
+                directories.once(place, MOVED_DEFINITION, copies.writer(definition))
 
     def finish_move(self, instance: Instance) -> None:
         uuid = instance.uuid
@@ -112,3 +115,8 @@ class ColdMoves:
                 disk_making.make(instance, Disks(), self._host)
                 self._guests.define(instance)
             copies.complete(uuid)
+
+
+def _lasts(file: DiskFile, flavor: Flavor) -> bool:
+    """A swap disk of another size is made anew."""
+    return file.name != disks.SWAP or file.size == flavor.swap << 20

@@ -7,6 +7,8 @@ import dataclasses
 import os
 import xml.etree.ElementTree as ET
 
+from nova import exception
+
 
 @dataclasses.dataclass(frozen=True)
 class KnownDisk:
@@ -35,6 +37,38 @@ class Definition:
             if address is not None and address.get("address", "").lower() == mac.lower():
                 return item
         return None
+
+
+# Characters of a definition; a large one has some ten thousand.
+_LONGEST = 1 << 20
+
+# What is carried over of a device, beside its own attributes: it says where the guest sees it.
+_SEEN = ("address", "target", "serial", "mac", "model")
+
+
+def received(text: str) -> str:
+    """A definition that another host told: of each device what lasts, and no file or device of any host.
+
+    Raises MigrationError.
+    """
+    if len(text) > _LONGEST:
+        raise exception.MigrationError(reason="the other host's definition of the guest is too long")
+    try:
+        told = Definition(text)
+    except ET.ParseError as error:
+        raise exception.MigrationError(reason="the other host's definition of the guest cannot be read") from error
+    root = ET.Element("domain")
+    ET.SubElement(ET.SubElement(root, "os"), "type", machine=told.machine)
+    devices = ET.SubElement(root, "devices")
+    for item in told.devices:
+        kept = ET.SubElement(devices, item.tag, item.attrib)
+        for child in item:
+            if child.tag in _SEEN:
+                ET.SubElement(kept, child.tag, child.attrib).text = child.text
+        source = item.find("source")
+        if item.tag == "disk" and source is not None:
+            ET.SubElement(kept, "source", file=os.path.basename(source.get("file", "")))
+    return ET.tostring(root, encoding="unicode")
 
 
 def disk_key(item: ET.Element) -> str:

@@ -34,7 +34,10 @@ def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], int
             add_interface(devices, vif, config)
     for port in range(config.serial_ports):
         # The first port is logged.
-        serial = element(devices, "serial", type="pty")
+        serial = element(devices, "serial", type="tcp" if config.serial_tcp else "pty")
+        if config.serial_tcp:
+            element(serial, "source", mode="bind", host=settings.serial_listen, service=config.serial_tcp[port])
+            element(serial, "protocol", type="raw")
         if port == 0:
             element(serial, "log", file=console_log, append="on")
         element(serial, "target", port=port)
@@ -62,6 +65,8 @@ def add_disk(devices: ET.Element, disk: GuestDisk, config: GuestConfig, settings
         item = _volume(devices, disk, disk.volume, settings)
         limits = tuple(sorted(disk.volume.limits.items()))
     element(item, "target", dev=disk.target, bus=disk.bus)
+    if disk.boots:
+        element(item, "boot", order=1)
     if limits:
         tune = element(item, "iotune")
         for name, value in limits:
@@ -102,6 +107,8 @@ def _volume(devices: ET.Element, disk: GuestDisk, volume: VolumeConnection, sett
             discard="unmap" if volume.discard and disk.device == "disk" else None)
     if not network:
         element(item, "source", **{"file" if kind == "file" else "dev": volume.path})
+        if volume.format != "raw":
+            _add_chain(item, volume.below)
         return item
     if volume.auth_user and volume.secret_uuid:
         auth = element(item, "auth", username=volume.auth_user)
@@ -110,6 +117,15 @@ def _volume(devices: ET.Element, disk: GuestDisk, volume: VolumeConnection, sett
     for name, port in volume.hosts:
         element(source, "host", name=name, port=port or None)
     return item
+
+
+def _add_chain(item: ET.Element, below: Sequence[tuple[str, str]]) -> None:
+    """The files below a disk, to the last: what the files themselves name is not followed."""
+    for path, disk_format in below:
+        item = element(item, "backingStore", type="file")
+        element(item, "format", type=disk_format)
+        element(item, "source", file=path)
+    element(item, "backingStore")
 
 
 def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], interfaces: int,

@@ -1,4 +1,4 @@
-"""The standardised diagnostics of a guest (2.48)."""
+"""The diagnostics of a guest: standardised (2.48), and flat, by the names that libvirt has for its devices."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import libvirt
 
 from nova.objects import states
+from nova.objects.guest import Diagnostics
 from nova.objects.instance import Instance
 from nova.virt.libvirt import power
 
@@ -16,9 +17,35 @@ _STATE_NAMES = {states.NOSTATE: "pending", states.RUNNING: "running", states.POW
                 states.SHUTDOWN: "shutdown", states.CRASHED: "crashed", states.POWER_SUSPENDED: "suspended"}
 
 
-def collect(connection: libvirt.virConnect, domain: libvirt.virDomain, instance: Instance) -> dict[str, Any]:
+# Ours -> what libvirt calls it; also the names of the flat form, of a disk and an interface.
+_DISK = {"read_bytes": "rd.bytes", "read_requests": "rd.reqs", "write_bytes": "wr.bytes", "write_requests": "wr.reqs",
+         "errors_count": "errors"}
+_FLAT_DISK = {"read": "rd.bytes", "read_req": "rd.reqs", "write": "wr.bytes", "write_req": "wr.reqs",
+              "errors": "errors"}
+_FLAT_NIC = {f"{way}{name}": f"{way}.{key}" for way in ("rx", "tx") for name, key in (
+    ("", "bytes"), ("_errors", "errs"), ("_drop", "drop"), ("_packets", "pkts"))}
+_FLAT_MEMORY = {"memory": "maximum", "memory-actual": "current", "memory-rss": "rss"}
+
+
+def collect(connection: libvirt.virConnect, domain: libvirt.virDomain, instance: Instance) -> Diagnostics:
     """What is known now; a guest that is off has no counters."""
     (_domain, stats), = connection.domainListGetStats([domain], 0, 0)
+    return Diagnostics(values=_values(domain, instance, stats), flat=_flat(stats))
+
+
+def _flat(stats: dict[str, Any]) -> dict[str, int]:
+    """Memory in KiB, times in nanoseconds; -1: a disk's errors are not counted."""
+    found = {f"cpu{n}_time": stats.get(f"vcpu.{n}.time") for n in range(stats.get("vcpu.current", 0))}
+    found |= {name: stats.get(f"balloon.{key}") for name, key in _FLAT_MEMORY.items()}
+    for kind, names in (("block", _FLAT_DISK), ("net", _FLAT_NIC)):
+        for n in range(stats.get(f"{kind}.count", 0)):
+            device = stats.get(f"{kind}.{n}.name", n)
+            if f"{kind}.{n}.rx.bytes" in stats or f"{kind}.{n}.rd.bytes" in stats:
+                found |= {f"{device}_{name}": stats.get(f"{kind}.{n}.{key}", -1) for name, key in names.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _values(domain: libvirt.virDomain, instance: Instance, stats: dict[str, Any]) -> dict[str, Any]:
     root = ET.fromstring(domain.XMLDesc(0))  # noqa: S314 - libvirt's own output
     disks = [_disk(stats, n) for n in range(stats.get("block.count", 0))]
     nics = [_nic(stats, n, mac.get("address")) for n, mac in enumerate(root.findall("devices/interface/mac"))]
@@ -41,11 +68,7 @@ def _cpu(stats: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def _disk(stats: dict[str, Any], number: int) -> dict[str, Any]:
-    def value(name: str) -> Any:
-        return stats.get(f"block.{number}.{name}")
-
-    return {"read_bytes": value("rd.bytes"), "read_requests": value("rd.reqs"), "write_bytes": value("wr.bytes"),
-            "write_requests": value("wr.reqs"), "errors_count": value("errors")}
+    return {name: stats.get(f"block.{number}.{key}") for name, key in _DISK.items()}
 
 
 def _nic(stats: dict[str, Any], number: int, mac: str | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import re
 import shutil
 import stat
 import uuid as uuidlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova import exception
 from nova.conf import CONF
@@ -25,6 +25,7 @@ LOG = logging.getLogger(__name__)
 _ASIDE = "_resize"
 _DELETED = ".deleted"
 _OWNER = "owner"
+_MARK = "rebuilt"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -77,6 +78,65 @@ def once(place: str, name: str, build: Callable[[str], None]) -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part)
+
+
+def replace(place: str, builders: Mapping[str, Callable[[str], None]], kept: Collection[str], token: str,
+            give_up: Callable[[], None]) -> None:
+    """Give ``place`` new files, each made by ``build(path)``, and remove all that it had but for the ``kept`` ones.
+
+    ``give_up()`` is called in between: when the new ones are there, and before an old one goes. At the end its mark()
+    is ``token``.
+    """
+    builders = {**builders, _MARK: lambda path: write(path, token)}
+    parts = {name: os.path.join(place, f"{name}.part") for name in builders}
+    try:
+        for name, build in builders.items():
+            build(parts[name])
+            os.chmod(parts[name], 0o600)
+        give_up()
+        for name in builders.keys() - {_MARK}:
+            os.rename(parts[name], os.path.join(place, name))
+        for name in set(os.listdir(place)) - builders.keys() - set(kept) - {_OWNER}:
+            if not name.endswith(".part"):
+                _remove_whatever(os.path.join(place, name))
+        os.rename(parts[_MARK], os.path.join(place, _MARK))  # now it is all true
+    finally:
+        for part in parts.values():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part)
+
+
+def mark(uuid: str) -> str:
+    """The token that stands for a guest's files; "": nobody gave them one."""
+    return text(uuid, _MARK)
+
+
+def text(uuid: str, name: str) -> str:
+    """What is in a file of a guest; "": there is no such file."""
+    try:
+        with open(os.path.join(directory(uuid), name), encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def write(path: str, content: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(content)
+
+
+def remove_files(uuid: str, names: Iterable[str]) -> None:
+    """These files of a guest; those that are not there are fine."""
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory(uuid), name))
+
+
+def _remove_whatever(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        _remove_tree(path)
+    else:
+        os.unlink(path)
 
 
 # --- whose it is -------------------------------------------------------------------------------------

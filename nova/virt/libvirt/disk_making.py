@@ -7,24 +7,30 @@ import os
 import shutil
 from collections.abc import Callable
 
+import msgspec
+
 from nova import exception
 from nova.conf import CONF
 from nova.objects import local_disks
 from nova.objects.flavor import Flavor, disk_too_small
+from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.virt import qemuimg
-from nova.virt.driver import Disks
+from nova.virt.driver import Disks, rescue_disk_gb
 from nova.virt.imagecache import format_of
 from nova.virt.libvirt import directories
 from nova.virt.libvirt.disks import (
+    BEFORE_RESCUE,
     CONFIG_DRIVE,
     KERNEL,
     RAMDISK,
+    RENAMED,
     ROOT,
     SWAP,
     LocalDisk,
     LocalDisks,
     ephemeral_name,
+    is_ephemeral,
     is_iso,
     virtual_size,
 )
@@ -49,18 +55,65 @@ def make(instance: Instance, disks: Disks, host: str) -> None:
     """
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
-        if disks.root:
-            root, root_format = disks.root, format_of(disks.root) or disks.root_format
-            directories.once(place, ROOT, lambda path: _make_root(path, root, root_format, instance))
-        for name, source in ((KERNEL, disks.kernel), (RAMDISK, disks.ramdisk), (CONFIG_DRIVE, disks.config_drive)):
-            if source and os.path.abspath(source) != os.path.join(place, name):
-                directories.once(place, name, _copier(source))
-            elif source:
-                os.chmod(source, 0o600)  # made in its place
-        for index, (size, filesystem) in enumerate(ephemerals(instance, instance.flavor)):
-            directories.once(place, ephemeral_name(index), _formatter(f"ephemeral{index}", size * _GIB, filesystem))
-        if instance.flavor.swap:
-            directories.once(place, SWAP, _formatter("swap", instance.flavor.swap * _MIB, "swap"))
+        for name, build in _builders(instance, disks).items():
+            directories.once(place, name, build)
+        drive = os.path.join(place, CONFIG_DRIVE)
+        if os.path.exists(drive):
+            os.chmod(drive, 0o600)  # perhaps made in its place
+
+
+def make_anew(instance: Instance, disks: Disks, host: str, token: str, keep_ephemerals: bool,
+              give_up: Callable[[], None]) -> None:
+    """Make all of a guest's files, and put them in the place of those that it has once ``give_up()`` has removed it.
+
+    ``keep_ephemerals``: those of its ephemeral disks that are there stay. Raises what make() raises; then nothing was
+    given up.
+    """
+    with directories.full_disk():
+        place = directories.make(instance.uuid, host)
+        kept = {name for name in os.listdir(place) if keep_ephemerals and is_ephemeral(name)}
+        builders = {name: build for name, build in _builders(instance, disks).items() if name not in kept}
+        directories.replace(place, builders, kept, token, give_up)
+
+
+def make_rescue(instance: Instance, image: Image, disks: Disks, definition: str, host: str) -> None:
+    """Make what a guest is rescued with, from ``image``, beside its own files; ``definition``: how it is defined now.
+
+    Raises what make() raises, and InstanceNotRescuable.
+    """
+    most = rescue_disk_gb(instance)
+    # (also of an image that somebody else had fetched)
+    if disks.root and most and os.path.exists(disks.root) and virtual_size(
+            disks.root, format_of(disks.root) or disks.root_format) > most * _GIB:
+        raise exception.InstanceNotRescuable(
+            instance_id=instance.uuid, reason=f"its host gives it a disk of {most} GiB to be rescued from, and the "
+                                              f"image {image.id} is larger")
+    # As large as the image is, and nothing beside it.
+    bare = msgspec.structs.replace(instance.flavor, root_gb=0, ephemeral_gb=0, swap=0)
+    rescued = msgspec.structs.replace(instance, image=image, flavor=bare, block_devices=[])
+    builders = {RENAMED[name]: build for name, build in _builders(rescued, disks).items() if name in RENAMED}
+    with directories.full_disk():
+        place = directories.make(instance.uuid, host)
+        directories.once(place, BEFORE_RESCUE, lambda path: directories.write(path, definition))
+        directories.remove_files(instance.uuid, RENAMED.values())  # of a rescue that failed, by another image
+        for name, build in builders.items():
+            directories.once(place, name, build)
+
+
+def _builders(instance: Instance, disks: Disks) -> dict[str, Callable[[str], None]]:
+    """How each file of a guest is made, by its name."""
+    found: dict[str, Callable[[str], None]] = {}
+    if disks.root:
+        root, root_format = disks.root, format_of(disks.root) or disks.root_format
+        found[ROOT] = lambda path: _make_root(path, root, root_format, instance, disks.alone)
+    for name, source in ((KERNEL, disks.kernel), (RAMDISK, disks.ramdisk), (CONFIG_DRIVE, disks.config_drive)):
+        if source:
+            found[name] = _copier(source)
+    for index, (size, filesystem) in enumerate(ephemerals(instance, instance.flavor)):
+        found[ephemeral_name(index)] = _formatter(f"ephemeral{index}", size * _GIB, filesystem)
+    if instance.flavor.swap:
+        found[SWAP] = _formatter("swap", instance.flavor.swap * _MIB, "swap")
+    return found
 
 
 def ephemerals(instance: Instance, flavor: Flavor) -> list[tuple[int, str]]:
@@ -104,7 +157,7 @@ def _grow(disk: LocalDisk, want: int) -> None:
         qemuimg.resize(disk.path, disk.format, want)
 
 
-def _make_root(path: str, base: str, base_format: str, instance: Instance) -> None:
+def _make_root(path: str, base: str, base_format: str, instance: Instance, alone: bool) -> None:
     if not os.path.isfile(base):
         raise exception.InvalidDiskInfo(reason="its image is not in the cache of the host")
     have = virtual_size(base, base_format)
@@ -114,7 +167,16 @@ def _make_root(path: str, base: str, base_format: str, instance: Instance) -> No
         raise disk_too_small(want, have)
     if is_iso(instance):
         want = have
-    qemuimg.create_overlay(path, base, base_format, want)
+    if not alone:
+        qemuimg.create_overlay(path, base, base_format, want)
+        return
+    overlay = f"{path.removesuffix('.part')}.overlay.part"
+    try:
+        qemuimg.create_overlay(overlay, base, base_format, want)
+        qemuimg.flatten(overlay, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(overlay)
 
 
 def _copier(source: str) -> Callable[[str], None]:

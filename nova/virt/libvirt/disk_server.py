@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from nova import exception
 from nova.conf import CONF
 from nova.virt import qemuimg
+from nova.virt.libvirt import peers
 
 LOG = logging.getLogger(__name__)
 
@@ -99,20 +100,22 @@ def ports() -> tuple[int, int]:
 
 
 def fetch(uuid: str, served: Served, name: str, length: int, path: str) -> None:
-    """Copy a served file of ``length`` bytes, sparse. Raises MigrationError, DiskFull."""
+    """Copy a served file of ``length`` bytes, sparse. Raises MigrationError (also if it is longer), DiskFull."""
+    source = ",".join(["driver=nbd", f"server.host={peers.address(served.address)}", "server.type=inet",
+                       f"server.port={served.port}", f"export={name}", "tls-creds=tls", "open-timeout=10"])
+    # A disk consists of whole sectors, a file of bytes.
+    whole = -(-length // 512) * 512
+    with open(path, "wb") as file:
+        file.truncate(whole)
     if not length:
-        with open(path, "wb"):
-            return
+        return
     with _client(uuid, served.key) as credentials:
         try:
-            qemuimg.run([
-                "qemu-img", "convert", "--object", credentials, "--image-opts", "-O", "raw",
-                ",".join(["driver=nbd", f"server.host={served.address}", "server.type=inet",
-                          f"server.port={served.port}", f"export={name}", "tls-creds=tls", "open-timeout=10"]),
-                path], qemuimg.COPY_TIMEOUT, length=-(-length // 512) * 512)
+            qemuimg.run(["qemu-img", "convert", "-n", "--target-is-zero", "--object", credentials, "--image-opts",
+                         "-O", "raw", source, path], qemuimg.COPY_TIMEOUT, length=whole)
         except exception.InvalidDiskInfo as error:
             raise exception.MigrationError(reason=f"{name} could not be copied: {error.kwargs['reason']}") from error
-    # A disk consists of whole sectors, a file of bytes; and the tool writes without waiting for the device.
+    # The tool writes without waiting for the device.
     with open(path, "r+b") as file:
         file.truncate(length)
         os.fsync(file.fileno())

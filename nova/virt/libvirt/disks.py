@@ -15,6 +15,12 @@ from nova.virt.libvirt.console import log_path
 
 ROOT, SWAP, CONFIG_DRIVE, KERNEL, RAMDISK = "disk", "disk.swap", "disk.config", "kernel", "ramdisk"
 NVRAM = "nvram"
+# What a guest has while it is rescued, and how it was defined before.
+RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK = (
+    f"{name}.rescue" for name in (ROOT, CONFIG_DRIVE, KERNEL, RAMDISK))
+RENAMED = {ROOT: RESCUE, CONFIG_DRIVE: RESCUE_DRIVE, KERNEL: RESCUE_KERNEL, RAMDISK: RESCUE_RAMDISK}
+BEFORE_RESCUE = "unrescue.xml"
+OF_RESCUE = (RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK, BEFORE_RESCUE)  # the last one goes last
 _EPHEMERAL = "disk.eph"
 
 
@@ -65,7 +71,7 @@ def look(instance: Instance) -> LocalDisks:
     if root is None and instance.image is not None and not instance.volume_backed:
         raise exception.InvalidDiskInfo(reason="its root disk is missing on the host")
     if root is not None:
-        root = dataclasses.replace(root, base=_base_of(root.path), device="cdrom" if is_iso(instance) else "disk")
+        root = dataclasses.replace(root, base=base_of(root.path), device="cdrom" if is_iso(instance) else "disk")
     if drive is not None:
         drive = LocalDisk(drive.path, "raw", "cdrom" if qemuimg.is_iso(drive.path) else "disk")
     ephemerals: list[LocalDisk] = []
@@ -78,7 +84,7 @@ def look(instance: Instance) -> LocalDisks:
         ramdisk=ramdisk.path if ramdisk else None)
 
 
-def _base_of(path: str) -> tuple[str, str] | None:
+def base_of(path: str) -> tuple[str, str] | None:
     try:
         header = qemuimg.Qcow2Header(path)
     except ValueError as error:
@@ -121,7 +127,11 @@ def has_any(place: str) -> bool:
 
 
 def _is_disk(name: str) -> bool:
-    return name in (ROOT, SWAP) or (name.startswith(_EPHEMERAL) and name.removeprefix(_EPHEMERAL).isdigit())
+    return name in (ROOT, SWAP) or is_ephemeral(name)
+
+
+def is_ephemeral(name: str) -> bool:
+    return name.startswith(_EPHEMERAL) and name.removeprefix(_EPHEMERAL).isdigit()
 
 
 def bases_in_use() -> set[str]:
@@ -148,4 +158,4 @@ def promised_bytes() -> int:
 
 
 def _guest_disks() -> Iterator[str]:
-    return (path for path in directories.files() if _is_disk(os.path.basename(path)))
+    return (path for path in directories.files() if _is_disk(name := os.path.basename(path)) or name == RESCUE)

@@ -117,16 +117,17 @@ def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Seq
         # Beside the disks, so that it goes where they go; where libvirt made one of its own, that one stays.
         had = previous.nvram if previous is not None else ""
         element(boot, "nvram", had if had and os.path.exists(had) else local.nvram)
-    first = disks[0] if disks else None
+    chosen = next((disk for disk in disks if disk.boots), None)
+    first = chosen or (disks[0] if disks else None)
     if local.kernel:
         element(boot, "kernel", local.kernel)
         if local.ramdisk:
             element(boot, "initrd", local.ramdisk)
-        booted = first is not None and (first.volume is not None or first.local is local.root)
+        booted = first is not None and (first.boots or first.volume is not None or first.local is local.root)
         root = f"root=/dev/{first.target}" if first is not None and booted else ""
         parts = [root, "console=tty0 console=ttyS0", config.command_line]
         element(boot, "cmdline", " ".join(part for part in parts if part))
-    else:
+    elif chosen is None:
         element(boot, "boot", dev="cdrom" if first is not None and first.device == "cdrom" else "hd")
     if settings.arch in ("x86_64", "i686", "aarch64"):
         element(boot, "smbios", mode="sysinfo")

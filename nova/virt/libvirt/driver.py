@@ -6,22 +6,35 @@ directory with its files. Both are made anew from the description of the server 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from nova import exception
 from nova.conf import CONF
 from nova.objects import states
+from nova.objects.console import ConsoleAddress
 from nova.objects.flavor import Flavor
-from nova.objects.guest import GuestStatus
+from nova.objects.guest import Diagnostics, DiskImage, GuestStatus
+from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
 from nova.objects.network import VIF
 from nova.objects.node import ComputeNode
 from nova.operations.guest_driver import Cancelled
 from nova.virt.driver import Disks, Driver, EventHandler
-from nova.virt.libvirt import console, diagnostics, directories, disk_making, disk_server, disks, inventory, power
+from nova.virt.libvirt import (
+    agent,
+    console,
+    diagnostics,
+    directories,
+    disk_making,
+    disk_server,
+    disks,
+    inventory,
+    power,
+    remote_console,
+)
 from nova.virt.libvirt.arrival import Arrivals
 from nova.virt.libvirt.cold import ColdMoves
 from nova.virt.libvirt.events import EventReporter
@@ -29,6 +42,8 @@ from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.hotplug import Hotplug
 from nova.virt.libvirt.live import Departures
+from nova.virt.libvirt.rescue import Rescues
+from nova.virt.libvirt.snapshots import Snapshots
 
 LOG = logging.getLogger(__name__)
 
@@ -40,16 +55,18 @@ class LibvirtDriver(Driver):
     delete or a hard reboot goes past what hangs."""
 
     capabilities = frozenset({"console_output", "diagnostics", "pause", "suspend", "attach_volume", "attach_interface",
-                              "move", "live_migration"})
+                              "move", "live_migration", "snapshot"})
 
     def __init__(self, host: str) -> None:
         super().__init__(host)
         self._host = Host(CONF.libvirt.connection_uri or _URIS[CONF.libvirt.virt_type])
         self._guests = Guests(host, self._host)
         self._hotplug = Hotplug(self._guests)
+        self._rescues = Rescues(self._guests)
         self._cold = ColdMoves(self._guests)
         self._departures = Departures(self._guests)
         self._arrivals = Arrivals(self._guests)
+        self._snapshots = Snapshots(self._guests)
         self._events: EventReporter | None = None
 
     # --- the host ----------------------------------------------------------------------------------
@@ -92,6 +109,17 @@ class LibvirtDriver(Driver):
     def spawn(self, instance: Instance, disks_: Disks, paused: bool = False) -> None:
         self._guests.start(instance, paused=paused)
 
+    def rebuild(self, instance: Instance, disks_: Disks, token: str, keep_ephemerals: bool = False,
+                timeout: int = 0) -> None:
+        if directories.mark(instance.uuid) == token:
+            return
+        self.check(instance)
+        disk_server.stop(instance.uuid)
+        if timeout > 0:
+            with contextlib.suppress(exception.GuestNotFound):
+                self._guests.shut_down(instance.uuid, timeout)
+        self._guests.rebuild(instance, disks_, token, keep_ephemerals)
+
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
         disk_server.stop(instance.uuid)
         self._guests.remove(instance.uuid, keep_disks)
@@ -128,6 +156,23 @@ class LibvirtDriver(Driver):
                 self._guests.on_domain(instance.uuid, power.start)
                 return
         self._guests.start(instance)
+
+    def rescue(self, instance: Instance, image: Image, disks_: Disks, timeout: int = 0) -> None:
+        self._rescues.check(instance, image)
+        if timeout > 0:
+            with contextlib.suppress(exception.GuestNotFound):
+                self._guests.shut_down(instance.uuid, timeout)
+        self._rescues.rescue(instance, image, disks_)
+
+    def unrescue(self, instance: Instance) -> None:
+        self._rescues.unrescue(instance)
+
+    # --- snapshots ---------------------------------------------------------------------------------
+    def snapshot(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
+        return self._snapshots.take(instance, image_id, cancelled)
+
+    def discard_snapshot(self, instance: Instance) -> None:
+        self._snapshots.discard(instance)
 
     # --- devices -----------------------------------------------------------------------------------
     def attach_volume(self, instance: Instance, device: BlockDevice) -> None:
@@ -188,6 +233,13 @@ class LibvirtDriver(Driver):
     def rollback_migration(self, instance: Instance, target: MigrationTarget) -> None:
         self._arrivals.rollback_migration(instance, target)
 
+    # --- inside a running guest ----------------------------------------------------------------------
+    def set_password(self, instance: Instance, password: str) -> None:
+        self._guests.on_domain(instance.uuid, lambda domain: agent.set_password(domain, instance, password))
+
+    def trigger_crash_dump(self, instance: Instance) -> None:
+        self._guests.on_domain(instance.uuid, lambda domain: agent.interrupt(domain, instance.uuid))
+
     # --- by uuid alone -----------------------------------------------------------------------------
     def stop_guest(self, uuid: str) -> None:
         try:
@@ -217,7 +269,10 @@ class LibvirtDriver(Driver):
     def console_output(self, instance: Instance, lines: int | None = None) -> bytes:
         return console.read(directories.directory(instance.uuid), instance.uuid, lines)
 
-    def diagnostics(self, instance: Instance) -> dict[str, Any]:
+    def console_address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
+        return self._guests.on_domain(uuid, lambda domain: remote_console.address(domain, protocol))
+
+    def diagnostics(self, instance: Instance) -> Diagnostics:
         return self._host.call(
             lambda connection: diagnostics.collect(connection, connection.lookupByUUIDString(instance.uuid), instance),
             instance.uuid)

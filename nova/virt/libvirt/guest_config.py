@@ -66,6 +66,8 @@ class GuestConfig:
     vif_packed: bool = False
     vif_limits: tuple[tuple[str, Limits], ...] = ()
     serial_ports: int = 1
+    # The TCP ports of the host that they are reached by; none: they are terminals of the host.
+    serial_tcp: tuple[int, ...] = ()
     video_model: str | None = None
     # MiB
     video_ram: int = 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
-import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -14,7 +14,8 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects.guest import GuestStatus
 from nova.objects.instance import Instance
-from nova.virt.libvirt import directories, disks, domain_xml, errors, power
+from nova.virt.driver import Disks
+from nova.virt.libvirt import directories, disk_making, disks, domain_xml, errors, power, serial_ports
 from nova.virt.libvirt.capabilities import Capabilities, of_guests, of_host
 from nova.virt.libvirt.definition import Definition
 from nova.virt.libvirt.guest_config import GuestConfig, default_machine, guest_config
@@ -43,6 +44,7 @@ class Guests:
         self.locks = GuestLocks()
         self._capabilities: Capabilities | None = None
         self._settings: Settings | None = None
+        self._serial_ports = serial_ports.SerialPorts()
 
     # --- the host ----------------------------------------------------------------------------------
     @property
@@ -141,28 +143,48 @@ class Guests:
 
     def definition_of(self, instance: Instance) -> str:
         """The domain of the described server. Raises InvalidInput, InvalidDiskInfo."""
-        config = self.config(instance)
+        config = self.with_ports(instance, self.config(instance))
         local = disks.look(instance)
         previous = self.previous(instance.uuid)
         return domain_xml.domain_xml(instance, config, local,
                                      layout(config, local, instance.block_devices, previous), self.settings, previous)
 
+    def with_ports(self, instance: Instance, config: GuestConfig) -> GuestConfig:
+        """With a TCP port for each serial port, where those are consoles: a running guest keeps those that it has.
+
+        Raises SocketPortRangeExhausted.
+        """
+        if not self.settings.serial_listen or not config.serial_ports:
+            return config
+        known = self.host.call(_serial_ports_of_all)
+        running, has = known.pop(instance.uuid, (False, ()))
+        if not running or len(has) != config.serial_ports:
+            taken = {port for _running, ports in known.values() for port in ports}
+            has = self._serial_ports.take(config.serial_ports, taken)
+        return dataclasses.replace(config, serial_tcp=has)
+
     def previous(self, uuid: str) -> Definition:
-        """How the guest was defined last, here or where it came from; an empty one if nothing is known."""
+        """How the guest was defined last, here or where it came from, and before it was rescued; an empty one if
+        nothing is known."""
+        return Definition(directories.text(uuid, disks.BEFORE_RESCUE) or self.definition_now(uuid)
+                          or directories.text(uuid, MOVED_DEFINITION))
+
+    def definition_now(self, uuid: str) -> str:
+        """How libvirt has it; "": it does not know it."""
         try:
-            return Definition(self.on_domain(uuid, lambda domain: domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)))
+            return self.on_domain(uuid, lambda domain: str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)))
         except exception.GuestNotFound:
-            pass
-        with contextlib.suppress(FileNotFoundError):
-            with open(os.path.join(directories.directory(uuid), MOVED_DEFINITION), encoding="utf-8") as file:
-                return Definition(file.read())
-        return Definition()
+            return ""
 
     def define(self, instance: Instance) -> None:
         """Renew the definition; a guest that runs has it from its next start on. Its disks are this host's now."""
         directories.take(instance.uuid, self.name)
-        xml = self.definition_of(instance)
-        self.call(lambda connection: _define(connection, instance, xml), instance.uuid)
+        self._define(instance, self.definition_of(instance))
+
+    def _define(self, instance: Instance, xml: str) -> None:
+        """As described; nothing is left of a rescue."""
+        self.call(lambda connection: define_domain(connection, instance, xml), instance.uuid)
+        directories.remove_files(instance.uuid, disks.OF_RESCUE)
 
     # --- life --------------------------------------------------------------------------------------
     def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False, paused: bool = False) -> None:
@@ -179,7 +201,7 @@ class Guests:
                 self.on_domain(instance.uuid, power.stop)
             directories.take(instance.uuid, self.name)
             if not self.is_active(instance.uuid):
-                self.call(lambda connection: _define(connection, instance, xml), instance.uuid)
+                self._define(instance, xml)
             self.on_domain(instance.uuid, lambda domain: power.start(domain, paused))
 
     def remove(self, uuid: str, keep_disks: bool) -> None:
@@ -190,6 +212,19 @@ class Guests:
                 self.on_domain(uuid, lambda domain: power.remove(domain, keep_disks))
             if not keep_disks:
                 directories.remove(uuid, self.name)
+
+    def rebuild(self, instance: Instance, made_from: Disks, token: str, keep_ephemerals: bool) -> None:
+        """Off and gone, with new files in place of those that it had."""
+        uuid = instance.uuid
+
+        def give_up() -> None:
+            with contextlib.suppress(exception.GuestNotFound):
+                self.on_domain(uuid, lambda domain: power.remove(domain, keep_nvram=False))
+
+        with self.locks.hold(uuid):
+            if directories.is_aside(uuid) and not self.exists(uuid):  # by a move that could not put it back
+                directories.put_back(uuid, self.name)
+            disk_making.make_anew(instance, made_from, self.name, token, keep_ephemerals, give_up)
 
     def change(self, uuid: str, action: Callable[[libvirt.virDomain], None]) -> None:
         """``action(domain)`` when it is its turn."""
@@ -217,7 +252,19 @@ class Guests:
             return False
 
 
-def _define(connection: libvirt.virConnect, instance: Instance, xml: str) -> None:
+def _serial_ports_of_all(connection: libvirt.virConnect) -> dict[str, tuple[bool, tuple[int, ...]]]:
+    """Of each guest whether it runs, and the TCP ports of its serial ports; one that is saved wants them back."""
+    found = {}
+    for domain in connection.listAllDomains():
+        try:
+            found[domain.UUIDString()] = bool(domain.isActive()), serial_ports.of_definition(domain.XMLDesc(0))
+        except libvirt.libvirtError as error:
+            if not errors.is_missing(error):
+                raise
+    return found
+
+
+def define_domain(connection: libvirt.virConnect, instance: Instance, xml: str) -> None:
     try:
         connection.defineXML(xml)
     except libvirt.libvirtError as error:

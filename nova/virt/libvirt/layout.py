@@ -28,7 +28,8 @@ _NAME = re.compile(r"(?:/dev/)?(?:xvd|[vsh]d)([a-z]+)")
 class GuestDisk:
     """A disk of a guest: a local file, a connected volume, or one that stays as it was defined (``kept``).
 
-    ``target`` is its name in the guest (at first: the one that is asked for).
+    ``target`` is its name in the guest (at first: the one that is asked for). ``boots``: the guest starts from it,
+    wherever it stands among the others.
     """
 
     key: str
@@ -38,12 +39,29 @@ class GuestDisk:
     local: LocalDisk | None = None
     volume: VolumeConnection | None = None
     kept: Element | None = None
+    boots: bool = False
 
 
 def layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice],
            previous: Definition) -> tuple[GuestDisk, ...]:
     """All disks, the one that is booted from first. Raises InvalidDiskInfo for a volume that is not connected here."""
+    return _named(list(_wanted(config, local, block_devices, previous)), previous)
+
+
+def rescue_layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice], previous: Definition,
+                  rescue: GuestDisk, stable: bool) -> tuple[GuestDisk, ...]:
+    """The same with a disk to rescue the guest from: behind its own ones, which stay as they are (``stable``), or
+    before them, the guest's root disk being the second one then."""
     wanted = list(_wanted(config, local, block_devices, previous))
+    if stable:
+        return _named([*wanted, rescue], previous)
+    first = [rescue, *wanted]
+    for place, disk in enumerate(first[:2]):
+        first[place] = dataclasses.replace(disk, target=f"{_PREFIXES.get(disk.bus, 'sd')}{'ab'[place]}")
+    return _named(first, Definition())
+
+
+def _named(wanted: Sequence[GuestDisk], previous: Definition) -> tuple[GuestDisk, ...]:
     names: dict[str, str] = {}
     taken: set[str] = set()
 

@@ -23,7 +23,7 @@ from nova.objects import states
 from nova.objects.instance import Instance
 from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
 from nova.operations.guest_driver import Cancelled
-from nova.virt.libvirt import copies, directories, disk_server, errors, migration_xml
+from nova.virt.libvirt import copies, directories, disk_server, errors, migration_xml, peers
 from nova.virt.libvirt.definition import Definition
 from nova.virt.libvirt.disk_server import Served
 from nova.virt.libvirt.guests import Guests
@@ -106,7 +106,7 @@ class Departures:
         """Begin, and wait for the end; what libvirt says against it."""
         uuid = instance.uuid
         running = self._guests.on_domain(uuid, lambda domain: domain.XMLDesc(_MIGRATABLE))
-        parameters = self._parameters(uuid, running, target)
+        uri, parameters = peers.uri(target.address), self._parameters(uuid, running, target)
         flags = _flags(target)
         failures: list[libvirt.libvirtError] = []
         ended = threading.Event()
@@ -114,7 +114,7 @@ class Departures:
 
         def migrate() -> None:
             try:
-                connection.lookupByUUIDString(uuid).migrateToURI3(target.uri, parameters, flags)
+                connection.lookupByUUIDString(uuid).migrateToURI3(uri, parameters, flags)
             except libvirt.libvirtError as error:
                 failures.append(error)
             finally:
@@ -131,7 +131,7 @@ class Departures:
         parameters: dict[str, Any] = {
             libvirt.VIR_MIGRATE_PARAM_DEST_XML: migration_xml.for_destination(running, target.definition),
             libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: migration_xml.for_destination(stored, target.definition),
-            libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{_in_url(target.address)}",
+            libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{peers.in_url(target.address)}",
             libvirt.VIR_MIGRATE_PARAM_LISTEN_ADDRESS: target.address,
         }
         options = CONF.libvirt
@@ -151,7 +151,7 @@ class Departures:
         if reason == libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED:
             return True
         # A libvirtd that was restarted meanwhile does not remember why.
-        return runs_at(target.uri, uuid)
+        return runs_at(peers.uri(target.address), uuid)
 
     def _go_on_here(self, instance: Instance) -> None:
         """A guest that was paused to come to an end goes on, unless its user paused it."""
@@ -332,7 +332,3 @@ def _force(domain: libvirt.virDomain) -> None:
         domain.migrateStartPostCopy(0)
     elif domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING:
         domain.suspend()
-
-
-def _in_url(address: str) -> str:
-    return f"[{address}]" if ":" in address else address

@@ -66,11 +66,16 @@ def _confine(root: ET.Element, other: ET.Element) -> None:
 
 
 def _consoles(root: ET.Element, other: ET.Element) -> None:
-    log = other.find("devices/serial/log")
-    for tag in ("serial", "console"):
-        for mine in root.findall(f"devices/{tag}/log"):
-            if log is not None:
-                mine.set("file", log.get("file", ""))
+    """Ports and screens listen, and are logged, where the destination wants it."""
+    devices = root.find("devices")
+    for twin in root.findall("devices/console"):
+        target = twin.find("target")
+        if devices is not None and target is not None and target.get("type") == "serial":
+            devices.remove(twin)  # the first serial port once more: libvirt adds it
+    for mine, theirs in zip(root.findall("devices/serial"), other.findall("devices/serial"), strict=False):
+        mine.set("type", theirs.get("type", "pty"))
+        for tag in ("source", "protocol", "log", "alias"):
+            _replace(mine, theirs, tag)
     screen = other.find("devices/graphics")
     for mine in root.findall("devices/graphics"):
         if screen is not None:

@@ -35,6 +35,7 @@ class Settings:
     discard: str | None = None
     host_serial: str | None = None
     vnc_listen: str | None = None
+    serial_listen: str | None = None
     balloon_period: int = 10
     pcie_ports: int = 0
     shared_cpus: tuple[int, ...] = ()
@@ -53,7 +54,9 @@ def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
         cpu_mode=conf.cpu_mode, cpu_model=conf.cpu_models[0] if conf.cpu_models else None,
         cpu_flags=tuple(conf.cpu_model_extra_flags), cache=caches.get("file", "none" if direct_io else "writeback"),
         discard=conf.hw_disk_discard, host_serial=_host_serial(conf.sysinfo_serial, host_uuid),
-        vnc_listen=CONF.vnc.server_listen if CONF.vnc.enabled else None, balloon_period=conf.mem_stats_period_seconds,
+        vnc_listen=CONF.vnc.server_listen if CONF.vnc.enabled else None,
+        serial_listen=CONF.serial_console.proxyclient_address if CONF.serial_console.enabled else None,
+        balloon_period=conf.mem_stats_period_seconds,
         pcie_ports=conf.num_pcie_ports)
 
 

@@ -5,7 +5,9 @@ import datetime
 import pytest
 
 from nova import exception
+from nova.image import lookup
 from nova.objects.aggregate import Aggregate
+from nova.objects.image import Image
 from nova.objects.server_group import ServerGroup
 from nova.rpcapi.aggregates import Aggregates
 from nova.rpcapi.server_groups import ServerGroups
@@ -20,7 +22,7 @@ LONDON = Aggregate(id=1, uuid=UUID, name="n", hosts=["h"], metadata={"availabili
 @pytest.fixture
 def aggregates(api):
     return stub(api, "aggregates", Aggregates, index=[LONDON], **dict.fromkeys(
-        ("get", "create", "update", "add_host", "remove_host", "set_metadata"), LONDON))
+        ("get", "create", "update", "add_host", "remove_host", "set_metadata"), LONDON), cache_images=None)
 
 
 def act(api, ident="1", **body):
@@ -104,6 +106,52 @@ def test_errors_of_the_conductor_reach_the_client(api, aggregates, error, status
 def test_aggregates_are_for_administrators(api, aggregates, method, path, body):
     assert api(method, f"/v2.1/os-aggregates{path}", body, roles="manager").status == 403
     assert not aggregates.calls
+
+
+# -- images on the hosts of an aggregate --------------------------------------------------------------
+IMAGE, OTHER = "11111111-2222-3333-4444-555555555555", "21111111-2222-3333-4444-555555555555"
+
+
+@pytest.fixture
+def images(monkeypatch):
+    """One image is there."""
+    def find(_ctx, ident, _trusted=()):
+        if ident != IMAGE:
+            raise exception.InvalidInput("Can not find requested image")
+        return Image(id=ident, disk_format="raw")
+
+    monkeypatch.setattr(lookup, "find", find)
+
+
+def cache(api, *idents, version="2.81", **named):
+    return api.post("/v2.1/os-aggregates/1/images", {"cache": [{"id": ident} for ident in idents]}, version=version,
+                    **named)
+
+
+def test_hosts_are_asked_to_cache_images_that_the_caller_was_shown(api, aggregates, images):
+    answer = cache(api, IMAGE)
+    assert (answer.status, answer.text) == (202, "")
+    given = aggregates.last("cache_images")
+    assert (given["aggregate_id"], [image.id for image in given["images"]]) == (1, [IMAGE])
+
+
+@pytest.mark.parametrize(("idents", "version", "status", "told"), [
+    ([IMAGE, IMAGE], "2.81", 400, "twice"), ([IMAGE, OTHER], "2.81", 400, OTHER), ([], "2.81", 400, "cache"),
+    (["x"], "2.81", 400, "id"), ([IMAGE], "2.80", 404, "")])
+def test_images_that_cannot_be_cached_are_refused_by_name(api, aggregates, images, idents, version, status, told):
+    answer = cache(api, *idents, version=version)
+    assert answer.status == status
+    assert told in answer.text
+    assert all(name != "cache_images" for name, _values in aggregates.calls)
+
+
+def test_images_of_an_aggregate_that_is_none(api, aggregates, images):
+    aggregates.answers["get"] = exception.AggregateNotFound(aggregate_id=1)
+    assert cache(api, IMAGE).status == 404
+
+
+def test_caching_images_is_for_administrators(api, aggregates, images):
+    assert cache(api, IMAGE, roles="member").status == 403
 
 
 # -- server groups ----------------------------------------------------------------------------------

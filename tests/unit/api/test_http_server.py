@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from nova.api import service
+from nova.api.http.limits import Limits
 from nova.api.http.peers import among
-from nova.api.http.server import Limits, Server
+from nova.api.http.server import Server
 
 THREADS = 2
 

@@ -18,7 +18,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from nova import exception
 from nova.api import service
+from nova.api.http import tls
 from nova.conf import CONF, register
 
 BIG = b"x" * 8_000_000
@@ -134,7 +136,7 @@ def test_who_does_not_begin_tls_holds_up_nobody(serve: Callable[[], Served]) -> 
 
 
 def test_old_versions_of_tls_are_not_spoken(serve: Callable[[], Served]) -> None:
-    assert service.secure().minimum_version == ssl.TLSVersion.TLSv1_2
+    assert tls.context("api").minimum_version == ssl.TLSVersion.TLSv1_2
     served = serve()
     served.trusting.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises(OSError):
@@ -159,12 +161,24 @@ def test_clients_need_a_certificate_if_it_is_said_who_vouches_for_them(
     assert len(served.schemes) == 1
 
 
-def test_a_file_that_is_no_certificate_is_noticed_at_once(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(("options", "reason"), [
+    ({"tls_cert_file": "bad.pem"}, r"\[api\]tls_cert_file .*bad.pem cannot be used"),
+    ({"tls_cert_file": "missing.pem"}, "missing.pem cannot be used: .*No such file"),
+    ({"tls_cert_file": "server.pem", "tls_key_file": "other.pem"}, "with tls_key_file .*other.pem cannot be used"),
+    ({"tls_cert_file": "server.pem", "tls_client_ca_file": "bad.pem"}, r"\[api\]tls_client_ca_file .*bad.pem cannot"),
+    ({"tls_client_ca_file": "server.pem"}, "need a tls_cert_file"),
+    ({"tls_key_file": "server.pem"}, "need a tls_cert_file")])
+def test_files_that_cannot_be_used_are_named_and_nothing_is_served_in_the_clear(
+        tmp_path: pathlib.Path, options: dict[str, str], reason: str) -> None:
     register(CONF)
+    certificate(tmp_path, "server")
+    certificate(tmp_path, "other")
     (tmp_path / "bad.pem").write_text("nothing")
-    CONF.set_override("tls_cert_file", str(tmp_path / "bad.pem"), group="api")
+    for name, file in options.items():
+        CONF.set_override(name, str(tmp_path / file), group="api")
     try:
-        with pytest.raises(OSError):
-            service.secure()
+        with pytest.raises(exception.InvalidInput, match=reason):
+            tls.context("api")
     finally:
-        CONF.clear_override("tls_cert_file", group="api")
+        for name in options:
+            CONF.clear_override(name, group="api")

@@ -33,6 +33,12 @@ class Store(ImageStore):
     def download(self, ctx, image_id, path):
         raise NotImplementedError
 
+    def create(self, ctx, image):
+        self.kept[image.id] = image
+
+    def upload(self, ctx, image_id, path, disk_format):
+        raise NotImplementedError
+
     def delete(self, ctx, image_id, token=None):
         del self.kept[self.show(ctx, image_id).id]
 

@@ -19,7 +19,7 @@ PATH = "/v2.1/os-keypairs"
 @pytest.fixture
 def kept(api):
     key = Keypair(user_id="admin", name="k", public_key="ssh-rsa AAAA", fingerprint="aa:bb")
-    return stub(api, "keypairs", Keypairs, index=[key], get=key, create=lambda keypair: keypair)
+    return stub(api, "keypairs", Keypairs, index=[key], get=key, create=lambda keypair, imported: keypair)
 
 
 def ssh_line(key):

@@ -20,15 +20,29 @@ UNBOUNDED = {
        for hint in ("same_host", "query", "different_cell", "different_cell[]", "build_near_host_ip", "cidr")},
     "POST /servers server.trusted_image_certificates[]": "kept as JSON",
     "POST /servers/{server_id}/action evacuate.adminPass": _HERE,
+    "POST /servers/{server_id}/action changePassword.adminPass": _HERE,
+    "POST /servers/{server_id}/action rebuild.adminPass": _HERE,
+    "POST /servers/{server_id}/action rescue.adminPass": _HERE,
+    **{f"POST /servers/{{server_id}}/action rebuild.personality[].{name}": "bounded by quota"
+       for name in ("path", "contents")},
+    "POST /servers/{server_id}/action rebuild.trusted_image_certificates[]": "kept as JSON",
+    "POST /servers/{server_id}/action createBackup.backup_type": "a property of an image, which its service bounds",
+    "POST /servers/{server_id}/action unshelve.availability_zone": _LOOKED_UP,
+    "POST /servers/{server_id}/action unshelve.host": _LOOKED_UP,
     "POST /servers/{server_id}/action addSecurityGroup.name": _LOOKED_UP,
     "POST /servers/{server_id}/action removeSecurityGroup.name": _LOOKED_UP,
     "POST /servers/{server_id}/action removeFixedIp.address": _LOOKED_UP,
+    "POST /os-floating-ips pool": _LOOKED_UP,
+    **{f"POST /servers/{{server_id}}/action {name}": _LOOKED_UP for name in (
+        "addFloatingIp.address", "addFloatingIp.fixed_address", "removeFloatingIp.address")},
     "POST /os-keypairs keypair.public_key": "kept without bounds, and no larger than a key",
     "POST /os-keypairs keypair.user_id": _HERE,
     "POST /flavors flavor.rxtx_factor": "a number",
     "POST /servers/{server_id}/os-interface interfaceAttachment.fixed_ips[].ip_address": "an address",
     **{f"POST /os-volumes volume.{name}": _HERE
        for name in ("volume_type", "snapshot_id", "availability_zone", "display_name", "display_description")},
+    "POST /os-snapshots snapshot.volume_id": "a uuid",
+    **{f"POST /os-snapshots snapshot.{name}": _HERE for name in ("display_name", "display_description")},
     "POST /servers/{server_id}/os-volume_attachments volumeAttachment.device": "an action's payload; what is written "
                                                                               "of it is checked there",
     "PUT /servers/{server_id}/os-volume_attachments/{id} volumeAttachment.device": "not written",
@@ -55,7 +69,7 @@ def _endless(schema: Any, path: str) -> Iterator[str]:
 
 
 def test_every_text_without_an_end_is_known() -> None:
-    found = {f"{route.method} {route.path} {path}"
+    found = {f"{route.method} {route.path.replace('/os-volumes_boot', '/servers')} {path}"
              for route in routes.ROUTES if route.spec.body is not None
              for version in {route.since, *route.spec.body.steps()} if route.since <= version <= route.until
              for path in _endless(route.spec.body.schema(version), "")}

@@ -42,7 +42,7 @@ def test_the_ipv6_subnet_is_shown(api):
 
 def test_administrators_see_the_devices_of_all_networks(api, networks):
     shown = api.get("/v2.1/os-networks").json["networks"][0]
-    assert (shown["bridge"], shown["mtu"], shown["vlan"]) == ("br1", 1500, None)
+    assert (shown["bridge"], shown["mtu"], shown["vlan"], shown["deleted"]) == ("br1", 1500, None, None)
     assert networks.last("index") == {"project_id": None}
 
 
@@ -140,9 +140,17 @@ def test_a_group_that_makes_no_sense(api, groups, body):
 @pytest.mark.parametrize(("ident", "status"), [("1", 400), ("default", 400), (UUID, 404), (TWO[:-1] + "9", 404)])
 def test_ids_are_uuids(api, groups, ident, status):
     groups.answers["get"] = exception.SecurityGroupNotFound(security_group_id=9)
-    answer = api.get(f"{GROUPS}/{ident}")
-    assert answer.error[1] == status
-    assert ident in answer.text
+    body = {"security_group": {"name": "web", "description": "x"}}
+    for answer in (api("PUT", f"{GROUPS}/{ident}", body), api("DELETE", f"{GROUPS}/{ident}")):
+        assert answer.error[1] == status
+        assert ident in answer.text
+
+
+@pytest.mark.parametrize("ident", ["1", "default", UUID])
+def test_a_name_is_no_id_of_a_group_so_that_clients_look_for_it_in_the_list(api, groups, ident):
+    groups.answers["get"] = exception.SecurityGroupNotFound(security_group_id=9)
+    assert api.get(f"{GROUPS}/{ident}", version="2.1").error == (
+        "itemNotFound", 404, f"Security group {ident} not found.")
 
 
 def test_the_groups_of_a_server(api, groups):

@@ -42,6 +42,14 @@ def test_the_limits_of_others_are_for_administrators(api, quotas):
     assert quotas.last("get")["project_id"] == "q"
 
 
+def test_parameters_that_limits_do_not_know_are_refused_from_2_75(api, quotas):
+    """Also `reserved`, which stock clients send: the reference refuses it, too."""
+    assert api.get("/v2.1/limits?reserved=False", version="2.74").status == 200
+    answer = api.get("/v2.1/limits?reserved=False", version="2.104")
+    assert answer.error[1] == 400
+    assert "'reserved' was unexpected" in answer.text
+
+
 # -- quota sets -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("version", "gone"), [
     ("2.1", set()), ("2.35", set()), ("2.36", OLD), ("2.56", OLD), ("2.57", OLD | FILES), ("2.104", OLD | FILES)])

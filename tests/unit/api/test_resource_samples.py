@@ -101,7 +101,7 @@ def world(api, monkeypatch):
     stub(api, "flavors", flavors.Flavors, index=[FLAVOR], update=FLAVOR, access=[PROJECT], add_access=[PROJECT],
          get=lambda flavorid, **_: PRIVATE if flavorid == "8" else FLAVOR,
          create=lambda flavor: flavor, set_extra_specs=lambda specs, **_: specs)
-    stub(api, "keypairs", keypairs.Keypairs, index=[KEY], get=KEY, create=lambda keypair: keypair)
+    stub(api, "keypairs", keypairs.Keypairs, index=[KEY], get=KEY, create=lambda keypair, imported: keypair)
     stub(api, "services", services.Services, index=[COMPUTE], get=COMPUTE, update=COMPUTE,
          update_by_host=lambda disabled, **_: Service(
              uuid=SERVICE, host="host1", binary="nova-compute", disabled=bool(disabled), forced_down=True))

@@ -515,7 +515,7 @@ class Console:
 def console(api, conductor, monkeypatch):
     api.behind.compute = Console()
     conductor.server = server(host="host")
-    monkeypatch.setattr("nova.api.compute.servers.console_output.bus.at", lambda proxy, host: proxy)
+    monkeypatch.setattr("nova.api.compute.servers.servers.bus.at", lambda proxy, host: proxy)
     up = Service(uuid="s", host="host", binary="nova-compute", up=True)
     api.behind.services = type("Services", (), {"index": lambda self, ctx, host=None, binary=None: [up]})()
     return api.behind.compute

@@ -1,7 +1,11 @@
 """What a server knows of callers that are not there."""
 
+import threading
+import types
+
 import pytest
 
+from nova import context
 from nova.bus import answers
 
 
@@ -43,3 +47,48 @@ def test_what_was_missing_long_ago_is_forgotten(clock):
     clock.now += 31
     assert missing.seconds("q") == 0
     assert missing.seconds("later") == 31
+
+
+class Gone(answers.Question):
+    """A message whose sender waits at a queue that is not there."""
+
+    def __init__(self, number):
+        self.orig_msg_id = self.msg_id = str(number)
+        self.reply_q = f"reply_{number}"
+        self.listener = types.SimpleNamespace(driver=types.SimpleNamespace(missing_destination_retry_timeout=10))
+
+    def _answer(self, reply, failure):
+        return False
+
+
+@pytest.mark.parametrize(("host", "wire", "waiting"), [("h1", {}, 4), ("", {"seal": "forged"}, 4), ("", {}, 6)],
+                         ids=["a host", "a stranger", "the control plane"])
+def test_a_host_that_names_queues_that_never_were_holds_few_threads(monkeypatch, host, wire, waiting):
+    """A handful of questions would keep all threads of a conductor from everybody for as long as it likes."""
+    paused, over = threading.Semaphore(0), threading.Event()
+
+    def pause(_seconds):
+        paused.release()
+        over.wait(30)
+
+    monkeypatch.setattr(answers, "time", types.SimpleNamespace(
+        sleep=pause, monotonic=lambda: 1000.0 if not over.is_set() else 1020.0))
+
+    def answer(number):
+        asked = context.RequestContext(overwrite=True)
+        asked.asking_host, asked.wire = host, wire
+        Gone(number).reply({})
+
+    threads = [threading.Thread(target=answer, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _waiter in range(waiting):
+            assert paused.acquire(timeout=30)
+        for thread in threads:
+            thread.join(0.2 if waiting == 6 else 5 / len(threads))
+        assert sum(thread.is_alive() for thread in threads) == waiting
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(30)

@@ -203,6 +203,33 @@ def test_a_payload_that_is_small_only_until_it_is_decompressed_is_refused():
         CONF.clear_override("max_message_size", group="rpc")
 
 
+class Shelf(bus.Interface):
+    topic = "shelf"
+    namespace = "shelf"
+    on_hosts = True
+
+    @bus.call
+    def read(self, ctx: context.RequestContext, length: int) -> str: ...
+
+
+class Book:
+    def read(self, ctx, length):
+        return "x" * length
+
+
+def test_what_a_host_says_is_shorter_than_what_others_may_say(transport):
+    """A few kilobytes of it would become gigabytes of a conductor's memory."""
+    server = bus.serve(transport, "shelf", "h1", [(Shelf, Book())])
+    try:
+        proxy = bus.at(bus.client(transport, Shelf), "h1")
+        assert len(proxy.read(CTX, 1 << 20)) == 1 << 20
+        with pytest.raises(msgspec.DecodeError, match="longer than 2 MiB"):
+            proxy.read(CTX, 3 << 20)
+    finally:
+        bus.stop_taking(server)
+        server.wait()
+
+
 @pytest.mark.parametrize("payload", ["z:", "z:AAAA", "AAA", "\u00e4", "z:" + base64.b64encode(
     zlib.compress(b"\0" * 1000)[:-5]).decode()])
 def test_what_is_no_payload_is_malformed_and_no_accident(transport, counters, payload):

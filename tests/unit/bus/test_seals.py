@@ -2,6 +2,7 @@
 
 import os
 import time
+import tracemalloc
 
 import pytest
 from oslo_config import cfg
@@ -134,3 +135,17 @@ def test_seals_are_not_required_without_a_key():
     own.set_override("require_seals", True, group="rpc")
     with pytest.raises(exception.InvalidInput, match="needs a"):
         configured(own)
+
+
+def test_senders_that_nobody_has_heard_of_do_not_fill_the_memory():
+    """Whoever reaches the queue may name himself; what is remembered of each is little."""
+    keys, wire = control(), sealed(control().of_host("h1"), REPORT)
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            with pytest.raises(exception.CallerRefused) as refused:
+                keys.sender(REPORT, {**wire, SEAL: {**wire[SEAL], "by": f"{number}{'x' * 100_000}"}}, PAYLOAD)
+            assert len(str(refused.value)) < 1000
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()

@@ -9,12 +9,14 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.deltas import FleetAnnouncer
+from nova.conductor.security_rules import FiltersFeed
 from nova.db import models, servers
 from nova.db.engine import Database, StatementCounter
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.flavor import Flavor
+from nova.objects.image import Image
 from nova.objects.instance import Instance
-from nova.objects.network import FilterRule, Peers, RuleSet
+from nova.objects.network import FilterRule, GroupFilter, Peers, RuleSet
 from nova.objects.node import ComputeNode, Inventory, Provider
 from nova.objects.scheduling import FleetDelta, Selection
 from nova.objects.volume import VolumeRemoval
@@ -27,10 +29,12 @@ class Sent:
         self.deltas: list[FleetDelta] = []
         self.rules: list[tuple[str, str, list[FilterRule]]] = []
         self.rule_sets: list[RuleSet] = []
+        self.filters: list[tuple[str, list[GroupFilter]]] = []
         self.interrupts: list[tuple[str, str, str]] = []
         self.peers: list[tuple[str, Peers]] = []
         self.volumes: list[tuple[str, list[VolumeRemoval]]] = []
         self.broken = False
+        self.images: list[tuple[str, list[str]]] = []
 
     def delta(self, ctx: context.RequestContext, delta: FleetDelta) -> None:
         if self.broken:
@@ -53,10 +57,18 @@ class _Host:
         self.sent.rules.append((self.host, uuid, rules.rules))
         self.sent.rule_sets.append(rules)
 
+    def refresh_groups(self, ctx: context.RequestContext, filters: list[GroupFilter]) -> None:
+        self.sent.filters.append((self.host, filters))
+
     def interrupt(self, ctx: context.RequestContext, action_uuid: str, what: str) -> None:
         if self.sent.broken:
             raise exception.ServiceUnavailable()
         self.sent.interrupts.append((self.host, action_uuid, what))
+
+    def cache_images(self, ctx: context.RequestContext, images: list[Image]) -> None:
+        if self.sent.broken:
+            raise exception.ServiceUnavailable()
+        self.sent.images.append((self.host, [image.id for image in images]))
 
     def remove_volumes(self, ctx: context.RequestContext, removals: list[VolumeRemoval]) -> None:
         self.sent.volumes.append((self.host, removals))
@@ -76,6 +88,13 @@ class Books(Core):
     def compute_at(self, host: str) -> Any:
         return _Host(self.sent, host)
 
+    def told(self) -> dict[str, list[GroupFilter]]:
+        """Host -> what it was told of security groups since the last time."""
+        self.filters.flush(everything=True)
+        told, self.sent.filters = self.sent.filters, []
+        assert len(dict(told)) == len(told), "a host was told twice"
+        return dict(told)
+
     def statements(self) -> list[str]:
         """What ran since the last time, without the beginnings of transactions."""
         return self.counter.take()
@@ -89,6 +108,7 @@ class Books(Core):
         self.db.write(transaction)
         self.sent = self.scheduler = Sent()  # type: ignore[assignment]
         self.fleet = FleetAnnouncer(self.sent, self.name)  # type: ignore[arg-type]
+        self.filters = FiltersFeed(self.db, self.compute_at)
         self.counter.take()
 
 

@@ -102,6 +102,20 @@ def test_an_address_is_looked_for_from_its_beginning(core: Books) -> None:
     assert {pattern: set(search(core, filters={"ip": pattern})) for pattern in found} == found
 
 
+def test_the_addresses_of_a_server_are_matched_one_by_one(core: Books) -> None:
+    for name, addresses in (("first", ",10.11.0.188,fd00:11::1,"), ("second", ",10.9.0.7,10.11.0.188,"),
+                            ("longer", ",10.11.0.18,110.11.0.188,"), ("other", ",fd00:11::1:2,")):
+        rename(core, server(core).uuid, display_name=name, addresses=addresses)
+    found: dict[str, dict[str, set[str]]] = {
+        "ip": {r"^10\.11\.0\.188$": {"first", "second"}, r"10\.11\.0\.188$": {"first", "second"},
+               "^(10.9.0.7|10.11.0.18)$": {"second", "longer"}, ",": set(), ".*fd00": set()},
+        "ip6": {"^fd00:11::1$": {"first"}, "fd00:11::1": {"first", "other"}, "FD00": {"first", "other"},
+                "10": set(), ".*": {"first", "other"}}}
+    for name, patterns in found.items():
+        assert {pattern: set(search(core, filters={name: pattern})) for pattern in patterns} == patterns
+    assert search(core, filters={"ip": "^10.11", "ip6": "^fd00"}) == ["first"]
+
+
 def test_times_are_found_as_they_are_shown_or_stored(core: Books) -> None:
     moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 600000, tzinfo=datetime.UTC)
     rename(core, server(core).uuid, display_name="then", launched_at=moment)

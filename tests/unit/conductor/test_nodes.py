@@ -18,6 +18,8 @@ from nova.conductor.endpoints.services import Services
 from nova.db import allocations, compute_nodes
 from nova.objects.base import new_uuid
 from nova.objects.node import ComputeNode, Inventory, Provider
+from nova.objects.numa import HostCell, HostTopology
+from nova.objects.pci import PciDevice
 from nova.objects.scheduling import HostState
 from tests.unit.conductor.books import Books, at, ctx, node, server
 
@@ -379,3 +381,55 @@ def test_nothing_to_say_is_not_said(core: Books) -> None:
     core.fleet.services({})
     core.fleet.removed([])
     assert core.sent.take() == []
+
+
+@pytest.mark.parametrize("named", ["child", "root", "twice", "name"])
+def test_a_report_with_what_is_there_already_is_refused_at_once(hosts: Books, named: str) -> None:
+    """It is not the same report that came twice at the same moment: trying again would hold a thread for long."""
+    [other] = _report(hosts, node("h2"), host="h2")
+    gpu = new_uuid()
+    _report(hosts, node("h2", children=[Provider(uuid=gpu, name="gpu")]), host="h2")
+    mine = {
+        "child": [node("h1", children=[Provider(uuid=other.uuid, name="x")])],
+        "root": [node("h1", uuid=gpu)],
+        "twice": [node("h1", children=[Provider(uuid=new_uuid(), name="x")] * 2)],
+        "name": [node("h1"), node("h1")],
+    }[named]
+    hosts.statements()
+    with pytest.raises(exception.InvalidInput):
+        _report(hosts, *mine)
+    assert len(hosts.statements()) < 10
+    assert [each.uuid for each in hosts.db.read(compute_nodes.index)] == [other.uuid]
+
+
+@pytest.mark.parametrize("said", [
+    {"total": -1}, {"total": 1 << 31}, {"reserved": -5}, {"ratio": float("inf")}, {"ratio": float("nan")},
+    {"ratio": 0.0}, {"step_size": 0}, {"min_unit": 0}, {"max_unit": 1 << 63}], ids=str)
+def test_an_inventory_that_is_not_possible_is_refused(hosts: Books, said: dict[str, Any]) -> None:
+    told = node("h1")
+    told.provider.inventories["VCPU"] = Inventory(**{"total": 4, **said})
+    with pytest.raises(exception.InvalidInput, match="inventory of 'VCPU'"):
+        _report(hosts, told)
+    assert hosts.db.read(compute_nodes.index) == []
+
+
+@pytest.mark.parametrize("many", ["providers", "cells", "devices", "guests", "classes", "traits"])
+def test_what_no_machine_has_is_refused(hosts: Books, many: str) -> None:
+    """All schedulers would keep it, and look at it for every server."""
+    told = node("h1")
+    match many:
+        case "providers":
+            told.children = [Provider(uuid=new_uuid(), name=str(number)) for number in range(1001)]
+        case "cells":
+            told.numa_topology = HostTopology(cells=[HostCell(id=number) for number in range(129)])
+        case "devices":
+            told.pci_devices = [PciDevice(address="0000:00:00.0", vendor_id="8086", product_id="1520")] * 10_001
+        case "guests":
+            told.supported_instances = [("x86_64", "qemu", "hvm")] * 201
+        case "classes":
+            told.provider.inventories = {f"CUSTOM_{number}": Inventory(total=1) for number in range(201)}
+        case "traits":
+            told.provider.traits = [f"CUSTOM_{number}" for number in range(1001)]
+    with pytest.raises(exception.InvalidInput, match="at most may be reported"):
+        _report(hosts, told)
+    assert hosts.db.read(compute_nodes.index) == []

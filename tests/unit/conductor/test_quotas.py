@@ -12,11 +12,12 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conductor.endpoints.networks import Networks
 from nova.conductor.endpoints.quotas import Quotas
-from nova.db import fixed_ips
+from nova.db import fixed_ips, models
 from nova.db import quotas as db
+from nova.objects import states
 from nova.objects.base import new_uuid
-from nova.objects.network import Network
-from tests.unit.conductor.books import Books, ctx, server
+from nova.objects.network import Network, NetworkRequest
+from tests.unit.conductor.books import Books, ctx, server, set_columns
 
 
 def _together(work: Callable[[], Any], times: int) -> list[Any]:
@@ -167,8 +168,30 @@ def test_interfaces_are_counted_where_they_have_a_limit(core: Books) -> None:
     Quotas(core).set(ctx(), project, {"fixed_ips": 7}, force=True)
     assert Quotas(core).get(ctx(), project, usage=True).in_use["fixed_ips"] == 3
     assert reserve(2, 2) == 2
-    with pytest.raises(exception.QuotaLimit, match="too many fixed IPs"):
+    with pytest.raises(exception.QuotaLimit, match="Maximum number of fixed IPs exceeded"):
         reserve(1, 5)
+
+
+def test_servers_on_their_way_have_taken_their_addresses(core: Books) -> None:
+    """They get them with their host: many requests at the same moment must not all find room."""
+    Quotas(core).set(ctx(), "p1", {"fixed_ips": 4}, force=True)
+    wanted = [NetworkRequest(network_id="n"), NetworkRequest(network_id="n")]
+
+    def reserve() -> int:
+        return core.db.write(lambda connection: db.reserve(connection, "p1", "u1", 1, 1, 1, 1, len(wanted)))
+
+    assert reserve() == 1
+    first, second = (server(core, None, requested_networks=wanted) for _number in range(2))
+    assert Quotas(core).get(ctx(), "p1", usage=True).in_use["fixed_ips"] == 4
+    with pytest.raises(exception.QuotaLimit):
+        reserve()
+    # One that found no host wants none any more, and one that has them is counted once.
+    set_columns(core, models.instances, models.instances.c.uuid == first.uuid, vm_state=states.ERROR)
+    network = Networks(core).create(ctx(), Network(uuid="", label="lan", cidr="10.0.0.0/24", gateway="", bridge=""))
+    core.db.write(lambda connection: fixed_ips.take(connection, network, second.uuid, new_uuid()))
+    core.db.write(lambda connection: fixed_ips.take(connection, network, second.uuid, new_uuid()))
+    assert Quotas(core).get(ctx(), "p1", usage=True).in_use["fixed_ips"] == 2
+    assert reserve() == 1
 
 
 def test_usage_counts_what_is_not_servers(core: Books) -> None:

@@ -12,11 +12,10 @@ from nova.conductor.endpoints.network_hosts import NetworkHosts
 from nova.conductor.endpoints.networks import Networks
 from nova.conductor.endpoints.quotas import Quotas
 from nova.conductor.endpoints.security_groups import SecurityGroups
-from nova.db import fixed_ips, server_migrations, servers, versions
+from nova.db import fixed_ips, security_filters, servers, versions
 from nova.db import security_groups as db
-from nova.objects.base import new_uuid, utcnow
+from nova.objects.base import new_uuid
 from nova.objects.instance import Instance
-from nova.objects.migration import Migration
 from nova.objects.network import FilterRule, Network, RuleSet, SecurityGroup, SecurityGroupRule
 from tests.unit.conductor.books import Books, ctx, server
 
@@ -48,7 +47,7 @@ def _rules(core: Books, instance: Instance) -> list[FilterRule]:
 
 
 def _rule_set(core: Books, instance: Instance) -> RuleSet:
-    return core.db.read(lambda connection: db.rules_of_instance(connection, instance.uuid))
+    return core.db.read(lambda connection: db.rules_of_instances(connection, [instance.uuid])[instance.uuid])
 
 
 # --- groups ----------------------------------------------------------------------------------
@@ -217,8 +216,8 @@ def test_rules_of_a_server(groups: SecurityGroups, core: Books, network: Network
         FilterRule(protocol="tcp", from_port=80, to_port=80, sources=["0.0.0.0/0"]),
         FilterRule(protocol="icmp", from_port=-1, to_port=-1, sources=["192.0.2.0/24"])]
     assert _rules(core, back) == [FilterRule(sources=[f"{address}/32"])], "an empty group lets nobody in"
-    assert core.db.write(lambda connection: db.peers(connection, front.uuid)) == [back.uuid]
-    assert core.db.write(lambda connection: db.peers(connection, back.uuid)) == []
+    assert core.db.write(lambda connection: security_filters.moved(connection, front.uuid)) == {f"members:{web.id}"}
+    assert core.db.write(lambda connection: security_filters.moved(connection, back.uuid)) == set()
 
 
 def test_rules_cost_three_statements_however_many_servers(
@@ -233,32 +232,15 @@ def test_rules_cost_three_statements_however_many_servers(
     assert found["gone"] == RuleSet()
 
 
-def test_a_changed_rule_reaches_the_members_and_those_that_let_them_in(
-        groups: SecurityGroups, core: Books, network: Network) -> None:
-    web, app = groups.create(ctx(), "web", ""), groups.create(ctx(), "app", "")
-    front, address = _member(core, network, web, host="h1")
-    back, _other = _member(core, network, app, host="h2")
-    _member(core, network, web, host=None)
-    groups.add_rule(ctx(), _rule(app, group_id=web.id))
-    [(host, uuid, [rule])] = core.sent.rules
-    assert (host, uuid) == ("h2", back.uuid)
-    assert f"{address}/32" in rule.sources
-    core.sent.rules.clear()
-    rule = groups.add_rule(ctx(), _rule(web, protocol="icmp"))
-    assert {(host, uuid) for host, uuid, _rules in core.sent.rules} == {("h1", front.uuid), ("h2", back.uuid)}
-    core.sent.rules.clear()
-    groups.delete_rule(ctx(), rule.id)
-    assert ("h1", front.uuid, []) in core.sent.rules
-
-
 def test_deleting_a_group_closes_the_doors_it_opened(groups: SecurityGroups, core: Books, network: Network) -> None:
     web, app = groups.create(ctx(), "web", ""), groups.create(ctx(), "app", "")
     groups.add_rule(ctx(), _rule(app, group_id=web.id))
-    back, _address = _member(core, network, app, host="h2")
-    core.sent.rules.clear()
+    _member(core, network, app, host="h2")
+    assert core.told()["h2"]
     groups.delete(ctx(), web.id)
     assert groups.get(ctx(), app.id).rules == []
-    assert core.sent.rules == [("h2", back.uuid, [])]
+    [[told]] = core.told().values()
+    assert (told.id, told.rules) == (app.id, [])
 
 
 # --- versions --------------------------------------------------------------------------------
@@ -279,24 +261,13 @@ def test_every_change_of_what_servers_let_in_has_a_greater_version(
     groups.delete_rule(ctx(), rule.id)
     assert newer()
     front, _other = _member(core, network, web)
-    core.db.write(lambda connection: db.peers(connection, front.uuid))  # its address is new
+    core.db.write(lambda connection: security_filters.moved(connection, front.uuid))  # its address is new
     assert newer()
-    core.db.write(lambda connection: db.peers(connection, back.uuid))  # nobody lets this one in
+    core.db.write(lambda connection: security_filters.moved(connection, back.uuid))  # nobody lets this one in
     assert not newer()
     core.db.write(lambda connection: db.remove_members(connection, front.uuid))
     groups.delete(ctx(), web.id)
     assert newer()
-
-
-def test_rules_that_are_sent_have_the_version_of_their_change(
-        groups: SecurityGroups, core: Books, network: Network) -> None:
-    web = groups.create(ctx(), "web", "")
-    _member(core, network, web)
-    rule = groups.add_rule(ctx(), _rule(web, protocol="icmp"))
-    groups.delete_rule(ctx(), rule.id)
-    added, deleted = core.sent.rule_sets
-    assert (len(added.rules), len(deleted.rules)) == (1, 0)
-    assert 0 < added.version < deleted.version
 
 
 def test_a_server_that_left_its_last_group_still_has_the_version_of_its_project(
@@ -317,17 +288,6 @@ def test_versions_go_on_growing_where_a_database_was_set_back(core: Books) -> No
     assert core.db.read(lambda connection: versions.get(connection, "rules:p1")) >= lost
 
 
-def test_a_server_that_moves_is_told_of_at_all_its_places(
-        groups: SecurityGroups, core: Books, network: Network) -> None:
-    web = groups.create(ctx(), "web", "")
-    one, _address = _member(core, network, web, host="h1")
-    core.db.write(lambda connection: server_migrations.insert(connection, Migration(
-        uuid=new_uuid(), instance_uuid=one.uuid, migration_type="live-migration", status="running",
-        source_compute="h1", dest_compute="h2", created_at=utcnow())))
-    groups.add_rule(ctx(), _rule(web, protocol="icmp"))
-    assert [(host, uuid) for host, uuid, _rules in core.sent.rules] == [("h1", one.uuid), ("h2", one.uuid)]
-
-
 def test_a_host_that_missed_a_change_gets_it_when_it_asks(
         groups: SecurityGroups, core: Books, network: Network) -> None:
     desk = NetworkHosts(core)
@@ -342,6 +302,8 @@ def test_a_host_that_missed_a_change_gets_it_when_it_asks(
     told = desk.rules(ctx(), known)
     assert told == {one.uuid: _rule_set(core, one), other.uuid: _rule_set(core, other)}
     assert len(told[one.uuid].rules) == 1
+    [told_once] = desk.rules(ctx(), known, grouped=True)[one.uuid].filters
+    assert (told_once.id, len(told_once.rules)) == (web.id, 1)
     groups.delete_rule(ctx(), rule.id)
     assert desk.rules(ctx(), {one.uuid: told[one.uuid].version})[one.uuid].rules == []
     assert desk.rules(ctx(), {"gone": 0}) == {}

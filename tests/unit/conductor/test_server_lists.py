@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 
 from nova.conductor.endpoints.servers import Servers
+from nova.db import servers
+from nova.objects import states
 from nova.objects.instance import Instance
 from nova.objects.server_request import ServerQuery
 from nova.rpcapi.servers import Servers as Interface
@@ -15,6 +17,23 @@ MANY = 300
 
 def _alive() -> int:
     return sum(isinstance(thing, Instance) for thing in gc.get_objects())
+
+
+def test_servers_on_the_shelf_are_looked_for_in_windows(core: Books) -> None:
+    """Of millions of servers one statement must not look at all."""
+    everybody = [server(core) for _number in range(5)]
+    wanted = [everybody[0].uuid, everybody[3].uuid]
+    for uuid in wanted:
+        core.db.write(lambda connection, uuid=uuid: servers.update(  # type: ignore[misc]
+            connection, uuid, {"vm_state": states.SHELVED, "action_uuid": None}))
+    found, after, windows = [], 0, 0
+    while after is not None:
+        several, after = core.db.read(lambda connection, after=after: servers.shelved(  # type: ignore[misc]
+            connection, after, window=2))
+        assert len(several) <= 2
+        found += [each.uuid for each in several]
+        windows += 1
+    assert (found, windows) == (wanted, 3)
 
 
 def test_of_a_long_list_not_all_servers_are_in_memory_at_once(core: Books) -> None:

@@ -6,6 +6,7 @@ import datetime
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from nova import exception
 from nova.conductor.endpoints.aggregates import Aggregates
@@ -14,10 +15,12 @@ from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.conductor.endpoints.hypervisors import Hypervisors
 from nova.conductor.endpoints.services import Services
 from nova.conf import CONF
-from nova.db import actions, allocations, models
+from nova.db import actions, allocations, clock, drains, models
 from nova.db import services as db
 from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
+from nova.objects.drain import Drain, DrainedServer
+from nova.objects.image import Image
 from nova.objects.service import WorkerStats
 from tests.unit.conductor.books import Books, at, ctx, node, server, set_columns
 
@@ -251,6 +254,34 @@ def test_a_deleted_compute_takes_its_nodes_and_its_place_in_aggregates_along(cor
 
 
 # --- load ------------------------------------------------------------------------------------
+def test_a_deleted_compute_leaves_its_name_in_no_table(core: Books) -> None:
+    """Whatever has a column for hosts is asked: what is to be forgotten with a host is found by itself."""
+    service = _register(core)
+    Guests(core, None).report_nodes(ctx(), "h1", [node("h1")])  # type: ignore[arg-type]
+    aggregate = Aggregates(core).create(ctx(), "rack")
+    Aggregates(core).add_host(ctx(), aggregate.id, "h1")
+    Aggregates(core).cache_images(ctx(), aggregate.id, [Image(id="i", disk_format="raw")])
+    drain = Drain(uuid=new_uuid(), host="h1", created_at=utcnow())
+    line = DrainedServer(drain_uuid=drain.uuid, instance_uuid=new_uuid(), since=utcnow())
+
+    def others(connection: sa.Connection) -> None:
+        drains.begin(connection, drain)
+        drains.take(connection, drain.uuid, "me", clock.after(60))
+        drains.note(connection, drain.uuid, "me", clock.after(60), [line])
+
+    core.db.write(others)
+    assert {"services", "compute_nodes", "drains", "precached_images"} == _naming(core, "h1")
+    Services(core).delete(ctx(), service.uuid)
+    assert not _naming(core, "h1")
+    assert not core.db.read(lambda connection: connection.execute(sa.select(models.drain_servers)).all())
+
+
+def _naming(core: Books, host: str) -> set[str]:
+    """The tables with a row of this host."""
+    return {table.name for table in models.metadata.tables.values() if "host" in table.c and core.db.read(
+        lambda connection, table=table: connection.execute(sa.select(table).where(table.c.host == host)).first())}
+
+
 def test_a_heartbeat_tells_what_the_workers_do(core: Books) -> None:
     uuid = _register(core).uuid
     assert Services(core).get(ctx(), uuid).load is None

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+import sqlalchemy as sa
 
 from nova import exception
 from nova.conductor import volume_removals
@@ -60,6 +61,21 @@ def there(core: Books, made: Volume) -> bool:
 
 
 # --- making ------------------------------------------------------------------------------------------
+def test_data_that_are_made_when_a_server_leaves_the_shelf_count_from_then_on(core: Books) -> None:
+    """It was given to a server without a host, so that there was no place for its data."""
+    made = volume(core)
+    reserve(core, made)
+    core.db.write(lambda connection: db.complete(connection, made.uuid, "a1"))
+    assert (now(core, made).status, now(core, made).written_at) == (states.IN_USE, None)
+    bind(core, made, "h1")
+    core.db.write(lambda connection: db.complete(connection, made.uuid, "a1"))
+    written = now(core, made)
+    assert written.written_at is not None
+    core.db.write(lambda connection: db.complete(connection, made.uuid, "a1"))
+    assert now(core, made) == written
+    assert core.db.write(lambda connection: db.unbind(connection, db.lock(connection, made.uuid))) is None
+
+
 def test_a_volume_belongs_to_its_project(core: Books) -> None:
     made = volume(core, name="data", metadata={"a": "b"})
     assert (made.status, made.host, made.generation, made.written_at) == (states.AVAILABLE, None, 0, None)
@@ -308,6 +324,15 @@ def test_a_host_that_was_away_is_told_when_it_is_back(core: Books) -> None:
                 created_at=utcnow() - datetime.timedelta(minutes=1))
     volume_removals.remind(core)
     assert [host for host, _removals in core.sent.volumes] == ["h1"]
+
+
+def test_what_waits_for_a_host_that_is_gone_keeps_nobody_else_waiting(core: Books) -> None:
+    for host in ("gone", "h1"):
+        core.db.write(lambda connection, host=host: connection.execute(sa.insert(models.volume_removals).values(
+            volume_uuid=new_uuid(), generation=1, host=host, created_at=utcnow() - datetime.timedelta(minutes=1))))
+    Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1)
+    [found] = core.db.read(lambda connection: db.forgotten(connection, utcnow(), 1))
+    assert found.host == "h1"
 
 
 def test_what_goes_from_a_shared_pool_any_host_may_remove(core: Books, settings: Settings) -> None:

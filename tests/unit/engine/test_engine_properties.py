@@ -58,8 +58,10 @@ from tests.unit.engine.world import Allocator, Bind, Guests, Outside, Quiet, Sch
 
 HOSTS = ("a", "b", "c")
 CTX = context.RequestContext(user_id="u", project_id="p", overwrite=False)
-POWER_STATES = {states.ACTIVE: states.RUNNING, states.STOPPED: states.SHUTDOWN, states.PAUSED: states.POWER_PAUSED}
-FINAL = {states.RESIZED, states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED, states.ERROR, states.DELETED}
+POWER_STATES = {states.ACTIVE: states.RUNNING, states.STOPPED: states.SHUTDOWN, states.PAUSED: states.POWER_PAUSED,
+                states.SOFT_DELETED: states.SHUTDOWN, states.RESCUED: states.RUNNING}
+FINAL = {states.RESIZED, states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED, states.RESCUED, states.ERROR,
+         states.DELETED, states.SOFT_DELETED}
 
 
 class Inline:
@@ -142,11 +144,18 @@ class Machine(RuleBasedStateMachine):
             assert (again.uuids, again.reservation_id, again.repeated) == (created.uuids, created.reservation_id, True)
 
     @rule(pick=st.integers(0, 100),
-          name=st.sampled_from(["delete", "delete", "stop", "start", "reboot_hard", "pause", "unpause"]))
+          name=st.sampled_from(["delete", "delete", "stop", "start", "reboot_hard", "pause", "unpause", "rescue",
+                                 "unrescue"]))
     def operate(self, pick, name):
         if self.uuids:
             with contextlib.suppress(exception.Conflict, exception.NotFound):
                 start(self.engine, CTX, self.uuids[pick % len(self.uuids)], name, {})
+
+    @rule(pick=st.integers(0, 100), image=st.sampled_from("12"))
+    def rebuild(self, pick, image):
+        if self.uuids:
+            with contextlib.suppress(exception.Conflict, exception.NotFound, exception.InvalidInput):
+                start(self.engine, CTX, self.uuids[pick % len(self.uuids)], "rebuild", {"image": {"id": image}})
 
     @rule(pick=st.integers(0, 100), name=st.sampled_from([
         "resize", "migrate", "migrate", "confirm_resize", "revert_resize", "live_migrate", "live_migrate", "evacuate"]),
@@ -165,6 +174,14 @@ class Machine(RuleBasedStateMachine):
             with contextlib.suppress(exception.InstanceInvalidState):  # a delete goes on
                 start(self.engine, CTX, server.uuid, "reset_state", {"state": state})
                 self.reset.add(server.uuid)
+
+    @rule(pick=st.integers(0, 100), name=st.sampled_from(["soft_delete", "soft_delete", "restore", "reclaim"]))
+    def delete_for_now(self, pick, name):
+        """Its user may have it back, until it is reclaimed."""
+        if self.uuids:
+            request = {"before": clock.after(60)} if name == "reclaim" else {}
+            with contextlib.suppress(exception.Conflict, exception.NotFound, exception.OverQuota):
+                start(self.engine, CTX, self.uuids[pick % len(self.uuids)], name, request)
 
     @rule(pick=st.integers(0, 100), trouble=st.sampled_from([0.0, 0.5, 0.9]))
     def bind_outside(self, pick, trouble):
@@ -422,7 +439,8 @@ class Machine(RuleBasedStateMachine):
             server = self.row(uuid)
             assert server.vm_state in FINAL
             assert server.task_state is None
-            if server.vm_state == states.STOPPED and uuid not in where:
+            assert (server.soft_deleted_at is not None) == (server.vm_state == states.SOFT_DELETED)
+            if server.vm_state in (states.STOPPED, states.SOFT_DELETED) and uuid not in where:
                 # Its host was given up in the middle of a move; its disks are there still.
                 assert self.hosts[server.host].disk(uuid, aside=True), f"{uuid} has nothing on {server.host}"
                 assert uuid not in started, f"{uuid} was started and has no guest"
@@ -447,7 +465,8 @@ class Machine(RuleBasedStateMachine):
 
     def start_again(self, uuid):
         """Whoever has no guest has one again when its user starts it."""
-        start(self.engine, CTX, uuid, "start", {})
+        again = "start" if self.row(uuid).vm_state == states.STOPPED else "restore"
+        start(self.engine, CTX, uuid, again, {})
         self.calm({uuid})
         server = self.row(uuid)
         assert (server.vm_state, self.hosts[server.host].power[uuid]) == (states.ACTIVE, states.RUNNING)

@@ -236,6 +236,34 @@ def test_what_comes_after_its_operation_has_ended_is_undone_when_the_service_is_
     assert machine.outside.things == set()
 
 
+def away(uuid):
+    raise exception.ServiceUnavailable("outside")
+
+
+@pytest.mark.parametrize("meanwhile", [None, "delete"], ids=["failed", "deleted"])
+def test_a_compensation_that_was_given_up_is_made_up_for_when_the_service_is_back(machine, meanwhile):
+    machine.calm_down()
+    start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+    machine.outside.remove = away
+    if meanwhile:
+        machine.operate(0, meanwhile)
+    else:
+        machine.deliver_order(0, twice=False, fails=1.0)
+        machine.deliver_report(0, twice=False)
+    for _time in range(walk.MAX_TRIES + 5):
+        machine.deliver_all()
+        machine.leases_end()
+    machine.deliver_all()
+    assert machine.row().action_uuid is None
+    assert machine.outside.things == {machine.uuids[0]}
+    assert machine.debts()
+    del machine.outside.remove
+    for _time in range(3):
+        machine.leases_end()
+    assert machine.outside.things == set()
+    assert not machine.debts()
+
+
 def test_what_comes_once_more_after_it_was_taken_back_is_taken_back_again(machine):
     def make(uuid):
         del machine.outside.make

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 
 import pytest
 
 from nova import context, exception
+from nova.image import directory
 from nova.image.directory import DirectoryStore
 from nova.objects.image import Image
 
@@ -28,6 +30,26 @@ def source(tmp_path):
     return str(path)
 
 
+@pytest.mark.parametrize("end", ["upload", "delete"])
+def test_what_an_upload_that_was_cut_short_had_written_goes_with_the_next_word_about_the_image(
+        store, source, tmp_path, monkeypatch, end):
+    def die(*_args):
+        raise SystemExit("the process is killed")
+
+    wanted = Image(id="i1", name="copy", owner="p1")
+    store.create(ADMIN, wanted)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", die)  # it has no time to clear up
+        patch.setattr(os, "replace", die)
+        with pytest.raises(SystemExit):
+            store.upload(ADMIN, "i1", source, "qcow2")
+    places = tmp_path / "images"
+    assert [path for path in places.iterdir() if path.stat().st_size == 4000], "it had written all"
+    store.upload(ADMIN, "i1", source, "qcow2") if end == "upload" else store.delete(ADMIN, "i1")
+    names = {path.name for path in places.iterdir()} - {".lock"}
+    assert names == ({"i1", "i1.json"} if end == "upload" else set())
+
+
 def test_an_added_image_is_known_and_downloaded(store, source, tmp_path):
     added = store.add(source, Image(id="i1", name="cirros", disk_format="qcow2", visibility="public"))
     assert (added.size, added.status) == (4000, "active")
@@ -37,6 +59,21 @@ def test_an_added_image_is_known_and_downloaded(store, source, tmp_path):
     store.download(OTHER, "i1", str(tmp_path / "out"), told.append)
     assert told == [4000]
     assert (tmp_path / "out").read_bytes() == b"data" * 1000
+
+
+def test_files_are_for_nova_alone(store, source, tmp_path):
+    store.add(source, Image(id="i1", visibility="private", owner="p1"))
+    files = [path for path in (tmp_path / "images").iterdir() if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o640}
+    assert (tmp_path / "images").stat().st_mode & 0o027 == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_whoever_adds_an_image_the_services_can_read_it(store, source, tmp_path):
+    os.chown(tmp_path, 65534, 65534)
+    store.add(source, Image(id="i1"))
+    found = [tmp_path / "images", *(tmp_path / "images").iterdir()]
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in found} == {(65534, 65534)}
 
 
 def test_adding_again_replaces(store, source):
@@ -122,7 +159,56 @@ def test_delete(store, source, tmp_path):
         store.show(OWNER, "i1", TOKEN)
     with pytest.raises(exception.ImageNotAuthorized):
         store.delete(OWNER, "kept", TOKEN)
-    assert sorted(path.name for path in (tmp_path / "images").iterdir()) == ["kept", "kept.json"]
+    assert names(tmp_path / "images") == ["kept", "kept.json"]
+
+
+def names(directory):
+    return sorted(path.name for path in directory.iterdir() if path.name != ".lock")
+
+
+def test_an_image_that_is_made_waits_for_its_data_and_has_them_once(store, source, tmp_path):
+    wanted = Image(id="i1", name="copy", owner="p1", properties={"image_type": "snapshot"})
+    store.create(ADMIN, wanted)
+    store.create(ADMIN, Image(id="i1", name="again"))
+    made = store.show(OWNER, "i1", TOKEN)
+    assert (made.name, made.status, made.size, made.properties) == ("copy", "queued", None, wanted.properties)
+    with pytest.raises(exception.ImageNotActive):
+        store.download(ADMIN, "i1", str(tmp_path / "out"), lambda size: None)
+    store.upload(ADMIN, "i1", source, "qcow2")
+    made = store.show(OWNER, "i1", TOKEN)
+    assert (made.status, made.size, made.disk_format, made.container_format) == ("active", 4000, "qcow2", "bare")
+    other = tmp_path / "other"
+    other.write_bytes(b"x")
+    store.upload(ADMIN, "i1", str(other), "qcow2")
+    store.download(ADMIN, "i1", str(tmp_path / "out"), lambda size: None)
+    assert (tmp_path / "out").read_bytes() == b"data" * 1000
+
+
+def test_data_of_an_image_that_is_deleted_meanwhile_do_not_stay(store, source, tmp_path, monkeypatch):
+    store.create(ADMIN, Image(id="i1"))
+    copy = directory._copy
+
+    def copied(*paths):
+        found = copy(*paths)
+        store.delete(ADMIN, "i1")
+        return found
+
+    monkeypatch.setattr(directory, "_copy", copied)
+    with pytest.raises(exception.ImageNotFound):
+        store.upload(ADMIN, "i1", source, "raw")
+    with pytest.raises(exception.ImageNotFound):
+        store.upload(ADMIN, "i1", source, "raw")
+    assert names(tmp_path / "images") == []
+
+
+def test_a_shared_image_is_its_members_too_and_only_its_owner_changes_it(store):
+    store.create(ADMIN, Image(id="i1", owner="p1", visibility="shared", members=["p2"]))
+    assert store.show(OTHER, "i1", TOKEN).id == "i1"
+    assert [each.id for each in store.index(OTHER, {}, token=TOKEN)] == ["i1"]
+    with pytest.raises(exception.ImageNotAuthorized):
+        store.delete(OTHER, "i1", TOKEN)
+    with pytest.raises(exception.ImageNotFound):
+        store.show(context.RequestContext(overwrite=False, project_id="p3", roles=["member"]), "i1", TOKEN)
 
 
 def test_damaged_data_is_not_handed_out(store, source, tmp_path):

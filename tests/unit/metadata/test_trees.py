@@ -13,6 +13,7 @@ from nova.metadata import openstack
 from nova.metadata.settings import Settings
 from nova.metadata.tree import Tree, is_password
 from nova.objects.flavor import Flavor
+from nova.objects.guest import PASSWORD_KEYS, password_items
 from nova.objects.instance import BlockDevice, Instance, Key, Personality
 from nova.objects.network import VIF, FixedIp
 
@@ -70,6 +71,12 @@ def test_ec2_listings():
     assert "block-device-mapping/" in listing
     assert listing == sorted(listing)
     assert "kernel-id" not in listing
+
+
+def test_the_floating_address_is_the_public_one():
+    vifs = [VIF(id="v", network_id="n", label="l", mac="m", devname="t", floating=address)
+            for address in (None, "203.0.113.7")]
+    assert get("/latest/meta-data/public-ipv4", network_info=vifs) == "203.0.113.7"
 
 
 def test_ec2_keys_come_with_their_versions():
@@ -218,8 +225,8 @@ def test_injected_files():
 
 
 def test_passwords_are_kept_in_chunks():
-    items = openstack.password_items("x" * 600)
-    assert [len(items[key]) for key in openstack.PASSWORD_KEYS] == [255, 255, 90, 0]
+    items = password_items("x" * 600)
+    assert [len(items[key]) for key in PASSWORD_KEYS] == [255, 255, 90, 0]
     assert get("/openstack/latest/password", system_metadata=items) == "x" * 600
     assert get("/openstack/latest/password") == ""
 

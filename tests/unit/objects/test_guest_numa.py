@@ -88,6 +88,10 @@ def test_policies_travel_with_the_topology():
     ({}, {"hw_mem_page_size": "2048"}, "forbidden against 'None'"),
     ({"hw:mem_page_size": "small"}, {"hw_mem_page_size": "2048"}, "forbidden against 'small'"),
     ({"hw:mem_page_size": "big"}, {}, "no size of memory pages"),
+    # Images of Glance say what they like: Python refuses to read a number of more than 4,300 digits.
+    ({}, {"hw_numa_nodes": "1" * 5000}, "hw:numa_nodes must be"),
+    ({}, {"hw_numa_nodes": "1", "hw_numa_cpus.0": "0-3", "hw_numa_mem.0": "1" * 5000}, "number of MiB"),
+    ({}, {"hw_numa_nodes": "1", "hw_numa_cpus.0": "0-" + "1" * 5000, "hw_numa_mem.0": "1024"}, "not a list of CPUs"),
 ])
 def test_what_cannot_be_is_refused(extra_specs, properties, says):
     with pytest.raises(exception.InvalidInput, match=says):

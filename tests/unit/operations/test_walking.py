@@ -69,6 +69,16 @@ def test_a_binding_that_comes_late_is_put_right_by_where_the_server_is_now(name,
     assert ctl.host == bound
 
 
+@pytest.mark.parametrize(("name", "data", "steps"), [
+    ("soft_delete", {}, ["power_off"]), ("soft_delete", {"migration": "m"}, ["look", "settle", "power_off"]),
+    ("soft_delete", {"migration": "m", "source": "b"}, ["look", "forget", "settle", "power_off"]),
+    ("restore", {}, ["power_on"]), ("reclaim", {}, ["destroy", "forget"]),
+    ("reclaim", {"outside_volumes": True, "outside_interfaces": True},
+     ["destroy", "let_go_of_volumes", "give_interfaces_back", "forget"])])
+def test_what_is_soft_deleted_for_now_and_at_last(name, data, steps):
+    assert walked(REGISTRY[name](instance(), {"host": "a", **data})) == steps
+
+
 def test_steps_that_are_for_some_only_are_left_out_for_the_others():
     some = build(host="a", outside_volumes=True)
     assert walked(some) == ["make_volumes", "place", "bind_volumes", "network", "disks", "start", "complete_volumes"]
@@ -134,6 +144,10 @@ def test_rules_let_through_what_the_facts_allow():
     assert allowed("start", vm_state=states.STOPPED)
     assert allowed("reboot_hard", vm_state=states.ERROR)
     assert allowed("reboot_hard", task_state=states.REBOOTING)
+    assert allowed("change_password")
+    assert allowed("trigger_crash_dump", vm_state=states.RESIZED)
+    assert allowed("restore", vm_state=states.SOFT_DELETED)
+    assert allowed("soft_delete", vm_state=states.ERROR, task_state=states.REBOOTING)
     assert allowed("delete", task_state=states.SPAWNING, vm_state=states.BUILDING, launched_at=None)
 
 
@@ -142,6 +156,13 @@ def test_rules_let_through_what_the_facts_allow():
     ("stop", {"task_state": "rebooting"}, exception.InstanceInvalidState,
      "Cannot 'stop' instance u while it is in task_state rebooting"),
     ("stop", {"host": None}, exception.InstanceNotReady, "Instance u is not ready"),
+    ("change_password", {"vm_state": states.PAUSED}, exception.InstanceInvalidState,
+     "Cannot 'changePassword' instance u while it is in vm_state paused"),
+    ("trigger_crash_dump", {"host": None, "vm_state": states.STOPPED}, exception.InstanceNotReady,
+     "Instance u is not ready"),
+    ("restore", {}, exception.InstanceInvalidState, "Cannot 'restore' instance u while it is in vm_state active"),
+    ("soft_delete", {"launched_at": None}, exception.InstanceStateUnknown,
+     "Instance u is in an invalid state for 'delete'"),
     ("pause", {"launched_at": None}, exception.InstanceStateUnknown, "Instance u is in an invalid state for 'pause'"),
     ("pause", {"locked_by": "owner"}, exception.InstanceIsLocked, "Instance u is locked"),
     ("reboot_soft", {"vm_state": states.STOPPED}, exception.InstanceInvalidState,
@@ -155,3 +176,95 @@ def test_rules_refuse_with_the_text_of_the_facts(name, values, error, text):
 
 def test_a_lock_does_not_bind_administrators():
     check(REGISTRY["pause"].rules, instance(locked_by="owner"), is_admin=True, host_up=lambda: True)
+
+
+def test_a_rebuild_leaves_a_volume_of_an_outside_service_to_that_service():
+    assert walked(REGISTRY["rebuild"](instance(), {"host": "a"})) == ["check", "replace", "start"]
+    some = REGISTRY["rebuild"](instance(), {"host": "a", "outside_volumes": True})
+    assert walked(some) == ["check", "let_go", "free", "write", "connect", "replace", "start", "complete"]
+    assert some.before(some.step_named("start")).name == "free"
+
+
+# --- saving a server ----------------------------------------------------------------------------------------
+IMAGE = {"id": "i", "name": "n"}
+SPEC = {"instance_uuids": ["u"], "project_id": "p", "flavor": msgspec.to_builtins(FLAVOR)}
+
+
+def back_from(operation, name):
+    """The compensations that run when this step has failed, the first one first."""
+    found, step = [], operation.step_named(name)
+    if step.undo and (step.place != "conductor" or step.external):
+        found.append(step.undo)
+    while (step := operation.before(step)) is not None:
+        found.append(step.undo)
+    return found
+
+
+def test_a_snapshot_is_made_known_and_gets_its_data_or_is_gone():
+    snapshot = REGISTRY["create_image"](instance(), {"host": "a", "image": IMAGE})
+    assert walked(snapshot) == ["make_image", "capture", "upload"]
+    assert back_from(snapshot, "upload") == ["discard", "unmake_image"]
+
+
+def test_a_backup_that_is_made_stays_whatever_becomes_of_the_older_ones():
+    backup = REGISTRY["create_backup"](instance(), {"host": "a", "image": IMAGE, "rotation": 1})
+    assert walked(backup) == ["make_image", "capture", "upload", "rotate"]
+    assert back_from(backup, "upload") == ["discard", "unmake_image"]
+    assert back_from(backup, "rotate") == []
+
+
+@pytest.mark.parametrize(("data", "steps"), [
+    ({"image": IMAGE}, ["make_image", "halt", "capture", "upload", "settle"]),
+    ({"image": IMAGE, "offload": True, "former": "i"},
+     ["make_image", "halt", "capture", "upload", "settle", "destroy", "forget", "drop_former"]),
+    ({"offload": True, "unbinds_volumes": True, "unbinds_interfaces": True},
+     ["halt", "settle", "destroy", "unbind_volumes", "unbind_interfaces", "forget"])])
+def test_a_server_is_saved_before_it_leaves_its_host(data, steps):
+    assert walked(REGISTRY["shelve"](instance(), {"host": "a", **data})) == steps
+
+
+def test_a_server_that_is_saved_is_not_taken_back():
+    shelve = REGISTRY["shelve"](instance(), {"host": "a", "image": IMAGE, "offload": True})
+    assert back_from(shelve, "upload") == ["discard", "restart", "unmake_image"]
+    assert back_from(shelve, "settle") == ["discard", "restart", "unmake_image"]
+    for step in ("destroy", "forget"):
+        assert back_from(shelve, step) == []
+
+
+def test_a_server_on_the_shelf_starts_where_it_is_or_is_made_anew():
+    here = REGISTRY["unshelve"](instance(), {"spec": SPEC, "host": "a", "on_host": True, "drops": "i"})
+    assert walked(here) == ["power_on", "settle", "drop_image"]
+    anew = REGISTRY["unshelve"](instance(host=None), {
+        "spec": SPEC, "host": "b", "offloaded": True, "saved_in": "i", "drops": "i", "plugs": ["p"],
+        "binds_volumes": True, "binds_interfaces": True})
+    assert walked(anew) == [
+        "find_image", "place", "bind_volumes", "bind_interfaces", "network", "disks", "start", "plugged", "go",
+        "complete_volumes", "settle", "drop_image"]
+    assert back_from(anew, "complete_volumes") == [
+        "wipe", "unplug", "unbind_interfaces", "unbind_volumes", "unplace"]
+    assert back_from(anew, "drop_image") == []
+
+
+@pytest.mark.parametrize(("step", "host", "bound"), [
+    ("bind_interfaces", "c", "c"), ("bind_interfaces", None, None), ("bind_volumes", "c", "b"),
+    ("bind_volumes", None, None)])
+def test_a_binding_of_an_unshelve_that_comes_late_is_put_right_by_where_the_server_is(step, host, bound):
+    class Outside:
+        def __init__(self):
+            self.instance = instance(host=host)
+            self.outside_interfaces = self.outside_volumes = self
+            self.bound = "b"
+
+        def bind(self, where):
+            self.bound = where
+
+        def unbind(self):
+            self.bound = None
+
+        def disconnect(self, _where):
+            self.bound = None
+
+    ctl = Outside()
+    unshelve = REGISTRY["unshelve"](ctl.instance, {"spec": SPEC, "host": "b"})
+    unshelve.take_back(unshelve.step_named(step), ctl)
+    assert ctl.bound == bound

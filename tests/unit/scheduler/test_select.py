@@ -277,3 +277,18 @@ class TestExplain:
         with made.view() as view:
             Planner(filters(), weighers()).explain(view, request(spec()))
         assert choose(made, spec()) == [["a"]]
+
+
+def test_of_a_server_that_stays_where_it_is_only_the_image_is_looked_at():
+    made = fleet(node("full", vcpus=1, disabled=True), node("other"))
+    asked = spec(requested_host="full", in_place=True, resources={"VCPU": 8}, availability_zone="another")
+    assert choose(made, asked) == [["full"]]
+    with made.view() as view:
+        assert (view.used("VCPU").sum(), view.num_instances.sum()) == (0, 0), "it takes nothing"
+
+
+@pytest.mark.parametrize("asked", [
+    {"required_traits": ["X"]}, {"properties": {"hw_architecture": "s390x"}}])
+def test_an_image_that_the_host_cannot_have_is_refused_where_the_server_is(asked):
+    with pytest.raises(exception.NoValidHost):
+        choose(fleet(node("here"), node("there", traits=["X"])), spec(requested_host="here", in_place=True, **asked))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,9 @@ from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.moves import DiskFile, DiskSource
 from nova.virt.imagecache import ImageCache
-from nova.virt.libvirt import copies, directories
-from tests.unit.virt.test_image_formats import qcow2
+from nova.virt.libvirt import copies, directories, disk_server
+from tests.unit.virt.guests import server
+from tests.unit.virt.test_image_formats import MIB, qcow2
 
 SOURCE = DiskSource(host="other")
 
@@ -27,12 +29,13 @@ def state(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     CONF.clear_override("state_path")
 
 
-def receive(state: pathlib.Path, content: bytes, **file: str) -> pathlib.Path:
-    described = DiskFile(**{"name": "disk", "length": len(content), **file})  # type: ignore[arg-type]
-    (state / "seen" / "disk").write_bytes(content)
-    uuid = new_uuid()
-    place = directories.make(uuid, "here")
-    copies.receive(uuid, place, described, SOURCE, str(state / "seen"))
+def receive(state: pathlib.Path, content: bytes, **file: Any) -> pathlib.Path:
+    described = DiskFile(**{"name": "disk", "size": 8 * MIB, "length": len(content), **file})
+    if not (state / "seen" / "disk").exists():
+        (state / "seen" / "disk").write_bytes(content)
+    instance = server(uuid=new_uuid())
+    place = directories.make(instance.uuid, "here")
+    copies.receive(instance, place, described, SOURCE, str(state / "seen"))
     return pathlib.Path(place, described.name)
 
 
@@ -44,6 +47,22 @@ def test_a_disk_that_stands_on_nothing_is_received(state: pathlib.Path) -> None:
 def test_a_disk_that_refers_to_a_file_that_nobody_told_of_is_refused(state: pathlib.Path, content: bytes) -> None:
     with pytest.raises(exception.MigrationError):
         receive(state, content)
+    assert list((state / "instances").glob("*/disk*")) == []
+
+
+def test_a_file_that_is_longer_than_it_was_said_to_be_is_not_copied(state: pathlib.Path) -> None:
+    with pytest.raises(exception.MigrationError, match="is not what the other host said"):
+        receive(state, qcow2(), length=MIB - 1)
+    with pytest.raises(exception.MigrationError, match="is not what the other host said"):
+        receive(state, qcow2(), size=4 * MIB)
+    assert list((state / "instances").glob("*/disk*")) == []
+
+
+def test_a_link_on_a_shared_file_system_leads_to_no_file_of_this_host(state: pathlib.Path) -> None:
+    (state / "secret").write_bytes(qcow2())
+    (state / "seen" / "disk").symlink_to(state / "secret")
+    with pytest.raises(exception.MigrationError, match="is not what the other host said"):
+        receive(state, qcow2())
     assert list((state / "instances").glob("*/disk*")) == []
 
 
@@ -62,3 +81,47 @@ def test_an_image_of_another_host_that_refers_to_a_file_is_not_taken_into_the_ca
     with pytest.raises(exception.ImageUnacceptable, match="it refers to another file"):
         ImageCache().adopt("one.qcow2", copy, 1 << 20)
     assert [path.name for path in (state / "instances" / "_base").iterdir()] == ["locks"]
+
+
+def on(base: str = "image.raw", base_format: str = "raw") -> DiskFile:
+    return DiskFile(name="disk", base=base, base_format=base_format)
+
+
+def serving(host: str, *names: str) -> DiskSource:
+    """What a host says that it serves."""
+    return DiskSource(host=host, bases=[DiskFile(name=name, size=1024, length=1024) for name in names])
+
+
+def test_what_another_host_calls_an_image_is_not_taken_for_it_by_others(
+        state: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a host that was taken over chooses what the servers of all tenants boot where it sends one."""
+    monkeypatch.setattr(disk_server, "fetch", lambda _uuid, _served, name, length, path: pathlib.Path(path).write_bytes(
+        name.encode().ljust(length)))
+    received = pathlib.Path(copies.base_of(server(), on(), serving("hostile", "image.raw")))
+    assert received.read_bytes().startswith(b"base/image.raw")
+    fetched = ImageCache().fetch("image", lambda path, _admit: pathlib.Path(path).write_bytes(b"the image") and None,
+                                 "raw")
+    assert pathlib.Path(fetched).read_bytes() == b"the image"
+    once_more = copies.base_of(server(), on(received.name), serving("other", received.name))
+    assert once_more == str(received), "it is the same that came from there before"
+
+
+def test_what_came_from_two_hosts_is_kept_apart(state: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_server, "fetch", lambda *told: pathlib.Path(told[-1]).write_bytes(bytes(1024)))
+    source = serving("one", "image.raw")
+    assert copies.base_of(server(), on(), source) == copies.base_of(server(uuid=new_uuid()), on(), source)
+    assert copies.base_of(server(), on(), source) != copies.base_of(server(), on(), serving("two", "image.raw"))
+
+
+@pytest.mark.parametrize("disk", [
+    on("secret.raw"), on("image-secret.raw"), on("image.part", "part"), on("image.raw", "qcow2"), on("image"),
+    on("../image.raw"), on("gone.raw")])
+def test_a_disk_stands_on_the_image_of_its_server_in_its_format(state: pathlib.Path, disk: DiskFile) -> None:
+    """Another one may be the secret of a tenant, and what is read as qcow2 names the file that it stands on."""
+    cache = state / "instances" / "_base"
+    cache.mkdir(parents=True)
+    for name in ("secret.raw", "image.raw", "image-secret.raw", "image.part", "image"):
+        (cache / name).write_bytes(bytes(1024))
+    source = serving("hostile", *(name for name in (disk.base,) if name != "gone.raw"))
+    with pytest.raises(exception.MigrationError, match="is not the image of the server"):
+        copies.base_of(server(), disk, source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -82,3 +82,36 @@ def test_taking_or_removing_nothing_is_fine_and_only_uuids_are_guests() -> None:
     for strange in ("../../etc", "", ONE.upper()):
         with pytest.raises(exception.InvalidInput):
             directories.directory(strange)
+
+
+def _content(place: pathlib.Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in place.iterdir() if path.name != "owner"}
+
+
+def _writer(text: str) -> Callable[[str], None]:
+    return lambda path: directories.write(path, text)
+
+
+def _breaks(_path: str = "") -> None:
+    raise exception.DiskFull(reason="now")
+
+
+def test_new_files_take_the_place_of_the_old_ones_once_these_are_given_up(place: pathlib.Path) -> None:
+    here = pathlib.Path(directories.make(ONE, "first"))
+    for name in ("disk", "kernel", "disk.eph0"):
+        (here / name).write_text("old")
+    seen: list[dict[str, str]] = []
+    directories.replace(str(here), {"disk": _writer("new")}, {"disk.eph0"}, "one", lambda: seen.append(_content(here)))
+    assert seen == [{"disk": "old", "kernel": "old", "disk.eph0": "old", "disk.part": "new", "rebuilt.part": "one"}]
+    assert _content(here) == {"disk": "new", "disk.eph0": "old", "rebuilt": "one"}
+    assert (directories.mark(ONE), directories.owner(str(here)) is not None) == ("one", True)
+
+
+@pytest.mark.parametrize(("builder", "give_up"), [(_breaks, lambda: None), (_writer("new"), _breaks)])
+def test_what_cannot_be_made_or_given_up_leaves_the_old_files(
+        place: pathlib.Path, builder: Callable[[str], None], give_up: Callable[[], None]) -> None:
+    here = pathlib.Path(directories.make(ONE, "first"))
+    (here / "disk").write_text("old")
+    with pytest.raises(exception.DiskFull):
+        directories.replace(str(here), {"disk": _writer("new"), "disk.swap": builder}, (), "one", give_up)
+    assert (_content(here), directories.mark(ONE)) == ({"disk": "old"}, "")

@@ -11,10 +11,11 @@ from lxml import etree
 from nova import exception
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import VolumeConnection
+from nova.virt.libvirt import domain_xml as writer
 from nova.virt.libvirt.definition import Definition
-from nova.virt.libvirt.disks import LocalDisks
+from nova.virt.libvirt.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.guest_config import guest_config
-from nova.virt.libvirt.layout import volume_disk
+from nova.virt.libvirt.layout import GuestDisk, rescue_layout, volume_disk
 from tests.unit.virt.guests import interface, server
 from tests.unit.virt.test_libvirt_domain_xml import (  # noqa: F401 (fixture)
     ALL_DISKS,
@@ -77,13 +78,14 @@ def test_a_server_boots_from_its_volume(schema: etree.RelaxNG) -> None:  # noqa:
 
 @pytest.mark.parametrize("connection", [
     {"path": "/pool/v", "format": "qcow2", "limits": {"total_iops_sec": 500}, "discard": True},
+    {"path": "/pool/v.2", "format": "qcow2", "below": [("/pool/v.1", "qcow2"), ("/pool/v", "raw")]},
     {"path": "/pool/v", "shareable": True, "read_only": True},
     {"protocol": "block", "path": "/dev/sdx"},
     {"protocol": "rbd", "path": "volumes/volume-1", "hosts": [("10.0.0.1", "6789"), ("10.0.0.2", "")],
      "auth_user": "cinder", "secret_uuid": "457eb676-33da-42ec-9a8c-9293d545c337"},
     {"protocol": "iscsi", "path": "iqn.2013-07.com.example:iscsi-pool/1", "hosts": [("10.0.0.1", "3260")],
      "auth_user": "me", "secret_uuid": "457eb676-33da-42ec-9a8c-9293d545c337"},
-], ids=["file", "shared", "block", "rbd", "iscsi"])
+], ids=["file", "snapshots", "shared", "block", "rbd", "iscsi"])
 def test_connections_are_valid(connection: dict[str, object], schema: etree.RelaxNG) -> None:  # noqa: F811
     device = volume(1)
     device.connection = VolumeConnection(volume_id="v", serial="s", **connection)  # type: ignore[arg-type]
@@ -92,6 +94,21 @@ def test_connections_are_valid(connection: dict[str, object], schema: etree.Rela
     disk = ET.fromstring(text).findall("devices/disk")[1]
     assert disk.findtext("serial") == "s"
     assert (disk.find("readonly") is not None) == bool(connection.get("read_only"))
+
+
+@pytest.mark.parametrize("below", [[], [("/pool/v.1", "qcow2"), ("/pool/v", "raw")]])
+def test_what_a_volume_stands_on_is_told_to_the_last(below: list[tuple[str, str]]) -> None:
+    """Else the hypervisor reads it in the file, which somebody may have changed meanwhile."""
+    device = volume(1)
+    device.connection = VolumeConnection(volume_id="v", path="/pool/v.2", format="qcow2", below=below)
+    text = domain_xml(server(block_devices=[device]), DISKS, HOST)
+    item = ET.fromstring(text).findall("devices/disk")[1].find("backingStore")
+    found = []
+    while item is not None and len(item):
+        found.append((item.find("source").get("file"), item.find("format").get("type")))
+        item = item.find("backingStore")
+    assert found == below
+    assert item is not None, "the chain has an end"
 
 
 def test_an_unknown_protocol_is_refused() -> None:
@@ -168,3 +185,24 @@ def test_machines_with_pci_express_have_ports_for_what_comes_later() -> None:
     assert len(ports) == 1 + 1 + 6 + 8
     some = dataclasses.replace(HOST, pcie_ports=12)
     assert len(ET.fromstring(domain_xml(q35, DISKS, some)).findall("devices/controller[@model='pcie-root-port']")) == 12
+
+
+@pytest.mark.parametrize(("stable", "kernel", "expected"), [
+    (False, None, {"vda": "disk.rescue", "vdb": "disk", "vdc": "volume-1", "vdf": "volume-2"}),
+    (True, None, {"vda": "disk", "vdb": "volume-1", "vdf": "volume-2", "vdc": "disk.rescue"}),
+    (True, "/x/kernel.rescue", {"vda": "disk", "vdb": "volume-1", "vdf": "volume-2", "vdc": "disk.rescue"})])
+def test_a_rescued_guest_boots_from_the_disk_beside_its_own(
+        schema: etree.RelaxNG, stable: bool, kernel: str | None, expected: dict[str, str]) -> None:  # noqa: F811
+    instance = server(block_devices=[volume(1, "/dev/vdb"), volume(2, "/dev/vdf")])
+    config = guest_config(instance, HOST)
+    rescue = GuestDisk("disk.rescue", "virtio", local=LocalDisk("/x/disk.rescue"), boots=True)
+    before = Definition(domain_xml(instance, DISKS, HOST))
+    laid = rescue_layout(config, DISKS, instance.block_devices, before, rescue, stable)
+    text = writer.domain_xml(instance, config, dataclasses.replace(DISKS, kernel=kernel), laid, HOST, before)
+    assert schema.validate(etree.fromstring(text)), schema.error_log
+    assert disks_of(text) == expected
+    root = ET.fromstring(text)
+    first, = [disk for disk in root.findall("devices/disk") if disk.find("boot") is not None]
+    name = first.find("target").get("dev")
+    assert (expected[name], root.find("os/boot")) == ("disk.rescue", None)
+    assert (f"root=/dev/{name}" in root.findtext("os/cmdline", "")) == bool(kernel)

@@ -1,11 +1,20 @@
 """Cinder's volumes as a host connects them."""
 
+import os
+import pathlib
+
 import pytest
+from os_brick.initiator.connectors.remotefs import RemoteFsConnector
 
 from nova import conf, exception
+from nova.compute.disk_tools import QemuTools
+from nova.virt import qemuimg
 from nova.volume.cinder_host import CinderVolumes
+from tests.unit.virt.test_image_formats import qcow2
 
 UUID = "49e6966f-dddf-47db-8448-b8c9c41b073b"
+FIRST, SECOND = "0c8b5f3e-3f0a-4d2e-9a55-1f2e3d4c5b6a", "1d9c604f-4a1b-4e3f-8b66-20312e4d5c6b"
+NAME = f"volume-{UUID}"
 RBD = {"driver_volume_type": "rbd", "name": f"volumes/volume-{UUID}", "hosts": ["10.0.0.1", "10.0.0.2"],
        "ports": ["6789", "6790"], "auth_enabled": True, "auth_username": "cinder", "secret_uuid": "457eb676",
        "discard": True, "qos_specs": {"total_iops_sec": "500", "vendor:trick": "on"}, "access_mode": "ro",
@@ -17,7 +26,23 @@ NFS = {"driver_volume_type": "nfs", "export": "127.0.0.1:/export", "name": f"vol
 @pytest.fixture
 def volumes():
     conf.register()
-    return CinderVolumes()
+    return CinderVolumes(QemuTools())
+
+
+@pytest.fixture
+def share(tmp_path, monkeypatch):
+    """What is mounted as the share of NFS."""
+    monkeypatch.setattr(RemoteFsConnector, "connect_volume", lambda _self, info: {"path": f"{tmp_path}/{info['name']}"})
+    (tmp_path / "secret").write_bytes(b"of the host")
+    return tmp_path
+
+
+def snapshot(share: pathlib.Path, name: str, below: str, below_format: str = "qcow2") -> str:
+    """As Cinder's driver makes it: the file below is named without its directory."""
+    path = str(share / name)
+    qemuimg.create_overlay(path, str(share / below), below_format, 1 << 20)
+    qemuimg.rebase(path, below, below_format)
+    return path
 
 
 def test_an_image_of_rbd_is_reached_by_the_hypervisor(volumes):
@@ -45,3 +70,73 @@ def test_a_host_tells_how_it_reaches_volumes(volumes):
     volumes.start()
     told = volumes.connector("host-1")
     assert (told["host"], told["multipath"], bool(told["ip"])) == ("host-1", False, True)
+
+
+@pytest.mark.parametrize("content", [b"", b"data", qcow2(backing=b"/etc/shadow"), qcow2(features=4)])
+def test_a_raw_volume_is_raw_whatever_its_guest_wrote(volumes, share, content):
+    (share / NAME).write_bytes(content)
+    found = volumes.connect(NFS)
+    assert (found.protocol, found.path, found.format, found.below) == ("file", str(share / NAME), "raw", [])
+
+
+def test_a_qcow2_volume_of_one_file(volumes, share):
+    (share / NAME).write_bytes(qcow2())
+    found = volumes.connect({**NFS, "format": "qcow2"})
+    assert (found.path, found.format, found.below) == (str(share / NAME), "qcow2", [])
+
+
+@pytest.mark.parametrize("kind", ["raw", "qcow2"])
+def test_a_volume_with_snapshots_stands_on_its_own_files(volumes, share, kind):
+    qemuimg.create(str(share / NAME), kind, 1 << 20)
+    middle = snapshot(share, f"{NAME}.{FIRST}", NAME, kind)
+    top = snapshot(share, f"{NAME}.{SECOND}", f"{NAME}.{FIRST}")
+    found = volumes.connect({**NFS, "name": os.path.basename(top), "format": "qcow2"})
+    assert (found.path, found.format) == (top, "qcow2")
+    assert found.below == [(middle, "qcow2"), (str(share / NAME), kind)]
+
+
+@pytest.mark.parametrize("refers", [
+    {"backing": b"/etc/shadow"}, {"backing": b"../../../etc/shadow"}, {"backing": b"secret"}, {"features": 4},
+    {"backing": f"volume-{FIRST}".encode()}, {"backing": f"{NAME}.{FIRST}".encode()}, {"backing": NAME.encode()},
+    {"backing": b'json:{"driver":"file","filename":"/etc/shadow"}'}, {"backing": b"nbd://192.0.2.1/x"},
+    {"backing": f"./{NAME}.{FIRST}".encode()}], ids=str)
+def test_a_volume_that_leads_to_a_file_that_is_not_its_own_is_refused(volumes, share, refers):
+    """(Of the file that is its own the format is not told, so that it would be probed.)"""
+    (share / f"volume-{FIRST}").write_bytes(b"of another tenant")
+    (share / f"{NAME}.{FIRST}").write_bytes(b"data")
+    (share / NAME).write_bytes(qcow2(**refers))
+    with pytest.raises(exception.VolumeUnusable, match="file") as refused:
+        volumes.connect({**NFS, "format": "qcow2"})
+    assert UUID in refused.value.message
+
+
+def test_a_file_below_that_leads_elsewhere_is_refused(volumes, share):
+    (share / NAME).write_bytes(qcow2(backing=b"/etc/shadow"))
+    top = share / f"{NAME}.{FIRST}"
+    qemuimg.create(str(top), "qcow2", 1 << 20)
+    qemuimg.rebase(str(top), NAME, "qcow2")
+    with pytest.raises(exception.VolumeUnusable, match="not its own"):
+        volumes.connect({**NFS, "name": top.name, "format": "qcow2"})
+
+
+def test_files_that_stand_on_one_another_are_refused(volumes, share):
+    one, two = NAME, f"{NAME}.{FIRST}"
+    for name, below in ((one, two), (two, one)):
+        qemuimg.create(str(share / name), "qcow2", 1 << 20)
+        qemuimg.rebase(str(share / name), below, "qcow2")
+    with pytest.raises(exception.VolumeUnusable, match="not its own"):
+        volumes.connect({**NFS, "format": "qcow2"})
+
+
+@pytest.mark.parametrize("kind", ["raw", "qcow2"])
+def test_a_link_is_no_volume(volumes, share, kind):
+    with pytest.raises(exception.VolumeUnusable, match="no file"):
+        volumes.connect({**NFS, "format": kind})
+    (share / NAME).symlink_to(share / "secret")
+    with pytest.raises(exception.VolumeUnusable, match="no file"):
+        volumes.connect({**NFS, "format": kind})
+    (share / NAME).unlink()
+    (share / NAME).write_bytes(b"of another format")
+    if kind == "qcow2":
+        with pytest.raises(exception.VolumeUnusable, match="not in the format qcow2"):
+            volumes.connect({**NFS, "format": kind})

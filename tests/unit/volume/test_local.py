@@ -16,6 +16,7 @@ from nova.objects.image import Image
 from nova.objects.volume import LocalConnection, VolumeRemoval
 from nova.virt import qemuimg
 from nova.volume.local import LocalVolumes
+from tests.unit.virt.test_image_formats import qcow2
 
 GIB = 1 << 30
 
@@ -136,6 +137,16 @@ def test_a_file_of_another_size_is_refused(pool):
     asked = info()
     os.truncate(pool.connect(asked).path, GIB - 512)
     with pytest.raises(exception.VolumeUnusable, match="instead of 1 GiB"):
+        pool.connect(asked)
+
+
+@pytest.mark.parametrize("refers", [{"backing": b"/etc/shadow"}, {"features": 4}])
+def test_a_file_that_leads_to_another_one_is_refused(pool, refers):
+    """A host that was taken over, and shares the pool, would read the files of the next that has the volume."""
+    asked = info(format="qcow2", fresh=False)
+    with open(os.path.join(pool.directory, f"{asked['volume_id']}.1"), "wb") as file:
+        file.write(qcow2(size=GIB, **refers))
+    with pytest.raises(exception.InvalidDiskInfo, match="refers to another file"):
         pool.connect(asked)
 
 

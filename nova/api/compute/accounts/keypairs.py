@@ -119,7 +119,7 @@ def create(req: Request) -> dict[str, Any]:
         public, private = pair.public, pair.private
     key = Keypair(user_id=user, name=wanted["name"], type=kind, public_key=public,
                   fingerprint=keys.fingerprint(kind, public))
-    shown = CREATED.render(req.clients.keypairs.create(req.ctx, key), req)
+    shown = CREATED.render(req.clients.keypairs.create(req.ctx, key, imported=private is None), req)
     if private is not None:
         shown["private_key"] = private
     return {"keypair": shown}

@@ -26,7 +26,9 @@ from nova.api.fields import (
 )
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
+from nova.image import lookup
 from nova.objects.aggregate import Aggregate
+from nova.objects.image import Image
 
 ZONE = "availability_zone"
 
@@ -45,6 +47,11 @@ ADD_HOST = only("add_host", _HOST)
 REMOVE_HOST = only("remove_host", _HOST)
 SET_METADATA = only("set_metadata", Object({"metadata": Field(Object(patterns={
     "^[a-zA-Z0-9-_:. ]{1,255}$": Plain(type=["string", "null"], maxLength=255)}), required=True)}))
+
+# Images that one request may name.
+_MOST_IMAGES = 100
+CACHE_IMAGES = Object({"cache": Field(
+    Array(Object({"id": Field(UUID, required=True)}), minItems=1, maxItems=_MOST_IMAGES), required=True)})
 
 _CREATED = [
     Out("id", INTEGER),
@@ -136,3 +143,22 @@ def set_metadata(req: Request) -> dict[str, Any]:
     if zone is not None and (not zone.strip() or ":" in zone):
         raise exception.Invalid(f"'{zone}' is no name of an availability zone: it must not be empty or contain ':'.")
     return _shown(req.clients.aggregates.set_metadata(req.ctx, _id(req), metadata), req)
+
+
+@accepts(body=CACHE_IMAGES)
+def cache_images(req: Request) -> None:
+    """Have the hosts of an aggregate fetch images before servers want them."""
+    wanted = [each["id"].lower() for each in req.body["cache"]]
+    if len(set(wanted)) < len(wanted):
+        raise exception.Invalid("cache: the same image is named twice.")
+    ident = _id(req)
+    req.clients.aggregates.get(req.ctx, ident)
+    req.clients.aggregates.cache_images(req.ctx, ident, [_image(req, image_id) for image_id in wanted])
+
+
+def _image(req: Request, image_id: str) -> Image:
+    """Hosts fetch what the caller was shown, and nothing else."""
+    try:
+        return lookup.find(req.ctx, image_id)
+    except exception.InvalidInput as error:
+        raise exception.Invalid(f"Image {image_id} could not be found.") from error

@@ -31,7 +31,8 @@ def _set(req: Request, properties: Mapping[str, str], replace: bool) -> dict[str
     return changed.properties
 
 
-def _check_quota(req: Request, count: int) -> None:
+def check_quota(req: Request, count: int) -> None:
+    """Raises QuotaLimit for an image with so many properties that its user sets."""
     limit = req.clients.quotas.get(req.ctx, req.ctx.project_id or "").limits.get("metadata_items", -1)
     if 0 <= limit < count:
         raise exception.QuotaLimit("Image metadata limit exceeded")
@@ -56,7 +57,7 @@ def show(req: Request) -> dict[str, Any]:
 def create(req: Request) -> dict[str, Any]:
     """Set metadata items of an image, besides those that it has."""
     added = req.body["metadata"]
-    _check_quota(req, len({**_properties(req), **added}))
+    check_quota(req, len({**_properties(req), **added}))
     return {"metadata": _set(req, added, replace=False)}
 
 
@@ -64,7 +65,7 @@ def create(req: Request) -> dict[str, Any]:
 def update_all(req: Request) -> dict[str, Any]:
     """Replace the metadata of an image."""
     wanted = req.body["metadata"]
-    _check_quota(req, len(wanted))
+    check_quota(req, len(wanted))
     return {"metadata": _set(req, wanted, replace=True)}
 
 
@@ -74,7 +75,7 @@ def update(req: Request) -> dict[str, Any]:
     meta = req.body["meta"]
     if req.params["id"] not in meta:
         raise RequestMismatch()
-    _check_quota(req, len({**_properties(req), **meta}))
+    check_quota(req, len({**_properties(req), **meta}))
     _set(req, meta, replace=False)
     return {"meta": meta}
 

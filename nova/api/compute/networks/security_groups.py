@@ -126,7 +126,11 @@ def index(req: Request) -> dict[str, Any]:
 @accepts(query=SHOW_QUERY, answer=_ONE)
 def show(req: Request) -> dict[str, Any]:
     """Show a security group."""
-    return _with_peers(req, get(req, req.params["id"]))
+    shown = req.params["id"]
+    if not formats.is_uuid(shown):
+        # Clients that were given a name look into the list when there is no such id; a 400 would be the end.
+        raise exception.SecurityGroupNotFound(security_group_id=shown)
+    return _with_peers(req, get(req, shown))
 
 
 def _texts(req: Request) -> tuple[str, str]:

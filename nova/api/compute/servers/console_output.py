@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from nova import bus, exception
 from nova.api.compute.servers import servers
-from nova.api.compute.servers.servers_view import Look
 from nova.api.fields import STRING, Object, Plain, only
 from nova.api.request import Request
 from nova.api.router import accepts
@@ -25,13 +23,8 @@ _MOST = 2**31 - 1
 def get(req: Request) -> dict[str, Any]:
     """Read the console log: the last ``length`` lines, or all that is kept."""
     server = servers.authorized_get(req, "os_compute_api:os-console-output")
-    if not server.host:
-        raise exception.InstanceNotReady(instance_id=server.uuid)
     lines = _lines(req.body["os-getConsoleOutput"].get("length"))
-    if Look(req).status_of(server.host) in ("DOWN", "UNKNOWN"):
-        # Do not wait a minute for a host that is known not to answer.
-        raise exception.Conflict("Service is unavailable at this time.")
-    compute = bus.at(req.clients.compute, server.host)
+    compute = servers.compute_of(req, server)
     output = compute.console_output(req.ctx, server, lines) if lines != 0 else ""
     return {"output": _CONTROLS.sub("", output)}
 

@@ -39,7 +39,7 @@ CREATE = Object({"events": Field(Array(Object({
 EVENT = View([Out(name, STRING) for name in ("name", "server_uuid", "status", "tag")] + [Out("code", INTEGER)])
 
 
-@accepts(body=CREATE, answer=Object({"events": Array(EVENT)}))
+@accepts(body=CREATE, answer=Object({"events": Array(EVENT)}), statuses=(200, 207))
 def create(req: Request) -> Response:
     """Tell of servers: what came true, or failed."""
     events = [{"status": COMPLETED, **event} for event in req.body["events"]]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import time
 from typing import Any
 
 import msgspec
 
 from nova import exception
+from nova.api import waiting
 from nova.api.compute.servers.servers import authorize, authorized_get, operate, server_id
 from nova.api.fields import (
     IP,
@@ -107,14 +107,11 @@ def _attached(req: Request, wanted: dict[str, Any]) -> VIF:
     vif = msgspec.convert(accepted.answer, VIF)
     if vif.id:
         return vif
-    end = time.monotonic() + _PATIENCE
-    while time.monotonic() < end:
-        found = req.clients.servers.attached_interface(
-            req.ctx, server_id(req), accepted.action.uuid, project_id=req.scope)
-        if found is not None:
-            return found
-        time.sleep(_PAUSE)
-    raise exception.InterfaceAttachTimedOut()
+    found = waiting.until(req, lambda: req.clients.servers.attached_interface(
+        req.ctx, server_id(req), accepted.action.uuid, project_id=req.scope), _PATIENCE, _PAUSE)
+    if found is None:
+        raise exception.InterfaceAttachTimedOut()
+    return found
 
 
 @accepts(errors=(409,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nova import exception
 from nova.api.compute.servers.servers import authorize, authorized_get, get, operate, server_id, target_of
-from nova.api.fields import ANY, Changing, Field, Object, enum, only, string
+from nova.api.fields import ANY, Changing, Field, Object, Plain, enum, only, string
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
 from nova.objects.instance import Instance
@@ -14,7 +14,7 @@ _LOCK = "os_compute_api:os-lock-server:"
 _GROUPS = "os_compute_api:os-security-groups:"
 
 
-def _simple(action: str, operation: str, policy: str, summary: str) -> Handler:
+def simple(action: str, operation: str, policy: str, summary: str) -> Handler:
     """An action without arguments that starts ``operation``."""
     @accepts(body=only(action), errors=(409,))
     def handler(req: Request) -> None:
@@ -26,13 +26,14 @@ def _simple(action: str, operation: str, policy: str, summary: str) -> Handler:
     return handler
 
 
-start = _simple("os-start", "start", _SERVERS + "start", "Start a stopped server.")
-stop = _simple("os-stop", "stop", _SERVERS + "stop", "Stop a running server.")
-pause = _simple("pause", "pause", "os_compute_api:os-pause-server:pause", "Pause a server: it stays in memory.")
-unpause = _simple("unpause", "unpause", "os_compute_api:os-pause-server:unpause", "Let a paused server go on.")
-suspend = _simple("suspend", "suspend", "os_compute_api:os-suspend-server:suspend", "Suspend a server to disk.")
-resume = _simple("resume", "resume", "os_compute_api:os-suspend-server:resume", "Resume a suspended server.")
-force_delete = _simple("forceDelete", "delete", "os_compute_api:os-deferred-delete:force", "Delete a server at once.")
+start = simple("os-start", "start", _SERVERS + "start", "Start a stopped server.")
+stop = simple("os-stop", "stop", _SERVERS + "stop", "Stop a running server.")
+pause = simple("pause", "pause", "os_compute_api:os-pause-server:pause", "Pause a server: it stays in memory.")
+unpause = simple("unpause", "unpause", "os_compute_api:os-pause-server:unpause", "Let a paused server go on.")
+suspend = simple("suspend", "suspend", "os_compute_api:os-suspend-server:suspend", "Suspend a server to disk.")
+resume = simple("resume", "resume", "os_compute_api:os-suspend-server:resume", "Resume a suspended server.")
+force_delete = simple("forceDelete", "delete", "os_compute_api:os-deferred-delete:force", "Delete a server at once.")
+restore = simple("restore", "restore", "os_compute_api:os-deferred-delete:restore", "Restore a soft-deleted server.")
 
 
 @accepts(body=only("reboot", Object({
@@ -68,6 +69,21 @@ def _locked_by_owner(req: Request, server: Instance) -> bool:
     """Owners may unlock what an owner locked, and what nobody did."""
     return server.locked_by is None or (
         server.locked_by == "owner" and server.project_id == req.ctx.project_id)
+
+
+@accepts(body=only("trigger_crash_dump", Plain(type="null")), errors=(409,))
+def trigger_crash_dump(req: Request) -> None:
+    """Have a guest write a crash dump: it gets a non-maskable interrupt."""
+    authorize(req, _SERVERS + "trigger_crash_dump")
+    operate(req, "trigger_crash_dump")
+
+
+@accepts(body=only("injectNetworkInfo"), errors=(409,))
+def inject_network_info(req: Request) -> None:
+    """Accepted for old clients: guests learn about their networks by DHCP, metadata and config drives."""
+    server = authorized_get(req, "os_compute_api:os-admin-actions:inject_network_info")
+    if server.locked and not req.ctx.is_admin:
+        raise exception.InstanceIsLocked(instance_uuid=server.uuid)
 
 
 @accepts(body=only("os-resetState", Object({"state": Field(enum("active", "error"), required=True)})))

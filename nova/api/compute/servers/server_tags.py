@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from nova import exception
+from nova.api import microversion
 from nova.api.compute.servers import servers
 from nova.api.fields import STRING, TAG, Array, Field, Object, Plain, Query
 from nova.api.request import Request, Response
@@ -51,7 +52,7 @@ def update_all(req: Request) -> dict[str, Any]:
     return {"tags": sorted(tags)}
 
 
-@accepts(body=Plain(type="null"), errors=(409,))
+@accepts(body=Plain(type="null"), errors=(409,), statuses=(201, 204), located=microversion.MAX)
 def update(req: Request) -> Response:
     """Add a tag."""
     servers.authorize(req, _POLICY + "update")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-from nova import policies
+from nova import bus, exception, policies
 from nova.api.compute.servers import servers_schemas, servers_view
 from nova.api.fields import Object, Query
 from nova.api.formats import canonical_ipv6
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.conf import CONF
 from nova.objects.instance import Instance
+from nova.rpcapi.compute import Compute
 
 SHOW_QUERY = Query(strict=102)
 
@@ -55,6 +58,16 @@ def authorized_get(req: Request, rule: str) -> Instance:
     return server
 
 
+def compute_of(req: Request, server: Instance) -> Compute:
+    """Who can be asked about the server's guest. Raises InstanceNotReady (it has no host), Conflict (that is down)."""
+    if not server.host:
+        raise exception.InstanceNotReady(instance_id=server.uuid)
+    if servers_view.Look(req).status_of(server.host) in ("DOWN", "UNKNOWN"):
+        # Do not wait a minute for a host that is known not to answer.
+        raise exception.ComputeServiceUnavailable()
+    return bus.at(req.clients.compute, server.host)
+
+
 @accepts(query=SHOW_QUERY, answer=Object({"server": servers_view.SHOW}))
 def show(req: Request) -> dict[str, Any]:
     """Show a server."""
@@ -77,8 +90,13 @@ def update(req: Request) -> dict[str, Any]:
 
 @accepts(errors=(409,))
 def delete(req: Request) -> None:
-    """Delete a server."""
+    """Delete a server; where it can be restored for a while ([DEFAULT]reclaim_instance_interval) it is powered off."""
     authorize(req, "os_compute_api:servers:delete")
+    if CONF.reclaim_instance_interval:
+        with contextlib.suppress(exception.InstanceStateUnknown, exception.InstanceInvalidState):
+            operate(req, "soft_delete")
+            return
+    # Also what never ran, and what is being deleted already.
     operate(req, "delete")
 
 

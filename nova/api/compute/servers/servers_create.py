@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from nova import bus, exception
+from nova.api import microversion
 from nova.api.compute.servers import servers_schemas
 from nova.api.compute.servers.servers_devices import devices_of
 from nova.api.fields import LINKS, STRING, Array, Field, Object, is_true
@@ -49,7 +50,7 @@ ANSWER = Object({
 })
 
 
-@accepts(body=servers_schemas.CREATE, answer=ANSWER, errors=(409,), headers=(KEY,))
+@accepts(body=servers_schemas.CREATE, answer=ANSWER, errors=(409,), headers=(KEY,), located=microversion.MAX)
 def create(req: Request) -> Response:
     """Create one server or several."""
     wanted = req.body["server"]
@@ -166,7 +167,7 @@ def _request(req: Request, wanted: Mapping[str, Any], hints: dict[str, Any]) -> 
         requested_host=wanted.get("host"),
         requested_node=wanted.get("hypervisor_hostname"),
         block_devices=devices_of(wanted, most),
-        personality=_personality(wanted.get("personality") or ()),
+        personality=personality_of(wanted),
         scheduler_hints=hints,
         trusted_certs=wanted.get("trusted_image_certificates"),
         admin_pass=given_password(wanted) or new_password(),
@@ -209,10 +210,11 @@ def new_password() -> str:
 
 
 def _hints(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of both names; what begins with _nova is the services' own, and no user says it."""
     hints: dict[str, Any] = {}
     for key in ("OS-SCH-HNT:scheduler_hints", "os:scheduler_hints"):
         hints.update(body.get(key) or {})
-    return hints
+    return {name: value for name, value in hints.items() if not name.startswith("_nova")}
 
 
 def _counts(wanted: Mapping[str, Any]) -> tuple[int, int]:
@@ -270,12 +272,14 @@ def _network(item: Mapping[str, Any], most: int) -> NetworkRequest:
     return NetworkRequest(network_id=uuid, fixed_ip=address, tag=item.get("tag"))
 
 
-def _personality(wanted: Sequence[Mapping[str, str]]) -> list[Personality]:
-    for item in wanted:
+def personality_of(wanted: Mapping[str, Any]) -> list[Personality]:
+    """The files of a request. Raises InvalidInput."""
+    files: Sequence[Mapping[str, str]] = wanted.get("personality") or ()
+    for item in files:
         for key in ("path", "contents"):
             if key not in item:
                 raise exception.InvalidInput(f"Bad personality format: missing {key}")
-    return [Personality(path=item["path"], contents=item["contents"]) for item in wanted]
+    return [Personality(path=item["path"], contents=item["contents"]) for item in files]
 
 
 def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> None:

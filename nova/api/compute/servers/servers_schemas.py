@@ -22,6 +22,7 @@ from nova.api.fields import (
     Plain,
     enum,
     integer,
+    only,
     string,
 )
 
@@ -35,6 +36,9 @@ _IPV6 = string(format="ipv6")
 # 2..63 characters of a label, from 2.94 a whole domain name.
 _HOST_LABEL = Changing({
     0: string(pattern="^[a-zA-Z0-9]+[a-zA-Z0-9-]*[a-zA-Z0-9]+$", minLength=2, maxLength=63), 94: HOSTNAME})
+
+_FILES = Array(Object({"path": STRING, "contents": string(format="base64")}), maxItems=_MANY)
+_CERTIFICATES = Array(string(minLength=1), null=True, minItems=1, maxItems=50, uniqueItems=True)
 
 _NETWORK = Object({
     "fixed_ip": IP,
@@ -95,8 +99,7 @@ CREATE = Object({
         "OS-DCF:diskConfig": _DISK_CONFIG,
         "accessIPv4": _IPV4,
         "accessIPv6": _IPV6,
-        "personality": Field(Array(Object({"path": STRING, "contents": string(format="base64")}), maxItems=_MANY),
-                             until=56),
+        "personality": Field(_FILES, until=56),
         "availability_zone": NAME,
         "block_device_mapping": _DEVICES,
         "block_device_mapping_v2": _DEVICES_V2,
@@ -111,14 +114,30 @@ CREATE = Object({
             1: string(format="base64", maxLength=65535)}),
         "description": Field(DESCRIPTION, since=19),
         "tags": Field(Array(TAG, maxItems=50), since=52),
-        "trusted_image_certificates": Field(
-            Array(string(minLength=1), null=True, minItems=1, maxItems=50, uniqueItems=True), since=63),
+        "trusted_image_certificates": Field(_CERTIFICATES, since=63),
         "host": Field(HOSTNAME, since=74),
         "hypervisor_hostname": Field(HOSTNAME, since=74),
         "hostname": Field(_HOST_LABEL, since=90),
     }), required=True),
     **dict.fromkeys(_HINT_KEYS, _HINTS),
 })
+
+REBUILD = only("rebuild", Object({
+    "imageRef": Field(UUID, required=True),
+    "name": NAME,
+    "adminPass": STRING,
+    "metadata": METADATA,
+    "preserve_ephemeral": BOOLEAN,
+    "OS-DCF:diskConfig": _DISK_CONFIG,
+    "accessIPv4": _IPV4,
+    "accessIPv6": _IPV6,
+    "personality": Field(_FILES, until=56),
+    "description": Field(DESCRIPTION, since=19),
+    "key_name": Field(Combined("oneOf", string(minLength=1, maxLength=255), Plain(type="null")), since=54),
+    "user_data": Field(Plain(type=["string", "null"], format="base64", maxLength=65535), since=57),
+    "trusted_image_certificates": Field(_CERTIFICATES, since=63),
+    "hostname": Field(_HOST_LABEL, since=90),
+}))
 
 UPDATE = Object({"server": Field(Object({
     "name": NAME,

@@ -15,7 +15,6 @@ from nova.api.fields import (
     Array,
     Object,
     Out,
-    Plain,
     View,
 )
 from nova.api.request import Request, iso, iso_precise
@@ -44,9 +43,12 @@ _IMAGE_NAMES = frozenset({
 class Look:
     """What decides how servers are shown, asked once per request."""
 
-    __slots__ = ("_hosts", "extended", "flavor_specs", "glance", "host_status", "precise_addresses", "req", "version")
+    __slots__ = ("_hosts", "admin_pass", "extended", "flavor_specs", "glance", "host_status", "precise_addresses",
+                 "req", "version")
 
-    def __init__(self, req: Request, precise_addresses: bool = True) -> None:
+    def __init__(self, req: Request, precise_addresses: bool = True, admin_pass: str | None = None) -> None:
+        """``admin_pass``: the password that the server was just given, if it is to be shown."""
+        self.admin_pass = admin_pass
         self.req = req
         self.version = req.version
         self.precise_addresses = precise_addresses
@@ -83,6 +85,11 @@ def addresses(server: Instance, precise: bool) -> dict[str, list[dict[str, Any]]
             if precise:
                 item["OS-EXT-IPS:type"] = "fixed"
                 item["OS-EXT-IPS-MAC:mac_addr"] = vif.mac
+            shown.setdefault(vif.label, []).append(item)
+        if vif.floating:
+            item = {"version": 4, "addr": vif.floating}
+            if precise:
+                item |= {"OS-EXT-IPS:type": "floating", "OS-EXT-IPS-MAC:mac_addr": vif.mac}
             shown.setdefault(vif.label, []).append(item)
     return shown
 
@@ -206,7 +213,7 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
     ("host_status", STRING, _host_status, 16, 16, 75),
     ("description", STRING_OR_NULL, "display_description", 19, 19, 19),
     ("tags", Array(STRING), "tags", 26, 26, 26),
-    ("trusted_image_certificates", Plain(type=["array", "null"]), "trusted_certs", 63, 63, 63),
+    ("trusted_image_certificates", Array(STRING, null=True), "trusted_certs", 63, 63, 63),
     ("server_groups", Array(STRING),
      lambda server, _look: [server.server_group] if server.server_group else [], 71, None, 71),
     ("locked_reason", STRING_OR_NULL, "locked_reason", 73, 73, 73),
@@ -221,8 +228,18 @@ def _view(column: int) -> View:
     return View([Out(*key, since=since) for key, since in rows if since is not None])
 
 
+def _rebuilt() -> View:
+    """The answer of rebuild, which is that of PUT but for a few fields."""
+    others = {"key_name": 54, "OS-EXT-SRV-ATTR:user_data": None}
+    rows = [(row[:3], others.get(row[0], row[5])) for row in _TABLE]
+    return View([*(Out(*key, since=since) for key, since in rows if since is not None),
+                 Out("user_data", STRING_OR_NULL, "user_data", since=57),
+                 Out("adminPass", STRING, lambda _server, look: look.admin_pass or ABSENT)])
+
+
 SHOW = _view(0)
 DETAIL = _view(1)
 UPDATE = _view(2)
+REBUILD = _rebuilt()
 BRIEF = View([Out("id", STRING, "uuid"), Out("name", STRING, "display_name"),
               Out("links", LINKS, lambda server, look: look.req.links("servers", server.uuid))])

@@ -101,7 +101,7 @@ def show(req: Request) -> dict[str, Any]:
     return {"volumeAttachment": SHOWN.render(_attachment(req, server), req)}
 
 
-@accepts(body=CREATE, answer=Object({"volumeAttachment": CREATED}), errors=(409,))
+@accepts(body=CREATE, answer=Object({"volumeAttachment": Field(CREATED, until=100)}), errors=(409,))
 def create(req: Request) -> dict[str, Any] | None:
     """Attach a volume; the server has it a little later (never earlier than its status says)."""
     authorize(req, POLICY + "create")

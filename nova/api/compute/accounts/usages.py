@@ -1,0 +1,140 @@
+"""os-simple-tenant-usage: what the servers of projects have used in a period."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from nova import exception
+from nova.api.fields import (
+    ABSENT,
+    INTEGER,
+    LIMIT,
+    LINKS,
+    NUMBER,
+    STRING,
+    TIME,
+    TIME_OR_NULL,
+    Array,
+    Field,
+    Object,
+    Out,
+    Query,
+    Type,
+    View,
+)
+from nova.api.request import Request, iso_precise
+from nova.api.router import accepts
+from nova.objects.base import utcnow
+from nova.objects.usage import ServerUsage
+
+_POLICY = "os_compute_api:os-simple-tenant-usage:"
+_PATH = "os-simple-tenant-usage"
+_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f")
+
+_PERIOD: dict[str, Field | Type] = {
+    "start": STRING, "end": STRING, "limit": Field(LIMIT, since=40), "marker": Field(STRING, since=40)}
+LIST_QUERY = Query({**_PERIOD, "detailed": STRING}, strict=75)
+SHOW_QUERY = Query(_PERIOD, strict=75)
+
+
+class _Period:
+    """What usages are seen in: from ``begin`` to ``end``, each server by itself if ``detailed``."""
+
+    def __init__(self, req: Request, detailed: bool) -> None:
+        self.version, self.detailed, self.now = req.version, detailed, utcnow()
+        begin, end = req.arg("start"), req.arg("end")
+        self.begin = _parsed(begin) if begin else self.now
+        # Without either it is a moment.
+        self.end = _parsed(end) if end else self.now + datetime.timedelta(microseconds=0 if begin else 1)
+        if self.begin >= self.end:
+            raise exception.InvalidInput("Invalid start time. The start time cannot occur after the end time.")
+
+    def hours(self, server: ServerUsage) -> float:
+        return server.hours(self.begin, self.end)
+
+    def uptime(self, server: ServerUsage) -> int:
+        """Seconds; also outside of the period."""
+        return int(((server.terminated_at or self.now) - server.launched_at).total_seconds())
+
+
+def _parsed(text: str) -> datetime.datetime:
+    """Raises InvalidInput."""
+    for form in _FORMATS:
+        try:
+            return datetime.datetime.strptime(text, form).replace(tzinfo=datetime.UTC)
+        except ValueError:
+            continue
+    raise exception.InvalidInput("Invalid datetime string: Datetime is in invalid format")
+
+
+SERVER = View([
+    Out("instance_id", STRING, "uuid"),
+    Out("name", STRING, "display_name"),
+    Out("tenant_id", STRING, "project_id"),
+    Out("flavor", STRING),
+    Out("vcpus", INTEGER), Out("memory_mb", INTEGER), Out("local_gb", INTEGER),
+    Out("hours", NUMBER, lambda server, period: period.hours(server)),
+    Out("started_at", TIME, lambda server, _period: iso_precise(server.launched_at)),
+    Out("ended_at", TIME_OR_NULL, lambda server, _period: iso_precise(server.terminated_at)),
+    Out("state", STRING, lambda server, _period: "terminated" if server.terminated_at else server.vm_state),
+    Out("uptime", INTEGER, lambda server, period: period.uptime(server)),
+])
+
+
+def _total(name: str, of: str = "") -> Out:
+    """The hours of all servers, each times what it has of it."""
+    return Out(name, NUMBER, lambda usage, period: sum(
+        period.hours(server) * (getattr(server, of) if of else 1) for server in usage))
+
+
+# Of a project: its servers.
+USAGE = View([
+    Out("tenant_id", STRING, lambda usage, _period: usage[0].project_id),
+    Out("start", TIME, lambda _usage, period: iso_precise(period.begin)),
+    Out("stop", TIME, lambda _usage, period: iso_precise(period.end)),
+    _total("total_hours"), _total("total_vcpus_usage", "vcpus"), _total("total_memory_mb_usage", "memory_mb"),
+    _total("total_local_gb_usage", "local_gb"),
+    Out("server_usages", Array(SERVER), lambda usage, period: [
+        SERVER.render(server, period) for server in usage] if period.detailed else ABSENT),
+])
+
+
+def _projects(servers: Iterable[ServerUsage], period: _Period) -> list[dict[str, Any]]:
+    return [USAGE.render(list(usage), period) for _project, usage in itertools.groupby(
+        servers, lambda server: server.project_id)]
+
+
+def _page(req: Request, period: _Period, project: str | None) -> tuple[list[ServerUsage], int]:
+    limit, marker = req.page()
+    if limit == 0:
+        return [], limit
+    return req.clients.usages.index(req.ctx, period.begin, period.end, limit, project, marker), limit
+
+
+def _answer(req: Request, key: str, path: str, shown: Any, servers: list[ServerUsage], limit: int) -> dict[str, Any]:
+    """A page ends after so many servers, which may be in the middle of a project."""
+    links = req.next_links(path, servers, limit, servers[-1].uuid if servers else None) if req.version >= 40 else []
+    return {key: shown, **({f"{key}_links": links} if links else {})}
+
+
+@accepts(query=LIST_QUERY, answer=Object({
+    "tenant_usages": Array(USAGE), "tenant_usages_links": Field(LINKS, since=40)}))
+def index(req: Request) -> dict[str, Any]:
+    """Show what the servers of all projects have used."""
+    period = _Period(req, req.arg("detailed") == "1")
+    servers, limit = _page(req, period, None)
+    return _answer(req, "tenant_usages", _PATH, _projects(servers, period), servers, limit)
+
+
+@accepts(query=SHOW_QUERY, answer=Object({"tenant_usage": USAGE, "tenant_usage_links": Field(LINKS, since=40)}))
+def show(req: Request) -> dict[str, Any]:
+    """Show what each server of a project has used."""
+    project = req.params["id"]
+    req.authorize(_POLICY + "show", {"project_id": project})
+    period = _Period(req, True)
+    servers, limit = _page(req, period, project)
+    shown = _projects(servers, period)
+    return _answer(req, "tenant_usage", f"{_PATH}/{project}", shown[0] if shown else {}, servers, limit)

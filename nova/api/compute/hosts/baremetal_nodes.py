@@ -1,0 +1,29 @@
+"""os-baremetal-nodes (before 2.36): once a view of Ironic's nodes, of which this Nova has none."""
+
+from __future__ import annotations
+
+from nova import exception
+from nova.api.fields import Query
+from nova.api.request import Request
+from nova.api.router import Handler, accepts
+
+
+@accepts(query=Query(strict=None), errors=(501,))
+def look(req: Request) -> None:
+    """Show bare metal nodes: there is no Ironic here."""
+    raise exception.NotImplementedHere("Ironic client unavailable, cannot access Ironic.")
+
+
+def _refusing(command: str) -> Handler:
+    def handler(req: Request) -> None:
+        raise exception.Invalid(
+            f"Command Not supported. Please use Ironic command {command} to perform this action.")
+
+    handler.__doc__ = f"Never served: {command} is Ironic's."
+    return handler
+
+
+create = _refusing("node-create")
+delete = _refusing("node-delete")
+add_interface = _refusing("port-create")
+remove_interface = _refusing("port-delete")

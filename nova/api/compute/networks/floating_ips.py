@@ -1,0 +1,92 @@
+"""os-floating-ips and os-floating-ip-pools (2.1 to 2.35), and the actions that give them to servers (to 2.43)."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+from nova import exception
+from nova.api import formats
+from nova.api.compute.servers.servers import authorize, server_id
+from nova.api.fields import IP, STRING, STRING_OR_NULL, UUID, Array, Field, Object, Out, Plain, Query, View, only
+from nova.api.request import Request
+from nova.api.router import accepts
+
+_QUERY = Query(strict=None)
+_POLICY = "os_compute_api:os-floating-ips:"
+
+CREATE = Object({"pool": STRING_OR_NULL}, null=True, additional=True)
+ADD = only("addFloatingIp", Object({"address": Field(IP, required=True), "fixed_address": IP}))
+REMOVE = only("removeFloatingIp", Object({"address": Field(IP, required=True)}))
+
+FLOATING_IP = View([
+    Out("id", UUID, "uuid"),
+    Out("ip", STRING, "address"),
+    Out("pool", STRING),
+    Out("instance_id", Plain(type=["string", "null"]), "instance_uuid"),
+    Out("fixed_ip", STRING_OR_NULL, "fixed_address"),
+])
+_ONE = Object({"floating_ip": FLOATING_IP})
+
+
+def _id(req: Request) -> str:
+    ident = req.params["id"]
+    if not formats.is_uuid(ident):
+        raise exception.FloatingIpNotFound(id=ident)
+    return ident
+
+
+@accepts(query=_QUERY, answer=Object({"floating_ip_pools": Array(Object({"name": STRING}))}))
+def pools(req: Request) -> dict[str, Any]:
+    """List the pools of floating addresses."""
+    return {"floating_ip_pools": [{"name": name} for name in req.clients.floating_ips.pools(req.ctx)]}
+
+
+@accepts(query=_QUERY, answer=Object({"floating_ips": Array(FLOATING_IP)}))
+def index(req: Request) -> dict[str, Any]:
+    """List the floating addresses of the project."""
+    found = req.clients.floating_ips.index(req.ctx, req.ctx.project_id)
+    return {"floating_ips": [FLOATING_IP.render(each, req) for each in found]}
+
+
+@accepts(query=_QUERY, answer=_ONE)
+def show(req: Request) -> dict[str, Any]:
+    """Show a floating address of the project."""
+    return {"floating_ip": FLOATING_IP.render(
+        req.clients.floating_ips.get(req.ctx, _id(req), req.ctx.project_id), req)}
+
+
+@accepts(body=CREATE, answer=_ONE, errors=(403, 404))
+def create(req: Request) -> dict[str, Any]:
+    """Take a floating address from a pool."""
+    pool = (req.body or {}).get("pool")
+    return {"floating_ip": FLOATING_IP.render(
+        req.clients.floating_ips.allocate(req.ctx, req.ctx.project_id or "", pool), req)}
+
+
+@accepts(errors=(409,))
+def delete(req: Request) -> None:
+    """Give a floating address back to its pool; a server that has it loses it."""
+    req.clients.floating_ips.release(req.ctx, _id(req), req.ctx.project_id)
+
+
+@accepts(body=ADD, errors=(409,))
+def add(req: Request) -> None:
+    """Give a server a floating address of its project."""
+    authorize(req, _POLICY + "add")
+    wanted = req.body["addFloatingIp"]
+    fixed = wanted.get("fixed_address")
+    req.clients.floating_ips.give(req.ctx, server_id(req), _spelt(wanted["address"]), _spelt(fixed) if fixed else None,
+                                  project_id=req.scope)
+
+
+@accepts(body=REMOVE, errors=(409,))
+def remove(req: Request) -> None:
+    """Take a floating address from a server; it stays the project's."""
+    authorize(req, _POLICY + "remove")
+    req.clients.floating_ips.take(req.ctx, server_id(req), _spelt(req.body["removeFloatingIp"]["address"]),
+                                  project_id=req.scope)
+
+
+def _spelt(address: str) -> str:
+    return str(ipaddress.ip_address(address))

@@ -1,0 +1,51 @@
+"""servers/{server_id}/diagnostics: what the hypervisor tells of a guest; standardised from 2.48."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova.api.compute.servers import servers
+from nova.api.fields import INTEGER, STRING_OR_NULL, Array, Changing, Object, Out, Plain, Type, View
+from nova.api.request import Request
+from nova.api.router import accepts
+
+_NUMBER = Plain(type=["integer", "null"])
+
+
+def _view(**keys: Type) -> View:
+    """These keys of a host's answer, and no others."""
+    def out(name: str, kind: Type) -> Out:
+        return Out(name, kind, lambda item, _req: item.get(name))
+
+    return View([out(name, kind) for name, kind in keys.items()])
+
+
+def _numbers(*names: str) -> dict[str, Type]:
+    return dict.fromkeys(names, _NUMBER)
+
+
+_CPU = _view(**_numbers("id", "time", "utilisation"))
+_DISK = _view(**_numbers("read_bytes", "read_requests", "write_bytes", "write_requests", "errors_count"))
+_NIC = _view(mac_address=STRING_OR_NULL, **_numbers(
+    *(f"{way}_{what}" for way in ("rx", "tx") for what in ("octets", "errors", "drop", "packets", "rate"))))
+_MEMORY = _view(**_numbers("maximum", "used"))
+_GUEST = _view(
+    state=STRING_OR_NULL, driver=STRING_OR_NULL, hypervisor=STRING_OR_NULL, hypervisor_os=STRING_OR_NULL,
+    config_drive=Plain(type=["boolean", "null"]), **_numbers("uptime", "num_cpus", "num_nics", "num_disks"))
+
+
+def _each(name: str, view: View) -> Out:
+    return Out(name, Array(view), lambda item, req: [view.render(one, req) for one in item.get(name) or []])
+
+
+_SHAPE = View([
+    *_GUEST.keys, _each("cpu_details", _CPU), _each("disk_details", _DISK), _each("nic_details", _NIC),
+    Out("memory_details", _MEMORY, lambda item, req: _MEMORY.render(item.get("memory_details") or {}, req))])
+
+
+@accepts(answer=Changing({0: Object(patterns={".+": INTEGER}), 48: _SHAPE}), errors=(409, 501))
+def index(req: Request) -> dict[str, Any]:
+    """Show what the hypervisor tells of a server's guest: before 2.48 by names of its own."""
+    server = servers.authorized_get(req, "os_compute_api:os-server-diagnostics")
+    told = servers.compute_of(req, server).diagnostics(req.ctx, server)
+    return dict(told.flat) if req.version < 48 else _SHAPE.render(told.values, req)

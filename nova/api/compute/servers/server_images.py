@@ -1,0 +1,65 @@
+"""Actions of POST /servers/{server_id}/action that make an image of a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import exception, image
+from nova.api import waiting
+from nova.api.compute.images.image_metadata import check_quota
+from nova.api.compute.servers.servers import authorize, operate
+from nova.api.fields import METADATA, NAME, STRING, Field, Object, Plain, only
+from nova.api.request import Request, Response, whole
+from nova.api.router import accepts
+from nova.conf import CONF
+
+# Seconds for which a request waits until its image is known, so that the answer is true, and between two looks.
+_PATIENCE, _PAUSE = 5.0, 0.05
+
+_NAMED = Plain(type="string", format="name", minLength=1, maxLength=255)
+_COUNT = Plain(type=["integer", "string"], pattern="^[0-9]*$", minimum=0, minLength=1)
+_ANSWER = Object({"image_id": Field(STRING, since=45)})
+
+
+@accepts(body=only("createImage", Object({"name": Field(_NAMED, required=True), "metadata": METADATA})),
+         answer=_ANSWER, errors=(409,), located=44)
+def create_image(req: Request) -> Any:
+    """Make an image of a server."""
+    authorize(req, "os_compute_api:servers:create_image")
+    return _made(req, "create_image", req.body["createImage"])
+
+
+@accepts(body=only("createBackup", Object({
+    "name": Field(NAME, required=True), "backup_type": Field(STRING, required=True),
+    "rotation": Field(_COUNT, required=True), "metadata": METADATA})), answer=_ANSWER, errors=(409,),
+    located=44)
+def create_backup(req: Request) -> Any:
+    """Make a backup of a server, in turn with older ones."""
+    authorize(req, "os_compute_api:os-create-backup")
+    wanted = {**req.body["createBackup"], "rotation": whole(req.body["createBackup"]["rotation"])}
+    return _made(req, "create_backup", wanted, keeps=wanted["rotation"] > 0)
+
+
+def _made(req: Request, operation: str, wanted: dict[str, Any], keeps: bool = True) -> Any:
+    if req.version < 39 and wanted.get("metadata"):
+        check_quota(req, len(wanted["metadata"]))
+    image_id = operate(req, operation, wanted)["image_id"]
+    _wait_until_known(req, image_id)
+    if req.version >= 45:
+        return {"image_id": image_id}
+    base = (CONF.api.glance_link_prefix or req.host_url).rstrip("/")
+    return Response(headers={"Location": f"{base}/images/{image_id}"} if keeps else None)
+
+
+def _wait_until_known(req: Request, image_id: str) -> None:
+    """Whoever gets the id looks at the image at once. One that never comes is told of by the server's actions."""
+    def is_known() -> bool:
+        try:
+            image.store().show(req.ctx, image_id, token=req.ctx.auth_token)
+        except exception.ImageNotFound:
+            return False
+        except exception.NovaException:
+            pass  # nobody can tell
+        return True
+
+    waiting.until(req, is_known, _PATIENCE, _PAUSE)

@@ -1,0 +1,104 @@
+"""os-snapshots: the snapshots of the project's volumes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import exception
+from nova.api.fields import (
+    BOOLEAN,
+    INTEGER,
+    LIMIT,
+    STRING,
+    STRING_OR_NULL,
+    Array,
+    Field,
+    Object,
+    Out,
+    Query,
+    View,
+    is_true,
+)
+from nova.api.formats import is_uuid
+from nova.api.request import Request, iso_precise, whole
+from nova.api.router import accepts
+from nova.conf import CONF
+from nova.objects.volume_snapshot import SnapshotRequest
+
+# Characters of a name and a description.
+_LONGEST = 255
+
+INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)
+SHOW_QUERY = Query(strict=None)
+CREATE = Object({"snapshot": Field(Object({
+    "volume_id": Field(STRING, required=True),
+    "force": BOOLEAN,
+    "display_name": STRING,
+    "display_description": STRING,
+}), required=True)})
+
+SNAPSHOT = View([
+    Out("id", STRING, "uuid"),
+    Out("volumeId", STRING, "volume_id"),
+    Out("status", STRING),
+    Out("size", INTEGER, "size_gb"),
+    Out("createdAt", STRING_OR_NULL, lambda snapshot, _req: iso_precise(snapshot.created_at)),
+    Out("displayName", STRING, "name"),
+    Out("displayDescription", STRING, "description"),
+])
+_LIST = Object({"snapshots": Array(SNAPSHOT)})
+_ONE = Object({"snapshot": SNAPSHOT})
+
+
+def _list(req: Request) -> dict[str, Any]:
+    # A limit of 0 is no limit here.
+    limit = req.page()[0] or CONF.api.max_limit
+    found = req.clients.volume_snapshots.index(req.ctx, limit, whole(req.arg("offset") or 0))
+    return {"snapshots": [SNAPSHOT.render(snapshot, req) for snapshot in found]}
+
+
+@accepts(query=INDEX_QUERY, answer=_LIST)
+def index(req: Request) -> dict[str, Any]:
+    """List the snapshots of the project's volumes."""
+    return _list(req)
+
+
+@accepts(query=INDEX_QUERY, answer=_LIST)
+def detail(req: Request) -> dict[str, Any]:
+    """List the snapshots of the project's volumes with details."""
+    return _list(req)
+
+
+@accepts(query=SHOW_QUERY, answer=_ONE)
+def show(req: Request) -> dict[str, Any]:
+    """Show a snapshot of a volume."""
+    return {"snapshot": SNAPSHOT.render(req.clients.volume_snapshots.get(req.ctx, _id(req)), req)}
+
+
+@accepts(body=CREATE, answer=_ONE)
+def create(req: Request) -> dict[str, Any]:
+    """Take a snapshot of a volume; ``force``: also of one that a server has."""
+    wanted = req.body["snapshot"]
+    if not is_uuid(wanted["volume_id"]):
+        raise exception.VolumeNotFound(volume_id=wanted["volume_id"])
+    for name in ("display_name", "display_description"):
+        if len(wanted.get(name, "")) > _LONGEST:
+            raise exception.InvalidInput(reason=f"{name} must be text of at most {_LONGEST} characters.")
+    request = SnapshotRequest(
+        volume_id=wanted["volume_id"], force=is_true(wanted.get("force", False)), name=wanted.get("display_name", ""),
+        description=wanted.get("display_description", ""))
+    return {"snapshot": SNAPSHOT.render(req.clients.volume_snapshots.create(req.ctx, request), req)}
+
+
+@accepts()
+def delete(req: Request) -> None:
+    """Delete a snapshot of a volume."""
+    req.clients.volume_snapshots.delete(req.ctx, _id(req))
+
+
+def _id(req: Request) -> str:
+    """The id in the URL, which becomes part of another one. Raises SnapshotNotFound."""
+    ident = req.params["id"]
+    if not is_uuid(ident):
+        raise exception.SnapshotNotFound(snapshot_id=ident)
+    return ident

@@ -1,0 +1,19 @@
+"""What clients of the API may use up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What clients may use: bytes of the request line and headers, bytes of a body, seconds for all of a request,
+    connections of one client and in all. ``trusted`` addresses (proxies) may have any number."""
+
+    header_size: int = 32 * 1024
+    body_size: int = 112 * 1024
+    receive: float = 30.0
+    per_client: int = 256
+    total: int = 1000
+    trusted: Callable[[str], bool] = lambda address: False

@@ -1,0 +1,49 @@
+"""The status page: a file for the browser, and the data that it asks for with the operator's token."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+
+import falcon
+
+from nova import policies
+from nova.api.clients import Clients
+from nova.context import RequestContext
+from nova.objects.overview import Overview
+
+DATA = "/status.json"
+# path: (file, media type)
+FILES = {"/status": ("status.html", "text/html; charset=utf-8"), "/status.js": ("status.js", "text/javascript"),
+         "/status.css": ("status.css", "text/css")}
+POLICY = "nova:status"
+
+# Nodes, operations and failures that are shown, each.
+_MOST = 100
+# For how many seconds an answer serves everybody: any number of open pages costs the conductor as much as one.
+_FRESH = 1.0
+# Names are tenants': whatever they have in them, the page loads and asks nothing but its own.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+                               "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
+
+
+def show(path: str, resp: falcon.Response) -> None:
+    """Answer with one of FILES."""
+    name, resp.content_type = FILES[path]
+    resp.data = _content(name)
+    for header, value in _HEADERS.items():
+        resp.set_header(header, value)
+
+
+@functools.cache
+def _content(name: str) -> bytes:
+    return importlib.resources.files("nova.api").joinpath("static", name).read_bytes()
+
+
+def data(ctx: RequestContext, clients: Clients) -> Overview:
+    """What the page shows. Raises PolicyNotAuthorized."""
+    policies.authorize(ctx, POLICY)
+    found: Overview = clients.cached("overview", _FRESH, lambda: clients.overviews.get(ctx, _MOST))
+    return found

@@ -1,0 +1,68 @@
+"""How each server leaves a host that is emptied, or why it stays: from what its row says."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from nova.db.drains import Candidate
+from nova.objects import drain as drains
+from nova.objects import states
+from nova.objects.drain import Drain
+from nova.operations.evacuate import Evacuate
+from nova.operations.live_migrate import LiveMigrate
+from nova.operations.resize import Migrate
+from nova.operations.shelve import ShelveOffload
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """``how``, by which operation; or the ``reason`` why not. ``later``: it may be otherwise when it is free."""
+
+    how: str = ""
+    operation: str = ""
+    request: dict[str, Any] = dataclasses.field(default_factory=dict)
+    reason: str = ""
+    later: bool = False
+
+
+_STAYS = {
+    states.SUSPENDED: "it is suspended: its memory cannot be moved; resume it first",
+    states.RESCUED: "it is being rescued: unrescue it first",
+    states.RESIZED: "its resize waits to be confirmed or reverted",
+    states.ERROR: "it is in ERROR: reboot it hard, evacuate it or reset its state first",
+    states.SOFT_DELETED: "it is deleted and may be restored: it goes when it is reclaimed",
+}
+
+
+def plan(drain: Drain, server: Candidate, cold_now: bool = False) -> Plan:
+    """``cold_now``: its live migration was in vain, and it may be shut down."""
+    found = _evacuation(drain, server) if drain.kind == drains.EVACUATE else _move(drain, server, cold_now)
+    waits = server.task_state == states.DELETING or server.vm_state == states.BUILDING
+    if waits or (server.busy and drain.kind == drains.DRAIN):
+        what = f"its task is {server.task_state}" if server.task_state else "an operation has it"
+        return Plan(how=found.how, reason=f"something else is done with it: {what}", later=True)
+    return found
+
+
+def _move(drain: Drain, server: Candidate, cold_now: bool) -> Plan:
+    target: dict[str, Any] = {"host": drain.target or None}
+    if server.vm_state == states.STOPPED or (server.vm_state == states.ACTIVE and cold_now):
+        return Plan(drains.COLD, Migrate.name, target)
+    if server.vm_state in (states.ACTIVE, states.PAUSED):
+        return Plan(drains.LIVE, LiveMigrate.name, target)
+    return _other(server)
+
+
+def _evacuation(drain: Drain, server: Candidate) -> Plan:
+    if server.vm_state in (states.ACTIVE, states.STOPPED, states.ERROR):
+        return Plan(drains.EVACUATE, Evacuate.name, {"host": drain.target or None})
+    if server.vm_state == states.PAUSED:
+        return Plan(reason="it is paused: only servers that are active, stopped or in ERROR are evacuated")
+    return _other(server)
+
+
+def _other(server: Candidate) -> Plan:
+    if server.vm_state == states.SHELVED:
+        return Plan(drains.OFFLOAD, ShelveOffload.name)
+    return Plan(reason=_STAYS.get(server.vm_state, f"it is {server.vm_state}"))

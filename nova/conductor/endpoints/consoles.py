@@ -1,0 +1,31 @@
+"""Tokens of consoles."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nova.conductor.endpoints.derived import Endpoint
+from nova.conf import CONF
+from nova.context import RequestContext
+from nova.db import clock
+from nova.db import consoles as db
+from nova.objects.console import Console, ConsoleSession
+from nova.operations import REGISTRY
+
+# After these the guest is another one, elsewhere or off: what led to its console leads there no more.
+ENDINGS = frozenset(name for name, operation in REGISTRY.items() if operation.ends_consoles)
+
+
+class Consoles(Endpoint):
+    """Implements :class:`nova.rpcapi.consoles.Consoles`."""
+
+    def create(self, ctx: RequestContext, digest: str, console: Console) -> Console:
+        until = clock.after(CONF.consoleauth.token_ttl)
+        return self.core.db.write(
+            lambda connection: db.create(connection, digest, msgspec.structs.replace(console), until))
+
+    def get(self, ctx: RequestContext, digest: str) -> Console:
+        return self.core.db.read(lambda connection: db.get(connection, digest, ENDINGS))
+
+    def over(self, ctx: RequestContext, sessions: list[ConsoleSession]) -> list[str]:
+        return self.core.db.read(lambda connection: db.over(connection, sessions, ENDINGS))

@@ -1,0 +1,61 @@
+"""Floating addresses. The hosts of a server hear of them with what it lets in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from nova import exception
+from nova.conductor.endpoints.derived import Endpoint, reads
+from nova.context import RequestContext
+from nova.db import floating_ips as db
+from nova.db import servers
+from nova.objects.instance import Instance
+from nova.objects.network import FloatingIp
+
+LOG = logging.getLogger(__name__)
+
+
+class FloatingIps(Endpoint):
+    """Implements :class:`nova.rpcapi.floating_ips.FloatingIps`."""
+
+    index = reads(db.index)
+    get = reads(db.get)
+
+    def pools(self, ctx: RequestContext) -> list[str]:
+        return self.core.db.read(db.pools)
+
+    def allocate(self, ctx: RequestContext, project_id: str, pool: str | None = None) -> FloatingIp:
+        found = self.core.db.write(lambda connection: db.allocate(connection, project_id, pool))
+        LOG.info("Floating IP %s of pool %s is project %s's", found.address, found.pool, project_id)
+        return found
+
+    def release(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
+        server = self.core.db.write(lambda connection: db.release(connection, uuid, project_id))
+        LOG.info("Floating IP %s is free", uuid)
+        if server is not None:
+            self.core.filters.tell_server(server)
+
+    def give(self, ctx: RequestContext, instance_uuid: str, address: str, fixed_address: str | None = None,
+             project_id: str | None = None) -> None:
+        self._change(ctx, instance_uuid, project_id,
+                     lambda connection, instance: db.give(connection, instance, address, fixed_address))
+        LOG.info("[instance: %s] Floating IP %s leads to it", instance_uuid, address)
+
+    def take(self, ctx: RequestContext, instance_uuid: str, address: str, project_id: str | None = None) -> None:
+        self._change(ctx, instance_uuid, project_id,
+                     lambda connection, instance: db.take(connection, instance, address))
+        LOG.info("[instance: %s] Floating IP %s leads to it no more", instance_uuid, address)
+
+    def _change(self, ctx: RequestContext, uuid: str, project_id: str | None,
+                change: Callable[[sa.Connection, Instance], None]) -> None:
+        def transaction(connection: sa.Connection) -> None:
+            instance = servers.lock(connection, uuid, project_id)
+            if instance.locked and not ctx.is_admin:
+                raise exception.InstanceIsLocked(instance_uuid=uuid)
+            change(connection, instance)
+
+        self.core.db.write(transaction)
+        self.core.filters.tell_server(uuid)

@@ -1,0 +1,12 @@
+"""The deployment at one look."""
+
+from __future__ import annotations
+
+from nova.conductor.endpoints.derived import Endpoint, reads
+from nova.db import overview
+
+
+class Overviews(Endpoint):
+    """Implements :class:`nova.rpcapi.overview.Overviews`."""
+
+    get = reads(overview.get)

@@ -1,0 +1,98 @@
+"""The images that a server is saved in, for the external steps of its operations.
+
+The image service is asked at once, with Nova's own rights, outside of any transaction; an image is found again by its
+id, which is ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from nova import context, exception, image
+from nova.conf import CONF
+from nova.objects.base import new_uuid
+from nova.objects.image import Image
+from nova.objects.instance import Instance
+
+LOG = logging.getLogger(__name__)
+
+# Of a server's image: what is never true of its copy.
+_NEVER = frozenset({"img_signature", "img_signature_hash_method", "img_signature_key_type",
+                    "img_signature_certificate_uuid", "cinder_encryption_key_id",
+                    "cinder_encryption_key_deletion_policy"})
+_RESERVED = "os_glance"
+# What an image is beside its properties; whoever asks for a snapshot does not decide about that.
+_CORE = frozenset({*Image.__struct_fields__, "self", "file", "schema", "tags", "locations", "direct_url",
+                   "os_hash_algo", "os_hash_value", "os_hidden", "stores"})
+
+BACKUP = "backup"
+
+
+class Wishes(Protocol):
+    """What is known of a step: who asked for it, and its instance."""
+
+    ctx: context.RequestContext
+    instance: Instance
+
+
+class ServerImages:
+    """A :class:`nova.operations.contexts.ServerImages`."""
+
+    def __init__(self, wishes: Wishes) -> None:
+        self._wishes = wishes
+
+    def describe(self, name: str, more: Mapping[str, str], kind: str = "snapshot") -> Image:
+        ctx, instance = self._wishes.ctx, self._wishes.instance
+        for key in more:
+            if key in _CORE or key.startswith(_RESERVED):
+                raise exception.InvalidInput(reason=f"metadata: {key} is no property of an image that users set")
+        base, owner = instance.image, ctx.project_id or instance.project_id
+        foreign = owner != instance.project_id
+        return Image(
+            id=new_uuid(), name=name, status="queued", owner=owner, visibility="shared" if foreign else "private",
+            members=[instance.project_id] if foreign else [], min_ram=base.min_ram if base else 0,
+            min_disk=max(base.min_disk if base else 0, instance.flavor.root_gb),
+            properties={**_inherited(base), **_own(ctx, instance, owner), "image_type": kind, **more})
+
+    def make(self, wanted: Image) -> None:
+        image.store().create(self._wishes.ctx, wanted)
+
+    def get(self, image_id: str) -> Image:
+        return image.store().show(self._wishes.ctx, image_id)
+
+    def delete(self, image_id: str) -> None:
+        try:
+            image.store().delete(self._wishes.ctx, image_id)
+        except exception.ImageNotFound:
+            LOG.debug("Image %s is gone already", image_id)
+        except exception.ImageNotAuthorized:
+            LOG.warning("[instance: %s] Image %s is protected, and stays", self._wishes.instance.uuid, image_id)
+        except exception.Conflict:
+            LOG.warning("[instance: %s] Image %s is in use elsewhere, and stays", self._wishes.instance.uuid, image_id)
+
+    def rotate(self, newest: Image, keep: int) -> None:
+        wanted = {"image_type": BACKUP, "backup_type": newest.properties["backup_type"],
+                  "instance_uuid": self._wishes.instance.uuid}
+        found = image.store().index(self._wishes.ctx, {**wanted, "owner": newest.owner or ""})
+        # what the service makes of a filter is its own affair, and these are deleted
+        backups = [each for each in found if each.owner == newest.owner and wanted.items() <= each.properties.items()]
+        backups.sort(key=lambda each: each.id != newest.id)
+        for each in backups[keep:]:
+            self.delete(each.id)
+
+
+def _inherited(base: Image | None) -> dict[str, str]:
+    left_out = _NEVER.union(CONF.non_inheritable_image_properties)
+    return {name: value for name, value in (base.properties if base else {}).items()
+            if name not in left_out and not name.startswith(_RESERVED)}
+
+
+def _own(ctx: context.RequestContext, instance: Instance, owner: str) -> dict[str, str]:
+    found = {
+        "base_image_ref": instance.image_ref, "boot_roles": ",".join(ctx.roles), "image_location": "snapshot",
+        "image_state": "available", "instance_uuid": instance.uuid, "owner_id": owner,
+        "owner_project_name": ctx.project_name, "owner_user_name": ctx.user_name,
+        "user_id": ctx.user_id or instance.user_id}
+    return {name: value for name, value in found.items() if value}

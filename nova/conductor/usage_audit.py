@@ -1,0 +1,55 @@
+"""instance.exists: what servers there were in the last period, told once for each, for billing.
+
+Any conductor may go on with it: a page is told in the transaction that moves the marker past it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+
+import sqlalchemy as sa
+
+from nova import context
+from nova.conductor.core import Core
+from nova.conf import CONF
+from nova.db import usage_audits
+from nova.notifications.messages import Teller, publisher
+from nova.objects.base import utcnow
+from nova.objects.usage import audit_period
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two looks whether a period is over.
+INTERVAL = 30.0
+# Servers that are told in one transaction.
+_PAGE = 50
+
+
+def audit(core: Core) -> None:
+    """Tell of the last whole period, unless that is done."""
+    begin, ending = audit_period(CONF.instance_usage_audit_period, utcnow())
+    total, more = 0, not core.db.read(lambda connection: usage_audits.is_finished(connection, ending))
+    while more:
+        told, more = _page(core, begin, ending)
+        total += told
+    if total:
+        LOG.info("%d servers of the period until %s are told of", total, ending)
+
+
+def _page(core: Core, begin: datetime.datetime, ending: datetime.datetime) -> tuple[int, bool]:
+    """How many servers were told now, and whether there are more that nobody else is telling."""
+    def tell(connection: sa.Connection) -> tuple[int, bool]:
+        marker = usage_audits.begin(connection, ending)
+        if marker is None:
+            return 0, False
+        found = usage_audits.page(connection, begin, ending, marker, _PAGE)
+        last = found[-1].id if found else marker
+        if not usage_audits.advance(connection, ending, marker, last, len(found) < _PAGE):
+            return 0, False
+        teller = Teller(core.outbox.settings, context.admin())
+        core.outbox.write(connection, [told for server in found for told in teller.existed(
+            server, publisher("nova-compute", server.host), begin, ending)])
+        return len(found), len(found) == _PAGE
+
+    return core.db.write(tell)

@@ -1,0 +1,108 @@
+"""The two sides of a session: the browser's WebSocket and the host's TCP connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import ssl
+from collections.abc import Sequence
+
+from websockets.asyncio.connection import Connection
+from websockets.exceptions import ConnectionClosed
+
+# Bytes that are read at once.
+_PART = 64 * 1024
+# Seconds until a silent host is asked whether it is there, between two questions, and how many stay unanswered.
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
+
+Networks = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
+
+
+class Browser:
+    """What the browser sends is bytes, however it cuts them into messages."""
+
+    def __init__(self, websocket: Connection) -> None:
+        self._websocket = websocket
+        self._left = b""
+
+    async def read(self, size: int) -> bytes:
+        """Exactly so many. Raises EOFError."""
+        while len(self._left) < size:
+            part = await self._receive()
+            if part is None:
+                raise EOFError
+            self._left += part
+        found, self._left = self._left[:size], self._left[size:]
+        return found
+
+    async def some(self) -> bytes:
+        """What has come; b"": it is the end."""
+        found, self._left = self._left, b""
+        while not found:
+            part = await self._receive()
+            if part is None:
+                return b""
+            found = part
+        return found
+
+    async def write(self, data: bytes) -> None:
+        """Waits while the browser does not take what it was sent. Raises EOFError."""
+        try:
+            await self._websocket.send(data)
+        except ConnectionClosed:
+            raise EOFError from None
+
+    async def _receive(self) -> bytes | None:
+        try:
+            return await self._websocket.recv(decode=False)
+        except ConnectionClosed:
+            return None
+
+
+class Host:
+    """The console's own connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def read(self, size: int) -> bytes:
+        """Exactly so many. Raises EOFError, OSError."""
+        return await self._reader.readexactly(size)
+
+    async def some(self) -> bytes:
+        return await self._reader.read(_PART)
+
+    async def write(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def start_tls(self, context: ssl.SSLContext) -> None:
+        """Raises OSError."""
+        await self._writer.start_tls(context)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def connect(host: str, port: int, networks: Networks) -> Host:
+    """Raises OSError, also for a host that is in none of the ``networks`` (none given: anywhere)."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [address for address in (str(item[4][0]) for item in found)
+                 if not networks or _is_in(address, networks)]
+    if not addresses:
+        raise OSError(f"{host} is in none of [console]guest_networks")
+    reader, writer = await asyncio.open_connection(addresses[0], port)
+    connection = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    return Host(reader, writer)
+
+
+def _is_in(address: str, networks: Networks) -> bool:
+    known = ipaddress.ip_address(address.partition("%")[0])
+    return any(known in network for network in networks)

@@ -1,0 +1,45 @@
+"""The tables of what is told on the bus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Column, Index
+
+from nova.db.tables import table
+from nova.db.types import Json, Utc, big_id, text
+
+# What is to be told on the bus, written in the transaction that made it true; in the order of the ids of its lane.
+outbox = table(
+    "outbox",
+    Column("id", big_id(), primary_key=True),
+    Column("message_id", text(36), nullable=False),
+    Column("lane", sa.SmallInteger, nullable=False),
+    Column("versioned", sa.Boolean, nullable=False),
+    Column("event_type", text(64), nullable=False),
+    Column("priority", text(16), nullable=False),
+    Column("publisher_id", text(300), nullable=False),
+    Column("payload", Json(dict[str, Any]), nullable=False),
+    Column("context", Json(dict[str, str]), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Index("ix_outbox_lane", "lane", "id"),
+    Index("ix_outbox_created", "created_at"),
+)
+
+# Who sends what is in a lane of the outbox, and until when nobody else does.
+outbox_lanes = table(
+    "outbox_lanes",
+    Column("lane", sa.SmallInteger, primary_key=True, autoincrement=False),
+    Column("owner", text(), nullable=False),
+    Column("lease_until", Utc, nullable=False),
+)
+
+# How far it is told which servers there were in the last period.
+usage_audits = table(
+    "usage_audits",
+    Column("period_ending", Utc, primary_key=True),
+    # The id of the last server that was told.
+    Column("marker", sa.BigInteger, nullable=False),
+    Column("finished", sa.Boolean, nullable=False),
+)

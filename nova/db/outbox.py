@@ -1,0 +1,99 @@
+"""The outbox: what is to be told on the bus, written with what it tells of, and who sends it.
+
+All that is told of one subject is in one lane, and a lane has one sender at a time: so the order is kept. It is the
+order of the ids, which is that of the commits for what is written while the subject's row is held.
+"""
+
+from __future__ import annotations
+
+import datetime
+import zlib
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova.db import models, rows
+from nova.objects.notification import Notification
+
+TABLE = models.outbox
+HELD = models.outbox_lanes
+
+LANES = 16
+
+# Built once: building a statement anew costs several times what running it does.
+_ADD = sa.insert(TABLE)
+_BUSY = sa.select(TABLE.c.lane).distinct()
+_PAGE = sa.select(TABLE).where(TABLE.c.lane == sa.bindparam("of")).order_by(TABLE.c.id)
+# The clock may have been set back: no lease is that long.
+_TAKE = sa.update(HELD).where(HELD.c.lane == sa.bindparam("of"), sa.or_(
+    HELD.c.lease_until < sa.bindparam("now"), HELD.c.lease_until > sa.bindparam("never"),
+    HELD.c.owner == sa.bindparam("me")))
+_OF_ITS_OWNER = sa.update(HELD).where(HELD.c.lane == sa.bindparam("of"), HELD.c.owner == sa.bindparam("me"))
+
+
+def lane_of(subject: str) -> int:
+    return zlib.crc32(subject.encode()) % LANES
+
+
+def add(connection: sa.Connection, told: Sequence[Notification]) -> None:
+    """Write what is to be told, if anything is: one statement."""
+    if told:
+        connection.execute(_ADD, [{**rows.values_of(TABLE, each), "lane": lane_of(each.subject)} for each in told])
+
+
+def busy(connection: sa.Connection) -> list[int]:
+    """The lanes with something in them."""
+    return list(connection.scalars(_BUSY))
+
+
+def take(connection: sa.Connection, lane: int, owner: str, now: datetime.datetime, until: datetime.datetime) -> bool:
+    """Whether ``owner`` is the sender of the lane until then."""
+    never = until + (until - now)
+    if connection.execute(_TAKE, {"of": lane, "now": now, "never": never, "me": owner, "owner": owner,
+                                  "lease_until": until}).rowcount:
+        return True
+    if connection.scalar(sa.select(HELD.c.lane).where(HELD.c.lane == lane)) is not None:
+        return False
+    try:
+        connection.execute(sa.insert(HELD).values(lane=lane, owner=owner, lease_until=until))
+    except db_exception.DBDuplicateEntry as error:  # made by somebody else at the same moment
+        raise db_exception.RetryRequest(error) from error
+    return True
+
+
+def page(connection: sa.Connection, lane: int, limit: int) -> list[Notification]:
+    """What comes next in a lane, in the order in which it is to be sent."""
+    return [Notification(subject="", **{name: getattr(row, name) for name in _FIELDS})
+            for row in connection.execute(_PAGE.limit(limit), {"of": lane})]
+
+
+_FIELDS = tuple(name for name in Notification.__struct_fields__ if name in TABLE.c)
+
+
+def sent(connection: sa.Connection, lane: int, owner: str, ids: Sequence[int], until: datetime.datetime) -> bool:
+    """These were sent; whether ``owner`` goes on with the lane until then (else somebody else has it)."""
+    connection.execute(sa.delete(TABLE).where(TABLE.c.id.in_(ids)))
+    return bool(connection.execute(_OF_ITS_OWNER, {"of": lane, "me": owner, "lease_until": until}).rowcount)
+
+
+def release(connection: sa.Connection, lane: int, owner: str, now: datetime.datetime) -> None:
+    """Another sender may have the lane at once."""
+    connection.execute(_OF_ITS_OWNER, {"of": lane, "me": owner, "lease_until": now})
+
+
+def drop(connection: sa.Connection, before: datetime.datetime, most: int, limit: int) -> int:
+    """Remove at most ``limit`` of those that were written before then, or are older than the ``most`` newest."""
+    newest_too_many = connection.scalar(sa.select(TABLE.c.id).order_by(TABLE.c.id.desc()).offset(most).limit(1))
+    over = TABLE.c.created_at < before
+    if newest_too_many is not None:
+        over = sa.or_(over, TABLE.c.id <= newest_too_many)
+    ids = list(connection.scalars(sa.select(TABLE.c.id).where(over).order_by(TABLE.c.id).limit(limit)))
+    if not ids:
+        return 0
+    return int(connection.execute(sa.delete(TABLE).where(TABLE.c.id.in_(ids))).rowcount)
+
+
+def waiting(connection: sa.Connection) -> int:
+    """How many are still to be sent."""
+    return connection.scalar(sa.select(sa.func.count()).select_from(TABLE)) or 0

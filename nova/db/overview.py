@@ -1,0 +1,119 @@
+"""The deployment at one look: eight statements, and none reads more rows than there are nodes or operations."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova.db import census, clock, liveness, models, services
+from nova.objects.node import DISK_GB, MEMORY_MB, VCPU
+from nova.objects.overview import (
+    BinaryOverview,
+    Capacity,
+    FailureOverview,
+    NodeOverview,
+    OperationOverview,
+    Overview,
+)
+
+ACTIONS = models.actions
+INSTANCES = models.instances
+INVENTORIES = models.inventories
+NODES = models.compute_nodes
+SERVICES = models.services
+
+_SHOWN = (VCPU, MEMORY_MB, DISK_GB)
+# Failures are looked for among so many of the latest actions: there is no index for those that failed.
+_LATEST = 10_000
+
+
+def get(connection: sa.Connection, limit: int) -> Overview:
+    """See :class:`nova.rpcapi.overview.Overviews`."""
+    node_count, servers = connection.execute(sa.select(
+        sa.func.count(), sa.func.coalesce(sa.func.sum(NODES.c.num_instances), 0)).select_from(NODES)).one()
+    unfinished = connection.scalar(sa.select(sa.func.count()).where(ACTIONS.c.outcome.is_(None)))
+    return Overview(
+        at=clock.now(), node_count=node_count, servers=int(servers), capacity=_capacity(connection),
+        services=_services(connection), nodes=_nodes(connection, limit), unfinished=unfinished or 0,
+        operations=_operations(connection, limit), failures=_failures(connection, limit))
+
+
+def _room() -> sa.ColumnElement[Any]:
+    return (INVENTORIES.c.total - INVENTORIES.c.reserved) * INVENTORIES.c.ratio
+
+
+def _capacity(connection: sa.Connection) -> dict[str, Capacity]:
+    """Of the roots of all nodes."""
+    found = connection.execute(
+        sa.select(INVENTORIES.c.resource_class, sa.func.sum(_room()), sa.func.sum(INVENTORIES.c.used))
+        .join(NODES, NODES.c.uuid == INVENTORIES.c.provider_uuid)
+        .where(INVENTORIES.c.resource_class.in_(_SHOWN)).group_by(INVENTORIES.c.resource_class))
+    return {name: Capacity(total=int(room), used=int(used)) for name, room, used in found}
+
+
+def _services(connection: sa.Connection) -> list[BinaryOverview]:
+    counts: dict[str, dict[str, int]] = collections.defaultdict(dict)
+    for (binary, state), count in census.services(connection).items():
+        counts[binary][state] = int(count)
+    return [BinaryOverview(binary=binary, **states) for binary, states in sorted(counts.items())]
+
+
+def _nodes(connection: sa.Connection, limit: int) -> list[NodeOverview]:
+    up = sa.case((sa.and_(liveness.alive(), SERVICES.c.forced_down == sa.false()), 1), else_=0).label("up")
+    usable = sa.case((sa.and_(liveness.alive(), SERVICES.c.forced_down == sa.false(),
+                              SERVICES.c.disabled == sa.false()), 1), else_=0)
+    found = connection.execute(
+        sa.select(NODES.c.uuid, NODES.c.host, NODES.c.hypervisor_hostname, NODES.c.num_instances, NODES.c.num_io_ops,
+                  NODES.c.failed_builds, SERVICES.c.disabled, SERVICES.c.disabled_reason, SERVICES.c.forced_down,
+                  SERVICES.c.last_seen, up)
+        .join(SERVICES, sa.and_(SERVICES.c.host == NODES.c.host, SERVICES.c.binary == services.COMPUTE))
+        .order_by(usable, NODES.c.num_io_ops.desc(), NODES.c.host, NODES.c.hypervisor_hostname).limit(limit)).all()
+    capacities: dict[str, dict[str, Capacity]] = collections.defaultdict(dict)
+    if found:
+        for uuid, name, room, used in connection.execute(
+                sa.select(INVENTORIES.c.provider_uuid, INVENTORIES.c.resource_class, _room(), INVENTORIES.c.used)
+                .where(INVENTORIES.c.provider_uuid.in_([row.uuid for row in found]),
+                       INVENTORIES.c.resource_class.in_(_SHOWN))):
+            capacities[uuid][name] = Capacity(total=int(room), used=used)
+    return [NodeOverview(
+        host=row.host, name=row.hypervisor_hostname, up=bool(row.up), forced_down=row.forced_down,
+        disabled=row.disabled, reason=row.disabled_reason, last_seen=row.last_seen, servers=row.num_instances,
+        under_way=row.num_io_ops, failed_builds=row.failed_builds, capacity=capacities[row.uuid]) for row in found]
+
+
+_OF_ACTIONS = (ACTIONS.c.uuid, ACTIONS.c.request_id, ACTIONS.c.instance_uuid, ACTIONS.c.project_id, ACTIONS.c.action)
+
+
+def _operations(connection: sa.Connection, limit: int) -> list[OperationOverview]:
+    """Those in front of queued ones hold the instance, so all that is asked of them is their name."""
+    front = ACTIONS.alias("front")
+    found = connection.execute(
+        sa.select(*_OF_ACTIONS, ACTIONS.c.step, ACTIONS.c.owner, ACTIONS.c.queued, ACTIONS.c.waits_for,
+                  ACTIONS.c.attempt, ACTIONS.c.start_time, census.state_of(clock.now()).label("state"),
+                  INSTANCES.c.display_name, front.c.action.label("behind"))
+        .outerjoin(INSTANCES, INSTANCES.c.uuid == ACTIONS.c.instance_uuid)
+        .outerjoin(front, sa.and_(front.c.uuid == INSTANCES.c.action_uuid, front.c.uuid != ACTIONS.c.uuid))
+        .where(ACTIONS.c.outcome.is_(None)).order_by(ACTIONS.c.id).limit(limit))
+    return [OperationOverview(
+        request_id=row.request_id, server_uuid=row.instance_uuid, server_name=row.display_name,
+        project_id=row.project_id, operation=row.action, step=row.step, state="queued" if row.queued else row.state,
+        owner=row.owner, behind=row.behind if row.queued else None, events=_events(row.waits_for),
+        attempt=row.attempt, since=row.start_time) for row in found]
+
+
+def _events(waits_for: str | None) -> list[str]:
+    return [event for event in (waits_for or "").split(",") if event]
+
+
+def _failures(connection: sa.Connection, limit: int) -> list[FailureOverview]:
+    latest = sa.select(sa.func.max(ACTIONS.c.id)).scalar_subquery() - _LATEST
+    found = connection.execute(
+        sa.select(*_OF_ACTIONS, ACTIONS.c.finish_time, ACTIONS.c.events, INSTANCES.c.display_name)
+        .outerjoin(INSTANCES, INSTANCES.c.uuid == ACTIONS.c.instance_uuid)
+        .where(ACTIONS.c.id > latest, ACTIONS.c.outcome == "error").order_by(ACTIONS.c.id.desc()).limit(limit))
+    return [FailureOverview(
+        request_id=row.request_id, server_uuid=row.instance_uuid, server_name=row.display_name,
+        project_id=row.project_id, operation=row.action, at=row.finish_time,
+        message=next((event.details for event in row.events if event.details), None)) for row in found]

@@ -1,0 +1,91 @@
+"""Images that the hosts of an aggregate fetch before a server wants them: a row for each image on each host.
+
+The rows of the last request of an aggregate stay: they are what is told of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from nova.db import clock, models, rows
+from nova.objects import image_cache as caches
+from nova.objects.base import utcnow
+from nova.objects.image import Image
+from nova.objects.image_cache import CacheResult, PrecachedImage
+
+TABLE = models.precached_images
+_OPEN = TABLE.c.state.in_((caches.WAITING, caches.CACHING))
+
+
+@dataclasses.dataclass(frozen=True)
+class Busy:
+    """A host of an aggregate with images to fetch. ``asked``: it is at work, and need not be asked again yet."""
+
+    aggregate_id: int
+    host: str
+    tries: int
+    asked: bool
+
+
+def ask(connection: sa.Connection, aggregate_id: int, hosts: Sequence[str], images: Sequence[Image]) -> None:
+    """The hosts shall have these images. What was told of the aggregate's earlier requests goes."""
+    wanted = TABLE.c.image_id.in_([image.id for image in images])
+    connection.execute(sa.delete(TABLE).where(TABLE.c.aggregate_id == aggregate_id, sa.or_(~_OPEN, wanted)))
+    now = utcnow()
+    made = [{"aggregate_id": aggregate_id, "host": host, "image_id": image.id, "image": image, "state": caches.WAITING,
+             "message": "", "tries": 0, "created_at": now} for host in hosts for image in images]
+    if made:
+        connection.execute(sa.insert(TABLE), made)
+
+
+def busy(connection: sa.Connection) -> list[Busy]:
+    """The hosts with images to fetch, by aggregate and name. One statement."""
+    working = sa.case((sa.and_(TABLE.c.state == caches.CACHING, TABLE.c.ask_again_at >= clock.now()), 1), else_=0)
+    found = connection.execute(sa.select(
+        TABLE.c.aggregate_id, TABLE.c.host, sa.func.max(TABLE.c.tries).label("tries"),
+        sa.func.max(working).label("asked")).where(_OPEN).group_by(TABLE.c.aggregate_id, TABLE.c.host)
+        .order_by(TABLE.c.aggregate_id, TABLE.c.host))
+    return [Busy(aggregate_id=row.aggregate_id, host=row.host, tries=row.tries, asked=bool(row.asked))
+            for row in found]
+
+
+def take(connection: sa.Connection, of: Busy, until: datetime.datetime) -> list[Image]:
+    """The images that the host is asked for now, by us and nobody else until then."""
+    this = sa.and_(TABLE.c.aggregate_id == of.aggregate_id, TABLE.c.host == of.host, _OPEN,
+                   sa.or_(TABLE.c.ask_again_at.is_(None), TABLE.c.ask_again_at < clock.now()))
+    found = connection.execute(sa.select(TABLE.c.image).where(this).order_by(TABLE.c.image_id).with_for_update()).all()
+    connection.execute(sa.update(TABLE).where(this).values(
+        state=caches.CACHING, tries=TABLE.c.tries + 1, ask_again_at=until, updated_at=utcnow()))
+    return [row.image for row in found]
+
+
+def give_up(connection: sa.Connection, of: Busy, reason: str) -> None:
+    connection.execute(sa.update(TABLE).where(
+        TABLE.c.aggregate_id == of.aggregate_id, TABLE.c.host == of.host, _OPEN).values(
+        state=caches.FAILED, message=reason, ask_again_at=None, updated_at=utcnow()))
+
+
+def ended(connection: sa.Connection, host: str, results: Sequence[CacheResult]) -> None:
+    """The host has the images, or cannot have them; in all aggregates that asked for them."""
+    for result in results:
+        connection.execute(sa.update(TABLE).where(TABLE.c.host == host, TABLE.c.image_id == result.image_id).values(
+            state=result.state, message=result.message, ask_again_at=None, updated_at=utcnow()))
+
+
+def index(connection: sa.Connection, aggregate_id: int | None = None) -> list[PrecachedImage]:
+    """What the last request of the aggregate (None: of each) has come to."""
+    statement = sa.select(TABLE).order_by(TABLE.c.aggregate_id, TABLE.c.host, TABLE.c.image_id)
+    if aggregate_id is not None:
+        statement = statement.where(TABLE.c.aggregate_id == aggregate_id)
+    return rows.to_objects(PrecachedImage, connection.execute(statement))
+
+
+def forget(connection: sa.Connection, host: str, aggregate_id: int | None = None) -> None:
+    """The host is gone, or is in the aggregate no more."""
+    this = TABLE.c.host == host
+    connection.execute(sa.delete(TABLE).where(
+        this if aggregate_id is None else sa.and_(this, TABLE.c.aggregate_id == aggregate_id)))

@@ -1,0 +1,210 @@
+"""What hosts are told of security groups: each group once, whoever is in it, and its members as often as they change.
+
+What a rule lets in by a group is not written out: the host keeps the members of each group that rules name. So a change
+costs by the group that it is about, and not by the servers in it or by the rules that name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from nova.db import models, security_groups, servers, services, versions
+from nova.objects import migration as moves
+from nova.objects.network import FilterRule, GroupFilter, RuleSet
+
+GROUPS = models.security_groups
+RULES = models.security_group_rules
+MEMBERS = models.security_group_members
+IPS = models.fixed_ips
+INSTANCES = models.instances
+MIGRATIONS = models.migrations
+SERVICES = models.services
+VERSIONS = models.versions
+
+# Of nova-compute: the first that knows groups.
+_KNOWS_GROUPS = 2
+_RULES, _MEMBERS = "rules:", "members:"
+
+
+# --- what changed ----------------------------------------------------------------------------
+def rules_of(group_id: int) -> str:
+    """The name of a change of a group's rules."""
+    return f"{_RULES}{group_id}"
+
+
+def members_of(group_id: int) -> str:
+    """The name of a change of the addresses in a group."""
+    return f"{_MEMBERS}{group_id}"
+
+
+def moved(connection: sa.Connection, instance_uuid: str) -> set[str]:
+    """The groups of this server that rules name; asked when its addresses change in this transaction.
+
+    What lets these in has a new version from here on.
+    """
+    named = sa.select(RULES.c.id).where(RULES.c.group_id == MEMBERS.c.group_id).exists()
+    found = connection.execute(
+        sa.select(GROUPS.c.id, GROUPS.c.project_id).join(MEMBERS, MEMBERS.c.group_id == GROUPS.c.id)
+        .where(MEMBERS.c.instance_uuid == instance_uuid, named).order_by(GROUPS.c.id)).all()
+    for project_id in sorted({row.project_id for row in found}):
+        versions.bump(connection, versions.rules(project_id))
+    return {members_of(row.id) for row in found}
+
+
+class Changed(NamedTuple):
+    """Host -> what it has to hear of; and the servers on hosts of the last release that have to hear it one by one."""
+
+    hosts: dict[str, list[GroupFilter]]
+    former: dict[str, dict[str, RuleSet]]
+
+
+def changed(connection: sa.Connection, names: Collection[str]) -> Changed:
+    """Whom these changes concern, and how it is now. Seven statements at most, but for hosts of the last release."""
+    rules, members = (sorted(int(name.removeprefix(kind)) for name in names if name.startswith(kind))
+                      for kind in (_RULES, _MEMBERS))
+    namers: dict[int, set[int]] = {}
+    if members:
+        for row in connection.execute(sa.select(RULES.c.group_id, RULES.c.parent_group_id).distinct().where(
+                RULES.c.group_id.in_(members))):
+            namers.setdefault(row.group_id, set()).add(row.parent_group_id)
+    places = _places(connection, set(rules).union(*namers.values()))
+    filters = _filters(connection, rules, members)
+    hosts: dict[str, list[GroupFilter]] = {}
+    concerned: dict[str, set[int]] = {}
+    for told in filters:
+        groups = {told.id} if told.rules_version is not None else namers.get(told.id, set())
+        for group_id in groups:
+            for host in places.get(group_id, ()):
+                concerned.setdefault(host, set()).add(group_id)
+                if told not in hosts.setdefault(host, []):
+                    hosts[host].append(told)
+    former = _former(connection, concerned)
+    return Changed({host: told for host, told in hosts.items() if host not in former}, former)
+
+
+def _places(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, set[str]]:
+    """Group -> the hosts where servers of it may be. Two statements, with a row for each host."""
+    found: dict[int, set[str]] = {}
+    if not group_ids:
+        return found
+    for row in connection.execute(
+            sa.select(MEMBERS.c.group_id, INSTANCES.c.host).distinct()
+            .join(INSTANCES, INSTANCES.c.uuid == MEMBERS.c.instance_uuid)
+            .where(MEMBERS.c.group_id.in_(group_ids), INSTANCES.c.deleted == sa.false(), INSTANCES.c.host != "")):
+        found.setdefault(row.group_id, set()).add(row.host)
+    for move in connection.execute(
+            sa.select(MEMBERS.c.group_id, MIGRATIONS.c.migration_type, MIGRATIONS.c.source_compute,
+                      MIGRATIONS.c.dest_compute).distinct()
+            .join(MIGRATIONS, MIGRATIONS.c.instance_uuid == MEMBERS.c.instance_uuid)
+            .where(MEMBERS.c.group_id.in_(group_ids), MIGRATIONS.c.open == sa.true())):
+        source = None if move.migration_type == moves.EVACUATION else move.source_compute
+        found.setdefault(move.group_id, set()).update(host for host in (source, move.dest_compute) if host)
+    return found
+
+
+def _former(connection: sa.Connection, concerned: Mapping[str, Collection[int]]) -> dict[str, dict[str, RuleSet]]:
+    """Host of the last release -> what its servers in these groups let in. One statement where there is none."""
+    old = connection.scalars(sa.select(SERVICES.c.host).where(
+        SERVICES.c.host.in_(list(concerned)), SERVICES.c.binary == services.COMPUTE,
+        SERVICES.c.version < _KNOWS_GROUPS)).all() if concerned else []
+    found = {}
+    for host in old:
+        there = connection.scalars(
+            sa.select(INSTANCES.c.uuid).where(servers.placed_on(host), INSTANCES.c.uuid.in_(
+                sa.select(MEMBERS.c.instance_uuid).where(MEMBERS.c.group_id.in_(concerned[host]))))).all()
+        found[host] = security_groups.rules_of_instances(connection, there)
+    return found
+
+
+# --- how it is now -----------------------------------------------------------------------------
+_RELEASE = sa.select(SERVICES.c.version).where(
+    SERVICES.c.host == sa.bindparam("host"), SERVICES.c.binary == services.COMPUTE).scalar_subquery()
+_GROUPS_OF = (
+    sa.select(INSTANCES.c.uuid, INSTANCES.c.network_info, MEMBERS.c.group_id, VERSIONS.c.version,
+              _RELEASE.label("release"))
+    .outerjoin(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)
+    .outerjoin(VERSIONS, VERSIONS.c.name == versions.rules_of(INSTANCES.c.project_id))
+    .where(INSTANCES.c.uuid.in_(sa.bindparam("uuids", expanding=True))).order_by(MEMBERS.c.group_id))
+
+
+def rules_for(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
+    """What each of these servers lets in, as this host can be told. Three statements at most, however many servers.
+
+    The version is read first: what is read after it is as new, or newer.
+    """
+    found = {uuid: RuleSet() for uuid in instance_uuids}
+    for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids), "host": host}) if found else ():
+        if row.release is not None and row.release < _KNOWS_GROUPS:
+            return security_groups.rules_of_instances(connection, instance_uuids)
+        found[row.uuid].version = row.version or 0
+        found[row.uuid].floating = {vif.id: vif.floating for vif in row.network_info if vif.floating}
+        if row.group_id is not None:
+            found[row.uuid].groups.append(row.group_id)
+    # A group's version is that of its project, which is that of its servers.
+    known = {group_id: told.version for told in found.values() for group_id in told.groups}
+    filters = {told.id: told for told in _told(connection, known)}
+    untold = dict(filters)
+    for told in found.values():
+        needs = dict.fromkeys(told.groups)
+        for group_id in told.groups:
+            needs |= dict.fromkeys(sorted(filters[group_id].named()))
+        told.filters = [untold.pop(group_id) for group_id in needs if group_id in untold]
+    return found
+
+
+def _filters(connection: sa.Connection, rules: Sequence[int], members: Sequence[int]) -> list[GroupFilter]:
+    """The rules of some groups, and the members of some, of those that exist. Three statements at most."""
+    known = {row.id: row.version or 0 for row in connection.execute(
+        sa.select(GROUPS.c.id, VERSIONS.c.version)
+        .outerjoin(VERSIONS, VERSIONS.c.name == versions.rules_of(GROUPS.c.project_id))
+        .where(GROUPS.c.id.in_({*rules, *members})))} if rules or members else {}
+    return [*_rules(connection, {each: known[each] for each in rules if each in known}),
+            *_members(connection, {each: known[each] for each in members if each in known})]
+
+
+def _told(connection: sa.Connection, known: Mapping[int, int]) -> list[GroupFilter]:
+    """The rules of these groups (id: version), and the members of those that they name. Two statements at most."""
+    filters = {told.id: told for told in _rules(connection, known)}
+    named = {other: known[told.id] for told in filters.values() for other in told.named()}
+    for members in _members(connection, named):
+        filters[members.id] = filters.get(members.id, members).joined(members)
+    return list(filters.values())
+
+
+def _rules(connection: sa.Connection, known: Mapping[int, int]) -> list[GroupFilter]:
+    filters = {group_id: GroupFilter(id=group_id, rules_version=version) for group_id, version in known.items()}
+    for row in connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(list(known)))
+                                  .order_by(RULES.c.id)) if known else ():
+        sources = [] if row.group_id is not None else [row.cidr or security_groups.ANYWHERE]
+        filters[row.parent_group_id].rules.append(FilterRule(
+            protocol=row.protocol, from_port=row.from_port, to_port=row.to_port, sources=sources, group=row.group_id))
+    return list(filters.values())
+
+
+def _members(connection: sa.Connection, known: Mapping[int, int]) -> list[GroupFilter]:
+    filters = {group_id: GroupFilter(id=group_id, members_version=version) for group_id, version in known.items()}
+    for group_id, address in connection.execute(
+            sa.select(MEMBERS.c.group_id, IPS.c.address).join(IPS, IPS.c.instance_uuid == MEMBERS.c.instance_uuid)
+            .where(MEMBERS.c.group_id.in_(list(known))).order_by(IPS.c.id)) if known else ():
+        filters[group_id].members.append(address)
+    return list(filters.values())
+
+
+def newer(connection: sa.Connection, known: Mapping[str, int], host: str = "",
+          grouped: bool = True) -> dict[str, RuleSet]:
+    """What these servers let in, of those for whom the version that is known is old. One statement if there are none.
+
+    With ``host`` only of those that may be there. Not ``grouped``: in the words of the last release.
+    """
+    if not known:
+        return {}
+    there = servers.placed_on(host) if host else INSTANCES.c.deleted == sa.false()
+    found = connection.execute(
+        sa.select(INSTANCES.c.uuid, VERSIONS.c.version)
+        .join(VERSIONS, VERSIONS.c.name == versions.rules_of(INSTANCES.c.project_id))
+        .where(INSTANCES.c.uuid.in_(list(known)), there)).all()
+    old = [row.uuid for row in found if row.version > known[row.uuid]]
+    return rules_for(connection, "", old) if grouped else security_groups.rules_of_instances(connection, old)

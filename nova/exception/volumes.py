@@ -1,0 +1,41 @@
+"""Volumes, and disks that are attached."""
+
+from nova.exception.base import Conflict, Forbidden, Invalid, NotFound, NovaException, ServiceUnavailable
+
+
+class VolumeNotFound(NotFound):
+    template = "Volume {volume_id} could not be found."
+
+
+class VolumeTypeNotFound(NotFound):
+    template = "Volume type {volume_type} could not be found."
+
+
+class SnapshotNotFound(NotFound):
+    template = "Snapshot {snapshot_id} could not be found."
+
+
+class InvalidVolume(Invalid):
+    template = "Invalid volume: {reason}"
+
+
+class VolumeNotAttached(NotFound):
+    template = "Instance {instance_uuid} is not attached to volume {volume_id}"
+
+
+class DevicePathInUse(Conflict):
+    template = "The device {path} of instance {instance_uuid} is in use."
+
+
+class TooManyDiskDevices(Forbidden):
+    template = "A server may have at most {maximum} disk devices."
+
+
+class VolumeServiceUnavailable(ServiceUnavailable):
+    """It does not answer; what it was asked for may be done."""
+
+    template = "The volume service is not available: {reason}."
+
+
+class VolumeUnusable(NovaException):
+    template = "Volume {volume_id} cannot be used on its host: {reason}"

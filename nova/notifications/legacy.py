@@ -1,0 +1,105 @@
+"""Unversioned notifications: the names and fields that consumers know from before there were versioned ones."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from nova.objects.action import Failure
+from nova.objects.aggregate import Aggregate
+from nova.objects.image import METADATA
+from nova.objects.instance import Instance
+from nova.objects.keypair import Keypair
+from nova.objects.server_group import ServerGroup
+
+# Events of a server that begin and end, by the name of their versioned twin.
+_PHASED = {
+    **{name: name for name in (
+        "create", "delete", "pause", "unpause", "power_off", "power_on", "reboot", "rebuild", "rescue", "unrescue",
+        "resize", "restore", "resume", "shelve", "shelve_offload", "unshelve", "shutdown", "snapshot", "soft_delete",
+        "suspend", "trigger_crash_dump")},
+    "resize_finish": "finish_resize", "resize_confirm": "resize.confirm", "resize_prep": "resize.prep",
+    "resize_revert": "resize.revert", "live_migration_abort": "live.migration.abort",
+    "live_migration_force_complete": "live.migration.force.complete", "live_migration_pre": "live_migration.pre",
+    "live_migration_post": "live_migration._post", "live_migration_post_dest": "live_migration.post.dest",
+    "live_migration_rollback": "live_migration._rollback",
+    "live_migration_rollback_dest": "live_migration.rollback.dest",
+}
+_FAILING = frozenset({"create", "reboot", "rebuild", "resize"})
+# Those of one moment; of a volume it is the end.
+_MOMENTS = {("rebuild_scheduled", ""): "rebuild.scheduled", ("evacuate", ""): "evacuate", ("exists", ""): "exists",
+            ("update", ""): "update", ("volume_attach", "end"): "volume.attach",
+            ("volume_detach", "end"): "volume.detach"}
+
+
+def event_of(event: str, phase: str) -> str | None:
+    """The event type of what happened to a server; None: it is told by versioned notifications only."""
+    name = _MOMENTS.get((event, phase))
+    if name is None and event in _PHASED and (phase in ("start", "end") or (phase == "error" and event in _FAILING)):
+        name = f"{_PHASED[event]}.{phase}"
+    return f"compute.instance.{name}" if name else None
+
+
+def _time(moment: datetime.datetime | None) -> str:
+    return "" if moment is None else str(moment.astimezone(datetime.UTC).replace(tzinfo=None))
+
+
+def instance(of: Instance, more: dict[str, Any], failure: Failure | None, with_volumes: bool) -> dict[str, Any]:
+    """How a server is, and what its event says besides; what is nested in versioned payloads is flat here."""
+    flavor = of.flavor
+    properties = of.image.properties if of.image else {}
+    payload: dict[str, Any] = {
+        "tenant_id": of.project_id, "user_id": of.user_id, "instance_id": of.uuid, "display_name": of.display_name,
+        "display_description": of.display_description, "reservation_id": of.reservation_id, "hostname": of.hostname,
+        "instance_type": flavor.name, "instance_type_id": flavor.id, "instance_flavor_id": flavor.flavorid,
+        "architecture": properties.get("hw_architecture") or properties.get("architecture"),
+        "memory_mb": flavor.memory_mb, "disk_gb": flavor.root_gb + flavor.ephemeral_gb, "vcpus": flavor.vcpus,
+        "root_gb": flavor.root_gb, "ephemeral_gb": flavor.ephemeral_gb, "host": of.host, "node": of.node,
+        "availability_zone": of.availability_zone, "cell_name": "", "created_at": _time(of.created_at),
+        "terminated_at": _time(of.terminated_at), "deleted_at": _time(of.terminated_at) if of.deleted else "",
+        "launched_at": _time(of.launched_at), "image_ref_url": of.image_ref, "os_type": properties.get("os_type"),
+        "kernel_id": of.kernel_id, "ramdisk_id": of.ramdisk_id, "state": of.vm_state,
+        "state_description": of.task_state or "", "progress": of.progress, "access_ip_v4": of.access_ip_v4,
+        "access_ip_v6": of.access_ip_v6, "metadata": dict(of.metadata),
+        "image_meta": {name.removeprefix(METADATA): value for name, value in of.system_metadata.items()
+                       if name.startswith(METADATA)},
+        "fixed_ips": [] if of.deleted else [
+            {"address": fixed.address, "version": fixed.version, "type": "fixed", "floating_ips": [], "meta": {},
+             "label": vif.label, "vif_mac": vif.mac} for vif in of.network_info for fixed in vif.fixed_ips],
+        **_flat(more)}
+    if with_volumes and not of.deleted:
+        payload["block_devices"] = [device.volume_id for device in of.volumes]
+    if failure is not None:
+        payload |= {"message": failure.message, "exception": failure.kind, "code": failure.code}
+    return payload
+
+
+def _flat(more: dict[str, Any]) -> dict[str, Any]:
+    """The same without the wrapping of versioned payloads, and without what is not said."""
+    found: dict[str, Any] = {}
+    for name, value in more.items():
+        if isinstance(value, dict) and "nova_object.data" in value:
+            data = value["nova_object.data"]
+            found |= _new_flavor(data) if name == "new_flavor" else data
+        elif value is not None:
+            found[name] = value
+    return found
+
+
+def _new_flavor(data: dict[str, Any]) -> dict[str, Any]:
+    return {"new_instance_type": data["name"], "new_instance_type_id": data["flavorid"]}
+
+
+# --- what is no server ----------------------------------------------------------------------------------
+def aggregate(of: Aggregate) -> dict[str, Any]:
+    return {"aggregate_id": of.id or None, "name": of.name, "host_list": list(of.hosts),
+            "meta_data": dict(of.metadata)}
+
+
+def keypair(of: Keypair, project_id: str | None) -> dict[str, Any]:
+    return {"tenant_id": project_id, "user_id": of.user_id, "key_name": of.name}
+
+
+def server_group(of: ServerGroup) -> dict[str, Any]:
+    return {"server_group_id": of.uuid, "name": of.name, "project_id": of.project_id, "user_id": of.user_id,
+            "policies": [of.policy], "members": list(of.members)}

@@ -1,0 +1,48 @@
+"""Versioned payloads of what is no server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from nova.notifications.versioned import Payload, flavor, time_of, wrapped
+from nova.objects.aggregate import Aggregate
+from nova.objects.keypair import Keypair
+from nova.objects.server_group import ServerGroup
+from nova.objects.service import Service
+
+__all__ = ["aggregate", "flavor", "keypair", "server_group", "service", "unmade"]
+
+
+def unmade(of: Aggregate) -> Aggregate:
+    """The same before it had an id."""
+    return msgspec.structs.replace(of, id=0)
+
+
+def aggregate(of: Aggregate) -> Payload:
+    return wrapped("AggregatePayload", "1.1", {
+        "id": of.id or None, "uuid": of.uuid, "name": of.name, "hosts": list(of.hosts) if of.id else None,
+        "metadata": dict(of.metadata)})
+
+
+def keypair(of: Keypair, unknown: dict[str, Any]) -> Payload:
+    """``unknown``: fields that are not known yet."""
+    return wrapped("KeypairPayload", "1.0", {
+        "user_id": of.user_id, "name": of.name, "fingerprint": of.fingerprint, "public_key": of.public_key,
+        "type": of.type, **unknown})
+
+
+def server_group(of: ServerGroup) -> Payload:
+    return wrapped("ServerGroupPayload", "1.1", {
+        "uuid": of.uuid, "name": of.name, "user_id": of.user_id, "project_id": of.project_id,
+        "policies": [of.policy], "policy": of.policy, "rules": {name: str(rule) for name, rule in of.rules.items()},
+        "members": list(of.members), "hosts": None})
+
+
+def service(of: Service) -> Payload:
+    return wrapped("ServiceStatusPayload", "1.1", {
+        "host": of.host, "binary": of.binary, "topic": of.topic, "report_count": 0, "disabled": of.disabled,
+        "disabled_reason": of.disabled_reason, "availability_zone": of.availability_zone,
+        "last_seen_up": time_of(of.last_seen_up), "forced_down": of.forced_down, "version": of.version,
+        "uuid": of.uuid})

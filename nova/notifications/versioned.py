@@ -1,0 +1,102 @@
+"""Versioned payloads: the names, versions and fields that consumers rely on. A new field is a new minor version."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from nova.objects import states
+from nova.objects.action import Failure
+from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
+from nova.objects.network import VIF
+
+Payload = dict[str, Any]
+
+# power_state -> its word; one that is not known yet is pending.
+_POWER = {states.RUNNING: "running", states.POWER_PAUSED: "paused", states.SHUTDOWN: "shutdown",
+          states.CRASHED: "crashed", states.POWER_SUSPENDED: "suspended"}
+# The innermost line of a traceback that says where it is.
+_WHERE = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
+
+
+def wrapped(name: str, version: str, data: Payload) -> Payload:
+    return {"nova_object.name": name, "nova_object.namespace": "nova", "nova_object.version": version,
+            "nova_object.data": data}
+
+
+def time_of(moment: datetime.datetime | None) -> str | None:
+    """In seconds, as UTC."""
+    return None if moment is None else moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def flavor(of: Flavor, projects: list[str] | None = None) -> Payload:
+    """``projects``: those that may use it, if that is known."""
+    return wrapped("FlavorPayload", "1.4", {
+        "flavorid": of.flavorid, "memory_mb": of.memory_mb, "vcpus": of.vcpus, "root_gb": of.root_gb,
+        "ephemeral_gb": of.ephemeral_gb, "name": of.name, "swap": of.swap, "rxtx_factor": of.rxtx_factor,
+        "vcpu_weight": 0, "disabled": of.disabled, "is_public": of.is_public, "extra_specs": dict(of.extra_specs),
+        "projects": projects, "description": of.description})
+
+
+def failure(of: Failure) -> Payload:
+    """An ExceptionPayload."""
+    places = _WHERE.findall(of.details)
+    path, function = places[-1] if places else ("", "")
+    return wrapped("ExceptionPayload", "1.1", {
+        "module_name": _module(path), "function_name": function, "exception": of.kind or "NovaException",
+        "exception_message": of.message, "traceback": of.details})
+
+
+def _module(path: str) -> str:
+    """nova.compute.host of .../nova/compute/host.py."""
+    parts = path.removesuffix(".py").split("/")
+    return ".".join(parts[len(parts) - parts[::-1].index("nova") - 1:]) if "nova" in parts else parts[-1]
+
+
+def addresses(vifs: Iterable[VIF]) -> list[Payload]:
+    return [wrapped("IpPayload", "1.0", {
+        "label": vif.label, "mac": vif.mac, "meta": {}, "port_uuid": vif.id, "version": fixed.version,
+        "address": fixed.address, "device_name": vif.devname}) for vif in vifs for fixed in vif.fixed_ips]
+
+
+def volumes(of: Instance) -> list[Payload]:
+    return [wrapped("BlockDevicePayload", "1.0", {
+        "device_name": device.device_name, "boot_index": device.boot_index,
+        "delete_on_termination": device.delete_on_termination, "volume_id": device.volume_id, "tag": device.tag})
+        for device in of.volumes]
+
+
+def instance(of: Instance, now: datetime.datetime, context: dict[str, str], with_volumes: bool) -> Payload:
+    """The fields of InstancePayload, of a server that was changed ``now`` by whoever ``context`` names."""
+    properties = of.image.properties if of.image else {}
+    return {
+        "uuid": of.uuid, "user_id": of.user_id, "tenant_id": of.project_id, "reservation_id": of.reservation_id,
+        "display_name": of.display_name, "display_description": of.display_description, "host_name": of.hostname,
+        "host": of.host, "node": of.node, "os_type": properties.get("os_type"),
+        "architecture": properties.get("hw_architecture") or properties.get("architecture"),
+        "availability_zone": of.availability_zone, "flavor": flavor(of.flavor), "image_uuid": of.image_ref,
+        "key_name": of.key.name if of.key else None, "kernel_id": of.kernel_id, "ramdisk_id": of.ramdisk_id,
+        "created_at": time_of(of.created_at), "launched_at": time_of(of.launched_at),
+        "terminated_at": time_of(of.terminated_at), "deleted_at": time_of(of.terminated_at) if of.deleted else None,
+        "updated_at": time_of(now), "state": of.vm_state, "power_state": _POWER.get(of.power_state, "pending"),
+        "task_state": of.task_state, "progress": of.progress,
+        "ip_addresses": [] if of.deleted else addresses(of.network_info),
+        "block_devices": volumes(of) if with_volumes and not of.deleted else [], "metadata": dict(of.metadata),
+        "locked": of.locked, "locked_reason": of.locked_reason, "auto_disk_config": of.disk_config,
+        "request_id": context.get("request_id"), "action_initiator_user": context.get("user_id"),
+        "action_initiator_project": context.get("project_id"), "shares": []}
+
+
+def keypairs(of: Instance) -> list[Payload]:
+    """The key that a server was made with."""
+    return [] if of.key is None else [wrapped("KeypairPayload", "1.0", {
+        "user_id": of.user_id, "name": of.key.name, "fingerprint": of.key.fingerprint,
+        "public_key": of.key.public_key, "type": of.key.type})]
+
+
+def audit_period(begin: datetime.datetime, end: datetime.datetime) -> Payload:
+    return wrapped("AuditPeriodPayload", "1.0", {
+        "audit_period_beginning": time_of(begin), "audit_period_ending": time_of(end)})

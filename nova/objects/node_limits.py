@@ -1,0 +1,49 @@
+"""How much a host may say of a node: every scheduler keeps it, and looks at it for every server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sized
+
+from nova import exception
+from nova.objects.node import ComputeNode, Inventory, Provider
+
+# Several times what machines have.
+_CHILDREN = 1000
+_CLASSES = 200
+_TRAITS = 1000
+_CELLS = 128
+_DEVICES = 10_000
+_GUESTS = 200
+_LARGEST = (1 << 31) - 1
+_RATIO = 1_000_000.0
+
+
+def check(node: ComputeNode) -> None:
+    """Raises InvalidInput for more than any machine has, and for amounts that are none."""
+    _bound("providers", node.children, _CHILDREN)
+    _bound("NUMA cells", node.numa_topology.cells if node.numa_topology else (), _CELLS)
+    _bound("PCI devices", node.pci_devices or (), _DEVICES)
+    _bound("kinds of guests", node.supported_instances, _GUESTS)
+    for provider in (node.provider, *node.children):
+        _check_provider(provider)
+
+
+def _check_provider(provider: Provider) -> None:
+    _bound("resource classes of a provider", provider.inventories, _CLASSES)
+    _bound("traits of a provider", provider.traits, _TRAITS)
+    for name, inventory in provider.inventories.items():
+        if not _possible(inventory):
+            raise exception.InvalidInput(reason=f"the inventory of {name[:100]!a} is not possible")
+
+
+def _possible(inventory: Inventory) -> bool:
+    units = (inventory.min_unit, inventory.max_unit, inventory.step_size)
+    return (all(0 <= amount <= _LARGEST for amount in (inventory.total, inventory.reserved))
+            and all(1 <= unit <= _LARGEST for unit in units)
+            and math.isfinite(inventory.ratio) and 0 < inventory.ratio <= _RATIO)
+
+
+def _bound(what: str, found: Sized, most: int) -> None:
+    if len(found) > most:
+        raise exception.InvalidInput(reason=f"a node has {len(found)} {what}, and {most} at most may be reported")

@@ -1,0 +1,51 @@
+"""Changing the administrator's password in a running guest, by the agent in it."""
+
+from __future__ import annotations
+
+from nova import exception
+from nova.objects import states
+from nova.objects.base import Object
+from nova.objects.guest import password_items
+from nova.operations.base import NoData, Operation, Rules, step
+from nova.operations.contexts import Acceptance, Control, Host
+
+# An agent answers within seconds, or is given up.
+_DEADLINE = 120.0
+
+
+class ChangePasswordRequest(Object, kw_only=True):
+    admin_pass: str
+
+
+class ChangePasswordData(NoData, kw_only=True):
+    """``sealed``: the password so that none but the owner of the server's key can read it; "": there is no such key."""
+
+    sealed: str = ""
+
+
+class ChangePassword(Operation):
+    name = "change_password"
+    action = "changePassword"
+    rules = Rules(label="changePassword", vm_states=frozenset({states.ACTIVE}))
+    request_type = ChangePasswordRequest
+    data_type = ChangePasswordData
+    task_state = states.UPDATING_PASSWORD
+
+    def accept(self, ctl: Acceptance, request: ChangePasswordRequest) -> None:
+        ctl.keep_secret(request.admin_pass)
+        self.data.sealed = ctl.sealed_for_user(request.admin_pass)
+
+    @step("host", event="compute_set_admin_password", task_state=states.UPDATING_PASSWORD, deadline=_DEADLINE)
+    def change(self, host: Host) -> None:
+        password = host.instance.admin_pass
+        if password is None:
+            # Never an empty one instead.
+            raise exception.InstancePasswordSetFailed(
+                instance=host.instance.uuid, reason="conductors cannot read the new one any more")
+        host.driver.set_password(host.instance, password)
+
+    def succeeded(self, ctl: Control) -> None:
+        super().succeeded(ctl)
+        if self.data.sealed:
+            # Read as os-server-password, like one that the guest posts.
+            ctl.set_items(password_items(self.data.sealed))

@@ -1,0 +1,121 @@
+"""Rescue: a server is started from another disk, its own disks beside it, until it is unrescued.
+
+What the rescue made is removed by unrescue, by a hard reboot, a rebuild or a delete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from nova import exception
+from nova.objects import states
+from nova.objects.action import Failure
+from nova.objects.base import Object
+from nova.objects.image import Image
+from nova.objects.instance import Instance
+from nova.operations import on_host
+from nova.operations.base import CONDUCTOR, Rules, step
+from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.power import PowerAction
+
+# What an image must say, and its host be able to do, where a server boots from a volume.
+_PROPERTIES = ("hw_rescue_device", "hw_rescue_bus")
+_TRAIT = "COMPUTE_RESCUE_BFV"
+
+
+class RescueRequest(Object, kw_only=True):
+    """``image``, ``kernel_id`` and ``ramdisk_id``: the caller was shown them; None: the host's, or the server's own.
+
+    ``volume_backed``: whether a server that boots from a volume may be meant (API 2.87).
+    """
+
+    image: Image | None = None
+    kernel_id: str = ""
+    ramdisk_id: str = ""
+    admin_pass: str | None = None
+    volume_backed: bool = True
+
+
+class RescueData(Object, kw_only=True):
+    """``running``: so was the guest before."""
+
+    host: str = ""
+    image: Image | None = None
+    kernel_id: str = ""
+    ramdisk_id: str = ""
+    running: bool = False
+
+
+class _Rescue(PowerAction):
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        """A hard reboot brings the server back."""
+        super().failed(ctl, failure)
+        ctl.set(vm_state=states.ERROR)
+
+
+class Rescue(_Rescue):
+    name = action = "rescue"
+    rules = Rules(label="rescue", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}))
+    request_type = RescueRequest
+    data_type = RescueData
+    task_state = states.RESCUING
+    ends_consoles = True
+    final = states.RESCUED
+
+    def accept(self, ctl: Acceptance, request: RescueRequest) -> None:
+        instance = ctl.instance
+        if not instance.host:
+            raise exception.InstanceNotReady(instance_id=instance.uuid)
+        if instance.volume_backed:
+            self.data.image = _image_beside_volumes(ctl, instance, request)
+        self.data.running = instance.vm_state == states.ACTIVE
+        ctl.keep_secret(request.admin_pass)
+
+    @step(CONDUCTOR)
+    def check(self, ctl: Control) -> None:
+        ctl.check_secrets()
+
+    @step("host", event="compute_rescue_instance", task_state=states.RESCUING, undo="put_back")
+    def rescue(self, host: Host) -> None:
+        on_host.connect(host)
+        host.driver.revert_move(host.instance)  # a move that failed may have left its disks aside
+        timeout = host.shutdown_timeout if self.data.running else 0
+        host.rescue(self.data.image, self.data.kernel_id, self.data.ramdisk_id, timeout)
+        on_host.report_power(host)
+
+    def put_back(self, host: Host) -> None:
+        host.driver.unrescue(host.instance)
+        if self.data.running:
+            host.driver.power_on(host.instance)
+        with contextlib.suppress(exception.GuestNotFound):  # it was an ERROR without one
+            on_host.report_power(host)
+
+
+class Unrescue(_Rescue):
+    name = action = "unrescue"
+    rules = Rules(label="unrescue", vm_states=frozenset({states.RESCUED}))
+    task_state = states.UNRESCUING
+    ends_consoles = True
+    final = states.ACTIVE
+
+    @step("host", event="compute_unrescue_instance", task_state=states.UNRESCUING)
+    def unrescue(self, host: Host) -> None:
+        on_host.connect(host)
+        host.driver.unrescue(host.instance)
+        host.driver.power_on(host.instance)
+        on_host.report_power(host)
+
+
+def _image_beside_volumes(ctl: Acceptance, instance: Instance, request: RescueRequest) -> Image:
+    """What to rescue a server from that boots from a volume. Raises InstanceNotRescuable."""
+    def refuse(reason: str) -> exception.InstanceNotRescuable:
+        return exception.InstanceNotRescuable(instance_id=instance.uuid, reason=reason)
+
+    if not request.volume_backed:
+        raise refuse("Cannot rescue a volume-backed instance")
+    image = request.image or instance.image
+    if image is None or not all(image.properties.get(name) for name in _PROPERTIES):
+        raise refuse(f"Cannot rescue a volume-backed instance with an image without {' and '.join(_PROPERTIES)}")
+    if not ctl.host_has_trait(_TRAIT):
+        raise refuse(f"Host unable to rescue a volume-backed instance ({_TRAIT})")
+    return image

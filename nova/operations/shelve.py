@@ -1,0 +1,160 @@
+"""Shelving: a server that is off for long is saved in an image, and gives its host back.
+
+Shelve: make_image (conductor) → halt, capture, upload (host) → settle (conductor); and, at once or later, as
+ShelveOffload: destroy (host) → unbind_volumes, unbind_interfaces, forget (conductor). In the end drop_former
+(conductor): the image of an earlier time, where that could not go. A server that boots from a volume needs no image.
+Once it is settled the server can be had again from what was saved: nothing is taken back.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from nova.objects import states
+from nova.objects.base import Object, utcnow
+from nova.operations import on_host
+from nova.operations.base import CONDUCTOR, Operation, Rules, step
+from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.power import AsTheGuest
+from nova.operations.snapshot import DEADLINE, SavedData, Saving
+
+# system_metadata of a shelved server.
+IMAGE, SINCE, HOST = "shelved_image_id", "shelved_at", "shelved_host"
+
+# Characters of a server's name in that of its image, which image services want to be of 255 at most.
+_NAME_ROOM = 247
+
+_SHELVE, _OFFLOAD = "compute_shelve_instance", "compute_shelve_offload_instance"
+
+
+class ShelveRequest(Object, kw_only=True):
+    """``offload``: whether it gives its host back at once; None: as configured."""
+
+    offload: bool | None = None
+
+
+class ShelveData(SavedData, kw_only=True):
+    """``offload``: its host is given back, too. ``unbinds_…``: there are some that an outside service keeps.
+
+    ``settled``: it is on the shelf; ``former``: the image of an earlier time there that is there still.
+    """
+
+    offload: bool = False
+    settled: bool = False
+    former: str = ""
+    unbinds_volumes: bool = False
+    unbinds_interfaces: bool = False
+
+
+class _Offloading(Operation):
+    """The steps that take a saved server off its host."""
+
+    data_type: ClassVar[type[Object]] = ShelveData
+    ends_consoles = True
+
+    def superseded(self, ctl: Control) -> None:
+        """Its guest may be gone already: it goes, and can be had again from what was saved, whatever it is called."""
+        if self.data.offload and self.data.settled:
+            ctl.evict(self.data.host, keep_disks=False)
+            self._leave(ctl)
+
+    def _begin_offload(self, ctl: Acceptance) -> None:
+        self.data.offload = True
+        self.data.unbinds_volumes = ctl.has_outside_volumes()
+        self.data.unbinds_interfaces = ctl.network_is_outside and bool(self.instance.network_info)
+
+    @step("host", event=_OFFLOAD, task_state=states.SHELVING_OFFLOADING, when="offload", when_down="skip", evict=True)
+    def destroy(self, host: Host) -> None:
+        host.driver.destroy(host.instance)
+        on_host.disconnect(host)
+
+    @step(CONDUCTOR, external=True, when="unbinds_volumes")
+    def unbind_volumes(self, ctl: Control) -> None:
+        ctl.outside_volumes.disconnect(self.data.host)
+
+    @step(CONDUCTOR, external=True, when="unbinds_interfaces")
+    def unbind_interfaces(self, ctl: Control) -> None:
+        ctl.outside_interfaces.unbind()
+
+    @step(CONDUCTOR, when="offload")
+    def forget(self, ctl: Control) -> None:
+        self._leave(ctl)
+        ctl.set(vm_state=states.SHELVED_OFFLOADED)
+
+    def _leave(self, ctl: Control) -> None:
+        ctl.release_claim()
+        ctl.volumes.disconnect(self.data.host)
+        ctl.set(host=None, node=None, numa_topology=None, pci_devices=None)
+
+
+class Shelve(_Offloading, Saving, AsTheGuest):
+    name = action = "shelve"
+    rules = Rules(label="shelve", host="needed", vm_states=frozenset({
+        states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED}))
+    request_type = ShelveRequest
+    task_state = states.SHELVING
+    point_of_no_return = "settle"
+
+    def accept(self, ctl: Acceptance, request: ShelveRequest) -> None:
+        instance = self.instance
+        if not instance.volume_backed:
+            self.data.image = ctl.images.describe(f"{(instance.display_name or '')[:_NAME_ROOM]}-shelved", {})
+            self.data.former = instance.system_metadata.get(IMAGE, "")
+            # It is the server's, and goes with it, whoever asks.
+            self.data.image.owner, self.data.image.visibility = instance.project_id, "private"
+            self.data.image.members = []
+        wanted = ctl.offloads_at_once if request.offload is None else request.offload
+        self.data.offload = False
+        if instance.volume_backed or wanted:
+            self._begin_offload(ctl)
+
+    @step(CONDUCTOR, undo="unmake_image", external=True, when="image")
+    def make_image(self, ctl: Control) -> None:
+        self._make(ctl)
+
+    @step("host", event=_SHELVE, task_state=states.SHELVING, undo="restart")
+    def halt(self, host: Host) -> None:
+        clean = host.instance.vm_state == states.ACTIVE
+        host.driver.power_off(host.instance, timeout=host.shutdown_timeout if clean else 0)
+        on_host.report_power(host)
+
+    @step("host", event=_SHELVE, task_state=states.SHELVING_IMAGE_PENDING_UPLOAD, undo="discard", when="image",
+          deadline=DEADLINE)
+    def capture(self, host: Host) -> None:
+        self._capture(host)
+
+    @step("host", event=_SHELVE, task_state=states.SHELVING_IMAGE_UPLOADING, when="image", deadline=DEADLINE)
+    def upload(self, host: Host) -> None:
+        self._upload(host)
+
+    @step(CONDUCTOR)
+    def settle(self, ctl: Control) -> None:
+        instance, image = ctl.instance, self.data.image
+        ctl.set_items({SINCE: utcnow().isoformat(), HOST: instance.host or "", **({IMAGE: image.id} if image else {})})
+        ctl.set(vm_state=states.SHELVED)
+        self.data.settled = True
+
+    destroy, unbind_volumes, unbind_interfaces, forget = (
+        _Offloading.destroy, _Offloading.unbind_volumes, _Offloading.unbind_interfaces, _Offloading.forget)
+
+    @step(CONDUCTOR, external=True, owed=True, when="former")
+    def drop_former(self, ctl: Control) -> None:
+        ctl.images.delete(self.data.former)
+
+    def restart(self, host: Host) -> None:
+        """The guest does again what it did, but for memory that is lost."""
+        if host.instance.vm_state in (states.ACTIVE, states.PAUSED):
+            on_host.connect(host)
+            host.driver.power_on(host.instance)
+        on_host.report_power(host)
+
+
+class ShelveOffload(_Offloading):
+    name = "shelve_offload"
+    action = "shelveOffload"
+    rules = Rules(label="shelveOffload", vm_states=frozenset({states.SHELVED}))
+    task_state = states.SHELVING_OFFLOADING
+
+    def accept(self, ctl: Acceptance, request: Object) -> None:
+        self.data.settled = True
+        self._begin_offload(ctl)

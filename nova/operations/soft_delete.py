@@ -1,0 +1,111 @@
+"""Soft delete: the server is powered off, and its user may have it back until it is reclaimed.
+
+It counts nothing against its project meanwhile, and keeps what it has on its host.
+"""
+
+from __future__ import annotations
+
+import datetime
+
+from nova import exception
+from nova.objects import states
+from nova.objects.action import Failure
+from nova.objects.base import Object
+from nova.operations import on_host
+from nova.operations.base import NoData, Rules, step
+from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.delete import Delete
+from nova.operations.power import Start
+from nova.operations.resize import EndsMove
+from nova.operations.shelve import SINCE
+
+
+class SoftDelete(EndsMove):
+    """Again, it changes nothing: who repeats a request does not get another answer, or more time."""
+
+    name = "soft_delete"
+    action = "delete"
+    rules = Rules(label="delete", task_states=None, preempts=True)
+    task_state = states.SOFT_DELETING
+    kind = "power"
+    ends_consoles = True
+    final = states.SOFT_DELETED
+
+    look, forget, settle = EndsMove.look, EndsMove.forget, EndsMove.settle
+
+    @step("host", event="compute_soft_delete_instance", task_state=states.SOFT_DELETING, when_down="skip")
+    def power_off(self, host: Host) -> None:
+        on_host.power_off(host, host.shutdown_timeout if host.instance.vm_state == states.ACTIVE else 0)
+        if host.instance.vm_state == states.RESCUED:
+            host.driver.unrescue(host.instance)
+
+    def succeeded(self, ctl: Control) -> None:
+        ctl.soft_delete()
+        ctl.set(vm_state=self.final, task_state=None, progress=0)
+        if ctl.instance.power_state != states.SHUTDOWN:
+            ctl.set(power_state=states.NOSTATE)  # its host was down: when it is back it tells, and powers the guest off
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        self.superseded(ctl)
+        if ctl.instance.vm_state == states.RESIZED:
+            super().succeeded(ctl)  # the move was confirmed
+        if ctl.instance.vm_state == states.SOFT_DELETED:
+            ctl.soft_delete()  # it was being restored, and is not
+        ctl.set(task_state=None)
+        ctl.fault(failure)
+
+
+class RestoreData(NoData, kw_only=True):
+    """``since``: when it was soft-deleted. ``runs``: it is started, since it was not on the shelf then."""
+
+    since: datetime.datetime | None = None
+    runs: bool = True
+
+
+class Restore(Start):
+    name = action = "restore"
+    rules = Rules(label="restore", vm_states=frozenset({states.SOFT_DELETED}))
+    data_type = RestoreData
+    task_state = states.RESTORING
+
+    def accept(self, ctl: Acceptance, request: Object) -> None:
+        self.data.since = ctl.instance.soft_deleted_at
+        self.data.runs = SINCE not in ctl.instance.system_metadata
+        ctl.reserve_again()
+
+    @step("host", event="compute_restore_instance", task_state=states.RESTORING, when="runs")
+    def power_on(self, host: Host) -> None:
+        super().power_on(host)
+
+    def succeeded(self, ctl: Control) -> None:
+        super().succeeded(ctl)
+        if not self.data.runs:
+            ctl.set(vm_state=states.SHELVED if ctl.instance.host else states.SHELVED_OFFLOADED)
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        super().failed(ctl, failure)
+        ctl.soft_delete(self.data.since)
+
+
+class ReclaimRequest(Object, kw_only=True):
+    """``before``: a server that was soft-deleted since then is not due yet."""
+
+    before: datetime.datetime
+
+
+class Reclaim(Delete):
+    """Delete what was soft-deleted long ago; whoever restores it first has it."""
+
+    name = "reclaim"
+    rules = Rules(label="reclaim", vm_states=frozenset({states.SOFT_DELETED}), lock=False, launched=False)
+    request_type = ReclaimRequest
+
+    # It has one place: what moves is not soft-deleted.
+    destroy, let_go_of_volumes, give_interfaces_back, drop_image, forget = (
+        Delete.destroy, Delete.let_go_of_volumes, Delete.give_interfaces_back, Delete.drop_image, Delete.forget)
+
+    def accept(self, ctl: Acceptance, request: ReclaimRequest) -> None:  # type: ignore[override]
+        since = ctl.instance.soft_deleted_at
+        if since is None or since >= request.before:
+            raise exception.Conflict(f"Instance {ctl.instance.uuid} is not to be reclaimed yet.")
+        super().accept(ctl, request)

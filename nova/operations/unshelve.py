@@ -1,0 +1,229 @@
+"""Unshelve: a shelved server runs again, on its host or, when it has given that back, on another one.
+
+On its host: power_on. Without one: find_image, place (conductor) → network, disks, start (host), from the image that it
+was saved in; where the network back end tells when interfaces are plugged, plugged (conductor) → go (host) follow. In
+the end settle and drop_image (conductor): once it is settled it runs, whatever becomes of the image.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+
+from nova import exception
+from nova.objects import states
+from nova.objects.action import Failure
+from nova.objects.base import Object, utcnow
+from nova.objects.image import Image
+from nova.objects.instance import Instance
+from nova.objects.scheduling import RequestSpec, Selection
+from nova.operations import on_host, placing, plugging
+from nova.operations.base import CONDUCTOR, Operation, Rules, Step, step
+from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.shelve import HOST, IMAGE, SINCE
+
+_EVENT = "compute_unshelve_instance"
+_SHELF = frozenset({states.SHELVED, states.SHELVED_OFFLOADED})
+
+
+class UnshelveRequest(Object, kw_only=True):
+    """``unpin``: the server is in no zone in particular from now on; ``availability_zone``: in this one."""
+
+    availability_zone: str | None = None
+    unpin: bool = False
+    host: str | None = None
+
+    @property
+    def moves(self) -> bool:
+        return self.unpin or self.availability_zone is not None or self.host is not None
+
+
+class UnshelveData(Object, kw_only=True):
+    """``offloaded``: it has no host; ``on_host``: it has. ``candidates``, ``tries``, ``plugs`` as those of a build.
+
+    ``saved_in``: the id of the image that it is made of; ``image``: that image; ``pinned``: the zone that it is to be
+    in; ``binds_…``: there are some that an outside service keeps; ``settled``: it runs for good.
+    """
+
+    spec: RequestSpec
+    host: str = ""
+    offloaded: bool = False
+    on_host: bool = False
+    saved_in: str = ""
+    drops: str = ""
+    image: Image | None = None
+    pinned: str | None = None
+    candidates: list[Selection] = []
+    selected: bool = False
+    tries: int = 0
+    max_tries: int = 3
+    plugs: list[str] = []
+    binds_volumes: bool = False
+    binds_interfaces: bool = False
+    settled: bool = False
+
+
+class Unshelve(Operation):
+    name = action = "unshelve"
+    rules = Rules(label="unshelve", vm_states=_SHELF | {states.ACTIVE, states.ERROR})
+    request_type = UnshelveRequest
+    data_type = UnshelveData
+    task_state = states.UNSHELVING
+    kind = "build"
+    ends_consoles = True
+    retry_from = "place"
+    point_of_no_return = "settle"
+
+    @classmethod
+    def begin(cls, instance: Instance, request: UnshelveRequest) -> dict[str, object]:
+        return {"host": instance.host or "",
+                "spec": {"instance_uuids": [], "project_id": "", "flavor": msgspec.to_builtins(instance.flavor)}}
+
+    def accept(self, ctl: Acceptance, request: UnshelveRequest) -> None:
+        instance, data = self.instance, self.data
+        # One that has given its host back is on the shelf, whatever state an administrator gave it.
+        if instance.vm_state not in _SHELF and (instance.host or SINCE not in instance.system_metadata):
+            raise exception.InstanceInvalidState(method=self.rules.label, instance_uuid=instance.uuid, attr="vm_state",
+                                                 state=instance.vm_state)
+        if request.moves and instance.host:
+            raise exception.Conflict(f"Instance {instance.uuid} is on its host still: a zone or a host can be chosen "
+                                     "only for one in vm_state shelved_offloaded.")
+        data.drops = instance.system_metadata.get(IMAGE, "")
+        data.pinned = instance.pinned_availability_zone
+        data.on_host = bool(instance.host)
+        if not data.on_host:
+            self._look_for_a_host(ctl, request)
+
+    def _look_for_a_host(self, ctl: Acceptance, request: UnshelveRequest) -> None:
+        instance, data = self.instance, self.data
+        if request.host and not ctl.compute_exists(request.host):
+            raise exception.InvalidInput(f"Compute host {request.host} could not be found.")
+        if request.availability_zone is not None:
+            ctl.check_zone(request.availability_zone)
+        if request.unpin or request.availability_zone is not None:
+            data.pinned = request.availability_zone
+        data.offloaded, data.saved_in = True, data.drops
+        data.spec = ctl.request_spec(instance.flavor, request.host)
+        data.spec.availability_zone = data.pinned
+        data.max_tries = 1 + data.spec.alternates
+        data.binds_volumes = ctl.has_outside_volumes()
+        data.binds_interfaces = ctl.network_is_outside and bool(instance.network_info)
+
+    def relocate(self) -> bool:
+        return False  # nothing that it may wait behind gives it a host
+
+    # --- steps -------------------------------------------------------------------------------------
+    @step(CONDUCTOR, event="get_image_info", external=True, when="saved_in")
+    def find_image(self, ctl: Control) -> None:
+        found = ctl.images.get(self.data.saved_in)
+        if found.status != "active":
+            raise exception.ImageNotActive(image_id=found.id)
+        self.data.image = found
+
+    @step(CONDUCTOR, undo="unplace", asks_scheduler=True, event="schedule_instances", when="offloaded")
+    def place(self, ctl: Control) -> None:
+        data: UnshelveData = self.data
+        selection = placing.next_host(ctl, data)
+        data.host = selection.host
+        ctl.claim(selection, data.spec)
+        ctl.finish_io(failed=None, node_uuid=selection.node_uuid)
+        plugging.forget(ctl)
+        ctl.volumes.connect(selection.host)
+        ctl.set(host=selection.host, node=selection.node, availability_zone=selection.availability_zone)
+
+    @step(CONDUCTOR, undo="unbind_volumes", external=True, when="binds_volumes")
+    def bind_volumes(self, ctl: Control) -> None:
+        ctl.outside_volumes.connect(self.data.host)
+
+    @step(CONDUCTOR, undo="unbind_interfaces", external=True, when="binds_interfaces")
+    def bind_interfaces(self, ctl: Control) -> None:
+        ctl.outside_interfaces.bind(self.data.host)
+
+    @step("host", event=_EVENT, task_state=states.SPAWNING, undo="unplug", evict=True, when="offloaded")
+    def network(self, host: Host) -> None:
+        host.network.plug(host.instance, host.rules)
+
+    @step("host", event=_EVENT, task_state=states.SPAWNING, undo="wipe", evict=True, when="offloaded")
+    def disks(self, host: Host) -> None:
+        host.prepare_disks(self.data.image)
+        host.connect_volumes()
+
+    @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True, results=("plugs",), when="offloaded")
+    def start(self, host: Host) -> None:
+        host.connect_volumes()
+        plugging.start(host, functools.partial(host.spawn, root=self.data.image))
+        on_host.report_power(host)
+
+    @step("host", event="compute_start_instance", task_state=states.POWERING_ON, results=("plugs",), when="on_host")
+    def power_on(self, host: Host) -> None:
+        on_host.connect(host)
+        plugging.start(host, functools.partial(host.driver.power_on, host.instance))
+        on_host.report_power(host)
+
+    @step(CONDUCTOR, when="plugs")
+    def plugged(self, ctl: Control) -> None:
+        plugging.wait(ctl, self.data.plugs)
+
+    @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True, when="plugs")
+    def go(self, host: Host) -> None:
+        plugging.go(host)
+
+    @step(CONDUCTOR, event=_EVENT, external=True, when="binds_volumes")
+    def complete_volumes(self, ctl: Control) -> None:
+        ctl.outside_volumes.complete()
+
+    @step(CONDUCTOR)
+    def settle(self, ctl: Control) -> None:
+        ctl.volumes.complete()
+        ctl.set_items({SINCE: None, HOST: None})
+        ctl.set(vm_state=states.ACTIVE, launched_at=utcnow(), progress=0, pinned_availability_zone=self.data.pinned)
+        self.data.settled = True
+
+    @step(CONDUCTOR, external=True, owed=True, when="drops")
+    def drop_image(self, ctl: Control) -> None:
+        ctl.images.delete(self.data.drops)
+
+    # --- compensations -----------------------------------------------------------------------------
+    def unplug(self, host: Host) -> None:
+        host.network.unplug(host.instance)
+
+    def wipe(self, host: Host) -> None:
+        host.driver.destroy(host.instance)
+        host.disconnect_volumes()
+
+    def unbind_volumes(self, ctl: Control) -> None:
+        ctl.outside_volumes.disconnect(self.data.host)
+
+    def unbind_interfaces(self, ctl: Control) -> None:
+        ctl.outside_interfaces.unbind()
+
+    def unplace(self, ctl: Control) -> None:
+        data: UnshelveData = self.data
+        ctl.release_claim()
+        ctl.volumes.disconnect(data.host)
+        ctl.set(host=None, node=None, numa_topology=None, pci_devices=None)
+        placing.rule_out(data)
+
+    def take_back(self, of: Step, ctl: Control) -> None:
+        """A call that came late: what is bound is put right by where the server is now."""
+        if of.name == "bind_interfaces" and ctl.instance.host:
+            ctl.outside_interfaces.bind(ctl.instance.host)
+        elif of.name != "bind_volumes" or not ctl.instance.host:
+            super().take_back(of, ctl)
+
+    # --- decisions -----------------------------------------------------------------------------------
+    def may_retry(self, failure: Failure) -> bool:
+        return placing.is_tried_again(self.data, failure)
+
+    def succeeded(self, ctl: Control) -> None:
+        ctl.set_items({IMAGE: None})
+        ctl.set(task_state=None)
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        ctl.set(task_state=None)
+        if failure.kind == exception.NoValidHost.__name__:
+            return  # another time there may be one
+        ctl.fault(failure)
+        if failure.kind == exception.ImageNotFound.__name__ and not self.data.settled:
+            ctl.set(vm_state=states.ERROR)

@@ -1,0 +1,56 @@
+"""What is asked of the QEMU guest agent, and of a guest past it."""
+
+from __future__ import annotations
+
+import libvirt
+
+from nova import exception
+from nova.objects.instance import Instance
+from nova.virt.libvirt import errors
+
+# Seconds for which libvirt waits for an agent's answer: by itself it waits for ever, and agents are tenants' programs.
+PATIENCE = 10
+# For file systems to come to rest.
+REST = 30
+
+
+def set_password(domain: libvirt.virDomain, instance: Instance, password: str) -> None:
+    """Raises InstancePasswordSetFailed: no agent, one that does not answer, or one that refuses."""
+    try:
+        domain.agentSetResponseTimeout(PATIENCE)
+        domain.setUserPassword(_administrator(instance), password)
+    except libvirt.libvirtError as error:
+        if errors.is_disconnect(error) or errors.is_missing(error):
+            raise
+        raise exception.InstancePasswordSetFailed(
+            instance=instance.uuid, reason=str(error.get_error_message() or error)) from error
+
+
+def freeze(domain: libvirt.virDomain) -> None:
+    """The guest's file systems are at rest, until thaw(). Raises libvirtError."""
+    domain.agentSetResponseTimeout(REST)
+    domain.fsFreeze()
+
+
+def thaw(domain: libvirt.virDomain) -> None:
+    """The guest's file systems go on, if they were at rest. Raises libvirtError."""
+    domain.agentSetResponseTimeout(REST)
+    domain.fsThaw()
+
+
+def _administrator(instance: Instance) -> str:
+    properties = instance.image.properties if instance.image else {}
+    default = "Administrator" if properties.get("os_type") == "windows" else "root"
+    return properties.get("os_admin_user") or default
+
+
+def interrupt(domain: libvirt.virDomain, uuid: str) -> None:
+    """A non-maskable interrupt. Raises GuestNotRunning, NotImplementedHere."""
+    try:
+        domain.injectNMI()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_OPERATION_INVALID:
+            raise exception.GuestNotRunning(instance_uuid=uuid) from error
+        if error.get_error_code() in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
+            raise exception.NotImplementedHere(what="trigger crash dumps") from error
+        raise

@@ -1,0 +1,57 @@
+"""Room for the copies of disks that snapshots are: nobody was promised any for them.
+
+They leave the host what its guests need to go on: one whose disk cannot grow stands still, whoever used the room up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+
+from nova import exception
+from nova.conf import CONF
+
+# Bytes that are left where the operator reserves less ([DEFAULT]reserved_host_disk_mb).
+_SPARE = 256 << 20
+
+
+class CopyRoom:
+    """The room of this process's copies."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # What copies whose size is known will take.
+        self._promised: dict[str, int] = {}
+
+    def check(self, place: str) -> None:
+        """Raises DiskFull when nothing more may be written in the directory ``place``."""
+        with self._lock:
+            self._check(place, 0)
+
+    @contextlib.contextmanager
+    def take(self, path: str, size: int) -> Iterator[None]:
+        """The new file ``path`` will take ``size`` bytes. Raises DiskFull."""
+        with self._lock:
+            self._check(os.path.dirname(path), size)
+            self._promised[path] = size
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._promised[path]
+
+    def _check(self, place: str, size: int) -> None:
+        spare = max(int(CONF.reserved_host_disk_mb) << 20, _SPARE)
+        coming = sum(max(0, promised - _written(path)) for path, promised in self._promised.items())
+        if shutil.disk_usage(place).free - spare - coming <= size:
+            raise exception.DiskFull(reason="its host has no room for a copy of the server's disk")
+
+
+def _written(path: str) -> int:
+    try:
+        return os.stat(path).st_blocks * 512
+    except FileNotFoundError:
+        return 0

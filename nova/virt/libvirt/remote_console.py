@@ -1,0 +1,35 @@
+"""Where the consoles of a running guest listen."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import libvirt
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects.console import SERIAL, VNC, ConsoleAddress
+from nova.virt.libvirt import power, serial_ports
+
+
+def address(domain: libvirt.virDomain, protocol: str) -> ConsoleAddress | None:
+    """None: the guest was started without such a console. Raises GuestNotRunning, GuestNotFound (it is on its way)."""
+    if power.is_arriving(domain):
+        raise exception.GuestNotFound(instance_uuid=domain.UUIDString())
+    if not domain.isActive():
+        raise exception.GuestNotRunning(instance_uuid=domain.UUIDString())
+    definition = domain.XMLDesc(0)
+    if protocol == SERIAL:
+        ports = serial_ports.of_definition(definition)
+        return ConsoleAddress(host=CONF.serial_console.proxyclient_address, port=ports[0]) if ports else None
+    devices = ET.fromstring(definition)  # noqa: S314 - libvirt's own output
+    if protocol == VNC:
+        port = _port(devices.find("devices/graphics[@type='vnc']"), "port")
+        return ConsoleAddress(host=CONF.vnc.server_proxyclient_address, port=port) if port else None
+    return None
+
+
+def _port(item: ET.Element | None, name: str) -> int | None:
+    """A port that something listens on."""
+    found = item.get(name, "") if item is not None else ""
+    return int(found) if found.isdecimal() and int(found) > 0 else None

@@ -1,0 +1,101 @@
+"""Guests that are started from another disk, so that somebody can look at their own ones.
+
+By the properties of the image: its disk comes before those of the guest, which is then of the image's hardware, or
+(hw_rescue_device, hw_rescue_bus) it stands behind them, and they and the guest stay what they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+
+import msgspec
+
+from nova import exception
+from nova.objects.image import Image
+from nova.objects.instance import Instance
+from nova.objects.properties import choice
+from nova.virt import qemuimg
+from nova.virt.driver import Disks
+from nova.virt.libvirt import directories, disk_making, disks, domain_xml, power
+from nova.virt.libvirt.disks import LocalDisk, LocalDisks
+from nova.virt.libvirt.guest_config import DISK_BUSES, GuestConfig
+from nova.virt.libvirt.guests import Guests, define_domain
+from nova.virt.libvirt.layout import GuestDisk, rescue_layout
+
+_DEVICE, _BUS = "hw_rescue_device", "hw_rescue_bus"
+
+
+class Rescues:
+    """The verbs of a rescue; nova/virt/driver.py tells them."""
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+
+    def check(self, instance: Instance, image: Image) -> GuestConfig:
+        """The hardware of the rescued guest. Raises InvalidInput."""
+        config = self._guests.config(_hardware(instance, image))
+        _bus(image, config)
+        return config
+
+    def rescue(self, instance: Instance, image: Image, made_from: Disks) -> None:
+        uuid, guests = instance.uuid, self._guests
+        config, kind = self.check(instance, image), _kind(image)
+        with guests.locks.hold(uuid):
+            disk_making.make_rescue(instance, image, made_from, guests.definition_now(uuid), guests.name)
+            local = _files(instance, kind)
+            disk = GuestDisk(disks.RESCUE, _bus(image, config), device=kind, local=local.root, boots=True)
+            previous = guests.previous(uuid)
+            own = disks.look(instance)
+            drive = local.config_drive or own.config_drive
+            laid = rescue_layout(config, dataclasses.replace(own, config_drive=drive), instance.block_devices,
+                                 previous, disk, _is_stable(image))
+            xml = domain_xml.domain_xml(_hardware(instance, image), guests.with_ports(instance, config), local, laid,
+                                        guests.settings, previous)
+            with contextlib.suppress(exception.GuestNotFound):
+                guests.on_domain(uuid, power.stop)
+            guests.call(lambda connection: define_domain(connection, instance, xml), uuid)
+            guests.on_domain(uuid, power.start)
+
+    def unrescue(self, instance: Instance) -> None:
+        uuid, guests = instance.uuid, self._guests
+        with guests.locks.hold(uuid):
+            if not os.path.exists(os.path.join(directories.directory(uuid), disks.BEFORE_RESCUE)):
+                return
+            with contextlib.suppress(exception.GuestNotFound):
+                guests.on_domain(uuid, power.stop)
+            guests.define(instance)
+
+
+def _is_stable(image: Image) -> bool:
+    return bool(image.properties.get(_DEVICE) or image.properties.get(_BUS))
+
+
+def _hardware(instance: Instance, image: Image) -> Instance:
+    return instance if _is_stable(image) else msgspec.structs.replace(instance, image=image)
+
+
+def _files(instance: Instance, kind: str) -> LocalDisks:
+    """The files of a rescued guest, in place of those of its own by which it boots."""
+    place = directories.directory(instance.uuid)
+
+    def path(name: str) -> str | None:
+        found = os.path.join(place, name)
+        return found if os.path.exists(found) else None
+
+    root, drive = os.path.join(place, disks.RESCUE), path(disks.RESCUE_DRIVE)
+    return dataclasses.replace(
+        disks.look(instance), root=LocalDisk(root, device=kind, base=disks.base_of(root)),
+        config_drive=LocalDisk(drive, "raw", "cdrom" if qemuimg.is_iso(drive) else "disk") if drive else None,
+        kernel=path(disks.RESCUE_KERNEL), ramdisk=path(disks.RESCUE_RAMDISK))
+
+
+def _kind(image: Image) -> str:
+    usual = "cdrom" if image.disk_format == "iso" else "disk"
+    return choice(_DEVICE, image.properties.get(_DEVICE), ("disk", "cdrom")) or usual
+
+
+def _bus(image: Image, config: GuestConfig) -> str:
+    usual = config.cdrom_bus if _kind(image) == "cdrom" else config.disk_bus
+    return choice(_BUS, image.properties.get(_BUS), DISK_BUSES) or usual

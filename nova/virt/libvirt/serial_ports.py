@@ -1,0 +1,66 @@
+"""TCP ports for the serial ports of guests: each guest that starts gets some that nobody has."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Collection, Iterator
+
+from nova import exception
+from nova.conf import CONF
+
+# Seconds in which a guest that was given a port begins to listen on it.
+_ON_ITS_WAY = 120.0
+
+
+class SerialPorts:
+    """Hands them out; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._given: dict[int, float] = {}
+
+    def take(self, count: int, taken: Collection[int]) -> tuple[int, ...]:
+        """So many of [serial_console]port_range that are free, and none of ``taken``.
+
+        Raises SocketPortRangeExhausted.
+        """
+        with self._lock:
+            now = time.monotonic()
+            self._given = {port: moment for port, moment in self._given.items() if now - moment < _ON_ITS_WAY}
+            found: list[int] = []
+            for port in _in_any_order():
+                if len(found) == count:
+                    break
+                if port not in taken and port not in self._given and _is_free(port):
+                    found.append(port)
+            if len(found) < count:
+                raise exception.SocketPortRangeExhausted(host=CONF.host)
+            self._given.update(dict.fromkeys(found, now))
+            return tuple(found)
+
+
+def of_definition(text: str) -> tuple[int, ...]:
+    """The ports that a domain's serial ports listen on."""
+    devices = ET.fromstring(text)  # noqa: S314 - libvirt's own output
+    found = (item.get("service", "") for item in devices.iterfind("devices/serial[@type='tcp']/source[@mode='bind']"))
+    return tuple(int(port) for port in found if port.isdecimal())
+
+
+def _in_any_order() -> Iterator[int]:
+    """Of the range, from somewhere on: a port is not soon another guest's."""
+    low, high = (int(number) for number in CONF.serial_console.port_range.split(":"))
+    size = max(high - low, 0)
+    start = random.randrange(size) if size else 0  # noqa: S311
+    return (low + (start + number) % size for number in range(size))
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server((CONF.serial_console.proxyclient_address, port)).close()
+    except OSError:
+        return False
+    return True

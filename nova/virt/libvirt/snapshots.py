@@ -1,0 +1,185 @@
+"""The root disk of a guest as an image: as it is at one moment, on no other file, while the guest goes on.
+
+The disk of a guest that has a process is copied by QEMU, in a backup job; of one that is off, by qemu-img. The copy is
+in the guest's directory until it is discarded, and goes with that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+import xml.etree.ElementTree as ET
+
+import libvirt
+
+from nova import exception
+from nova.objects.guest import DiskImage
+from nova.objects.instance import Instance
+from nova.objects.properties import Properties
+from nova.operations.guest_driver import Cancelled
+from nova.virt import qemuimg
+from nova.virt.libvirt import agent, directories, disks, errors
+from nova.virt.libvirt.copy_room import CopyRoom
+from nova.virt.libvirt.guests import Guests
+from nova.virt.libvirt.xmltree import element
+
+LOG = logging.getLogger(__name__)
+
+# In the guest's directory, with the id of what is made of it.
+_NAME = "snapshot-"
+_FORMAT = "qcow2"
+# Seconds between two looks at a copy that is being made.
+_LOOK = 0.2
+
+_AGENT = "hw_qemu_guest_agent"
+_QUIESCE = "os_require_quiesce"
+
+
+class Snapshots:
+    """The verbs of a snapshot; nova/operations/guest_driver.py tells them."""
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+        self._room = CopyRoom()
+
+    def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
+        place, name = directories.directory(instance.uuid), _NAME + image_id
+        with directories.full_disk():
+            directories.once(place, name, lambda path: self._copy(instance, path, cancelled))
+        return DiskImage(path=os.path.join(place, name), format=_FORMAT)
+
+    def discard(self, instance: Instance) -> None:
+        uuid = instance.uuid
+        with contextlib.suppress(exception.GuestNotFound):
+            self._guests.on_domain(uuid, _end_backup)
+            if Properties(instance).image_flag(_AGENT):
+                self._guests.on_domain(uuid, _thaw)
+        _clear(directories.directory(uuid))
+
+    # --- copying -----------------------------------------------------------------------------------
+    def _copy(self, instance: Instance, path: str, cancelled: Cancelled) -> None:
+        """Nobody waits for the guest's lock meanwhile: what must come through ends the copy with the guest."""
+        root = disks.look(instance).root
+        if root is None:
+            raise exception.InvalidDiskInfo(reason="the server has no root disk on its host")
+        _clear(os.path.dirname(path))  # what a host that was lost left behind
+        with self._guests.locks.hold(instance.uuid):
+            running = self._guests.is_active(instance.uuid)
+            if running:
+                self._room.check(os.path.dirname(path))
+                self._begin_backup(instance, root.path, path)
+        if running:
+            self._wait(instance.uuid, os.path.dirname(path), cancelled)
+            return
+        with self._room.take(path, qemuimg.flat_size(root.path)):
+            qemuimg.flatten(root.path, path)
+
+    def _begin_backup(self, instance: Instance, disk: str, path: str) -> None:
+        uuid = instance.uuid
+        self._guests.on_domain(uuid, _end_backup)  # of a process that has ended
+        xml = _backup_of(self._guests.on_domain(uuid, lambda domain: domain.XMLDesc()), disk, path)
+        frozen = self._freeze(instance)
+        try:
+            self._guests.on_domain(uuid, lambda domain: domain.backupBegin(xml, None))
+        finally:
+            if frozen:
+                self._guests.on_domain(uuid, _thaw)
+        LOG.info("[instance: %s] Its running guest's disk is being copied%s", uuid,
+                 ", with its file systems at rest" if frozen else "")
+
+    def _freeze(self, instance: Instance) -> bool:
+        """Have the guest bring its file systems to rest; returns whether it did. Raises InstanceQuiesceFailed."""
+        needed = Properties(instance).image_flag(_QUIESCE)
+        reason = "its image does not say that it has a guest agent"
+        if Properties(instance).image_flag(_AGENT):
+            try:
+                self._guests.on_domain(instance.uuid, agent.freeze)
+                return True
+            except libvirt.libvirtError as error:
+                reason = str(error.get_error_message())
+                with contextlib.suppress(exception.NovaException, libvirt.libvirtError):
+                    self._guests.on_domain(instance.uuid, _thaw)  # it may hear of it late
+            LOG.warning("[instance: %s] Its file systems could not be brought to rest: %s", instance.uuid, reason)
+        if needed:
+            raise exception.InstanceQuiesceFailed(instance_id=instance.uuid, reason=reason)
+        return False
+
+    def _wait(self, uuid: str, place: str, cancelled: Cancelled) -> None:
+        """Until the copy in ``place`` is complete. Raises SnapshotFailed, DiskFull."""
+        while self._guests.on_domain(uuid, _backs_up):
+            if cancelled.is_set():
+                self._guests.on_domain(uuid, _end_backup)
+            try:
+                self._room.check(place)
+            except exception.DiskFull:
+                self._guests.on_domain(uuid, _end_backup)
+                raise
+            time.sleep(_LOOK)
+        reason = self._guests.on_domain(uuid, _why_not)
+        if reason:
+            raise exception.SnapshotFailed(instance_id=uuid, reason=reason)
+
+
+def _clear(place: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(place):
+            if name.startswith(_NAME):
+                os.unlink(os.path.join(place, name))
+
+
+def _backup_of(definition: str, disk: str, path: str) -> str:
+    """The job that copies this disk of the guest, and none other, to ``path``."""
+    backup = ET.Element("domainbackup", mode="push")
+    wanted = element(backup, "disks")
+    for item in ET.fromstring(definition).findall("devices/disk"):  # noqa: S314 - libvirt's own output
+        target, source = item.find("target"), item.find("source")
+        name = target.get("dev", "") if target is not None else ""
+        if source is not None and source.get("file") == disk:
+            copied = element(wanted, "disk", name=name, backup="yes", type="file")
+            element(copied, "target", file=path)
+            element(copied, "driver", type=_FORMAT)
+        else:
+            element(wanted, "disk", name=name, backup="no")
+    return ET.tostring(backup, encoding="unicode")
+
+
+def _backs_up(domain: libvirt.virDomain) -> bool:
+    if not domain.isActive():
+        return False
+    stats = domain.jobStats()
+    return bool(stats.get("type", libvirt.VIR_DOMAIN_JOB_NONE) != libvirt.VIR_DOMAIN_JOB_NONE
+                and stats.get("operation") == libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP)
+
+
+def _why_not(domain: libvirt.virDomain) -> str:
+    """What went wrong with the backup that has ended; "": nothing."""
+    if not domain.isActive():
+        return "its guest went off meanwhile"
+    stats = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)
+    if stats.get("operation") != libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP:
+        return "nobody knows how the copy of its disk ended"  # libvirtd was restarted
+    if stats.get("type") == libvirt.VIR_DOMAIN_JOB_COMPLETED:
+        return ""
+    return str(stats.get("errmsg") or "the copy of its disk was broken off")
+
+
+def _end_backup(domain: libvirt.virDomain) -> None:
+    """Break off what is under way, and return when it has ended."""
+    while _backs_up(domain):
+        try:
+            domain.abortJob()
+        except libvirt.libvirtError as error:
+            if errors.is_disconnect(error) or errors.is_missing(error):
+                raise
+        time.sleep(_LOOK)
+
+
+def _thaw(domain: libvirt.virDomain) -> None:
+    try:
+        agent.thaw(domain)
+    except libvirt.libvirtError as error:
+        if errors.is_disconnect(error):
+            raise
+        LOG.debug("Guest %s does not thaw: %s", domain.UUIDString(), error)

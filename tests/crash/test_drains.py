@@ -1,0 +1,41 @@
+"""A host is emptied while conductors die: every server leaves it, and nothing is begun twice."""
+
+from __future__ import annotations
+
+import json
+
+from nova.objects import drain as drains
+from tests.crash import invariants
+from tests.crash.rounds import cluster, nova, points  # noqa: F401 (fixtures)
+from tests.integration.cluster import Cluster
+from tests.integration.processes import eventually
+
+SOURCE, DESTINATION = "compute-1", "compute-2"
+
+
+def _told(nova: Cluster) -> tuple[str, dict[str, dict[str, str]]]:  # noqa: F811
+    """The state of the drain, and the line of each server."""
+    told = json.loads(nova._run("manage", ("host", "drain", SOURCE, "--status", "--json"), 60.0).stdout)
+    return told["drain"].get("state", drains.RUNNING), {line["instance_uuid"]: line for line in told["servers"]}
+
+
+def test_conductors_that_die_while_a_host_is_emptied_are_followed_by_others(nova: Cluster) -> None:  # noqa: F811
+    conductors = [name for name in nova.processes if name.startswith("conductor")]
+    uuids = [nova.api.boot(f"drained-{number}", host=SOURCE) for number in range(6)]
+    nova.all_active(uuids, 60.0)
+    for uuid in uuids[:3]:
+        nova.api.action(uuid, "os-stop")
+        nova.api.wait(uuid, "SHUTOFF", 40.0)
+    assert nova._run("manage", ("host", "drain", SOURCE, "--timeout", "0"), 60.0).returncode == 3
+    for name in conductors:
+        nova.kill(name)
+        nova.start(name)
+    eventually(lambda: _told(nova)[0] == drains.ENDED, 2 * invariants.BOUND, "the host is empty", interval=0.5)
+    lines = _told(nova)[1]
+    assert {uuid: (line["state"], line["destination"]) for uuid, line in lines.items()} == dict.fromkeys(
+        uuids, (drains.MOVED, DESTINATION))
+    assert {uuid: nova.api.servers()[uuid]["status"] for uuid in uuids} == {
+        **dict.fromkeys(uuids[:3], "SHUTOFF"), **dict.fromkeys(uuids[3:], "ACTIVE")}
+    invariants.check(nova, uuids)
+    service = nova.api.get(f"/os-services?binary=nova-compute&host={SOURCE}")["services"][0]
+    assert nova.api.request("PUT", f"/os-services/{service['id']}", {"status": "enabled"}).status_code == 200

@@ -1,0 +1,82 @@
+"""A browser as a console proxy sees it: WebSockets, and RFB over them."""
+
+import contextlib
+import struct
+from urllib.parse import parse_qs, urlsplit
+
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+RUNNING = struct.pack("!I", 0)
+
+
+def token_of(url):
+    """The token in the URL of a console, also inside the path that noVNC's page reads."""
+    query = parse_qs(urlsplit(url).query)
+    found = query.get("token") or parse_qs(urlsplit(query["path"][0]).query)["token"]
+    return found[0]
+
+
+def opened(port, token, origin=None, headers=None, path="/", scheme="ws", **options):
+    """An open WebSocket. Raises InvalidStatus."""
+    return connect(f"{scheme}://127.0.0.1:{port}{path}?token={token}", origin=origin, additional_headers=headers,
+                   compression=None, open_timeout=10, close_timeout=2, proxy=None, **options)
+
+
+def status_of(port, token, **options):
+    """The status of the answer: 101 for an open console."""
+    try:
+        opened(port, token, **options).close()
+    except InvalidStatus as error:
+        return error.response.status_code
+    return 101
+
+
+class Screen:
+    """A console by VNC, up to its first picture."""
+
+    def __init__(self, websocket):
+        self.websocket = websocket
+        self._left = b""
+        assert self.read(12) == b"RFB 003.008\n"
+        websocket.send(b"RFB 003.008\n")
+        assert self.read(2) == b"\x01\x01"  # one security type: none
+        websocket.send(b"\x01")
+        assert self.read(4) == RUNNING
+        websocket.send(b"\x01")
+        self.width, self.height = struct.unpack("!HH", self.read(4))
+        self.read(16)
+        [length] = struct.unpack("!I", self.read(4))
+        self.name = self.read(length).decode()
+
+    def read(self, size):
+        while len(self._left) < size:
+            self._left += self.websocket.recv(timeout=10)
+        found, self._left = self._left[:size], self._left[size:]
+        return found
+
+    def ask(self):
+        self.websocket.send(struct.pack("!BBHHHH", 3, 0, 0, 0, self.width, self.height))
+        return self.picture()
+
+    def press(self, key):
+        self.websocket.send(struct.pack("!BBxxI", 4, 1, key))
+        return self.picture()
+
+    def picture(self):
+        """The colour of a screen that has one colour."""
+        kind, count, left, top, width, height, encoding = struct.unpack("!BxHHHHHi", self.read(16))
+        assert (kind, count, left, top, width, height, encoding) == (0, 1, 0, 0, self.width, self.height, 0)
+        [colour] = set(struct.unpack(f"<{width * height}I", self.read(4 * width * height)))
+        return colour
+
+
+def ended(websocket, seconds=10):
+    """(code, reason) of a connection that the proxy closes."""
+    with contextlib.suppress(TimeoutError):
+        while True:
+            try:
+                websocket.recv(timeout=seconds)
+            except ConnectionClosed as closed:
+                return (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd else (None, "")
+    raise AssertionError("it is still open")

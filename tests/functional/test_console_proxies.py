@@ -1,0 +1,104 @@
+"""What the options of a console proxy do: a proxy of its own for each test, beside the suite's."""
+
+import contextlib
+import ssl
+
+import pytest
+import requests
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
+from nova import exception
+from nova.conf import CONF
+from nova.console.service import NOVNC, ConsoleProxy
+from tests.certificates import Authority
+from tests.functional.client import wait_for
+from tests.functional.consoles import Screen, ended, opened, token_of
+
+
+@pytest.fixture
+def proxy(suite, tmp_path):
+    """``proxy(guest_networks=[...])``: the port of a proxy with these options of [console] (``top``: of no group)."""
+    started = []
+
+    def proxy(top=None, **options):
+        CONF.set_override("novncproxy_port", 0, group="vnc")
+        for group, given in (("console", options), (None, {"web": str(tmp_path), **(top or {})})):
+            for name, value in given.items():
+                CONF.set_override(name, value, group=group)
+        made = ConsoleProxy(suite.transport, NOVNC)
+        made.start()
+        started.append(made)
+        return made.port
+
+    yield proxy
+    for each in started:
+        each.stop()
+    CONF.clear_override("novncproxy_port", group="vnc")
+    for name in ("guest_networks", "max_connections", "ssl_minimum_version"):
+        CONF.clear_override(name, group="console")
+    for name in ("web", "cert", "key", "ssl_only"):
+        CONF.clear_override(name)
+
+
+@pytest.fixture
+def token(member, flavor, image_id):
+    """Of the screen of a server that runs; ``scheme`` is that of the proxy's URL."""
+    def token(scheme="http"):
+        CONF.set_override("novncproxy_base_url", f"{scheme}://127.0.0.1/vnc_auto.html", group="vnc")
+        uuid = member.boot(flavor, image_id)
+        member.wait(uuid, "ACTIVE")
+        asked = {"remote_console": {"protocol": "vnc", "type": "novnc"}}
+        return token_of(member.post(f"/servers/{uuid}/remote-consoles", asked)["remote_console"]["url"])
+
+    yield token
+    CONF.clear_override("novncproxy_base_url", group="vnc")
+
+
+def test_with_a_certificate_browsers_are_answered_over_tls_alone(proxy, token, tmp_path):
+    authority = Authority(tmp_path)
+    pair = authority.issue("proxy")
+    port = proxy({"cert": pair.certificate, "key": pair.key, "ssl_only": True}, ssl_minimum_version="tlsv1_3")
+    (tmp_path / "hello.html").write_text("<p>hello</p>")
+    page = requests.get(f"https://127.0.0.1:{port}/hello.html", verify=authority.file, timeout=10)
+    assert page.text == "<p>hello</p>"
+    with pytest.raises(requests.ConnectionError):
+        requests.get(f"http://127.0.0.1:{port}/hello.html", timeout=10)
+    trusting = ssl.create_default_context(cafile=authority.file)
+    told = token("https")
+    with opened(port, told, scheme="wss", ssl=trusting, origin=f"https://127.0.0.1:{port}") as websocket:
+        assert Screen(websocket).ask() == 0x2040FF
+    trusting.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        opened(port, told, scheme="wss", ssl=trusting)
+
+
+def test_a_proxy_that_must_have_a_certificate_does_not_start_without_one(proxy, tmp_path):
+    with pytest.raises(exception.InvalidInput, match="need a cert"):
+        proxy({"ssl_only": True})
+    (tmp_path / "cert.pem").write_text("none")
+    with pytest.raises(exception.InvalidInput, match="cannot be used"):
+        proxy({"ssl_only": True, "cert": str(tmp_path / "cert.pem")})
+
+
+def test_a_proxy_connects_to_guests_networks_only(proxy, token):
+    told = token()
+    with opened(proxy(guest_networks=["127.0.0.0/8"]), told) as websocket:
+        assert Screen(websocket).ask() == 0x2040FF
+    with opened(proxy(guest_networks=["10.9.0.0/16"]), told) as websocket:
+        assert ended(websocket) == (1011, "The console cannot be reached.")
+
+
+def test_more_connections_than_a_proxy_may_have_are_closed_at_once(proxy, token):
+    port, told = proxy(max_connections=2), token()
+    refusals = (ConnectionClosed, InvalidHandshake, OSError, EOFError)
+    with contextlib.ExitStack() as both:
+        for _each in range(2):
+            Screen(both.enter_context(opened(port, told)))
+        with pytest.raises(refusals):
+            opened(port, told)
+
+    def again():
+        with contextlib.suppress(*refusals), opened(port, told) as websocket:
+            return Screen(websocket).width
+
+    assert wait_for(again, reason="when they are gone there is room") == 64

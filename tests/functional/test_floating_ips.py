@@ -1,0 +1,220 @@
+"""Floating addresses over HTTP: pools, projects, servers that get and lose them, and what is told to hosts."""
+
+import concurrent.futures
+
+import pytest
+
+from nova import context
+from nova.db import audit, floating_ips, models, security_filters
+from nova.objects.base import new_uuid
+from nova.objects.network import Network
+from tests.functional.client import Client, Failed, wait_for
+
+OLD = "2.35"
+PATH = "/os-floating-ips"
+
+
+@pytest.fixture
+def pool(suite):
+    """Two addresses in the pool "public"."""
+    db = suite.conductor.core.db
+    db.write(lambda connection: floating_ips.create(connection, "public", "203.0.113.0/30"))
+    yield "public"
+    for held in db.read(lambda connection: floating_ips.index(connection)):
+        if held.project_id:
+            db.write(lambda connection, held=held: floating_ips.release(connection, held.uuid))
+    db.write(lambda connection: floating_ips.delete(connection, "203.0.113.0/30"))
+
+
+@pytest.fixture
+def networks_of_two(networks):
+    made = [networks.create(context.admin(), Network(uuid=new_uuid(), label=label, cidr=cidr, gateway="", bridge=""))
+            for label, cidr in (("green", "10.41.0.0/24"), ("blue", "10.42.0.0/24"))]
+    yield [network.uuid for network in made]
+    for network in made:
+        networks.delete(context.admin(), network.uuid)
+
+
+@pytest.fixture
+def server(admin, flavor, image_id, networks_of_two):
+    uuid = admin.boot(flavor, image_id, networks=[{"uuid": network} for network in networks_of_two])
+    admin.wait(uuid, "ACTIVE")
+    yield uuid
+    admin.session.delete(f"{admin.url}/v2.1/servers/{uuid}", timeout=60)
+    admin.wait_gone(uuid)
+
+
+def taken(client, pool="public"):
+    return client.post(PATH, {"pool": pool}, version=OLD)["floating_ip"]
+
+
+def shown(client, uuid):
+    """label -> the floating addresses shown there."""
+    return {label: [each["addr"] for each in found if each["OS-EXT-IPS:type"] == "floating"]
+            for label, found in client.server(uuid)["addresses"].items()}
+
+
+def refused(client, method, path, body=None, version=OLD):
+    with pytest.raises(Failed) as failed:
+        client.call(method, path, body, version=version)
+    return failed.value.code, failed.value.message
+
+
+def told(suite, uuid):
+    """The floating addresses that its host is told of, and the version."""
+    rules = suite.conductor.core.db.read(
+        lambda connection: security_filters.rules_for(connection, suite.compute.host, [uuid]))[uuid]
+    return sorted(rules.floating.values()), rules.version
+
+
+def test_addresses_are_taken_from_a_pool_and_given_back(pool, admin, member):
+    assert member.get("/os-floating-ip-pools", version=OLD) == {"floating_ip_pools": [{"name": "public"}]}
+    first = taken(member)
+    assert first == {"id": first["id"], "ip": "203.0.113.1", "pool": "public", "instance_id": None, "fixed_ip": None}
+    second = taken(member, None)
+    assert member.get(PATH, version=OLD) == {"floating_ips": [first, second]}
+    assert member.get(f"{PATH}/{second['id']}", version=OLD) == {"floating_ip": second}
+    assert refused(member, "POST", PATH, {"pool": "public"}) == (404, "No more floating IPs in pool public.")
+    assert refused(member, "POST", PATH, {"pool": "other"}) == (404, "Floating IP pool not found.")
+    member.delete(f"{PATH}/{first['id']}", version=OLD, expect=202)
+    assert refused(member, "GET", f"{PATH}/{first['id']}")[0] == 404
+    assert taken(member)["ip"] == "203.0.113.1"
+
+
+def test_of_another_project_nothing_is_seen_or_changed(suite, pool, admin, server):
+    mine = taken(admin)
+    stranger = Client(suite.url, project="strangers", user="s", roles="member,reader")
+    assert stranger.get(PATH, version=OLD) == {"floating_ips": []}
+    for method in ("GET", "DELETE"):
+        assert refused(stranger, method, f"{PATH}/{mine['id']}")[0] == 404
+    theirs = taken(stranger)
+    assert refused(admin, "POST", f"/servers/{server}/action", {"addFloatingIp": {"address": theirs["ip"]}})[0] == 404
+    given = {"addFloatingIp": {"address": theirs["ip"]}}
+    assert refused(stranger, "POST", f"/servers/{server}/action", given)[0] == 404
+
+
+def test_a_project_has_as_many_as_its_quota_says(pool, admin, member):
+    admin.put("/os-quota-sets/p", {"quota_set": {"floating_ips": 1}}, version=OLD)
+    try:
+        taken(member)
+        assert refused(member, "POST", PATH, {"pool": "public"}) == (403, "Maximum number of floating IPs exceeded")
+        used = member.get("/limits", version=OLD)["limits"]["absolute"]
+        assert (used["totalFloatingIpsUsed"], used["maxTotalFloatingIps"]) == (1, 1)
+    finally:
+        admin.delete("/os-quota-sets/p")
+
+
+def test_a_server_gets_an_address_and_loses_it(suite, pool, admin, server):
+    address, before = taken(admin), told(suite, server)[1]
+    admin.action(server, "addFloatingIp", {"address": address["ip"]}, version="2.43", expect=202)
+    assert shown(admin, server) == {"green": [address["ip"]], "blue": []}
+    mine = admin.get(f"{PATH}/{address['id']}", version=OLD)["floating_ip"]
+    assert (mine["instance_id"], mine["fixed_ip"]) == (server, "10.41.0.2")
+    addresses, version = told(suite, server)
+    assert (addresses, version > before) == ([address["ip"]], True)
+    admin.action(server, "removeFloatingIp", {"address": address["ip"]}, version="2.43", expect=202)
+    assert shown(admin, server) == {"green": [], "blue": []}
+    assert told(suite, server)[0] == []
+    assert told(suite, server)[1] > version
+    assert admin.get(f"{PATH}/{address['id']}", version=OLD)["floating_ip"]["instance_id"] is None
+
+
+def test_the_fixed_address_may_be_chosen(pool, admin, server):
+    one, two = taken(admin), taken(admin)
+    admin.action(server, "addFloatingIp", {"address": one["ip"], "fixed_address": "10.42.0.2"}, version=OLD)
+    admin.action(server, "addFloatingIp", {"address": two["ip"]}, version=OLD)
+    assert shown(admin, server) == {"green": [two["ip"]], "blue": [one["ip"]]}
+
+
+@pytest.mark.parametrize(("action", "body", "expected"), [
+    ("addFloatingIp", {"address": "203.0.113.9"}, (404, "Floating IP not found for ID 203.0.113.9")),
+    ("addFloatingIp", {"address": "203.0.113.1", "fixed_address": "10.41.0.77"},
+     (400, "Specified fixed address not assigned to instance")),
+    ("removeFloatingIp", {"address": "203.0.113.9"}, (404, "Floating IP not found for ID 203.0.113.9")),
+])
+def test_what_cannot_be_is_refused(pool, admin, server, action, body, expected):
+    taken(admin)
+    assert refused(admin, "POST", f"/servers/{server}/action", {action: body}) == expected
+    code, message = refused(admin, "POST", f"/servers/{server}/action", {"removeFloatingIp": {
+        "address": "203.0.113.1"}})
+    assert (code, message) == (409, f"Floating IP 203.0.113.1 is not associated with instance {server}.")
+    assert refused(admin, "POST", f"/servers/{server}/action", {action: body}, "2.44")[0] == 404
+
+
+def test_an_address_that_leads_somewhere_is_not_given_twice(pool, admin, server):
+    address = taken(admin)["ip"]
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        found = sorted(threads.map(lambda _number: Client(admin.url).session.post(
+            f"{admin.url}/v2.1/servers/{server}/action", json={"addFloatingIp": {"address": address}},
+            headers={**admin.session.headers, "OpenStack-API-Version": "compute 2.35"}, timeout=60).status_code,
+            range(4)))
+    assert found == [202, 400, 400, 400]
+    assert shown(admin, server) == {"green": [address], "blue": []}
+
+
+def test_a_server_without_addresses_cannot_have_one(pool, admin, flavor, image_id):
+    uuid = admin.boot(flavor, image_id, networks="none")
+    admin.wait(uuid, "ACTIVE")
+    address = taken(admin)["ip"]
+    assert refused(admin, "POST", f"/servers/{uuid}/action", {"addFloatingIp": {"address": address}}) == (
+        400, "No fixed IPs associated to instance")
+
+
+def test_a_locked_server_is_left_alone(pool, admin, member, server):
+    address = taken(member)["ip"]
+    admin.action(server, "lock")
+    assert refused(member, "POST", f"/servers/{server}/action", {"addFloatingIp": {"address": address}})[0] == 409
+    admin.action(server, "addFloatingIp", {"address": address}, version=OLD)
+    assert refused(member, "POST", f"/servers/{server}/action", {"removeFloatingIp": {"address": address}})[0] == 409
+
+
+def test_an_address_that_is_given_back_leads_nowhere(suite, pool, admin, server):
+    address = taken(admin)
+    admin.action(server, "addFloatingIp", {"address": address["ip"]}, version=OLD)
+    admin.delete(f"{PATH}/{address['id']}", version=OLD)
+    assert shown(admin, server) == {"green": [], "blue": []}
+    assert told(suite, server)[0] == []
+
+
+def test_a_server_or_an_interface_that_goes_lets_go_of_its_addresses(pool, admin, server):
+    one, two = taken(admin), taken(admin)
+    for address in (one, two):
+        admin.action(server, "addFloatingIp", {"address": address["ip"]}, version=OLD)
+
+    def where():
+        return [each["instance_id"] for each in admin.get(PATH, version=OLD)["floating_ips"]]
+
+    assert where() == [server, server]
+    port = admin.get(f"/servers/{server}/os-interface")["interfaceAttachments"][0]["port_id"]
+    admin.delete(f"/servers/{server}/os-interface/{port}")
+    wait_for(lambda: where() == [None, server], reason="the address of the interface leads nowhere")
+    admin.delete(f"/servers/{server}")
+    admin.wait_gone(server)
+    assert where() == [None, None]
+
+
+def test_the_audit_finds_an_address_that_leads_to_a_server_without_it(suite, pool, admin, server):
+    address, db = taken(admin), suite.conductor.core.db
+    db.write(lambda connection: connection.execute(models.floating_ips.update().where(
+        models.floating_ips.c.uuid == address["id"]).values(instance_uuid=server, vif_id="gone")))
+    assert [str(finding) for finding in audit.audit(db, repair=True)] == [
+        f"floating address: {address['ip']}: leads to {server}, which does not have it (repaired)"]
+    assert admin.get(f"{PATH}/{address['id']}", version=OLD)["floating_ip"]["instance_id"] is None
+
+
+def test_moves_take_them_along(pool, pair, admin, networks_of_two):
+    uuid = admin.boot(pair.flavor, pair.image_id, networks=[{"uuid": networks_of_two[0]}])
+    admin.wait(uuid, "ACTIVE")
+    address = taken(admin)["ip"]
+    admin.action(uuid, "addFloatingIp", {"address": address}, version=OLD)
+    admin.action(uuid, "migrate")
+    admin.wait(uuid, "VERIFY_RESIZE")
+    admin.action(uuid, "confirmResize")
+    admin.wait(uuid, "ACTIVE")
+    admin.action(uuid, "shelve")
+    admin.wait(uuid, "SHELVED_OFFLOADED")
+    admin.action(uuid, "unshelve", None)
+    admin.wait(uuid, "ACTIVE")
+    assert shown(admin, uuid) == {"green": [address]}
+    admin.delete(f"/servers/{uuid}")
+    admin.wait_gone(uuid)

@@ -1,0 +1,38 @@
+"""What hints of a project tell of the servers of others: nothing; and what no user may say by them."""
+
+import pytest
+
+from tests.functional.client import Client
+
+
+class Asked:
+    """A scheduler, and what it was asked."""
+
+    def __init__(self, scheduler):
+        self.scheduler, self.specs = scheduler, []
+
+    def select(self, ctx, spec):
+        self.specs.append(spec)
+        return self.scheduler.select(ctx, spec)
+
+
+@pytest.mark.parametrize("hint", ["same_host", "different_host"])
+def test_where_the_servers_of_another_project_are_is_not_known_to_a_hint(suite, admin, flavor, image_id, monkeypatch,
+                                                                         hint):
+    """Else a tenant has its servers put beside those of another, and is told whether they exist."""
+    asked = Asked(suite.conductor.core.scheduler)
+    monkeypatch.setattr(suite.conductor.core, "scheduler", asked)
+    stranger = Client(suite.url, project="q", user="stranger", roles="member,reader")
+    victim = admin.boot(flavor, image_id)
+    own = stranger.boot(flavor, image_id)
+    for client, uuid in ((admin, victim), (stranger, own)):
+        client.wait(uuid, "ACTIVE")
+    built = stranger.boot(flavor, image_id, top={"os:scheduler_hints": {hint: [victim, own]}})
+    stranger.wait(built, "ACTIVE")
+    assert asked.specs[-1].hint_hosts == {own: suite.compute.host}
+
+
+@pytest.mark.parametrize("name", ["os:scheduler_hints", "OS-SCH-HNT:scheduler_hints"])
+def test_what_only_services_say_in_hints_is_left_out(admin, flavor, image_id, name):
+    uuid = admin.boot(flavor, image_id, top={name: {"_nova_check_type": ["rebuild"], "nova": "x", "cidr": "/24"}})
+    assert admin.server(uuid, version="2.100")["scheduler_hints"] == {"nova": "x", "cidr": "/24"}

@@ -1,0 +1,86 @@
+"""instance.exists: which servers there were in a period, and how one was before it became another."""
+
+import threading
+
+import pytest
+
+from nova.conductor import usage_audit
+from nova.db import models
+from nova.objects import usage
+from nova.objects.base import utcnow
+from tests.functional.client import wait_for
+from tests.functional.listening import listen
+from tests.unit.conductor.books import set_columns
+
+
+@pytest.fixture
+def listener(suite):
+    with listen(suite, notification_format="both") as found:
+        yield found
+
+
+@pytest.fixture
+def server(admin, flavor, image_id):
+    uuid = admin.boot(flavor, image_id)
+    admin.wait(uuid, "ACTIVE")
+    return uuid
+
+
+def existed(listener, uuid):
+    return [message["payload"]["nova_object.data"] for message in listener.of(uuid, updates=True)
+            if message["event_type"] == "instance.exists"]
+
+
+@pytest.fixture
+def last_period(suite, monkeypatch):
+    """Audits, as if the period in which the test runs were over; its row is removed."""
+    _before, begin = usage.audit_period("year", utcnow())
+    end = begin.replace(year=begin.year + 1)
+    monkeypatch.setattr(usage_audit, "audit_period", lambda *_args: (begin, end))
+    yield begin, end
+    suite.conductor.core.db.write(lambda connection: connection.execute(models.usage_audits.delete()))
+
+
+def test_each_server_of_a_period_is_told_once_whoever_audits(suite, admin, flavor, image_id, listener, last_period,
+                                                             monkeypatch):
+    monkeypatch.setattr(usage_audit, "_PAGE", 2)
+    uuids = [admin.boot(flavor, image_id) for _each in range(5)]
+    for uuid in uuids:
+        admin.wait(uuid, "ACTIVE")
+    admin.delete(f"/servers/{uuids[0]}")
+    admin.wait_gone(uuids[0])
+    audits = [threading.Thread(target=usage_audit.audit, args=(suite.conductor.core,)) for _each in range(3)]
+    for audit in audits:
+        audit.start()
+    for audit in audits:
+        audit.join()
+    usage_audit.audit(suite.conductor.core)
+    wait_for(lambda: all(existed(listener, uuid) for uuid in uuids), reason="all are told")
+    begin, end = last_period
+    for uuid in uuids:
+        [told] = existed(listener, uuid)
+        assert told["audit_period"]["nova_object.data"] == {
+            "audit_period_beginning": f"{begin:%Y-%m-%dT%H:%M:%SZ}", "audit_period_ending": f"{end:%Y-%m-%dT%H:%M:%SZ}"}
+    assert existed(listener, uuids[0])[0]["state"] == "deleted"
+    twin = next(message for message in listener.unversioned if message["event_type"] == "compute.instance.exists")
+    assert twin["payload"]["audit_period_beginning"] == f"{begin:%Y-%m-%dT%H:%M:%SZ}"
+    assert twin["publisher_id"] == f"nova-compute:{suite.compute.host}"
+
+
+def test_servers_of_other_periods_are_not_told(suite, admin, server, listener, last_period):
+    _begin, end = last_period
+    set_columns(suite.conductor.core, models.instances, models.instances.c.uuid == server, launched_at=end)
+    usage_audit.audit(suite.conductor.core)
+    admin.delete(f"/servers/{server}")
+    listener.wait(server, "delete.end")
+    assert existed(listener, server) == []
+
+
+def test_what_a_server_was_is_told_before_it_is_rebuilt(admin, server, image_id, listener):
+    admin.action(server, "rebuild", {"imageRef": image_id})
+    admin.wait(server, "ACTIVE")
+    listener.wait(server, "rebuild.end")
+    [told] = existed(listener, server)
+    assert told["task_state"] == "rebuilding"
+    period = told["audit_period"]["nova_object.data"]
+    assert period["audit_period_beginning"] < period["audit_period_ending"]

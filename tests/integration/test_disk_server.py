@@ -1,0 +1,46 @@
+"""Files that one host serves to another: as many bytes come as were told, whatever is served."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from nova import conf, exception
+from nova.conf import CONF
+from nova.objects.base import new_uuid
+from nova.virt.libvirt import disk_server
+
+pytestmark = pytest.mark.skipif(shutil.which("qemu-storage-daemon") is None, reason="needs qemu-storage-daemon")
+MIB = 1 << 20
+CONTENT = b"beginning".ljust(MIB, b"\0") + b"end".ljust(MIB, b"\0") + b"tail"
+
+
+@pytest.fixture
+def served(tmp_path: pathlib.Path) -> Iterator[tuple[str, disk_server.Served]]:
+    conf.register()
+    CONF.set_override("state_path", str(tmp_path))
+    CONF.set_override("migration_inbound_addr", "127.0.0.1", group="libvirt")
+    (tmp_path / "disk").write_bytes(CONTENT)
+    uuid = new_uuid()
+    try:
+        yield uuid, disk_server.serve(uuid, [("disk", str(tmp_path / "disk"))])
+    finally:
+        disk_server.stop(uuid)
+        CONF.clear_override("migration_inbound_addr", group="libvirt")
+        CONF.clear_override("state_path")
+
+
+def test_a_file_comes_as_it_is(served: tuple[str, disk_server.Served], tmp_path: pathlib.Path) -> None:
+    disk_server.fetch(*served, "disk", len(CONTENT), str(tmp_path / "copy"))
+    assert (tmp_path / "copy").read_bytes() == CONTENT
+    assert (tmp_path / "copy").stat().st_blocks * 512 < MIB, "what is empty takes no room"
+
+
+@pytest.mark.parametrize("told", [512, MIB, 2 * MIB])
+def test_no_more_comes_than_was_told(served: tuple[str, disk_server.Served], tmp_path: pathlib.Path, told: int) -> None:
+    with pytest.raises(exception.MigrationError, match="could not be copied"):
+        disk_server.fetch(*served, "disk", told, str(tmp_path / "copy"))
+    assert (tmp_path / "copy").stat().st_blocks * 512 <= told

@@ -1,0 +1,129 @@
+"""What the libvirt driver does inside real guests: by the agent in them, past it, and back from a soft delete."""
+
+from __future__ import annotations
+
+import base64
+import pathlib
+import threading
+from typing import Any
+
+import pytest
+
+from nova import exception
+from nova.metadata import config_drive
+from nova.metadata.settings import Settings
+from nova.objects import states
+from nova.virt.driver import Disks
+from nova.virt.libvirt import agent
+from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
+    driver_fixture,
+    events_fixture,
+    guest_image_fixture,
+    kernel_disks,
+    libvirt_daemon_fixture,
+    needs_libvirt,
+    server,
+    state_fixture,
+    wait_for_console,
+)
+
+pytestmark = needs_libvirt
+
+# As much of the QEMU guest agent as is asked for: it answers that it is there, and prints what it is told.
+_AGENT = """#!/bin/sh
+for port in /sys/class/virtio-ports/*; do
+    [ "$(cat $port/name)" = org.qemu.guest_agent.0 ] && device=/dev/${port##*/}
+done
+(
+    exec 3<> $device
+    while :; do
+        while read -r line <&3; do
+            case "$line" in
+                *guest-sync*) id=${line#*'"id":'}; echo "{\\"return\\": ${id%%[!0-9]*}}" >&3 ;;
+                *guest-fsfreeze-*) echo "agent: says nothing" ;;
+                *guest-set-user-password*) echo "agent: $line"; echo '{"return": {}}' >&3 ;;
+                *) echo '{"error": {"class": "CommandNotFound", "desc": "unknown"}}' >&3 ;;
+            esac
+        done
+        usleep 100000
+    done
+) &
+echo "agent listens"
+"""
+
+
+def started(driver: Any, image: pathlib.Path, state: pathlib.Path, wait: bytes, **fields: Any) -> Any:
+    instance = server({"hw_qemu_guest_agent": "yes", **fields.pop("properties", {})}, config_drive=True,
+                      user_data=base64.b64encode(_AGENT.encode()).decode(), **fields)
+    drive = state / f"{instance.uuid}.iso"
+    config_drive.build(instance, str(drive), Settings())
+    disks = Disks(**{**vars(kernel_disks(image)), "config_drive": str(drive)})
+    driver.prepare(instance, disks)
+    driver.spawn(instance, disks)
+    wait_for_console(driver, instance, wait)
+    return instance
+
+
+@pytest.mark.parametrize(("properties", "user"), [
+    ({}, "root"), ({"os_type": "windows"}, "Administrator"), ({"os_admin_user": "mary"}, "mary")])
+def test_the_agent_in_the_guest_sets_the_password_of_its_administrator(
+        driver: Any, guest_image: pathlib.Path, state: pathlib.Path, properties: dict[str, str], user: str) -> None:
+    instance = started(driver, guest_image, state, b"agent listens", properties=properties)
+    for _ in range(2):
+        driver.set_password(instance, "a new word")
+    log = wait_for_console(driver, instance, b"agent: ", 2)
+    told = next(line for line in log.split(b"\n") if line.startswith(b"agent: "))
+    assert base64.b64encode(b"a new word") in told
+    assert f'"{user}"'.encode() in told
+
+
+def test_an_agent_that_says_nothing_holds_nobody_up(
+        driver: Any, guest_image: pathlib.Path, state: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a tenant's program: it must not take the threads in which all snapshots of the host are made."""
+    monkeypatch.setattr(agent, "REST", 2)
+    instance = started(driver, guest_image, state, b"agent listens", properties={"os_require_quiesce": "yes"})
+    ended: list[Exception] = []
+
+    def save() -> None:
+        try:
+            driver.snapshot(instance, "11111111-2222-3333-4444-555555555555", threading.Event())
+        except exception.InstanceQuiesceFailed as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=save, daemon=True)
+    thread.start()
+    wait_for_console(driver, instance, b"says nothing")
+    thread.join(120)
+    assert len(ended) == 1
+    driver.discard_snapshot(instance)
+    assert driver.power_state(instance.uuid) == states.RUNNING
+
+
+def test_a_guest_without_an_agent_keeps_its_password(driver: Any, guest_image: pathlib.Path) -> None:
+    for properties in ({}, {"hw_qemu_guest_agent": "yes"}):  # no channel to one; nobody at its other end
+        instance = server(properties)
+        driver.prepare(instance, kernel_disks(guest_image))
+        driver.spawn(instance, kernel_disks(guest_image))
+        with pytest.raises(exception.InstancePasswordSetFailed) as raised:
+            driver.set_password(instance, "a new word")
+        assert "agent" in str(raised.value)
+        assert "a new word" not in str(raised.value)
+        driver.destroy(instance)
+    with pytest.raises(exception.GuestNotFound):
+        driver.set_password(instance, "a new word")
+
+
+def test_a_crash_dump_is_an_interrupt_that_the_guest_cannot_ignore(driver: Any, guest_image: pathlib.Path) -> None:
+    instance = server()
+    driver.prepare(instance, kernel_disks(guest_image))
+    driver.spawn(instance, kernel_disks(guest_image))
+    wait_for_console(driver, instance, b"login:")
+    driver.trigger_crash_dump(instance)
+    wait_for_console(driver, instance, b"NMI received")
+    assert driver.power_state(instance.uuid) == states.RUNNING
+    driver.power_off(instance)
+    with pytest.raises(exception.GuestNotRunning):
+        driver.trigger_crash_dump(instance)
+    driver.destroy(instance)
+    with pytest.raises(exception.GuestNotFound):
+        driver.trigger_crash_dump(instance)

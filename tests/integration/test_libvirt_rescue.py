@@ -1,0 +1,103 @@
+"""Real guests (QEMU, emulated CPU) that are started from another disk and get back to their own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects import states
+from nova.objects.image import Image
+from nova.virt.driver import Disks
+from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
+    PrivateLibvirt,
+    driver_fixture,
+    events_fixture,
+    guest_image_fixture,
+    kernel_disks,
+    libvirt_daemon_fixture,
+    needs_libvirt,
+    server,
+    state_fixture,
+    wait_for_console,
+)
+
+pytestmark = needs_libvirt
+LOGIN = b"login:"
+_STABLE = {"hw_rescue_device": "disk", "hw_rescue_bus": "scsi"}
+
+
+def names(instance: Any) -> set[str]:
+    return set(os.listdir(os.path.join(CONF.instances_path, instance.uuid)))
+
+
+def disks_of(libvirt_daemon: PrivateLibvirt, instance: Any) -> dict[str, str]:
+    """The names of the guest's disks -> their files."""
+    text = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "dumpxml", instance.uuid)
+    return {item.find("target").get("dev"): os.path.basename(item.find("source").get("file"))  # type: ignore[union-attr]
+            for item in ET.fromstring(text).findall("devices/disk")}
+
+
+@pytest.mark.parametrize(("properties", "expected"), [
+    ({}, {"vda": "disk.rescue", "vdb": "disk", "vdc": "disk.eph0"}),
+    (_STABLE, {"vda": "disk", "vdb": "disk.eph0", "sda": "disk.rescue"})], ids=["first", "stable"])
+def test_a_guest_is_rescued_and_gets_back(driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt,
+                                          properties: dict[str, str], expected: dict[str, str]) -> None:
+    instance = server(flavor={"ephemeral_gb": 1})
+    driver.prepare(instance, kernel_disks(guest_image))
+    driver.spawn(instance, kernel_disks(guest_image))
+    wait_for_console(driver, instance, LOGIN)
+    own, before = names(instance), disks_of(libvirt_daemon, instance)
+    assert before == {"vda": "disk", "vdb": "disk.eph0"}
+    whole = Disks(root=str(guest_image / "nova-guest.qcow2"), root_format="qcow2")
+    image = Image(id="r", disk_format="qcow2", properties=properties)
+    driver.rescue(instance, image, whole, timeout=60)
+    assert driver.power_state(instance.uuid) == states.RUNNING
+    assert disks_of(libvirt_daemon, instance) == expected
+    wait_for_console(driver, instance, LOGIN, 2)
+    assert driver.used_images() == [str(guest_image / "nova-guest.qcow2"), str(guest_image / "rootfs.img")]
+    driver.rescue(instance, image, whole)  # its order came once more
+    assert disks_of(libvirt_daemon, instance) == expected
+
+    for _ in range(2):
+        driver.unrescue(instance)
+        assert driver.power_state(instance.uuid) == states.SHUTDOWN
+        assert (names(instance), disks_of(libvirt_daemon, instance)) == (own, before)
+    driver.power_on(instance)
+    wait_for_console(driver, instance, LOGIN, 3)
+
+
+def test_a_hard_reboot_and_a_delete_leave_nothing_of_a_rescue(driver: Any, guest_image: pathlib.Path,
+                                                              libvirt_daemon: PrivateLibvirt) -> None:
+    instance, disks = server(), kernel_disks(guest_image)
+    driver.prepare(instance, disks)
+    driver.spawn(instance, disks)
+    own = names(instance)
+    driver.rescue(instance, Image(id="r", disk_format="qcow2"), disks)
+    assert "kernel.rescue" in names(instance)
+    driver.reboot(instance, hard=True)
+    assert (names(instance), disks_of(libvirt_daemon, instance)) == (own, {"vda": "disk"})
+    driver.rescue(instance, Image(id="r", disk_format="qcow2"), disks)
+    driver.destroy(instance)
+    assert os.listdir(CONF.instances_path) == []
+
+
+def test_what_cannot_be_leaves_the_guest_as_it_is(driver: Any, guest_image: pathlib.Path,
+                                                  libvirt_daemon: PrivateLibvirt) -> None:
+    instance, disks = server(), kernel_disks(guest_image)
+    driver.prepare(instance, disks)
+    driver.spawn(instance, disks)
+    for properties in ({"hw_rescue_device": "floppy"}, {"hw_rescue_bus": "pigeon"}, {"hw_disk_bus": "pigeon"}):
+        with pytest.raises(exception.InvalidInput):
+            driver.rescue(instance, Image(id="r", disk_format="qcow2", properties=properties), disks)
+    with pytest.raises(exception.InvalidDiskInfo):
+        driver.rescue(instance, Image(id="r", disk_format="qcow2"), Disks(root="/nowhere"))
+    assert driver.power_state(instance.uuid) == states.RUNNING
+    driver.unrescue(instance)
+    driver.reboot(instance, hard=True)
+    assert (driver.power_state(instance.uuid), disks_of(libvirt_daemon, instance)) == (states.RUNNING, {"vda": "disk"})

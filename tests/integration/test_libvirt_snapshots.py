@@ -1,0 +1,154 @@
+"""Snapshots of real guests (QEMU, emulated CPU): of ones that run, are paused, are suspended, and are off."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import threading
+from typing import Any
+
+import pytest
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects import states
+from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
+    driver_fixture,
+    events_fixture,
+    guest_image_fixture,
+    kernel_disks,
+    libvirt_daemon_fixture,
+    needs_libvirt,
+    server,
+    state_fixture,
+    wait_for_console,
+)
+
+pytestmark = needs_libvirt
+NOBODY = threading.Event()
+ONE = "11111111-2222-3333-4444-555555555555"
+OTHER = "21111111-2222-3333-4444-555555555555"
+
+
+def boot(driver: Any, image: pathlib.Path, properties: dict[str, str] | None = None) -> Any:
+    instance, disks = server(properties, flavor={"swap": 16}, config_drive=True), kernel_disks(image)
+    drive = pathlib.Path(CONF.instances_path, instance.uuid, "disk.config")
+    drive.parent.mkdir(parents=True)
+    drive.write_bytes(bytes(1 << 20))
+    driver.prepare(instance, dataclasses.replace(disks, config_drive=str(drive)))
+    driver.spawn(instance, disks)
+    wait_for_console(driver, instance, b"login:")
+    return instance
+
+
+def file_of(instance: Any, name: str) -> str:
+    return os.path.join(CONF.instances_path, instance.uuid, name)
+
+
+def told_of(path: str) -> dict[str, Any]:
+    told = subprocess.run(["qemu-img", "info", "-U", "--output=json", "-f", "qcow2", path], check=True,
+                          capture_output=True, text=True).stdout
+    return dict(json.loads(told))
+
+
+def is_the_same_disk(path: str, disk: str) -> bool:
+    return subprocess.run(["qemu-img", "compare", "-U", "-f", "qcow2", "-F", "qcow2", path, disk],
+                          capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("doing", ["running", "paused", "suspended", "off"])
+def test_the_whole_disk_of_a_guest_is_copied_and_the_guest_stays_what_it_is(
+        driver: Any, guest_image: pathlib.Path, doing: str) -> None:
+    instance = boot(driver, guest_image)
+    if doing != "running":
+        {"paused": driver.pause, "suspended": driver.suspend, "off": driver.power_off}[doing](instance)
+    before = driver.power_state(instance.uuid)
+    made = driver.snapshot(instance, ONE, NOBODY)
+    assert driver.snapshot(instance, ONE, NOBODY) == made
+    told = told_of(made.path)
+    assert (made.format, told["virtual-size"], told.get("backing-filename")) == ("qcow2", 1 << 30, None)
+    assert told["actual-size"] < 300 << 20, "what the disk does not use takes no room"
+    if doing != "running":
+        assert is_the_same_disk(made.path, file_of(instance, "disk"))
+    assert driver.power_state(instance.uuid) == before
+    other = driver.snapshot(instance, OTHER, NOBODY)
+    assert other.path != made.path, "of another time"
+    assert not os.path.exists(made.path)
+    driver.discard_snapshot(instance)
+    driver.discard_snapshot(instance)
+    assert not os.path.exists(other.path)
+    if doing == "suspended":
+        driver.resume(instance)
+        assert driver.console_output(instance).count(b"login:") == 1, "the guest continued, it did not boot"
+    driver.destroy(instance)
+    assert not os.path.exists(file_of(instance, ""))
+
+
+def test_a_guest_that_must_be_brought_to_rest_and_cannot_has_no_snapshot(
+        driver: Any, guest_image: pathlib.Path) -> None:
+    instance = boot(driver, guest_image, {"os_require_quiesce": "yes"})
+    with pytest.raises(exception.InstanceQuiesceFailed) as refused:
+        driver.snapshot(instance, ONE, NOBODY)
+    assert "guest agent" in str(refused.value)
+    asks = server({"os_require_quiesce": "yes", "hw_qemu_guest_agent": "yes"}, uuid=instance.uuid, id=instance.id)
+    with pytest.raises(exception.InstanceQuiesceFailed):
+        driver.snapshot(asks, ONE, NOBODY)
+    driver.power_off(instance)
+    assert driver.snapshot(instance, ONE, NOBODY).path == file_of(instance, f"snapshot-{ONE}"), "it is at rest"
+
+
+def test_a_snapshot_that_is_not_wanted_any_more_leaves_the_guest_and_no_file(
+        driver: Any, guest_image: pathlib.Path) -> None:
+    instance = boot(driver, guest_image)
+    stopped = threading.Event()
+    stopped.set()
+    with pytest.raises(exception.SnapshotFailed):
+        driver.snapshot(instance, ONE, stopped)
+    assert driver.power_state(instance.uuid) == states.RUNNING
+    assert [name for name in os.listdir(file_of(instance, "")) if name.startswith("snapshot")] == []
+    assert driver.snapshot(instance, ONE, NOBODY).format == "qcow2", "the next one is made"
+
+
+def test_a_snapshot_is_broken_off_before_the_host_is_full(driver: Any, guest_image: pathlib.Path) -> None:
+    class Filling(threading.Event):
+        """What was free when the copy began is gone when it is looked at."""
+
+        def is_set(self) -> bool:
+            CONF.set_override("reserved_host_disk_mb", (shutil.disk_usage(CONF.instances_path).free >> 20) + 1024)
+            return False
+
+    instance = boot(driver, guest_image)
+    try:
+        for doing in ("running", "off"):
+            with pytest.raises(exception.DiskFull):
+                driver.snapshot(instance, ONE, Filling())
+            assert [name for name in os.listdir(file_of(instance, "")) if name.startswith("snapshot")] == [], doing
+            assert driver.power_state(instance.uuid) == (states.RUNNING if doing == "running" else states.SHUTDOWN)
+            driver.power_off(instance)
+    finally:
+        CONF.clear_override("reserved_host_disk_mb")
+    assert driver.snapshot(instance, ONE, NOBODY).format == "qcow2", "the next one is made"
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["of-another-one", "that-it-was-shelved-in"])
+def test_a_guest_boots_from_a_snapshot(driver: Any, guest_image: pathlib.Path, alone: bool) -> None:
+    """A server stands alone that was shelved: its image goes, and moves know disks that stand on the server's own."""
+    instance = boot(driver, guest_image)
+    path = str(pathlib.Path(CONF.state_path, "copy.qcow2"))
+    shutil.copyfile(driver.snapshot(instance, ONE, NOBODY).path, path)
+    driver.destroy(instance)
+    again = server(uuid=instance.uuid, id=instance.id)
+    disks = dataclasses.replace(kernel_disks(guest_image), root=path, root_format="qcow2", alone=alone)
+    driver.prepare(again, disks)
+    disk = file_of(again, "disk")
+    if alone:
+        assert is_the_same_disk(disk, path)
+        os.unlink(path)
+    driver.spawn(again, disks)
+    wait_for_console(driver, again, b"login:")
+    assert told_of(disk).get("backing-filename") == (None if alone else path)
+    assert [name for name in os.listdir(file_of(again, "")) if name.endswith(".part")] == []

@@ -1,0 +1,94 @@
+"""What the start of a host with many guests costs: counted with the conductor's own answers on SQLite."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nova import conf, context
+from nova.compute.host import Machine
+from nova.compute.reconcile import Reconciler
+from nova.conductor.endpoints.guests import Guests
+from nova.conf import CONF
+from nova.db import migrate, servers
+from nova.network.base import NoNetwork
+from nova.objects import states
+from nova.objects.base import new_uuid, utcnow
+from nova.objects.guest import Resumed
+from nova.objects.instance import Instance
+from nova.virt.fake import FakeDriver
+from tests.unit.conductor.books import Books, flavor
+
+
+class Counted:
+    """The conductor as a host asks it; it begins no operations, which is not the start's business."""
+
+    def __init__(self, core: Books) -> None:
+        self._guests, self.asked = Guests(core, None), collections.Counter[str]()  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*arguments: Any) -> Any:
+            self.asked[name] += 1
+            return getattr(self._guests, name)(*arguments)
+
+        return ask
+
+    def resume(self, _ctx: Any, _host: str, waiting: list[str], _begun: list[str], at_once: int) -> Resumed:
+        self.asked["resume"] += 1
+        return Resumed(waiting=waiting[at_once:], begun=waiting[:at_once])
+
+
+class Idle:
+    """Nothing is done with any guest."""
+
+    def busy(self, _uuid: str) -> bool:
+        return False
+
+
+@pytest.fixture
+def core(tmp_path: Any) -> Iterator[Books]:
+    conf.register()
+    before = CONF.state_path
+    CONF.set_override("state_path", str(tmp_path))
+    CONF.set_override("resume_guests_state_on_host_boot", True)
+    url = f"sqlite:///{tmp_path}/nova.sqlite"
+    migrate.sync(url)
+    books = Books(url)
+    yield books
+    books.db.close()
+    CONF.set_override("state_path", before)  # (that of other tests in this process)
+    CONF.clear_override("resume_guests_state_on_host_boot")
+
+
+def _booted(core: Books, number: int) -> tuple[collections.Counter[str], int, Resumed]:
+    """The questions and statements of the start of a host whose guests do not run, and who is started then."""
+    host, driver = f"host{number}", FakeDriver(f"host{number}")
+    machine = Machine(name=host, driver=driver, network=NoNetwork(), images=None, cache=None)  # type: ignore[arg-type]
+    Reconciler(machine, Counted(core), Idle()).resume_guests()  # type: ignore[arg-type]  # (so far it has no guests)
+    made = [Instance(uuid=new_uuid(), project_id="p1", user_id="u1", display_name="vm", hostname="vm", host=host,
+                     flavor=flavor(), vm_state=states.ACTIVE, power_state=states.RUNNING, launched_at=utcnow(),
+                     created_at=utcnow()) for _number in range(number)]
+    core.db.write(lambda connection: servers.insert(connection, made))
+    for instance in made:
+        driver.adopt(instance.uuid, states.SHUTDOWN)
+    driver.boot = "another"
+    conductor = Counted(core)
+    reconciler = Reconciler(machine, conductor, Idle())  # type: ignore[arg-type]
+    core.statements()
+    reconciler.start(context.admin())
+    reconciler.resume_guests()
+    statements = len(core.statements())
+    reconciler.stop()
+    told = Resumed(waiting=reconciler._resumption._waiting, begun=reconciler._resumption._begun)
+    return conductor.asked, statements, told
+
+
+def test_the_start_of_a_host_with_500_guests_costs_what_one_with_two_costs_and_a_page(core: Books) -> None:
+    few, many = _booted(core, 2), _booted(core, 499)
+    assert few[:2] == many[:2]
+    assert many[0] == {"evictions": 1, "expected": 1, "resume": 1}
+    assert (len(few[2].begun), len(few[2].waiting)) == (2, 0)
+    assert (len(many[2].begun), len(many[2].waiting)) == (10, 489)

@@ -1,0 +1,216 @@
+"""What is to be told on the bus is told at least once, in order, by one conductor at a time, whatever gets lost."""
+
+import datetime
+import functools
+import threading
+import time
+import types
+
+import pytest
+
+from nova import exception
+from nova.conductor.outbox import Outbox
+from nova.conductor.sender import Sender
+from nova.conf import CONF
+from nova.db import clock, outbox
+from nova.notifications.parts import MOMENTS, PARTS
+from nova.objects.base import new_uuid, utcnow
+from nova.objects.notification import Notification
+from nova.operations import REGISTRY
+from nova.operations.base import CONDUCTOR
+
+
+class Broker:
+    """Takes messages; ``after(n)``: it goes away when it has taken so many."""
+
+    def __init__(self):
+        self.got, self.left = [], None
+
+    def send(self, told):
+        if self.left == 0:
+            raise exception.ServiceUnavailable("away")
+        if self.left is not None:
+            self.left -= 1
+        self.got.append(told)
+
+    @property
+    def events(self):
+        return [told.event_type for told in self.got]
+
+
+@pytest.fixture
+def broker():
+    return Broker()
+
+
+@pytest.fixture
+def sender(core, broker):
+    return conductor(core, "one", broker)
+
+
+def conductor(core, name, broker):
+    return Sender(types.SimpleNamespace(db=core.db, name=name), broker.send)
+
+
+def message(subject, event, **values):
+    return Notification(message_id=new_uuid(), subject=subject, versioned=True, event_type=event, priority="INFO",
+                        publisher_id="nova-api:here", payload={"of": subject}, created_at=utcnow(), **values)
+
+
+def write(core, *told):
+    core.db.write(lambda connection: outbox.add(connection, told))
+
+
+def waiting(core):
+    return core.db.read(outbox.waiting)
+
+
+def test_what_was_written_is_sent_once_and_in_order(core, sender, broker):
+    told = [message(f"server {number % 7}", f"event {number}") for number in range(200)]
+    write(core, *told)
+    sender.look()
+    sender.look()
+    assert waiting(core) == 0
+    assert sorted(each.message_id for each in broker.got) == sorted(each.message_id for each in told)
+    for server in range(7):
+        events = [each.event_type for each in broker.got if each.payload == {"of": f"server {server}"}]
+        assert events == [each.event_type for each in told if each.subject == f"server {server}"]
+
+
+def test_a_transaction_that_fails_tells_nothing_and_wakes_nobody(core, broker):
+    woken, box = [], Outbox()
+    box.wake = functools.partial(woken.append, True)
+
+    def fail(connection):
+        box.write(connection, [message("s", "e")])
+        raise exception.InvalidInput(reason="no")
+
+    with pytest.raises(exception.InvalidInput):
+        core.db.write(fail)
+    assert waiting(core) == 0
+    assert not woken
+    core.db.write(lambda connection: box.write(connection, [message("s", "e")]))
+    assert waiting(core) == 1
+    assert woken == [True]
+
+
+def test_what_a_broker_does_not_take_stays_and_is_sent_later_under_the_same_id(core, sender, broker, monkeypatch):
+    told = [message("s", f"event {number}") for number in range(10)]
+    write(core, *told)
+    broker.left = 4
+    sender.look()
+    assert waiting(core) == 6
+    broker.left = None
+    sender.look()
+    assert waiting(core) == 6  # a broker that is away is not asked again at once
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 3600)
+    sender.look()
+    assert waiting(core) == 0
+    assert [each.message_id for each in broker.got] == [each.message_id for each in told]
+
+
+def test_a_lane_has_one_sender_at_a_time(core, sender, broker):
+    lane, other = outbox.lane_of("s"), "another conductor"
+    now = clock.now()
+    assert core.db.write(lambda connection: outbox.take(
+        connection, lane, other, now, clock.after(CONF.conductor.lease)))
+    write(core, message("s", "held"), *(message(f"s{number}", "free") for number in range(50)
+                                        if outbox.lane_of(f"s{number}") != lane))
+    sender.look()
+    assert set(broker.events) == {"free"}
+    assert waiting(core) == 1
+    core.db.write(lambda connection: outbox.release(connection, lane, other, clock.now()))
+    sender.look()
+    assert broker.events[-1] == "held"
+
+
+def test_what_a_conductor_sent_and_could_not_remove_is_sent_again_under_the_same_id(core, broker, monkeypatch):
+    """It was killed in between: its lease ends."""
+    write(core, message("s", "event"))
+    dying = conductor(core, "dying", broker)
+
+    def die(*_args, **_named):
+        raise MemoryError
+
+    with monkeypatch.context() as killed:
+        killed.setattr(outbox, "sent", die)
+        with pytest.raises(MemoryError):
+            dying.look()
+    assert broker.events == ["event"]
+    conductor(core, "next", broker).look()
+    assert broker.events == ["event"]  # the lane is the dead one's still
+    lane = outbox.lane_of("s")
+    core.db.write(lambda connection: outbox.release(connection, lane, "dying", clock.after(-1)))
+    conductor(core, "next", broker).look()
+    assert [each.message_id for each in broker.got] == [broker.got[0].message_id] * 2
+    assert waiting(core) == 0
+
+
+def test_senders_that_share_the_lanes_send_each_message_once_and_in_order(core, broker):
+    told = [message(f"server {number % 40}", f"{number:04d}") for number in range(400)]
+    write(core, *told)
+    senders = [threading.Thread(target=conductor(core, f"conductor {number}", broker).look) for number in range(4)]
+    for each in senders:
+        each.start()
+    for each in senders:
+        each.join()
+    assert waiting(core) == 0
+    assert sorted(broker.events) == [each.event_type for each in told]
+    for server in range(40):
+        events = [each.event_type for each in broker.got if each.payload == {"of": f"server {server}"}]
+        assert events == sorted(events)
+
+
+def test_a_lease_that_a_clock_which_was_set_back_left_far_in_the_future_ends(core, sender, broker):
+    lane = outbox.lane_of("s")
+    core.db.write(lambda connection: outbox.take(connection, lane, "gone", clock.now(), clock.after(86400)))
+    write(core, message("s", "event"))
+    sender.look()
+    assert broker.events == ["event"]
+
+
+def test_of_messages_that_are_too_old_or_too_many_the_oldest_are_dropped_and_a_warning_says_so(
+        core, sender, broker, settings, caplog):
+    broker.left = 0
+    settings("max_waiting", 1000, "notifications")
+    old = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+    ancient = [message("s", "ancient") for _each in range(3)]
+    for each in ancient:
+        each.created_at = old
+    write(core, *ancient, *(message("s", f"event {number}") for number in range(1700)))
+    sender.look()
+    assert waiting(core) == 1000
+    left = core.db.read(lambda connection: outbox.page(connection, outbox.lane_of("s"), 1))
+    assert left[0].event_type == "event 700"
+    assert any("703 notifications were dropped" in record.getMessage() for record in caplog.records)
+
+
+# --- the table of parts -------------------------------------------------------------------------------------
+def test_the_parts_name_operations_and_steps_that_there_are():
+    for name, parts in [*PARTS.items(), *MOMENTS.items()]:
+        operation = REGISTRY[name]
+        for part in parts:
+            for step in filter(None, (getattr(part, "first", ""), getattr(part, "last", ""),
+                                      getattr(part, "after", ""))):
+                operation.step_named(step)
+            fields = set(operation.data_type.__struct_fields__)
+            assert {part.when, getattr(part, "at", "")} - {""} <= fields, (name, part)
+
+
+def test_no_part_begins_or_ends_in_the_middle_of_what_a_host_is_ordered_at_once():
+    """A host tells of the end of an order, not of each step."""
+    for name, parts in PARTS.items():
+        steps = REGISTRY[name].steps
+        order = {step.name: index for index, step in enumerate(steps)}
+        for part in parts:
+            first, last = order[part.first], order[part.last] if part.last else len(steps) - 1
+            for inside, outside in ((first, first - 1), (last, last + 1)):
+                if 0 <= outside < len(steps) and steps[inside].place != CONDUCTOR:
+                    apart = steps[outside].place != steps[inside].place
+                    exclusive = steps[outside].when and steps[inside].when and steps[outside].when != steps[inside].when
+                    assert apart or exclusive, (name, part.event)
+
+
+def test_every_operation_is_told_or_is_known_not_to_be():
+    assert set(REGISTRY) - set(PARTS) == {"reset_state", "change_password", "resume_on_boot"}

@@ -1,0 +1,135 @@
+"""Hosts of an aggregate are asked for images: which ones, how many at a time, and what is told of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nova import context
+from nova.conductor import precaches as keeper
+from nova.conductor.endpoints.aggregates import Aggregates
+from nova.conductor.endpoints.guests import Guests
+from nova.db import models, precaches, services
+from nova.objects import image_cache as caches
+from nova.objects.aggregate import Aggregate
+from nova.objects.image import Image
+from nova.objects.image_cache import CacheResult
+from tests.unit.conductor.books import Books, ctx, set_columns
+
+HOSTS = ["a", "b", "c"]
+
+
+@pytest.fixture
+def rack(core: Books) -> Aggregate:
+    """An aggregate of three hosts that are up."""
+    made = Aggregates(core).create(ctx(), "rack")
+    for host in HOSTS:
+        core.db.write(lambda connection, host=host: services.register(
+            connection, host, "nova-compute", "compute", 1))
+        made = Aggregates(core).add_host(ctx(), made.id, host)
+    return made
+
+
+def ask(core: Books, rack: Aggregate, *idents: str) -> None:
+    Aggregates(core).cache_images(ctx(), rack.id, [Image(id=ident, disk_format="raw") for ident in idents])
+
+
+def tell(core: Books, host: str, ident: str, state: str = caches.CACHED, message: str = "") -> None:
+    Guests(core, None).images_cached(context.admin(), host, [  # type: ignore[arg-type]
+        CacheResult(image_id=ident, state=state, message=message)])
+
+
+def asked(core: Books) -> list[tuple[str, list[str]]]:
+    """Who was asked for what by a look."""
+    keeper.look_after(core)
+    told, core.sent.images = core.sent.images, []
+    return told
+
+
+def known(core: Books) -> dict[tuple[str, str], str]:
+    return {(each.host, each.image_id): each.state for each in core.db.read(precaches.index)}
+
+
+def test_hosts_are_asked_one_after_the_other(core: Books, rack: Aggregate) -> None:
+    ask(core, rack, "i", "j")
+    assert asked(core) == [("a", ["i", "j"])]
+    assert asked(core) == []
+    tell(core, "a", "i")
+    assert asked(core) == []
+    tell(core, "a", "j")
+    assert asked(core) == [("b", ["i", "j"])]
+
+
+def test_so_many_hosts_are_asked_at_a_time_as_is_configured(core: Books, rack: Aggregate, settings: Any) -> None:
+    settings("precache_concurrency", 2, "image_cache")
+    ask(core, rack, "i")
+    assert [host for host, _images in asked(core)] == ["a", "b"]
+
+
+def test_each_image_of_each_host_has_a_status(core: Books, rack: Aggregate) -> None:
+    ask(core, rack, "i")
+    asked(core)
+    tell(core, "a", "i", caches.FAILED, "x" * 5000)
+    asked(core)
+    assert known(core) == {("a", "i"): caches.FAILED, ("b", "i"): caches.CACHING, ("c", "i"): caches.WAITING}
+
+
+def test_a_host_that_does_not_answer_is_asked_again_and_given_up_in_the_end(core: Books, rack: Aggregate) -> None:
+    ask(core, rack, "i")
+    table = models.precached_images
+    for _number in range(6):
+        assert [host for host, _images in asked(core)] == ["a"]
+        past = core.db.read(lambda connection: services.index(connection))[0].created_at
+        set_columns(core, table, table.c.host == "a", ask_again_at=past)
+    assert [host for host, _images in asked(core)] == ["b"]
+    assert known(core)["a", "i"] == caches.FAILED
+
+
+def test_a_host_that_is_down_holds_nobody_up(core: Books, rack: Aggregate) -> None:
+    ask(core, rack, "i")
+    set_columns(core, models.services, models.services.c.host == "a", up=False)
+    assert [host for host, _images in asked(core)] == ["b"]
+    assert known(core)["a", "i"] == caches.FAILED
+
+
+def test_a_message_that_is_lost_is_sent_again_later(core: Books, rack: Aggregate) -> None:
+    ask(core, rack, "i")
+    core.sent.broken = True
+    assert asked(core) == []
+    assert known(core)["a", "i"] == caches.CACHING
+
+
+def test_a_new_request_takes_the_place_of_what_was_told_of_the_last_one(core: Books, rack: Aggregate) -> None:
+    ask(core, rack, "i")
+    asked(core)
+    tell(core, "a", "i")
+    ask(core, rack, "j")
+    assert ("a", "i") not in known(core)
+    assert known(core)["b", "i"] == caches.WAITING
+    assert known(core)["a", "j"] == caches.WAITING
+
+
+def test_a_host_that_leaves_the_aggregate_is_asked_no_more(core: Books, rack: Aggregate) -> None:
+    ask(core, rack, "i")
+    Aggregates(core).remove_host(ctx(), rack.id, "a")
+    assert {host for host, _image in known(core)} == {"b", "c"}
+    assert [host for host, _images in asked(core)] == ["b"]
+
+
+def test_a_conductor_asks_once_when_nobody_wants_images(core: Books, rack: Aggregate) -> None:
+    core.statements()
+    assert keeper.look_after(core) is None
+    assert len(core.statements()) == 1
+
+
+def test_a_look_costs_as_much_with_many_images_as_with_one(core: Books, rack: Aggregate) -> None:
+    costs = []
+    for number in (1, 40):
+        ask(core, rack, *(f"i{each}" for each in range(number)))
+        core.statements()
+        asked(core)
+        costs.append(len(core.statements()))
+        for each in range(number):
+            tell(core, "a", f"i{each}")
+    assert costs[0] == costs[1]

@@ -1,0 +1,61 @@
+"""Which requests have a token, and which web pages may connect."""
+
+import pytest
+
+from nova.console.gate import Asked, Refused, check_origin
+
+TOKEN = "0a1b2c3d-1111-4222-8333-444455556666"
+
+
+def asked(path="/", **headers):
+    return Asked(path, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+@pytest.mark.parametrize(("path", "cookie"), [
+    (f"/?token={TOKEN}", ""), (f"/websockify?a=b&token={TOKEN}", ""), ("/", f"token={TOKEN}"),
+    ("/", f"theme=dark; token={TOKEN}"), (f"/?token={TOKEN}", "token=x"),
+])
+def test_the_token_is_in_the_query_or_else_in_a_cookie(path, cookie):
+    assert asked(path, cookie=cookie).token == TOKEN
+
+
+@pytest.mark.parametrize(("path", "cookie"), [
+    ("/", ""), ("/?token=", ""), (f"/?token={TOKEN}x", ""), (f"/?token={TOKEN.upper()}", ""),
+    (f"/?token={{{TOKEN}}}", ""), (f"/?token={TOKEN}&token={TOKEN}", ""), ("/?token=x", f"token={TOKEN}"),
+    (f"/token/{TOKEN}", ""), ("/", "token"), ("/", "\x00;=;token=;"), ("http://[/?token=", ""),
+])
+def test_nothing_else_is_a_token(path, cookie):
+    with pytest.raises(Refused):
+        assert asked(path, cookie=cookie).token
+
+
+@pytest.mark.parametrize(("origin", "host", "url"), [
+    ("http://consoles.example", "consoles.example", "http://consoles.example:6080/vnc_auto.html"),
+    ("http://consoles.example:6080", "Consoles.example:443", "http://x/"),
+    ("https://[2001:db8::1]:6080", "[2001:db8::1]:6080", "https://x/"),
+    ("https://dashboard.example", "consoles.example", "https://x/"),
+    ("http://consoles.example", "consoles.example", "ws://x/"),
+    ("https://consoles.example", "consoles.example", "wss://x/"),
+])
+def test_own_pages_and_allowed_ones_connect(origin, host, url):
+    check_origin(asked(origin=origin, host=host), ["dashboard.example"], url)
+
+
+@pytest.mark.parametrize(("origin", "host", "url"), [
+    ("http://evil.example", "consoles.example", "http://x/"),
+    ("http://consoles.example.evil.example", "consoles.example", "http://x/"),
+    ("http://consoles.example@evil.example", "consoles.example", "http://x/"),
+    ("http://consoles.example", "consoles.example", "https://x/"),
+    ("http://consoles.example", "consoles.example", "wss://x/"),
+    ("file://", "", "http://x/"), ("null", "consoles.example", "http://x/"), ("", "", "http://x/"),
+    ("http://[", "consoles.example", "http://x/"), ("http://consoles.example", "[", "http://x/"),
+    ("http://consoles.example", "consoles.example", "ftp://x/"),
+])
+def test_all_other_pages_do_not(origin, host, url):
+    with pytest.raises(Refused):
+        check_origin(asked(origin=origin, host=host), [], url)
+
+
+def test_a_proxy_in_front_says_how_the_browser_came():
+    request = asked(origin="http://consoles.example", host="consoles.example", x_forwarded_proto="https")
+    check_origin(request, [], "https://x/")

@@ -1,0 +1,199 @@
+"""What another host says of a server's files is compared with what the server may have before one of them is made."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nova import conf, exception
+from nova.conf import CONF
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.moves import DiskFile, DiskSource, MigrationSource
+from nova.virt.libvirt import allowance, disk_server
+from nova.virt.libvirt.arrival import Arrivals
+from nova.virt.libvirt.cold import ColdMoves
+from tests.unit.virt.guests import server
+from tests.unit.virt.test_image_formats import qcow2
+
+MIB, GIB = 1 << 20, 1 << 30
+FLAVOR = {"root_gb": 2, "ephemeral_gb": 1, "swap": 64}
+
+
+class Nobody:
+    """The guests of a host that has none."""
+
+    name = "here"
+    settings = types.SimpleNamespace(known_machines=())
+
+    def __init__(self) -> None:
+        self.locks = self.host = self
+
+    def hold(self, _uuid: str, _patience: object = None) -> Any:
+        return contextlib.nullcontext()
+
+    def call(self, _asked: object) -> int:
+        return 8_000_000
+
+    def exists(self, _uuid: str) -> bool:
+        return False
+
+    def on_domain(self, uuid: str, _what: object) -> Any:
+        raise exception.GuestNotFound(instance_uuid=uuid)
+
+    def definition_of(self, _instance: Instance) -> str:
+        return "<domain/>"
+
+
+@pytest.fixture
+def fetched(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names of the files that were asked for; what comes are disks of 2 GiB."""
+    names: list[str] = []
+
+    def fetch(_uuid: str, _served: object, name: str, length: int, path: str) -> None:
+        names.append(name)
+        pathlib.Path(path).write_bytes(qcow2(size=2 * GIB)[:length])
+
+    conf.register()
+    CONF.set_override("state_path", str(tmp_path))
+    monkeypatch.setattr(disk_server, "fetch", fetch)
+    yield names
+    CONF.clear_override("state_path")
+
+
+def disk(name: str = "disk", size: int = 2 * GIB, length: int = MIB, **more: str) -> DiskFile:
+    return DiskFile(name=name, size=size, length=length, **more)
+
+
+def plain(name: str, length: int) -> DiskFile:
+    return DiskFile(name=name, format="raw", size=-(-length // 512) * 512, length=length)
+
+
+def move(instance: Instance, source: DiskSource) -> None:
+    ColdMoves(Nobody()).receive_disks(instance, source)  # type: ignore[arg-type]
+
+
+def migrate(instance: Instance, source: DiskSource) -> None:
+    """The root disk changes while the guest runs, the others do not."""
+    changing = [file for file in source.files if file.name == "disk"]
+    still = [file for file in source.files if file.name != "disk"]
+    told = MigrationSource(host="hostile", token="t", disks=changing,
+                           served=DiskSource(host="hostile", files=still, bases=source.bases))
+    Arrivals(Nobody()).prepare_migration(instance, told, None)  # type: ignore[arg-type]
+
+
+def made(tmp_path: pathlib.Path) -> list[str]:
+    return sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+
+
+TOO_LARGE = [
+    disk(size=2 * GIB + 512), disk(length=3 * GIB), disk(size=1 << 62), disk(length=1 << 62), disk(length=-1),
+    disk(size=-1), disk("disk.eph0", GIB + 512), disk("disk.eph1", GIB), disk("disk.eph00", GIB),
+    disk("disk.eph999999", 512), plain("disk.config", 64 * MIB + 1), plain("nvram", 64 * MIB + 1),
+    plain("kernel", 512 * MIB + 1), plain("ramdisk", 512 * MIB + 1), disk("disk.swap", 64 * MIB, length=1 << 40),
+]
+
+
+@pytest.mark.parametrize("come", [move, migrate])
+@pytest.mark.parametrize("file", TOO_LARGE, ids=lambda file: f"{file.name} {file.size} {file.length}")
+def test_a_host_that_sends_more_than_a_server_may_have_is_refused_before_anything_is_made(
+        fetched: list[str], tmp_path: pathlib.Path, come: Any, file: DiskFile) -> None:
+    good = [disk()] if file.name != "disk" else []
+    with pytest.raises(exception.MigrationError, match=r"than the server may have|is no file of the server"):
+        come(server(flavor=FLAVOR), DiskSource(host="hostile", token="t", files=[*good, file]))
+    assert fetched == []
+    assert made(tmp_path) == []
+
+
+@pytest.mark.parametrize("come", [move, migrate])
+def test_a_file_comes_once(fetched: list[str], tmp_path: pathlib.Path, come: Any) -> None:
+    with pytest.raises(exception.MigrationError, match="more than once"):
+        come(server(flavor=FLAVOR), DiskSource(host="hostile", token="t", files=[disk("disk.eph0", GIB)] * 2))
+    assert made(tmp_path) == []
+
+
+def test_what_a_server_may_have_comes(fetched: list[str], tmp_path: pathlib.Path) -> None:
+    files = [disk(), plain("disk.config", 64 * MIB), plain("nvram", 64 * MIB), plain("kernel", 512 * MIB),
+             plain("ramdisk", 512 * MIB)]
+    move(server(flavor=FLAVOR), DiskSource(host="other", token="t", files=files))
+    assert fetched == [file.name for file in files]
+
+
+def test_a_disk_is_received_as_large_as_it_was_said_to_be(fetched: list[str], tmp_path: pathlib.Path) -> None:
+    with pytest.raises(exception.MigrationError, match="is not what the other host said"):
+        move(server(flavor=FLAVOR), DiskSource(host="hostile", token="t", files=[disk(size=GIB)]))
+    assert not list(tmp_path.rglob("disk"))
+
+
+def test_a_swap_disk_of_another_flavor_stays_where_it_is(fetched: list[str], tmp_path: pathlib.Path) -> None:
+    """It is made anew as large as the flavor says, so nothing of it is copied."""
+    move(server(flavor=FLAVOR), DiskSource(host="other", token="t", files=[disk("disk.swap", 128 * MIB)]))
+    assert fetched == []
+
+
+def test_a_server_on_a_volume_has_no_root_disk(fetched: list[str], tmp_path: pathlib.Path) -> None:
+    volume = BlockDevice(source="volume", destination="volume", volume_id="v", boot_index=0)
+    with pytest.raises(exception.MigrationError, match="is no file of the server"):
+        move(server(flavor=FLAVOR, image_ref="", image=None, block_devices=[volume]),
+             DiskSource(host="hostile", token="t", files=[disk()]))
+    assert made(tmp_path) == []
+
+
+@pytest.mark.parametrize("come", [move, migrate])
+@pytest.mark.parametrize(("base", "file", "root_gb"), [
+    (plain("image.raw", 3 * GIB), disk(), 2),
+    (disk("image.qcow2", length=-1), disk(), 2),
+    # a flavor without a root disk: as large as the image
+    (plain("image.raw", GIB), disk(), 0),
+    (None, disk(), 0),
+    (plain("image.raw", 2 * GIB), disk("disk.eph0", GIB), 2),
+])
+def test_an_image_is_no_larger_than_the_disk_that_stands_on_it(
+        fetched: list[str], tmp_path: pathlib.Path, come: Any, base: DiskFile | None, file: DiskFile,
+        root_gb: int) -> None:
+    if base is not None:
+        file.base, file.base_format = base.name, base.format
+    source = DiskSource(host="hostile", token="t", files=[file], bases=[base] if base else [])
+    with pytest.raises(exception.MigrationError):
+        come(server(flavor={**FLAVOR, "root_gb": root_gb}), source)
+    assert fetched == []
+    assert made(tmp_path) == []
+
+
+@pytest.mark.parametrize(("base", "size", "told"), [
+    (plain("image.raw", GIB), 2 * GIB, {"flavor": FLAVOR}),
+    # full of its tables, and with snapshots of its own inside
+    (disk("image.qcow2", length=2 * GIB + MIB), 2 * GIB, {"flavor": FLAVOR}),
+    (disk("image.qcow2", GIB, length=5 * GIB), GIB,
+     {"flavor": {"root_gb": 0}, "image": Image(id="image", disk_format="qcow2", size=5 * GIB)}),
+    # as large as the image, whatever the flavor is
+    (plain("image.raw", 3 * GIB), 3 * GIB, {"flavor": {"root_gb": 0}}),
+    (plain("image.raw", 3 * GIB - 1), 3 * GIB,
+     {"flavor": FLAVOR, "image": Image(id="image", disk_format="iso", size=3 * GIB - 1)}),
+    (disk("image.qcow2", 3 * GIB), 3 * GIB,
+     {"flavor": {"root_gb": 0}, "image": Image(id="image", disk_format="qcow2", size=MIB, virtual_size=3 * GIB)}),
+])
+def test_a_disk_on_its_image_may_come(fetched: list[str], base: DiskFile, size: int, told: dict[str, Any]) -> None:
+    root = disk(size=size, length=MIB, base=base.name, base_format=base.format)
+    allowance.check(server(**told), [root], [base])
+
+
+@pytest.mark.parametrize("image", [
+    Image(id="image", disk_format="qcow2", size=MIB, virtual_size=GIB), Image(id="image", disk_format="raw", size=GIB)])
+def test_a_disk_without_a_size_of_its_own_is_no_larger_than_the_image_is_known_to_be(
+        fetched: list[str], image: Image) -> None:
+    base = disk("image.qcow2", 3 * GIB)
+    root = disk(size=3 * GIB, base=base.name, base_format=base.format)
+    with pytest.raises(exception.MigrationError, match="than the server may have"):
+        allowance.check(server(flavor={"root_gb": 0}, image=image), [root], [base])
+
+
+def test_a_definition_is_not_longer_than_one_can_be(fetched: list[str], tmp_path: pathlib.Path) -> None:
+    with pytest.raises(exception.MigrationError, match="definition"):
+        move(server(), DiskSource(host="hostile", token="t", definition=f"<domain><!--{'x' * (1 << 20)}--></domain>"))
+    assert made(tmp_path) == []

@@ -1,0 +1,64 @@
+"""What tenants may make a host's disk hold beside what was claimed for their servers."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from nova import exception
+from nova.conf import CONF, register
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice
+from nova.virt.driver import Disks
+from nova.virt.libvirt import disk_making
+from nova.virt.libvirt.copy_room import CopyRoom
+from tests.unit.virt.guests import server
+
+VOLUME = BlockDevice(source="volume", destination="volume", boot_index=0, volume_id="v")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    register(CONF)
+    CONF.set_override("instances_path", str(tmp_path))
+    yield tmp_path
+    for name in ("instances_path", "reserved_host_disk_mb"):
+        CONF.clear_override(name)
+    CONF.clear_override("rescue_disk_limit_gb", group="compute")
+
+
+@pytest.mark.parametrize(("flavor", "devices"), [
+    ({"root_gb": 1}, []), ({"root_gb": 0}, [VOLUME]), ({"root_gb": 500}, [VOLUME])],
+    ids=["local", "volume", "volume-and-a-large-flavor"])
+def test_a_server_is_rescued_from_no_larger_disk_than_its_host_gives_it(
+        place: pathlib.Path, flavor: dict[str, int], devices: list[BlockDevice]) -> None:
+    CONF.set_override("rescue_disk_limit_gb", 1, group="compute")
+    image = place / "huge.raw"
+    with open(image, "wb") as file:
+        file.truncate((1 << 30) + 512)
+    instance = server(flavor=flavor, block_devices=devices)
+    with pytest.raises(exception.InstanceNotRescuable, match="a disk of 1 GiB"):
+        disk_making.make_rescue(instance, Image(id="huge", disk_format="raw"), Disks(root=str(image)), "", "host")
+    assert not (place / instance.uuid).exists()
+
+
+def test_copies_leave_the_room_that_is_reserved(place: pathlib.Path) -> None:
+    room = CopyRoom()
+    room.check(str(place))
+    CONF.set_override("reserved_host_disk_mb", (shutil.disk_usage(place).free >> 20) + 1024)
+    with pytest.raises(exception.DiskFull):
+        room.check(str(place))
+    with pytest.raises(exception.DiskFull), room.take(str(place / "copy"), 1):
+        pass
+
+
+def test_a_copy_has_the_room_that_it_took(place: pathlib.Path) -> None:
+    room, free = CopyRoom(), shutil.disk_usage(place).free
+    with room.take(str(place / "one"), free // 2):
+        with pytest.raises(exception.DiskFull), room.take(str(place / "two"), free // 2):
+            pass
+    with room.take(str(place / "two"), free // 2):
+        pass

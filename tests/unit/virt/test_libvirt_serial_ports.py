@@ -1,0 +1,96 @@
+"""Serial ports of guests as TCP ports of their host: which they get, and how they are defined."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+
+import pytest
+from lxml import etree
+
+from nova import exception
+from nova.conf import CONF, register
+from nova.virt.libvirt import domain_xml, migration_xml
+from nova.virt.libvirt.definition import Definition
+from nova.virt.libvirt.guest_config import guest_config
+from nova.virt.libvirt.layout import layout
+from nova.virt.libvirt.serial_ports import SerialPorts, of_definition
+from tests.unit.virt.test_libvirt_domain_xml import DISKS, HOST, SCHEMA, server
+
+register()
+LISTENING = dataclasses.replace(HOST, serial_listen="10.0.0.5")
+
+
+@pytest.fixture
+def few() -> Iterator[range]:
+    """Three ports that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        first = found.getsockname()[1]
+    CONF.set_override("port_range", f"{first}:{first + 3}", group="serial_console")
+    yield range(first, first + 3)
+    CONF.clear_override("port_range", group="serial_console")
+
+
+def definition(*ports: int, log: str = DISKS.console_log) -> str:
+    instance = server({"hw:serial_port_count": str(len(ports) or 1)})
+    config = dataclasses.replace(guest_config(instance, LISTENING), serial_tcp=ports)
+    local = dataclasses.replace(DISKS, console_log=log)
+    return domain_xml.domain_xml(instance, config, local, layout(config, local, [], Definition("")), LISTENING)
+
+
+def test_no_port_is_given_twice_before_its_guest_has_come_up(few: range) -> None:
+    ports = SerialPorts()
+    assert {*ports.take(1, ()), *ports.take(2, ())} == set(few)
+    with pytest.raises(exception.SocketPortRangeExhausted):
+        ports.take(1, ())
+
+
+def test_ports_that_something_listens_on_or_that_guests_have_are_left_alone(few: range) -> None:
+    with socket.create_server(("127.0.0.1", few[1])):
+        assert SerialPorts().take(1, {few[0]}) == (few[2],)
+
+
+def test_what_cannot_be_had_whole_is_not_taken_in_part(few: range) -> None:
+    ports = SerialPorts()
+    with pytest.raises(exception.SocketPortRangeExhausted):
+        ports.take(4, ())
+    assert set(ports.take(3, ())) == set(few)
+
+
+def test_each_serial_port_listens_and_the_first_is_logged_as_before() -> None:
+    text = definition(10001, 10002)
+    assert of_definition(text) == (10001, 10002)
+    first, second = ET.fromstring(text).findall("devices/serial")
+    assert first.find("source").attrib == {"mode": "bind", "host": "10.0.0.5", "service": "10001"}  # type: ignore[union-attr]
+    assert first.find("log") is not None
+    assert second.find("log") is None
+
+
+@pytest.mark.skipif(not os.path.exists(SCHEMA), reason="no schemas of libvirt")
+def test_the_definition_is_valid() -> None:
+    etree.RelaxNG(etree.parse(SCHEMA)).assertValid(etree.fromstring(definition(10001, 10002)))
+
+
+def test_terminals_of_the_host_are_no_ports() -> None:
+    assert of_definition(definition()) == ()
+
+
+@pytest.mark.parametrize(("here", "there"), [((10001,), (10777,)), ((), (10777,)), ((10001,), ())])
+def test_a_guest_that_moves_has_the_ports_of_its_destination(here: tuple[int, ...], there: tuple[int, ...]) -> None:
+    running = ET.fromstring(definition(*here))
+    devices, port = running.find("devices"), running.find("devices/serial")
+    assert devices is not None
+    assert port is not None
+    # As libvirt tells it of a running guest: where it is here, and the first port once more, as the console.
+    if not here:
+        ET.SubElement(port, "source", path="/dev/pts/7")
+    ET.SubElement(ET.SubElement(devices, "console", type=port.get("type", "")), "target", type="serial", port="0")
+    text = migration_xml.for_destination(ET.tostring(running, encoding="unicode"), definition(*there, log="/there/log"))
+    assert of_definition(text) == there
+    moved = ET.fromstring(text)
+    assert moved.find("devices/console") is None
+    assert moved.find("devices/serial/log").get("file") == "/there/log"  # type: ignore[union-attr]
+    assert "/dev/pts/7" not in text

@@ -1,0 +1,137 @@
+"""What each limit and check on the way of a request costs: CPU time of one, in this process, with nothing around it."""
+
+from __future__ import annotations
+
+import pathlib
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova.api import rates
+from nova.api.http.server import Limits, Server
+from nova.bus import seals
+from nova.conductor.vault import Vault
+from nova.db import regexp
+from nova.virt import image_formats
+from tools.bench.amounts import Amounts
+
+_ROWS = 10_000
+_ANSWER = b"x" * 1000
+
+
+def measure(amounts: Amounts) -> dict[str, float]:
+    """The least of several rounds each: in microseconds, searches of 10,000 rows in milliseconds."""
+    results: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for part in (_messages, _requests, _secrets, _images, _searches):
+            for name, function, times in part(pathlib.Path(folder)):
+                results[name] = round(_least(function, times, amounts.prices), 2)
+                print(f"  {name:26} {results[name]:10.2f}", flush=True)
+    return results
+
+
+def _least(function: Callable[[], Any], times: int, rounds: int) -> float:
+    """Of one call, in microseconds (with one call to a round: in milliseconds)."""
+    least = float("inf")
+    function()
+    for _ in range(rounds):
+        began = time.process_time()
+        for _ in range(times):
+            function()
+        least = min(least, (time.process_time() - began) / times)
+    return least * (1e6 if times > 1 else 1e3)
+
+
+_Prices = list[tuple[str, Callable[[], Any], int]]
+
+
+def _messages(_folder: pathlib.Path) -> _Prices:
+    """A message to a host: its seal, and the look at it."""
+    master = seals.Keys(b"k" * 32)
+    host = master.of_host("host-1")
+    address = seals.Address("agent.run_steps", "host-1")
+    wire: dict[str, Any] = {"request_id": "req-1", "user_id": "u" * 32, "project_id": "p" * 32, "roles": ["member"],
+                            "is_admin": False, "sent_at": time.time(), "seconds": 60.0}
+    prices: _Prices = []
+    for name, size in (("300", 300), ("20000", 20_000)):
+        payload = "x" * size
+        sealed = {**wire, seals.SEAL: master.seal(address, wire, payload)}
+        prices += [
+            (f"seal_{name}_us", lambda payload=payload: master.seal(address, wire, payload), 2000),
+            (f"check_{name}_us", lambda payload=payload, sealed=sealed: host.sender(address, sealed, payload), 2000)]
+    return prices
+
+
+def _requests(_folder: pathlib.Path) -> _Prices:
+    """The server of the API with a small application; limits of a project, a user and an address."""
+    limiters = [rates.Limiter(10**6, 60) for _ in range(3)]
+
+    def limits() -> None:
+        for each in limiters:
+            each.take("project-1")
+
+    return [("request_us", _client(_serve()), 1000), ("rate_limits_us", limits, 5000)]
+
+
+def _serve() -> tuple[str, int]:
+    def application(_environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(_ANSWER)))])
+        return [_ANSWER]
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = Server(listening, application, 2, Limits())
+    server.prepare()
+    threading.Thread(target=server.serve, daemon=True).start()
+    address: tuple[str, int] = listening.getsockname()
+    return address
+
+
+def _client(address: tuple[str, int]) -> Callable[[], None]:
+    """A GET on a connection that is kept, by a client that costs next to nothing."""
+    connection = socket.create_connection(address)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    question = (b"GET /v2.1/servers/1 HTTP/1.1\r\nHost: nova\r\nUser-Agent: bench\r\nAccept: application/json\r\n"
+                b"X-Auth-Token: " + b"t" * 180 + b"\r\nOpenStack-API-Version: compute 2.96\r\n\r\n")
+
+    def ask() -> None:
+        connection.sendall(question)
+        received = b""
+        while not received.endswith(_ANSWER):
+            received += connection.recv(65536)
+
+    return ask
+
+
+def _secrets(folder: pathlib.Path) -> _Prices:
+    """The password of a server, as a row has it."""
+    vault = Vault(str(folder / "keys"))
+    token = vault.encrypt("p" * 16)
+    return [("encrypt_us", lambda: vault.encrypt("p" * 16), 1000), ("decrypt_us", lambda: vault.decrypt(token), 1000)]
+
+
+def _images(folder: pathlib.Path) -> _Prices:
+    """What a file is, before a tool reads it: once for each image that a host fetches."""
+    path = str(folder / "image")
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", path, "20G"], check=True)
+    return [("inspect_us", lambda: image_formats.check(path, "qcow2"), 20)]
+
+
+def _searches(folder: pathlib.Path) -> _Prices:
+    """Names of 10,000 servers, of which one is found: by a text, which the database looks for, and by an expression."""
+    names = sa.Table("names", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True),
+                     sa.Column("name", sa.String(255)))
+    connection = sa.create_engine(f"sqlite:///{folder}/names.sqlite").connect()
+    names.create(connection)
+    connection.execute(names.insert(), [{"name": f"server-{number}-of-somebody"} for number in range(_ROWS)])
+
+    def search(pattern: str) -> Callable[[], Any]:
+        return lambda: regexp.select(connection, names.c.id, sa.select(names), [regexp.matches(names.c.name, pattern)],
+                                     None)
+
+    return [("search_text_ms", search("server-7777"), 1), ("search_expression_ms", search("server-7+-of"), 1)]
