@@ -16,6 +16,7 @@ from nova.objects import states
 from nova.virt.driver import Disks
 from nova.virt.libvirt import agent
 from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
+    PrivateLibvirt,
     driver_fixture,
     events_fixture,
     guest_image_fixture,
@@ -24,6 +25,7 @@ from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
     needs_libvirt,
     server,
     state_fixture,
+    wait_for,
     wait_for_console,
 )
 
@@ -48,11 +50,12 @@ done
         usleep 100000
     done
 ) &
-echo "agent listens"
 """
+_LISTENS = "name='org.qemu.guest_agent.0' state='connected'"
 
 
-def started(driver: Any, image: pathlib.Path, state: pathlib.Path, wait: bytes, **fields: Any) -> Any:
+def started(driver: Any, daemon: PrivateLibvirt, image: pathlib.Path, state: pathlib.Path, **fields: Any) -> Any:
+    """A running guest whose agent listens, and libvirt has heard of it."""
     instance = server({"hw_qemu_guest_agent": "yes", **fields.pop("properties", {})}, config_drive=True,
                       user_data=base64.b64encode(_AGENT.encode()).decode(), **fields)
     drive = state / f"{instance.uuid}.iso"
@@ -60,15 +63,16 @@ def started(driver: Any, image: pathlib.Path, state: pathlib.Path, wait: bytes, 
     disks = Disks(**{**vars(kernel_disks(image)), "config_drive": str(drive)})
     driver.prepare(instance, disks)
     driver.spawn(instance, disks)
-    wait_for_console(driver, instance, wait)
+    wait_for(lambda: _LISTENS in daemon.run("virsh", "-c", daemon.uri, "dumpxml", instance.uuid), 120, "an agent")
     return instance
 
 
 @pytest.mark.parametrize(("properties", "user"), [
     ({}, "root"), ({"os_type": "windows"}, "Administrator"), ({"os_admin_user": "mary"}, "mary")])
 def test_the_agent_in_the_guest_sets_the_password_of_its_administrator(
-        driver: Any, guest_image: pathlib.Path, state: pathlib.Path, properties: dict[str, str], user: str) -> None:
-    instance = started(driver, guest_image, state, b"agent listens", properties=properties)
+        driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path, state: pathlib.Path,
+        properties: dict[str, str], user: str) -> None:
+    instance = started(driver, libvirt_daemon, guest_image, state, properties=properties)
     for _ in range(2):
         driver.set_password(instance, "a new word")
     log = wait_for_console(driver, instance, b"agent: ", 2)
@@ -78,10 +82,11 @@ def test_the_agent_in_the_guest_sets_the_password_of_its_administrator(
 
 
 def test_an_agent_that_says_nothing_holds_nobody_up(
-        driver: Any, guest_image: pathlib.Path, state: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path, state: pathlib.Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a tenant's program: it must not take the threads in which all snapshots of the host are made."""
     monkeypatch.setattr(agent, "REST", 2)
-    instance = started(driver, guest_image, state, b"agent listens", properties={"os_require_quiesce": "yes"})
+    instance = started(driver, libvirt_daemon, guest_image, state, properties={"os_require_quiesce": "yes"})
     ended: list[Exception] = []
 
     def save() -> None:
