@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from nova import exception, policies
+from nova.api import openapi, status_page
 from nova.conf import CONF
 from nova.context import RequestContext
 
@@ -17,7 +18,7 @@ LOG = logging.getLogger(__name__)
 Environ = dict[str, Any]
 App = Callable[[Environ, Any], Iterable[bytes]]
 
-_PROTECTED = re.compile(r"/v2(\.1)?/.+|/status\.json")
+_PROTECTED = re.compile(r"/v2(\.1)?/.+")
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # What Keystone's implied roles give to a token that has the stronger role.
 _IMPLIED = {"admin": ("manager", "member", "reader"), "manager": ("member", "reader"), "member": ("reader",)}
@@ -31,7 +32,7 @@ class Unauthorized(exception.NovaException):
 
 def is_public(path: str) -> bool:
     """Version documents and the description of the API need no token, nor does the status page without its data."""
-    return path == "/v2.1/openapi" or _PROTECTED.fullmatch(path) is None
+    return path in openapi.PATHS or (path != status_page.DATA and _PROTECTED.fullmatch(path) is None)
 
 
 def protect(app: App) -> App:

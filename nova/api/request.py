@@ -105,6 +105,10 @@ class Request:
         most: int = CONF.api.max_limit
         return (most if not value else min(whole(value), most)), self.arg("marker")
 
+    def offset_page(self) -> tuple[int, int]:
+        """How many items and after how many, of a list without markers, where a limit of 0 is no limit."""
+        return self.page()[0] or CONF.api.max_limit, whole(self.arg("offset") or 0)
+
     # -- links -----------------------------------------------------------------------------------
     def _base(self, versioned: bool) -> str:
         base = self.host_url

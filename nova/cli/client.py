@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nova.cli import errors, login
@@ -106,14 +106,8 @@ class Nova:
 
     def overview(self) -> Any:
         """What the service's status page shows; where that is not served, Refused with 404."""
-        known = self._logged_in()
-        token = {"X-Auth-Token": known.token} if known.token else {}
-        where = re.sub(r"/v2(\.1)?$", "", self._root()) + "/status.json"
-        response = self._exchange("GET", where, None, {}, token)
-        if response.status_code == 401 and self._remembered:
-            self._renew()  # the remembered token was revoked
-            return self.overview()
-        return self._document(response)
+        return self._document(self._authorized(
+            "GET", lambda: re.sub(r"/v2(\.1)?$", "", self._root()) + "/status.json", None, {}, {}))
 
     # --- its neighbours -----------------------------------------------------------------------------
     def has(self, service: str) -> bool:
@@ -127,13 +121,17 @@ class Nova:
     # --- inside -------------------------------------------------------------------------------------
     def _send(self, service: str, method: str, path: str, body: Any, query: Mapping[str, Any],
               headers: Mapping[str, str]) -> Any:
+        return self._authorized(method, lambda: self._url(service) + path, body, query, headers)
+
+    def _authorized(self, method: str, url: Callable[[], str], body: Any, query: Mapping[str, Any],
+                    headers: Mapping[str, str]) -> Any:
+        """The answer to a request with the user's token. ``url``: another one after another login."""
         known = self._logged_in()
         token = {"X-Auth-Token": known.token} if known.token else {}
-        url = self._url(service) + path
-        response = self._exchange(method, url, body, query, {**headers, **token})
+        response = self._exchange(method, url(), body, query, {**headers, **token})
         if response.status_code == 401 and self._remembered:
             self._renew()  # the remembered token was revoked
-            return self._send(service, method, path, body, query, headers)
+            return self._authorized(method, url, body, query, headers)
         return response
 
     def _renew(self) -> None:

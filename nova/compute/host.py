@@ -91,7 +91,7 @@ class StepHost:
             self.volumes.disconnect(device.connection_info)
 
     def _image_file(self, image: Image, most: int) -> tuple[str, str]:
-        path = self._cached(image, most)
+        path = cached_image(self.machine, self.ctx, image, most)
         return path, format_of(path) or "raw"
 
     def prepare_disks(self, root: Image | None = None) -> None:
@@ -149,21 +149,22 @@ class StepHost:
         most = CONF.compute.kernel_size_limit_mb << 20
         return Disks(
             root=self._root(instance, root) if instance.image_ref else None, alone=root is not None,
-            kernel=self._cached(Image(id=instance.kernel_id, disk_format="aki"), most) if instance.kernel_id else None,
-            ramdisk=self._cached(Image(id=instance.ramdisk_id, disk_format="ari"), most)
-            if instance.ramdisk_id else None,
+            kernel=self._part(instance.kernel_id, "aki", most), ramdisk=self._part(instance.ramdisk_id, "ari", most),
             config_drive=self._config_drive(drive) if instance.config_drive else None)
+
+    def _part(self, image_id: str, disk_format: str, most: int | None) -> str | None:
+        """The file of a kernel or a ramdisk, if there is one."""
+        image = Image(id=image_id, disk_format=disk_format)
+        return cached_image(self.machine, self.ctx, image, most) if image_id else None
 
     def _root(self, instance: Instance, other: Image | None) -> str:
         # a flavor without a root disk takes the image as large as it is
         most = instance.flavor.root_gb << 30 or None
         try:
-            return self._cached(other or instance.image or Image(id=instance.image_ref), most)
+            return cached_image(
+                self.machine, self.ctx, other or instance.image or Image(id=instance.image_ref), most)
         except ImageTooLarge as error:
             raise disk_too_small(error.kwargs["most"], error.kwargs["size"]) from error
-
-    def _cached(self, image: Image, most: int | None) -> str:
-        return cached_image(self.machine, self.ctx, image, most)
 
     def _config_drive(self, ending: str) -> str:
         """The guest's own is built once: its content is fixed when the server is made."""

@@ -33,7 +33,7 @@ def state_of(now: datetime.datetime) -> sa.ColumnElement[str]:
 
 def services(connection: sa.Connection) -> Counts:
     """{(binary, state): services}: up or down, and beside that disabled."""
-    up = sa.case((sa.and_(liveness.alive(), SERVICES.c.forced_down == sa.false()), 1), else_=0)
+    up = sa.case((liveness.up(), 1), else_=0)
     groups = sa.select(SERVICES.c.binary.label("binary"), SERVICES.c.disabled.label("disabled"),
                        up.label("up")).subquery()
     found = connection.execute(

@@ -28,3 +28,13 @@ def alive() -> sa.ColumnElement[bool]:
     if clock.doubted():
         return SERVICES.c.up == sa.true()
     return SERVICES.c.last_seen.between(clock.after(-CONF.service_down_time), clock.after(CONF.service_down_time))
+
+
+def up() -> sa.ColumnElement[bool]:
+    """Services that are alive and not forced down."""
+    return sa.and_(alive(), SERVICES.c.forced_down == sa.false())
+
+
+def host_up(host: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """The nova-compute of ``host`` is up."""
+    return sa.exists().where(SERVICES.c.host == host, SERVICES.c.binary == "nova-compute", up())

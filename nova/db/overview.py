@@ -61,9 +61,8 @@ def _services(connection: sa.Connection) -> list[BinaryOverview]:
 
 
 def _nodes(connection: sa.Connection, limit: int) -> list[NodeOverview]:
-    up = sa.case((sa.and_(liveness.alive(), SERVICES.c.forced_down == sa.false()), 1), else_=0).label("up")
-    usable = sa.case((sa.and_(liveness.alive(), SERVICES.c.forced_down == sa.false(),
-                              SERVICES.c.disabled == sa.false()), 1), else_=0)
+    up = sa.case((liveness.up(), 1), else_=0).label("up")
+    usable = sa.case((sa.and_(liveness.up(), SERVICES.c.disabled == sa.false()), 1), else_=0)
     found = connection.execute(
         sa.select(NODES.c.uuid, NODES.c.host, NODES.c.hypervisor_hostname, NODES.c.num_instances, NODES.c.num_io_ops,
                   NODES.c.failed_builds, SERVICES.c.disabled, SERVICES.c.disabled_reason, SERVICES.c.forced_down,

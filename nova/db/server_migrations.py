@@ -151,9 +151,7 @@ def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int
     Those are left out that could not be confirmed now: something else is done with the server, or its old host is down.
     """
     # Looked at once more when it is accepted.
-    there = sa.exists().where(
-        SERVICES.c.host == TABLE.c.source_compute, SERVICES.c.binary == "nova-compute",
-        SERVICES.c.forced_down == sa.false(), liveness.alive())
+    there = liveness.host_up(TABLE.c.source_compute)
     ready = sa.exists().where(SERVERS.c.uuid == TABLE.c.instance_uuid, SERVERS.c.vm_state == states.RESIZED,
                               SERVERS.c.action_uuid.is_(None), SERVERS.c.deleted == sa.false())
     return rows.to_objects(Migration, connection.execute(sa.select(TABLE).where(

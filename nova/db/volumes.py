@@ -163,8 +163,7 @@ def forgotten(connection: sa.Connection, before: datetime.datetime, limit: int) 
 
     What waits for a host that is away, or gone for good, keeps nobody else's waiting.
     """
-    there = sa.exists().where(SERVICES.c.host == REMOVALS.c.host, SERVICES.c.binary == "nova-compute",
-                              SERVICES.c.forced_down == sa.false(), liveness.alive())
+    there = liveness.host_up(REMOVALS.c.host)
     return rows.to_objects(VolumeRemoval, connection.execute(sa.select(REMOVALS).where(
         REMOVALS.c.created_at < before, sa.or_(REMOVALS.c.host == "", there)).order_by(REMOVALS.c.id).limit(limit)))
 

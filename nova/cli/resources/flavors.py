@@ -10,7 +10,7 @@ from nova.cli import find
 from nova.cli.client import Nova
 from nova.cli.declare import arg, doing, flag, listing, showing, truth
 from nova.cli.errors import CommandError, UsageError
-from nova.cli.resources.servers import dict_of
+from nova.cli.resources.servers import change_items
 
 FLAVOR = arg("flavor", metavar="FLAVOR", help="name or id of a flavor")
 _COLUMNS = {"ID": "id", "Name": "name", "Memory_MiB": "ram", "Disk": "disk", "Ephemeral": "OS-FLV-EXT-DATA:ephemeral",
@@ -99,12 +99,8 @@ def update(nova: Nova, args: argparse.Namespace) -> Any:
        arg("specs", metavar="KEY=VALUE", nargs="+", help="to unset the key is enough"))
 def key(nova: Nova, args: argparse.Namespace) -> None:
     """Set or unset extra specs of a flavor (administrators)."""
-    path = f"/flavors/{find.flavor(nova, args.flavor)['id']}/os-extra_specs"
-    if args.action == "set":
-        nova.post(path, {"extra_specs": dict_of(args.specs)})
-        return
-    for word in args.specs:
-        nova.delete(f"{path}/{find.quoted(word.partition('=')[0])}")
+    change_items(nova, f"/flavors/{find.flavor(nova, args.flavor)['id']}/os-extra_specs", "extra_specs", args.action,
+                 args.specs)
 
 
 # --- access ------------------------------------------------------------------------------------------

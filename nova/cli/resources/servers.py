@@ -233,12 +233,17 @@ def topology(nova: Nova, args: argparse.Namespace) -> Any:
        arg("metadata", metavar="KEY=VALUE", nargs="+", help="to delete the key is enough"))
 def meta(nova: Nova, args: argparse.Namespace) -> None:
     """Set or delete metadata of a server."""
-    path = f"/servers/{find.server(nova, args.server)['id']}/metadata"
-    if args.action == "set":
-        nova.post(path, {"metadata": dict_of(args.metadata)})
+    change_items(nova, f"/servers/{find.server(nova, args.server)['id']}/metadata", "metadata", args.action,
+                 args.metadata)
+
+
+def change_items(nova: Nova, path: str, field: str, action: str, words: Sequence[str]) -> None:
+    """``action`` set: KEY=VALUE …; else the items of these keys are removed, with a value behind them or without."""
+    if action == "set":
+        nova.post(path, {field: dict_of(words)})
         return
-    for key in args.metadata:
-        nova.delete(f"{path}/{find.quoted(key.partition('=')[0])}")
+    for word in words:
+        nova.delete(f"{path}/{find.quoted(word.partition('=')[0])}")
 
 
 def dict_of(words: Sequence[str]) -> dict[str, str]:

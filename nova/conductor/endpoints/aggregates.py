@@ -9,7 +9,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from nova.conductor.endpoints import telling
-from nova.conductor.endpoints.derived import Endpoint, reads, told, writes
+from nova.conductor.endpoints.derived import Endpoint, reads, told, write, writes
 from nova.context import RequestContext
 from nova.db import aggregates as db
 from nova.db import compute_nodes, precaches
@@ -33,14 +33,12 @@ class Aggregates(Endpoint):
     delete = writes(db.delete, tells=telling.aggregate("delete"))
 
     def create(self, ctx: RequestContext, name: str, availability_zone: str | None = None) -> Aggregate:
-        make = told(self.core, ctx, db.create, telling.aggregate_created)
-        return self.core.db.write(lambda connection: make(connection, name, availability_zone))
+        return write(self.core, ctx, db.create, telling.aggregate_created, name, availability_zone)
 
     def update(self, ctx: RequestContext, aggregate_id: int, name: str | None = None,
                availability_zone: str | None = None) -> Aggregate:
-        change = told(self.core, ctx, db.update, telling.aggregate("update_prop"))
-        return self._changed(self.core.db.write(
-            lambda connection: change(connection, aggregate_id, name, availability_zone)))
+        return self._changed(write(self.core, ctx, db.update, telling.aggregate("update_prop"),
+                                   aggregate_id, name, availability_zone))
 
     def add_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
         return self._moved(told(self.core, ctx, db.add_host, telling.aggregate("add_host")), aggregate_id, host)
@@ -49,8 +47,8 @@ class Aggregates(Endpoint):
         return self._moved(told(self.core, ctx, db.remove_host, telling.aggregate("remove_host")), aggregate_id, host)
 
     def set_metadata(self, ctx: RequestContext, aggregate_id: int, metadata: dict[str, str | None]) -> Aggregate:
-        change = told(self.core, ctx, db.set_metadata, telling.aggregate("update_metadata"))
-        return self._changed(self.core.db.write(lambda connection: change(connection, aggregate_id, metadata)))
+        return self._changed(write(self.core, ctx, db.set_metadata, telling.aggregate("update_metadata"),
+                                   aggregate_id, metadata))
 
     def cache_images(self, ctx: RequestContext, aggregate_id: int, images: list[Image]) -> None:
         def transaction(connection: sa.Connection) -> Aggregate:

@@ -47,6 +47,13 @@ def told(core: Core, ctx: RequestContext, function: Query[P, R], tells: Tells | 
     return telling
 
 
+def write(core: Core, ctx: RequestContext, function: Query[P, R], tells: Tells | None, /,
+          *args: P.args, **kwargs: P.kwargs) -> R:
+    """What ``function`` returns, written and told in one transaction."""
+    change = told(core, ctx, function, tells)
+    return core.db.write(lambda connection: change(connection, *args, **kwargs))
+
+
 def reads(function: Query[P, R]) -> Method[P, R]:
     """The method that returns what ``function`` reads."""
     def method(self: Endpoint, ctx: RequestContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -59,8 +66,7 @@ def reads(function: Query[P, R]) -> Method[P, R]:
 def writes(function: Query[P, R], tells: Tells | None = None) -> Method[P, R]:
     """The method that has ``function`` write, and returns what it does."""
     def method(self: Endpoint, ctx: RequestContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        write = told(self.core, ctx, function, tells)
-        return self.core.db.write(lambda connection: write(connection, *args, **kwargs))
+        return write(self.core, ctx, function, tells, *args, **kwargs)
 
     method.__wrapped__ = function  # type: ignore[attr-defined]
     return method

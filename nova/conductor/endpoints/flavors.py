@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from nova.conductor.endpoints import telling
-from nova.conductor.endpoints.derived import Endpoint, reads, told, writes
+from nova.conductor.endpoints.derived import Endpoint, reads, write, writes
 from nova.context import RequestContext
 from nova.db import flavors as db
 from nova.objects.flavor import Flavor
@@ -28,5 +28,4 @@ class Flavors(Endpoint):
         def describe(connection: sa.Connection, flavorid: str) -> Flavor:
             return db.update(connection, flavorid, description=description)
 
-        change = told(self.core, ctx, describe, telling.flavor_changed)
-        return self.core.db.write(lambda connection: change(connection, flavorid))
+        return write(self.core, ctx, describe, telling.flavor_changed, flavorid)

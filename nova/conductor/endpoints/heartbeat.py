@@ -10,7 +10,7 @@ from nova import exception
 from nova.conductor import announcer
 from nova.conductor.core import Core
 from nova.conductor.endpoints import telling
-from nova.conductor.endpoints.derived import told
+from nova.conductor.endpoints.derived import write
 from nova.conductor.run import owner_of
 from nova.conf import CONF
 from nova.context import RequestContext
@@ -33,9 +33,8 @@ class Heartbeat:
         _check_binary(ctx, binary)
         if ctx.asking_host and topic != COMPUTE:
             raise exception.CallerRefused(f"Host {host} may not be asked at {topic}.")
-        register = told(self.core, ctx, db.register, telling.service_registered)
-        service = self.core.db.write(
-            lambda connection: register(connection, host, binary, topic, version, identity, connector))
+        service = write(self.core, ctx, db.register, telling.service_registered,
+                        host, binary, topic, version, identity, connector)
         LOG.info("%s on %s started", binary, host)
         announcer.publish_services(self.core, [(service, True)])
         return service

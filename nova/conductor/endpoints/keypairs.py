@@ -23,8 +23,7 @@ class Keypairs(Endpoint):
         def transaction(connection: Any) -> Keypair:
             # Key pairs belong to users, whatever the project; the limit is that of the caller's project.
             most = quotas.limits(connection, ctx.project_id or "", keypair.user_id)["key_pairs"]
-            return write(connection, keypair, most)
+            return create(connection, keypair, most)
 
-        write = told(self.core, ctx, db.create, telling.key_imported if imported else telling.key_created)
-
+        create = told(self.core, ctx, db.create, telling.key_imported if imported else telling.key_created)
         return self.core.db.write(transaction)

@@ -8,7 +8,7 @@ from typing import Any
 from nova import bus
 from nova.conductor import announcer
 from nova.conductor.endpoints import telling
-from nova.conductor.endpoints.derived import Endpoint, reads, told
+from nova.conductor.endpoints.derived import Endpoint, reads, told, write
 from nova.context import RequestContext
 from nova.db import aggregates, compute_nodes, drains, precaches
 from nova.db import services as db
@@ -27,9 +27,8 @@ class Services(Endpoint):
 
     def update(self, ctx: RequestContext, service_id: str, disabled: bool | None = None, reason: str | None = None,
                forced_down: bool | None = None) -> Service:
-        change = told(self.core, ctx, db.update, telling.service_changed)
-        return self._announced(self.core.db.write(
-            lambda connection: change(connection, service_id, disabled, reason, forced_down)))
+        return self._announced(write(
+            self.core, ctx, db.update, telling.service_changed, service_id, disabled, reason, forced_down))
 
     def update_by_host(self, ctx: RequestContext, host: str, binary: str, disabled: bool | None = None,
                        reason: str | None = None, forced_down: bool | None = None) -> Service:

@@ -9,9 +9,8 @@ from typing import Any
 from nova import exception
 from nova.api import formats
 from nova.api.fields import LIMIT, STRING, UUID, Array, Field, Object, Out, Plain, Query, View, string
-from nova.api.request import Request, whole
+from nova.api.request import Request
 from nova.api.router import accepts
-from nova.conf import CONF
 from nova.objects.network import SecurityGroup, SecurityGroupRule
 
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT, "all_tenants": STRING}, strict=None)
@@ -118,9 +117,9 @@ def index(req: Request) -> dict[str, Any]:
     """List security groups."""
     everywhere = req.ctx.is_admin and req.arg("all_tenants", "0") in ("", "1", "True", "true")
     found = req.clients.security_groups.index(req.ctx, None if everywhere else req.ctx.project_id)
-    groups, offset = by_id(found), whole(req.arg("offset") or 0)
-    page = found[offset:offset + (req.page()[0] or CONF.api.max_limit)]
-    return {"security_groups": [_render(req, group, groups) for group in page]}
+    groups = by_id(found)
+    limit, offset = req.offset_page()
+    return {"security_groups": [_render(req, group, groups) for group in found[offset:offset + limit]]}
 
 
 @accepts(query=SHOW_QUERY, answer=_ONE)

@@ -22,7 +22,6 @@ from nova.api.fields import (
 )
 from nova.api.request import Request, whole
 from nova.api.router import accepts
-from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.server_group import ServerGroup
 
@@ -67,10 +66,9 @@ _ONE = Object({"server_group": GROUP})
 def index(req: Request) -> dict[str, Any]:
     """List server groups."""
     everywhere = "all_projects" in req.query and req.allowed(POLICY + "index:all_projects")
-    # A limit of 0 is no limit here.
-    limit = req.page()[0] or CONF.api.max_limit
+    limit, offset = req.offset_page()
     found = req.clients.server_groups.index(
-        req.ctx, None if everywhere else req.ctx.project_id, limit=limit, offset=whole(req.arg("offset") or 0))
+        req.ctx, None if everywhere else req.ctx.project_id, limit=limit, offset=offset)
     return {"server_groups": [GROUP.render(group, req) for group in found]}
 
 

@@ -23,9 +23,8 @@ from nova.api.fields import (
     View,
     is_true,
 )
-from nova.api.request import Request, whole
+from nova.api.request import Request
 from nova.api.router import accepts
-from nova.conf import CONF
 from nova.objects.instance import Instance
 from nova.objects.volume import Attachment, AttachmentChanges
 
@@ -89,8 +88,7 @@ def _attachment(req: Request, server: Instance) -> Attachment:
 def index(req: Request) -> dict[str, Any]:
     """List the volumes of a server."""
     found = _attachments(req, authorized_get(req, POLICY + "index"))
-    # A limit of 0 is no limit here.
-    start, limit = whole(req.arg("offset") or 0), req.page()[0] or CONF.api.max_limit
+    limit, start = req.offset_page()
     return {"volumeAttachments": [SHOWN.render(item, req) for item in found[start:start + limit]]}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception
+from nova.api.compute.volumes.volumes import checked_text
 from nova.api.fields import (
     BOOLEAN,
     INTEGER,
@@ -20,13 +21,9 @@ from nova.api.fields import (
     is_true,
 )
 from nova.api.formats import is_uuid
-from nova.api.request import Request, iso_precise, whole
+from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.conf import CONF
 from nova.objects.volume_snapshot import SnapshotRequest
-
-# Characters of a name and a description.
-_LONGEST = 255
 
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)
 SHOW_QUERY = Query(strict=None)
@@ -51,9 +48,7 @@ _ONE = Object({"snapshot": SNAPSHOT})
 
 
 def _list(req: Request) -> dict[str, Any]:
-    # A limit of 0 is no limit here.
-    limit = req.page()[0] or CONF.api.max_limit
-    found = req.clients.volume_snapshots.index(req.ctx, limit, whole(req.arg("offset") or 0))
+    found = req.clients.volume_snapshots.index(req.ctx, *req.offset_page())
     return {"snapshots": [SNAPSHOT.render(snapshot, req) for snapshot in found]}
 
 
@@ -81,12 +76,10 @@ def create(req: Request) -> dict[str, Any]:
     wanted = req.body["snapshot"]
     if not is_uuid(wanted["volume_id"]):
         raise exception.VolumeNotFound(volume_id=wanted["volume_id"])
-    for name in ("display_name", "display_description"):
-        if len(wanted.get(name, "")) > _LONGEST:
-            raise exception.InvalidInput(reason=f"{name} must be text of at most {_LONGEST} characters.")
     request = SnapshotRequest(
-        volume_id=wanted["volume_id"], force=is_true(wanted.get("force", False)), name=wanted.get("display_name", ""),
-        description=wanted.get("display_description", ""))
+        volume_id=wanted["volume_id"], force=is_true(wanted.get("force", False)),
+        name=checked_text("display_name", wanted.get("display_name")),
+        description=checked_text("display_description", wanted.get("display_description")))
     return {"snapshot": SNAPSHOT.render(req.clients.volume_snapshots.create(req.ctx, request), req)}
 
 

@@ -69,10 +69,8 @@ _ONE = Object({"volume": VOLUME})
 
 
 def _list(req: Request) -> dict[str, Any]:
-    # A limit of 0 is no limit here.
-    limit = req.page()[0] or CONF.api.max_limit
-    found = req.clients.volumes.index(req.ctx, req.ctx.project_id, limit=limit,
-                                      offset=whole(req.arg("offset") or 0))
+    limit, offset = req.offset_page()
+    found = req.clients.volumes.index(req.ctx, req.ctx.project_id, limit=limit, offset=offset)
     return {"volumes": [VOLUME.render(volume, req) for volume in found]}
 
 
@@ -107,15 +105,16 @@ def create(req: Request) -> dict[str, Any]:
         raise exception.VolumeTypeNotFound(volume_type=wanted["volume_type"])
     volume = Volume(
         uuid=new_uuid(), project_id=req.ctx.project_id or "", user_id=req.ctx.user_id or "",
-        name=_text("display_name", wanted.get("display_name")),
-        description=_text("display_description", wanted.get("display_description")),
-        size_gb=size, availability_zone=_text("availability_zone", wanted.get("availability_zone")),
-        metadata={_text("metadata", key): _text("metadata", value)
+        name=checked_text("display_name", wanted.get("display_name")),
+        description=checked_text("display_description", wanted.get("display_description")),
+        size_gb=size, availability_zone=checked_text("availability_zone", wanted.get("availability_zone")),
+        metadata={checked_text("metadata", key): checked_text("metadata", value)
                   for key, value in wanted.get("metadata", {}).items()})
     return {"volume": VOLUME.render(req.clients.volumes.create(req.ctx, volume), req)}
 
 
-def _text(name: str, value: Any) -> str:
+def checked_text(name: str, value: Any) -> str:
+    """A text of a volume; none is an empty one. Raises InvalidInput, which names it."""
     text = "" if value is None else value
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise exception.InvalidInput(reason=f"{name} must be text of at most {_LONGEST} characters.")
