@@ -42,9 +42,9 @@ def test_a_server_is_reached_by_its_floating_address_and_speaks_from_it(lab, out
     guest = booted(lab, Net().instance(5), FLOATING)
     inside, beyond = lab.listen(guest.ns, "10.77.0.5", 22), lab.listen(lab.outside, lab.beyond, 80)
     assert wait(lambda: outside(FLOATING))
-    assert inside.peers[-1] == lab.beyond
+    assert wait(lambda: inside.peers[-1] == lab.beyond)
     assert guest.connects(lab.beyond, 80)
-    assert beyond.peers == [FLOATING]
+    assert wait(lambda: beyond.peers == [FLOATING])
 
 
 def test_a_running_server_gets_one_and_loses_it(lab, outside):
@@ -60,7 +60,7 @@ def test_a_running_server_gets_one_and_loses_it(lab, outside):
     lab.driver.refresh_rules(server.uuid, rules(server, None, 3))
     assert not outside(FLOATING)
     assert guest.connects(lab.beyond, 80)
-    assert beyond.peers == [lab.here]
+    assert wait(lambda: beyond.peers == [lab.here])
     shown = sh("ip", "neigh", "show", "proxy", "dev", lab.uplink).stdout + sh("ip", "route", "show", FLOATING).stdout
     assert shown == ""
 
@@ -83,7 +83,7 @@ def test_servers_of_networks_that_overlap_reach_each_other_by_floating_addresses
     servers = [lab.listen(guest.ns, "10.77.0.5", 22) for guest in (here, there)]
     assert wait(lambda: outside(FLOATING) and outside(OTHER))
     assert here.connects(OTHER, 22)
-    assert servers[1].peers[-1] == FLOATING
+    assert wait(lambda: servers[1].peers[-1] == FLOATING)
     assert without.connects(FLOATING, 22)
     assert not without.connects("10.77.0.5", 22, 0.5)
     assert here.connects(FLOATING, 22)  # its own
