@@ -71,10 +71,10 @@ case "${1:-all}" in
     all)
         lint
         tests tests/unit -n 2 --timeout 120
-        tests tests/functional -n 2 --dist loadfile
-        # These wait more than they work: three at a time, on two cores.
-        tests tests/integration tests/bench -n 3 --dist loadfile -m 'not slow' # "integration" runs those too
-        tests tests/crash --quick -n 3 --dist loadfile
+        # These wait more than they work: more than two at a time, on two cores.
+        tests tests/functional -n 3 --dist loadfile
+        tests tests/integration tests/bench -n 4 --dist loadfile -m 'not slow' # "integration" runs those too
+        tests tests/crash --quick -n 4 --dist loadfile
         tests tests/fuzz --quick -n 2
         ;;
     *) echo "usage: $0 [all|lint|unit|functional|integration|crash|fuzz|bench] [pytest options]" >&2; exit 2 ;;

@@ -23,7 +23,8 @@ def hosts() -> Iterator[RealHosts]:
         yield made
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.slow), "postgresql",
+                        pytest.param("mariadb", marks=pytest.mark.slow)])
 def cloud(request: pytest.FixtureRequest, rabbitmq: Rabbit, hosts: RealHosts,
           guest_image: pathlib.Path) -> Iterator[RealCloud]:
     database = None if request.param == "sqlite" else request.getfixturevalue(request.param).new_database()

@@ -110,7 +110,9 @@ def running_nodes(rabbit: Rabbit) -> int:
     return int(done.stdout.strip()) if done.returncode == 0 and done.stdout.strip().isdecimal() else 0
 
 
-@pytest.mark.parametrize(("victim", "options"), [(0, _QUORUM), (1, {})], ids=["quorum-queues", "classic-queues"])
+@pytest.mark.parametrize(("victim", "options"), [
+    pytest.param(0, _QUORUM, id="quorum-queues"),
+    pytest.param(1, {}, id="classic-queues", marks=pytest.mark.slow)])
 def test_servers_boot_on_when_a_broker_of_a_cluster_dies(brokers: list[Rabbit], victim: int,
                                                          options: dict[str, Any]) -> None:
     """Quorum queues need a majority (two of three); classic ones of the dead broker are made anew on another."""

@@ -81,7 +81,7 @@ def addresses(root: ET.Element) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("machine", ["pc", "q35"])
+@pytest.mark.parametrize("machine", [pytest.param("pc", marks=pytest.mark.slow), "q35"])
 def test_volumes_come_and_go_while_the_guest_runs(driver: Any, guest_image: pathlib.Path, volume: Any, machine: str,
                                                   libvirt_daemon: PrivateLibvirt) -> None:
     instance = server({"hw_machine_type": machine})

@@ -36,7 +36,7 @@ def files(instance: Any) -> dict[str, int]:
     return {name: os.stat(os.path.join(place, name)).st_ino for name in os.listdir(place)}
 
 
-@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("keep", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_guest_gets_new_disks_and_may_keep_its_ephemeral_ones(driver: Any, guest_image: pathlib.Path,
                                                                 keep: bool) -> None:
     instance = server(flavor={"ephemeral_gb": 1, "swap": 16})

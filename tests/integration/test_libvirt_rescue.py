@@ -44,8 +44,8 @@ def disks_of(libvirt_daemon: PrivateLibvirt, instance: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("properties", "expected"), [
-    ({}, {"vda": "disk.rescue", "vdb": "disk", "vdc": "disk.eph0"}),
-    (_STABLE, {"vda": "disk", "vdb": "disk.eph0", "sda": "disk.rescue"})], ids=["first", "stable"])
+    pytest.param({}, {"vda": "disk.rescue", "vdb": "disk", "vdc": "disk.eph0"}, id="first", marks=pytest.mark.slow),
+    pytest.param(_STABLE, {"vda": "disk", "vdb": "disk.eph0", "sda": "disk.rescue"}, id="stable")])
 def test_a_guest_is_rescued_and_gets_back(driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt,
                                           properties: dict[str, str], expected: dict[str, str]) -> None:
     instance = server(flavor={"ephemeral_gb": 1})
