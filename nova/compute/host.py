@@ -135,7 +135,11 @@ class StepHost:
         self.machine.images().upload(self.ctx, image_id, made.path, made.format)
 
     def spawn(self, paused: bool = False, root: Image | None = None) -> None:
-        self.driver.spawn(self.instance, self.disks(root=root), paused=paused)
+        disks = self.disks(root=root)
+        # The drive says where the devices are, and only a guest that is defined has told.
+        if disks.config_drive and (addresses := self.driver.define(self.instance)) is not None:
+            self._build_drive(disks.config_drive, msgspec.structs.replace(self.instance, device_addresses=addresses))
+        self.driver.spawn(self.instance, disks, paused=paused)
 
     def disks(self, drive: str = "", instance: Instance | None = None, root: Image | None = None) -> Disks:
         """The guest's images, fetched if they are not there yet, and its config drive.
@@ -171,9 +175,12 @@ class StepHost:
         path = self._drive_path(ending)
         if ending or not os.path.exists(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            config_drive.build(self.instance, path, settings.from_conf(CONF), self.instance.admin_pass,
-                               mkisofs=CONF.mkisofs_cmd)
+            self._build_drive(path, self.instance)
         return path
+
+    @staticmethod
+    def _build_drive(path: str, instance: Instance) -> None:
+        config_drive.build(instance, path, settings.from_conf(CONF), instance.admin_pass, mkisofs=CONF.mkisofs_cmd)
 
     def _drive_path(self, ending: str) -> str:
         return os.path.join(CONF.instances_path, self.instance.uuid, f"disk.config{ending}")

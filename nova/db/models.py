@@ -15,6 +15,7 @@ from nova.db.tables import table as _table
 from nova.db.tables import times as _times
 from nova.db.types import Json, Utc, big_id, long_text, text
 from nova.objects.action import Event
+from nova.objects.device_address import DeviceAddress
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Fault, Key, Personality
@@ -253,6 +254,7 @@ instances = _table(
     Column("server_group", text(36)),
     Column("numa_topology", Json(GuestTopology)),
     Column("pci_devices", Json(list[GuestDevice])),
+    Column("device_addresses", Json(list[DeviceAddress])),
     Column("fault", Json(Fault)),
     Column("action_uuid", text(36)),
     *_times(),

@@ -12,7 +12,8 @@ from typing import Any
 
 from nova.metadata import ec2
 from nova.metadata.settings import Settings
-from nova.objects.instance import BlockDevice, Instance
+from nova.objects.device_address import DeviceAddress
+from nova.objects.instance import BlockDevice, Instance, disk_names
 from nova.objects.network import VIF, FixedIp
 
 FOLSOM = "2012-08-10"
@@ -85,21 +86,25 @@ def meta_data(instance: Instance, version: str, settings: Settings, admin_pass: 
 
 def devices(instance: Instance, version: str) -> list[dict[str, Any]]:
     """Interfaces and disks by tag; from Rocky on every interface (``vf_trusted`` is always known)."""
-    found = [_nic(vif, version) for vif in instance.network_info if vif.tag or version >= ROCKY]
-    return found + [_disk(disk) for disk in instance.block_devices if disk.tag]
+    known = {each.device: each for each in instance.device_addresses or ()}
+    nics = [_nic(vif, known.get(vif.mac.lower()), version) for vif in instance.network_info
+            if vif.tag or version >= ROCKY]
+    named = zip(instance.block_devices, disk_names(instance.block_devices), strict=True)
+    return nics + [_disk(disk, known.get(name)) for disk, name in named if disk.tag]
 
 
-def _nic(vif: VIF, version: str) -> dict[str, Any]:
-    # Where the guest finds the interface is its driver's secret; the MAC address tells it as well.
-    nic: dict[str, Any] = {"type": "nic", "bus": "none", "address": "none", "mac": vif.mac,
+def _nic(vif: VIF, where: DeviceAddress | None, version: str) -> dict[str, Any]:
+    nic: dict[str, Any] = {"type": "nic", "bus": where.bus if where else "none",
+                           "address": where.address if where else "none", "mac": vif.mac,
                            "tags": [vif.tag] if vif.tag else []}
     if version >= ROCKY:
         nic["vf_trusted"] = False
     return nic
 
 
-def _disk(disk: BlockDevice) -> dict[str, Any]:
-    return {"type": "disk", "bus": _BUSES.get(disk.disk_bus or "virtio", "none"), "address": "none",
+def _disk(disk: BlockDevice, where: DeviceAddress | None) -> dict[str, Any]:
+    bus = where.bus if where else _BUSES.get(disk.disk_bus or "virtio", "none")
+    return {"type": "disk", "bus": bus, "address": where.address if where else "none",
             "serial": disk.volume_id or "", "path": disk.device_name or "", "tags": [disk.tag]}
 
 

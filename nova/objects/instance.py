@@ -10,6 +10,7 @@ from typing import Any
 from nova.conf import CONF
 from nova.objects import states
 from nova.objects.base import Object
+from nova.objects.device_address import DeviceAddresses
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.network import VIF, NetworkRequest
@@ -65,6 +66,20 @@ class BlockDevice(Object, kw_only=True):
 def root_volume(devices: Iterable[BlockDevice]) -> BlockDevice | None:
     """The volume that a server with these boots from."""
     return next((device for device in devices if device.boot_index == 0 and device.is_volume), None)
+
+
+def disk_names(devices: Iterable[BlockDevice]) -> list[str]:
+    """What tells each disk of a server from the others on every host: its volume's id, else root, swap or ephemeral0,
+    ephemeral1 and so on ("": a volume that is yet to be made)."""
+    names: list[str] = []
+    for device in devices:
+        if device.is_volume:
+            names.append(device.volume_id or "")
+        elif device.is_ephemeral:
+            names.append(f"ephemeral{sum(name.startswith('ephemeral') for name in names)}")
+        else:
+            names.append("swap" if device.guest_format == "swap" else "root")
+    return names
 
 
 class Key(Object, kw_only=True):
@@ -134,6 +149,8 @@ class Instance(Object, kw_only=True):
     # What it has of its host's NUMA cells and PCI devices; None: nothing for itself.
     numa_topology: GuestTopology | None = None
     pci_devices: list[GuestDevice] | None = None
+    # As its host has told; None: it has not.
+    device_addresses: DeviceAddresses | None = None
     fault: Fault | None = None
     # The action that holds the instance (its operation is in task_state), if any.
     action_uuid: str | None = None

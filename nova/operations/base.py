@@ -77,7 +77,7 @@ class Step:
     asks_scheduler: bool = False
     evict: bool = False
     deadline: float = DEADLINE
-    sets: tuple[str, ...] = ("power_state",)
+    sets: tuple[str, ...] = ("power_state", "device_addresses")
     results: tuple[str, ...] = ()
     undo_results: tuple[str, ...] = ()
 

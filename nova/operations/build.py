@@ -94,7 +94,7 @@ class Build(Operation):
     def start(self, host: Host) -> None:
         host.connect_volumes()
         plugging.start(host, host.spawn)
-        on_host.report_power(host)
+        on_host.report_guest(host)
 
     @step(CONDUCTOR, when="plugs")
     def plugged(self, ctl: Control) -> None:

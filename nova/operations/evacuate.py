@@ -113,7 +113,7 @@ class Evacuate(Move):
             host.driver.power_off(host.instance, timeout=0)
         else:
             plugging.start(host, host.spawn)
-        on_host.report_power(host)
+        on_host.report_guest(host)
 
     @step(CONDUCTOR, when="plugs")
     def plugged(self, ctl: Control) -> None:

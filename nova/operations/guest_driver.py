@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from nova import exception
+from nova.objects.device_address import DeviceAddress
 from nova.objects.flavor import Flavor
 from nova.objects.guest import DiskImage, GuestStatus
 from nova.objects.instance import BlockDevice, Instance
@@ -73,6 +74,15 @@ class GuestDriver(abc.ABC):
         One that is not rescued stays as it is.
         """
         raise exception.NotImplementedHere(what="rescue servers")
+
+    def define(self, instance: Instance) -> list[DeviceAddress] | None:
+        """Define the guest on prepared disks and connected volumes, and leave it off; returns where it finds its
+        devices. None: it runs already, or nobody knows before it does."""
+        return None
+
+    def device_addresses(self, uuid: str) -> list[DeviceAddress]:
+        """Where the guest, running or not, finds its interfaces and disks. Raises GuestNotFound."""
+        return []
 
     # --- inside a running guest ---------------------------------------------------------------
     def set_password(self, instance: Instance, password: str) -> None:

@@ -12,7 +12,7 @@ from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import Instance
 from nova.objects.network import VIF, NetworkRequest
-from nova.operations import plugging
+from nova.operations import on_host, plugging
 from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, step
 from nova.operations.contexts import Acceptance, Control, Desk, Host
 
@@ -58,6 +58,7 @@ class _Interface(Operation):
     def plug(self, host: Host) -> None:
         host.network.plug_vif(host.instance, self.data.vif, host.rules)
         host.driver.attach_interface(host.instance, self.data.vif)
+        on_host.report_devices(host)
 
     def unplug(self, host: Host) -> None:
         host.driver.detach_interface(host.instance, self.data.vif)

@@ -123,7 +123,7 @@ class LiveMigrate(Move):
     def finish(self, host: Host) -> None:
         on_host.connect(host)
         host.driver.finish_migration(host.instance)
-        on_host.report_power(host)
+        on_host.report_guest(host)
 
     @step("source", event="compute_post_live_migration", task_state=states.MIGRATING, when_down="skip", evict=True)
     def clean(self, host: Host) -> None:
@@ -162,7 +162,7 @@ class LiveMigrate(Move):
         if self.data.arrived or self._came_over(host):
             host.driver.finish_migration(host.instance)
             host.result(arrived=True, follows=self.data.outside_interfaces)
-            on_host.report_power(host)
+            on_host.report_guest(host)
             return
         host.driver.rollback_migration(host.instance, self.data.target or MigrationTarget(host=self.data.host))
         on_host.disconnect(host)

@@ -32,3 +32,14 @@ def power_off(host: Host, timeout: int) -> None:
 def report_power(host: Host) -> None:
     """Raises GuestNotFound."""
     host.set(power_state=host.driver.power_state(host.instance.uuid))
+
+
+def report_devices(host: Host) -> None:
+    """Where the guest finds its interfaces and disks. Raises GuestNotFound."""
+    host.set(device_addresses=host.driver.device_addresses(host.instance.uuid))
+
+
+def report_guest(host: Host) -> None:
+    """Of one that was defined anew. Raises GuestNotFound."""
+    report_power(host)
+    report_devices(host)

@@ -45,7 +45,7 @@ class Start(PowerAction):
         on_host.connect(host)
         host.driver.revert_move(host.instance)  # its host may have been given up in the middle of a move
         host.driver.power_on(host.instance)
-        on_host.report_power(host)
+        on_host.report_guest(host)
 
 
 class ResumeOnBootRequest(Object, kw_only=True):
@@ -140,7 +140,7 @@ class RebootSoft(PowerAction):
     def reboot(self, host: Host) -> None:
         on_host.connect(host)
         host.driver.reboot(host.instance, hard=False, timeout=host.shutdown_timeout)
-        on_host.report_power(host)
+        on_host.report_guest(host)
 
 
 class RebootHard(PowerAction):
@@ -163,7 +163,7 @@ class RebootHard(PowerAction):
         on_host.connect(host)
         host.driver.revert_move(host.instance)  # a move that failed may have left its disks aside
         host.driver.reboot(host.instance, hard=True)
-        on_host.report_power(host)
+        on_host.report_guest(host)
 
 
 class Pause(PowerAction):
@@ -214,7 +214,7 @@ class Resume(PowerAction):
     def resume(self, host: Host) -> None:
         on_host.connect(host)
         host.driver.resume(host.instance)
-        on_host.report_power(host)
+        on_host.report_guest(host)
 
 
 class TriggerCrashDump(Operation):

@@ -194,7 +194,7 @@ class Rebuild(Operation):
         host.spawn()
         if self.data.off:
             host.driver.power_off(host.instance, timeout=0)
-        on_host.report_power(host)
+        on_host.report_guest(host)
 
     @step(CONDUCTOR, event=_EVENT, external=True, when="outside_volumes")
     def complete(self, ctl: Control) -> None:

@@ -81,14 +81,14 @@ class Rescue(_Rescue):
         host.driver.revert_move(host.instance)  # a move that failed may have left its disks aside
         timeout = host.shutdown_timeout if self.data.running else 0
         host.rescue(self.data.image, self.data.kernel_id, self.data.ramdisk_id, timeout)
-        on_host.report_power(host)
+        on_host.report_guest(host)
 
     def put_back(self, host: Host) -> None:
         host.driver.unrescue(host.instance)
         if self.data.running:
             host.driver.power_on(host.instance)
         with contextlib.suppress(exception.GuestNotFound):  # it was an ERROR without one
-            on_host.report_power(host)
+            on_host.report_guest(host)
 
 
 class Unrescue(_Rescue):
@@ -103,7 +103,7 @@ class Unrescue(_Rescue):
         on_host.connect(host)
         host.driver.unrescue(host.instance)
         host.driver.power_on(host.instance)
-        on_host.report_power(host)
+        on_host.report_guest(host)
 
 
 def _image_beside_volumes(ctl: Acceptance, instance: Instance, request: RescueRequest) -> Image:

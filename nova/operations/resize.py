@@ -110,7 +110,7 @@ class Resize(Move):
         host.driver.finish_move(moved)
         if self.data.running:
             plugging.start(host, functools.partial(host.driver.power_on, moved))
-        on_host.report_power(host)
+        on_host.report_guest(host)
 
     @step(CONDUCTOR, when="plugs")
     def plugged(self, ctl: Control) -> None:
@@ -200,7 +200,7 @@ def put_back(host: Host, instance: Instance, running: bool) -> None:
     host.network.plug(instance, host.rules)
     if running:
         host.driver.power_on(instance)
-    on_host.report_power(host)
+    on_host.report_guest(host)
 
 
 def give_back(ctl: Control, kept: Flavor, other: Flavor) -> None:
@@ -377,7 +377,7 @@ class RevertResize(_Finish):
         on_host.connect(host)
         if self.data.running:
             host.driver.power_on(host.instance)
-        on_host.report_power(host)
+        on_host.report_guest(host)
         host.result(stays=True)
 
     def succeeded(self, ctl: Control) -> None:

@@ -153,13 +153,13 @@ class Unshelve(Operation):
     def start(self, host: Host) -> None:
         host.connect_volumes()
         plugging.start(host, functools.partial(host.spawn, root=self.data.image))
-        on_host.report_power(host)
+        on_host.report_guest(host)
 
     @step("host", event="compute_start_instance", task_state=states.POWERING_ON, results=("plugs",), when="on_host")
     def power_on(self, host: Host) -> None:
         on_host.connect(host)
         plugging.start(host, functools.partial(host.driver.power_on, host.instance))
-        on_host.report_power(host)
+        on_host.report_guest(host)
 
     @step(CONDUCTOR, when="plugs")
     def plugged(self, ctl: Control) -> None:

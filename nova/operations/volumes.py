@@ -15,6 +15,7 @@ from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import AVAILABLE, Attachment
+from nova.operations import on_host
 from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, Step, step
 from nova.operations.contexts import Acceptance, Control, Desk, Host
 
@@ -98,6 +99,7 @@ class AttachVolume(_Volume):
     @step("host", event="compute_attach_volume", undo="take_away", when_down="wait")
     def attach(self, host: Host) -> None:
         host.driver.attach_volume(host.instance, host.connected(self.data.device))
+        on_host.report_devices(host)
 
     @step(CONDUCTOR, event="compute_attach_volume", external=True, when="outside_volumes")
     def complete(self, ctl: Control) -> None:

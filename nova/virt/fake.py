@@ -24,6 +24,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects import states
 from nova.objects.console import ConsoleAddress
+from nova.objects.device_address import DeviceAddress
 from nova.objects.guest import Diagnostics, DiskImage, GuestStatus
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
@@ -258,6 +259,13 @@ class FakeDriver(FakeMoves):
         if guest.incoming:  # it does not run here yet
             raise exception.GuestNotFound(instance_uuid=uuid)
         return guest.power_state
+
+    def device_addresses(self, uuid: str) -> list[DeviceAddress]:
+        """One PCI slot after the other: the root disk, interfaces, volumes."""
+        guest = self._guests.get(uuid)
+        devices = ["root", *guest.interfaces, *(volume for _name, volume in guest.volumes)]
+        return [DeviceAddress(device=device, bus="pci", address=f"0000:00:{slot:02x}.0")
+                for slot, device in enumerate(devices, 2)]
 
     def console_output(self, instance: Instance, lines: int | None = None) -> bytes:
         console = []

@@ -59,6 +59,13 @@ def ephemeral_name(index: int) -> str:
     return f"{_EPHEMERAL}{index}"
 
 
+def name_in_metadata(name: str) -> str:
+    """What nova.objects.instance.disk_names() calls a file; "": it is no disk of the server's own."""
+    if is_ephemeral(name):
+        return f"ephemeral{name.removeprefix(_EPHEMERAL)}"
+    return {ROOT: "root", SWAP: "swap"}.get(name, "")
+
+
 def look(instance: Instance) -> LocalDisks:
     """The files of a guest as they are. Raises InvalidDiskInfo when its root disk is missing."""
     place = directories.directory(instance.uuid)

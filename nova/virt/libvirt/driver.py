@@ -14,6 +14,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects import states
 from nova.objects.console import ConsoleAddress
+from nova.objects.device_address import DeviceAddress
 from nova.objects.flavor import Flavor
 from nova.objects.guest import Diagnostics, DiskImage, GuestStatus
 from nova.objects.image import Image
@@ -26,6 +27,7 @@ from nova.virt.driver import Disks, Driver, EventHandler
 from nova.virt.libvirt import (
     agent,
     console,
+    device_addresses,
     diagnostics,
     directories,
     disk_making,
@@ -108,6 +110,16 @@ class LibvirtDriver(Driver):
 
     def spawn(self, instance: Instance, disks_: Disks, paused: bool = False) -> None:
         self._guests.start(instance, paused=paused)
+
+    def define(self, instance: Instance) -> list[DeviceAddress] | None:
+        with self._guests.locks.hold(instance.uuid):
+            if self._guests.is_active(instance.uuid):
+                return None
+            self._guests.define(instance)
+            return self.device_addresses(instance.uuid)
+
+    def device_addresses(self, uuid: str) -> list[DeviceAddress]:
+        return device_addresses.of_definition(self._guests.on_domain(uuid, lambda domain: str(domain.XMLDesc(0))))
 
     def rebuild(self, instance: Instance, disks_: Disks, token: str, keep_ephemerals: bool = False,
                 timeout: int = 0) -> None:

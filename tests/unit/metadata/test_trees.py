@@ -12,6 +12,7 @@ import pytest
 from nova.metadata import openstack
 from nova.metadata.settings import Settings
 from nova.metadata.tree import Tree, is_password
+from nova.objects.device_address import DeviceAddress
 from nova.objects.flavor import Flavor
 from nova.objects.guest import PASSWORD_KEYS, password_items
 from nova.objects.instance import BlockDevice, Instance, Key, Personality
@@ -167,6 +168,24 @@ def test_untagged_interfaces_are_devices_from_rocky_on():
     tagged.tag = "uplink"
     assert document("/openstack/2016-06-30/meta_data.json", network_info=[tagged])["devices"] == [
         {"type": "nic", "bus": "none", "address": "none", "mac": "fa:16:3e:00:00:01", "tags": ["uplink"]}]
+
+
+def test_devices_are_where_their_host_has_told():
+    tagged = make().network_info[0]
+    tagged.tag = "uplink"
+    disks = [BlockDevice(source="image", boot_index=0, tag="root"),
+             BlockDevice(source="blank", tag="scratch"), BlockDevice(source="blank", guest_format="swap"),
+             BlockDevice(source="blank", tag="more", disk_bus="usb"),
+             BlockDevice(source="volume", destination="volume", volume_id="v9", device_name="/dev/sda", tag="data")]
+    told = [DeviceAddress(device="fa:16:3e:00:00:01", bus="pci", address="0000:00:03.0"),
+            DeviceAddress(device="root", bus="pci", address="0000:00:04.0"),
+            DeviceAddress(device="ephemeral0", bus="ide", address="0:0:0:1"),
+            DeviceAddress(device="v9", bus="scsi", address="0:0:0:2")]
+    found = document("/openstack/latest/meta_data.json", network_info=[tagged], block_devices=disks,
+                     device_addresses=told)["devices"]
+    assert {(*device["tags"], device["bus"], device["address"]) for device in found} == {
+        ("uplink", "pci", "0000:00:03.0"), ("root", "pci", "0000:00:04.0"), ("scratch", "ide", "0:0:0:1"),
+        ("more", "usb", "none"), ("data", "scsi", "0:0:0:2")}
 
 
 def test_network_data():
