@@ -164,10 +164,21 @@ def test_a_server_that_ends_in_the_middle_of_a_statement_is_waited_for(
             begun.set()
             connection.execute(sa.text(slow))
 
-    thread = threading.Thread(target=database.write, args=(transaction,))
+    refused: list[Exception] = []
+
+    def write() -> None:
+        try:
+            database.write(transaction)
+        except exception.ServiceUnavailable as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=write)
     thread.start()
     begun.wait(30)
     time.sleep(0.3)
     disturb(server, str(database.engine.url))
     thread.join(60)
-    assert numbers(database) == [1, 1]
+    # PostgreSQL does not tell an operator's word from the limit of time: such a statement is not tried again.
+    final = disturb is _interrupt and server.kind == "postgresql"
+    assert numbers(database) == ([0, 0] if final else [1, 1])
+    assert len(refused) == final
