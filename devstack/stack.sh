@@ -65,6 +65,7 @@ start_nova() {
     check_port nova-api "$NOVA_API_PORT" NOVA_API_PORT
     check_port nova-metadata "$NOVA_METADATA_PORT" NOVA_METADATA_PORT
     check_port nova-novncproxy "$NOVA_NOVNCPROXY_PORT" NOVA_NOVNCPROXY_PORT
+    ! spice_wanted || check_port nova-spicehtml5proxy "$NOVA_SPICEHTML5PROXY_PORT" NOVA_SPICEHTML5PROXY_PORT
     check_port nova-serialproxy "$NOVA_SERIALPROXY_PORT" NOVA_SERIALPROXY_PORT
     prepare_nova
     sync_nova

@@ -8,7 +8,7 @@ VENV=${NOVA_TEST_VENV:-.venv}
 PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-daemon libvirt-daemon-driver-qemu
     libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils rabbitmq-server postgresql mariadb-server
     dnsmasq-base nftables iproute2 iputils-ping genisoimage procps
-    novnc chromium chromium-driver # what looks at the status page and the consoles
+    novnc spice-html5 chromium chromium-driver # what looks at the status page and the consoles
     busybox-static dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod) # the guest image
 
 say() { printf '\n=== %s\n' "$*"; }

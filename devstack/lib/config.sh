@@ -35,6 +35,7 @@ load_options() {
     NOVA_API_WORKERS=${NOVA_API_WORKERS:-2}
     NOVA_CONDUCTOR_WORKERS=${NOVA_CONDUCTOR_WORKERS:-2}
     HOST_NAME=${HOST_NAME:-$(hostname)}
+    NOVA_SPICE=${NOVA_SPICE:-False}
     NOVA_HOSTS=${NOVA_HOSTS:-1}
     HOSTS_NETWORK=${HOSTS_NETWORK:-10.78.0}
     HOSTS_OUTSIDE=${HOSTS_OUTSIDE:-10.78.1}
@@ -48,6 +49,7 @@ load_options() {
     NOVA_API_PORT=${NOVA_API_PORT:-8774}
     NOVA_METADATA_PORT=${NOVA_METADATA_PORT:-8775}
     NOVA_NOVNCPROXY_PORT=${NOVA_NOVNCPROXY_PORT:-6080}
+    NOVA_SPICEHTML5PROXY_PORT=${NOVA_SPICEHTML5PROXY_PORT:-6082}
     NOVA_SERIALPROXY_PORT=${NOVA_SERIALPROXY_PORT:-6083}
 
     NETWORK_NAME=${NETWORK_NAME:-private}
@@ -85,6 +87,10 @@ check_options() {
     case "$NOVA_HOSTS" in
         [1-9]) ;;
         *) die "NOVA_HOSTS=$NOVA_HOSTS: choose 1 to 9" ;;
+    esac
+    case "$NOVA_SPICE" in
+        True | False) ;;
+        *) die "NOVA_SPICE=$NOVA_SPICE: choose True or False" ;;
     esac
     case "$LIBVIRT_TYPE" in
         auto | qemu | kvm) ;;

@@ -3,6 +3,10 @@
 
 NOVA_SERVICES="nova-conductor nova-scheduler nova-api nova-compute nova-metadata nova-novncproxy nova-serialproxy"
 
+spice_wanted() { [ "$NOVA_SPICE" = True ]; }
+
+nova_services() { echo "$NOVA_SERVICES$(! spice_wanted || echo " nova-spicehtml5proxy")"; }
+
 nova_conf_file() { echo "$DATA_DIR/etc/nova/nova.conf"; }
 
 master_key_file() { echo "$DATA_DIR/etc/nova/master.key"; }
@@ -87,6 +91,11 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 	novncproxy_host = $SERVICE_HOST
 	novncproxy_port = $NOVA_NOVNCPROXY_PORT
 	novncproxy_base_url = http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/vnc_auto.html?autoconnect=true
+	[spice]
+	enabled = $NOVA_SPICE
+	html5proxy_host = $SERVICE_HOST
+	html5proxy_port = $NOVA_SPICEHTML5PROXY_PORT
+	html5proxy_base_url = http://$SERVICE_HOST:$NOVA_SPICEHTML5PROXY_PORT/spice_auto.html
 	[serial_console]
 	enabled = True
 	serialproxy_host = $SERVICE_HOST
@@ -108,7 +117,7 @@ prepare_nova() {
 	[rpc]
 	key_file = $(host_key_file "$HOST_NAME")
 	CONF
-    for service in $NOVA_SERVICES; do
+    for service in $(nova_services); do
         case $service in
             nova-compute | nova-metadata) own=(--config-file "$(host_conf_file 1)") ;;
             *) own=() ;;
@@ -154,8 +163,9 @@ joins_hosts() { # NETWORK: whether it has a VNI
 }
 
 start_nova_services() { # the conductor first: the others ask it for everything, and a question to nobody is lost
-    local others=()
-    read -r -a others <<< "${NOVA_SERVICES/nova-conductor/}"
+    local services others=()
+    services=$(nova_services)
+    read -r -a others <<< "${services/nova-conductor/}"
     start_services nova-conductor
     wait_for 60 "nova-conductor" "$DATA_DIR/logs/nova-conductor.log" queue_is_served conductor
     start_services "${others[@]}"

@@ -10,6 +10,7 @@ debian_packages() {
     echo libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils genisoimage
     # the page that shows guests' screens in a browser
     echo novnc
+    ! spice_wanted || echo spice-html5
     # networks
     echo iproute2 nftables dnsmasq-base procps openssh-client
     # the guest image

@@ -10,7 +10,7 @@ from nova.service import run  # isort: skip  (chooses oslo.service's threading b
 import nova.conf
 from nova import bus, exception
 from nova.conf import CONF
-from nova.console.service import NOVNC, SERIAL, ConsoleProxy, Kind
+from nova.console.service import NOVNC, SERIAL, SPICE, ConsoleProxy, Kind
 from nova.service import process
 from nova.telemetry import exporters, tracing
 
@@ -20,6 +20,11 @@ LOG = logging.getLogger(__name__)
 def novncproxy() -> int:
     """nova-novncproxy: screens by VNC."""
     return _serve(NOVNC)
+
+
+def spicehtml5proxy() -> int:
+    """nova-spicehtml5proxy: screens by SPICE."""
+    return _serve(SPICE)
 
 
 def serialproxy() -> int:

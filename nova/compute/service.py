@@ -18,7 +18,7 @@ from nova.compute.precache import Precacher
 from nova.compute.reconcile import Reconciler
 from nova.compute.runner import TICK, Runner
 from nova.conf import CONF
-from nova.objects.console import PROTOCOLS, SERIAL, VNC, ConsoleAddress
+from nova.objects.console import PROTOCOLS, SERIAL, SPICE, SPICE_DIRECT, VNC, ConsoleAddress
 from nova.objects.guest import Diagnostics, GuestStatus
 from nova.objects.image import Image
 from nova.objects.instance import Instance
@@ -70,7 +70,7 @@ def machine_of(driver: Driver) -> Machine:
 
 def _offers(protocol: str) -> bool:
     """Whether guests of this host have consoles of the protocol."""
-    options = {VNC: CONF.vnc, SERIAL: CONF.serial_console}.get(protocol)
+    options = {VNC: CONF.vnc, SPICE: CONF.spice, SERIAL: CONF.serial_console}.get(protocol)
     return options is not None and bool(options.enabled)
 
 
@@ -176,7 +176,8 @@ class ComputeService:
         protocol = PROTOCOLS.get(console_type)
         address = self.machine.driver.console_address(uuid, protocol) \
             if protocol is not None and _offers(protocol) else None
-        if address is None:
+        # A port for TLS alone is for those who find it by themselves.
+        if address is None or not (address.port or console_type == SPICE_DIRECT):
             raise exception.ConsoleTypeUnavailable(console_type=console_type)
         return address
 

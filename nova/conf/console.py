@@ -9,7 +9,7 @@ OPTIONS = {
         cfg.StrOpt("key", help="The certificate's key (PEM); unset: it is in cert, too."),
         cfg.BoolOpt("ssl_only", default=False, help="Console proxies refuse to start without a certificate."),
         cfg.StrOpt("web", help="The directory of the web pages that a console proxy serves; unset: where Debian's "
-                               "packages have them (/usr/share/novnc). Empty: none."),
+                               "packages have them (/usr/share/novnc, /usr/share/spice-html5). Empty: none."),
     ],
     "console": [
         cfg.ListOpt("allowed_origins", default=[],
@@ -48,6 +48,34 @@ OPTIONS = {
         cfg.StrOpt("vencrypt_client_cert", help="The certificate for it (PEM)."),
         cfg.StrOpt("vencrypt_ca_certs", help="Certificates (PEM) of those who vouch for hosts."),
         cfg.PortOpt("novncproxy_port", default=6080, help="The port that nova-novncproxy listens on."),
+    ],
+    "spice": [
+        cfg.BoolOpt("enabled", default=False, help="Give guests a screen that is reached by SPICE."),
+        cfg.BoolOpt("agent_enabled", default=True,
+                    help="Guests get a channel for SPICE's agent: it follows the size of the window, and copies and "
+                         "pastes."),
+        cfg.StrOpt("server_listen", default="127.0.0.1", help="The address on which the screens of guests listen."),
+        cfg.StrOpt("server_proxyclient_address", default="127.0.0.1",
+                   help="The address at which proxies reach the screens of this host's guests."),
+        cfg.BoolOpt("require_secure", default=False,
+                    help="Screens speak TLS only (spice_tls in qemu.conf): then nova-spicehtml5proxy cannot reach "
+                         "them, but consoles of the type spice-direct can."),
+        cfg.StrOpt("image_compression", choices=["auto_glz", "auto_lz", "quic", "glz", "lz", "off"],
+                   help="How pictures are compressed without loss; unset: QEMU's choice."),
+        cfg.StrOpt("jpeg_compression", choices=["auto", "never", "always"],
+                   help="When pictures are compressed with loss; unset: QEMU's choice."),
+        cfg.StrOpt("zlib_compression", choices=["auto", "never", "always"],
+                   help="When pictures are compressed by zlib as well; unset: QEMU's choice."),
+        cfg.BoolOpt("playback_compression", help="Whether sound is compressed; unset: QEMU's choice."),
+        cfg.StrOpt("streaming_mode", choices=["filter", "all", "off"],
+                   help="What is sent as a video; unset: QEMU's choice."),
+        cfg.StrOpt("html5proxy_base_url", default="http://127.0.0.1:6082/spice_auto.html",
+                   help="The URL of nova-spicehtml5proxy's page for users. Read by nova-api."),
+        cfg.StrOpt("html5proxy_host", default="0.0.0.0", help="The address that nova-spicehtml5proxy listens on."),
+        cfg.PortOpt("html5proxy_port", default=6082, help="The port that nova-spicehtml5proxy listens on."),
+        cfg.StrOpt("spice_direct_proxy_base_url", default="http://127.0.0.1:13002/nova",
+                   help="The URL for users of a proxy for SPICE's own clients, which is not part of Nova (Kerbside). "
+                        "Read by nova-api."),
     ],
     "serial_console": [
         cfg.BoolOpt("enabled", default=False,

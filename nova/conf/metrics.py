@@ -2,7 +2,8 @@
 
 from oslo_config import cfg
 
-SERVICES = ("api", "conductor", "scheduler", "compute", "metadata", "novncproxy", "serialproxy")
+SERVICES = ("api", "conductor", "scheduler", "compute", "metadata", "novncproxy", "spicehtml5proxy",
+            "serialproxy")
 
 OPTIONS = {
     "prometheus": [

@@ -47,8 +47,9 @@ class Kind:
 
 
 NOVNC = Kind("nova-novncproxy", (console.NOVNC,), "vnc", "novncproxy", "/usr/share/novnc")
+SPICE = Kind("nova-spicehtml5proxy", (console.SPICE_HTML5,), "spice", "html5proxy", "/usr/share/spice-html5")
 SERIAL = Kind("nova-serialproxy", (console.SERIAL,), "serial_console", "serialproxy")
-KINDS = (NOVNC, SERIAL)
+KINDS = (NOVNC, SPICE, SERIAL)
 
 
 class ConsoleProxy:

@@ -20,7 +20,8 @@ PROTOCOLS = {NOVNC: VNC, SPICE_HTML5: SPICE, SPICE_DIRECT: SPICE, SERIAL: SERIAL
 
 
 class ConsoleAddress(Object, kw_only=True):
-    """Where the console of a running guest listens. ``tls_port``: the same with TLS, if it has that (SPICE)."""
+    """Where the console of a running guest listens (``port`` 0: with TLS only). ``tls_port``: the same with TLS, if it
+    has that (SPICE)."""
 
     host: str
     port: int

@@ -1,4 +1,5 @@
-"""Consoles of virtual guests, on real sockets of this machine: a screen of one colour, by RFB, and a serial port.
+"""Consoles of virtual guests, on real sockets of this machine: a screen of one colour, by RFB, one that only greets, by
+SPICE, and a serial port.
 
 A guest has one from when somebody asks for it until the guest goes off. Keys change the colour, so that whoever looks
 sees that they came.
@@ -12,7 +13,7 @@ import struct
 import threading
 from collections.abc import Callable
 
-from nova.objects.console import SERIAL, VNC, ConsoleAddress
+from nova.objects.console import SERIAL, SPICE, VNC, ConsoleAddress
 
 _ADDRESS = "127.0.0.1"
 # Pixels of the screen.
@@ -22,6 +23,8 @@ _FORMAT = struct.pack("!BBBBHHHBBB3x", 32, 24, 0, 1, 255, 255, 255, 16, 8, 0)
 # The lengths of a client's messages behind their first byte; of two kinds the head that says how much follows.
 _SET_PIXEL_FORMAT, _SET_ENCODINGS, _UPDATE_REQUEST, _KEY, _POINTER, _CUT_TEXT = 0, 2, 3, 4, 5, 6
 _LENGTHS = {_SET_PIXEL_FORMAT: 19, _SET_ENCODINGS: 3, _UPDATE_REQUEST: 9, _KEY: 7, _POINTER: 5, _CUT_TEXT: 7}
+# What messages of SPICE begin with while a channel is linked.
+_REDQ = b"REDQ"
 # Bytes that a client may send at once.
 _MOST = 1 << 20
 # And of a line.
@@ -144,4 +147,17 @@ def _terminal(client: socket.socket, name: str) -> None:
             client.sendall(name.encode() + b" heard " + line.strip() + b"\r\n")
 
 
-_SPEAKERS: dict[str, Speak] = {VNC: _screen, SERIAL: _terminal}
+def _spice(client: socket.socket, name: str) -> None:
+    """Agrees to link, as a SPICE server does with each channel, and is silent from then on. Raises EOFError."""
+    magic, _major, _minor, size = struct.unpack("<4sIII", _read(client, 16))
+    if magic != _REDQ or size > _LINE:
+        raise EOFError
+    _read(client, size)
+    # no error, a public key, and no capabilities
+    reply = struct.pack("<I162sIII", 0, bytes(162), 0, 0, 178)
+    client.sendall(struct.pack("<4sIII", _REDQ, 2, 2, len(reply)) + reply)
+    while client.recv(_LINE):
+        pass
+
+
+_SPEAKERS: dict[str, Speak] = {VNC: _screen, SPICE: _spice, SERIAL: _terminal}

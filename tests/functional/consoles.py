@@ -71,6 +71,18 @@ class Screen:
         return colour
 
 
+def linked(websocket):
+    """Link the main channel of SPICE; returns the error that the guest's side answers (0: none)."""
+    body = struct.pack("<IBBIII", 0, 1, 0, 0, 0, 18)
+    websocket.send(struct.pack("<4sIII", b"REDQ", 2, 2, len(body)) + body)
+    heard = b""
+    while len(heard) < 20:
+        heard += websocket.recv(timeout=10)
+    magic, major, _minor, _size, error = struct.unpack("<4sIIII", heard[:20])
+    assert (magic, major) == (b"REDQ", 2)
+    return error
+
+
 def ended(websocket, seconds=10):
     """(code, reason) of a connection that the proxy closes."""
     with contextlib.suppress(TimeoutError):

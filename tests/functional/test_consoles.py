@@ -15,10 +15,10 @@ from nova import bus, context
 from nova.conf import CONF
 from nova.db import consoles, models
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.console import digest
+from nova.objects.console import ConsoleAddress, digest
 from nova.rpcapi.compute import Compute
 from tests.functional.client import Client, Failed, wait_for
-from tests.functional.consoles import Screen, ended, opened, status_of, token_of
+from tests.functional.consoles import Screen, ended, linked, opened, status_of, token_of
 from tests.functional.hosts import refused
 from tests.functional.test_secrets import everything
 
@@ -109,6 +109,58 @@ def test_pages_come_from_the_configured_directory(port, tmp_path):
     assert requests.get(f"http://127.0.0.1:{port}/../../../../etc/passwd", timeout=10).status_code == 404
 
 
+# --- SPICE ---------------------------------------------------------------------------------------------
+@pytest.fixture
+def spice(suite):
+    number = suite.consoles["nova-spicehtml5proxy"].port
+    CONF.set_override("html5proxy_base_url", f"http://127.0.0.1:{number}/spice_auto.html", group="spice")
+    yield number
+    CONF.clear_override("html5proxy_base_url", group="spice")
+
+
+def test_each_channel_of_a_screen_by_spice_is_a_websocket(member, spice, server):
+    url = url_of(member, server, "spice", "spice-html5")
+    assert url == f"http://127.0.0.1:{spice}/spice_auto.html?token={token_of(url)}"
+    with contextlib.ExitStack() as channels:
+        for _channel in range(3):
+            websocket = channels.enter_context(
+                opened(spice, token_of(url), origin=f"http://127.0.0.1:{spice}", subprotocols=["binary"]))
+            assert linked(websocket) == 0
+
+
+def test_its_token_comes_by_a_cookie_from_the_page_of_debian(member, spice, server):
+    from websockets.sync.client import connect
+
+    cookie = {"Cookie": f"token={token_of(url_of(member, server, 'spice', 'spice-html5'))}"}
+    with connect(f"ws://127.0.0.1:{spice}/websockify", additional_headers=cookie, compression=None,
+                 proxy=None) as websocket:
+        assert linked(websocket) == 0
+
+
+def test_old_clients_ask_for_spice_by_an_action(member, spice, server):
+    answer = member.action(server, "os-getSPICEConsole", {"type": "spice-html5"}, version="2.5")
+    assert answer["console"]["type"] == "spice-html5"
+    assert status_of(spice, token_of(answer["console"]["url"])) == 101
+    assert refused(lambda: member.action(
+        server, "os-getSPICEConsole", {"type": "spice-html5"}, version="2.6"))[0] == 404
+
+
+def test_a_proxy_of_others_is_told_where_a_screen_by_spice_is(suite, admin, member, spice, server, monkeypatch):
+    assert refused(lambda: url_of(member, server, "spice", "spice-direct", version="2.98"))[0] == 400
+    driver = suite.compute.machine.driver
+    monkeypatch.setattr(driver, "console_address",
+                        lambda uuid, protocol: ConsoleAddress(host="10.0.0.9", port=0, tls_port=5901))
+    url = url_of(member, server, "spice", "spice-direct", version="2.99")
+    assert url == f"http://127.0.0.1:13002/nova?token={token_of(url)}"
+    told = {"instance_uuid": server, "host": "10.0.0.9", "port": 0, "internal_access_path": None}
+    path = f"/os-console-auth-tokens/{token_of(url)}"
+    assert admin.get(path, version="2.99")["console"] == {**told, "tls_port": 5901}
+    assert admin.get(path, version="2.98")["console"] == told
+    assert status_of(spice, token_of(url)) == 403, "it is not for the proxy of browsers"
+    assert refused(lambda: url_of(member, server, "spice", "spice-html5")) == (
+        400, "Unavailable console type spice-html5."), "which speaks no TLS with hosts"
+
+
 # --- serial ports --------------------------------------------------------------------------------------
 @pytest.fixture
 def serial(suite):
@@ -152,16 +204,19 @@ def test_old_clients_ask_for_it_by_an_action(member, serial, server):
     assert status_of(serial, token_of(answer["console"]["url"])) == 101
 
 
-def test_a_proxy_opens_only_its_own_type_of_consoles(member, port, serial, server):
-    assert status_of(port, token_of(url_of(member, server, "serial", "serial"))) == 403
-    assert status_of(serial, token(member, server)) == 403
+def test_a_proxy_opens_only_its_own_type_of_consoles(member, port, spice, serial, server):
+    tokens = {port: token(member, server), spice: token_of(url_of(member, server, "spice", "spice-html5")),
+              serial: token_of(url_of(member, server, "serial", "serial"))}
+    for proxy in tokens:
+        assert [status_of(proxy, told) for told in tokens.values()] == [101 if own == proxy else 403 for own in tokens]
 
 
 # --- what is asked wrongly -----------------------------------------------------------------------------
 @pytest.mark.parametrize(("protocol", "console_type", "message"), [
     ("vnc", "serial", "Invalid console type serial"),
     ("vnc", "xvpvnc", "Invalid console type xvpvnc"),
-    ("spice", "spice-html5", "Unavailable console type spice-html5."),
+    ("spice", "novnc", "Invalid console type novnc"),
+    ("vnc", "spice-html5", "Invalid console type spice-html5"),
     ("rdp", "rdp-html5", "Unavailable console type rdp."),
     ("mks", "webmks", "Unavailable console type webmks."),
 ])
@@ -169,22 +224,22 @@ def test_what_no_guest_here_has_is_refused(member, server, protocol, console_typ
     assert refused(lambda: url_of(member, server, protocol, console_type)) == (400, message)
 
 
-def test_old_clients_hear_the_same(member, server):
-    assert refused(lambda: member.action(server, "os-getSPICEConsole", {"type": "spice-html5"}, version="2.1")) == (
-        400, "Unavailable console type spice-html5.")
-
-
 def test_rdp_is_refused_by_its_own_name(member, server):
     assert refused(lambda: member.action(server, "os-getRDPConsole", {"type": "rdp-html5"}, version="2.5")) == (
         400, "Unavailable console type rdp.")
 
 
-def test_a_host_without_screens_says_so(member, server, monkeypatch):
-    CONF.set_override("enabled", False, group="vnc")
+@pytest.mark.parametrize(("group", "protocol", "console_type", "action"), [
+    ("vnc", "vnc", "novnc", "os-getVNCConsole"), ("spice", "spice", "spice-html5", "os-getSPICEConsole"),
+    ("serial_console", "serial", "serial", "os-getSerialConsole")])
+def test_a_host_without_such_consoles_says_so(member, server, group, protocol, console_type, action):
+    CONF.set_override("enabled", False, group=group)
     try:
-        assert refused(lambda: url_of(member, server)) == (400, "Unavailable console type novnc.")
+        answer = (400, f"Unavailable console type {console_type}.")
+        assert refused(lambda: url_of(member, server, protocol, console_type)) == answer
+        assert refused(lambda: member.action(server, action, {"type": console_type}, version="2.1")) == answer
     finally:
-        CONF.set_override("enabled", True, group="vnc")
+        CONF.set_override("enabled", True, group=group)
 
 
 def test_a_server_that_is_off_has_no_console(member, server):

@@ -73,6 +73,7 @@ class LabHost:
             default["instances_path"] = self._shared
         # Serial ports are TCP ports here, and screens are on: both go where the destination has them.
         options = {"": default, "serial_console": {"enabled": True}, "vnc": {"enabled": True},
+                   "spice": {"enabled": True},
                    "libvirt": {"virt_type": "qemu", "connection_uri": self.libvirt.uri, **libvirt}}
         self._process = subprocess.Popen(
             self.libvirt.inside(sys.executable, "-m", "tests.integration.driver_host", self._socket, self.name,

@@ -61,6 +61,12 @@ def serial_options(port: int) -> dict[str, Any]:
                                "base_url": f"ws://127.0.0.1:{port}/", "proxyclient_address": ADDRESS}}
 
 
+def spice_options(port: int) -> dict[str, Any]:
+    return {"spice": {"enabled": True, "html5proxy_host": "127.0.0.1", "html5proxy_port": port,
+                      "html5proxy_base_url": f"http://127.0.0.1:{port}/spice_auto.html",
+                      "server_listen": ADDRESS, "server_proxyclient_address": ADDRESS}}
+
+
 def options(port: int, **more: str) -> dict[str, Any]:
     return {"vnc": {"enabled": True, "novncproxy_host": "127.0.0.1", "novncproxy_port": port,
                     "novncproxy_base_url": f"http://127.0.0.1:{port}/vnc_auto.html?autoconnect=true", **more}}
@@ -131,23 +137,25 @@ def hosts() -> Iterator[RealHosts]:
 
 @needs_hosts
 @pytest.mark.root
-@pytest.mark.skipif(not pathlib.Path("/usr/share/novnc").is_dir(), reason="Debian's novnc is not installed")
+@pytest.mark.skipif(not all(pathlib.Path("/usr/share", pages).is_dir() for pages in ("novnc", "spice-html5")),
+                    reason="Debian's novnc and spice-html5 are not installed")
 def test_a_browser_shows_a_guests_screen_and_types_into_it(
         rabbitmq: Rabbit, hosts: RealHosts, guest_image: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """A command makes the terminal blue; where the picture shows it, the guest has answered. On its serial port it is
-    what a line brings back."""
+    """A command makes the terminal blue; where the picture shows it, the guest has answered. By SPICE it is the same
+    picture, and another command makes it dark again. On its serial port it is what a line brings back."""
     port = free_port()
     inside = hosts.hosts[0].host.netns
     settings = {**options(port, server_listen=ADDRESS, server_proxyclient_address=ADDRESS),
-                **serial_options(free_port())}
+                **spice_options(free_port()), **serial_options(free_port())}
     with contextlib.ExitStack() as stack:
         cloud = stack.enter_context(real_cloud(rabbitmq, hosts, guest_image, options=settings,
-                                               proxies=["novncproxy", "serialproxy"]))
+                                               proxies=["novncproxy", "spicehtml5proxy", "serialproxy"]))
         browser = stack.enter_context(start_browser(tmp_path))
         uuid = cloud.boot("screen", cloud.trio)
         cloud.api.wait(uuid, "ACTIVE", BOOT)
         url, terminal = url_of(cloud.api, uuid), url_of(cloud.api, uuid, "serial", "serial")
-        for each in (url, terminal):
+        spice = url_of(cloud.api, uuid, "spice", "spice-html5")
+        for each in (url, spice, terminal):
             [token] = re.findall(r"(?:=|%3D)([0-9a-f-]{36})", each)
             console = cloud.api.get(f"/os-console-auth-tokens/{token}")["console"]
             stack.callback(InwardRelay(inside, console["host"], ADDRESS, console["port"]).close)
@@ -159,6 +167,14 @@ def test_a_browser_shows_a_guests_screen_and_types_into_it(
         for text in ("nova", "novaguest", r"printf '\033[44m'; clear"):
             ActionChains(browser).click(keys).send_keys(text, Keys.ENTER).pause(3).perform()
         eventually(lambda: browser.execute_script(_BLUE) > 0.9, 60, "the screen is blue", interval=0.5)
+        browser.get(spice)
+        eventually(lambda: browser.execute_script(_BLUE) > 0.9, 60, "it is blue by SPICE, too", interval=0.5)
+        keys = browser.find_element(By.TAG_NAME, "canvas")
+        slowly = ActionChains(browser).click(keys).pause(1)
+        for key in [*r"printf '\033[40m'; clear", Keys.ENTER]:
+            slowly.send_keys(key).pause(0.2)  # the guest's keyboard holds a few keys only, and SPICE does not wait
+        slowly.perform()
+        eventually(lambda: browser.execute_script(_BLUE) < 0.1, 60, "the screen is dark again", interval=0.5)
         browser.set_script_timeout(60)
         heard = browser.execute_async_script(
             _TYPE, terminal, ["", "nova", "novaguest", "echo $((2100 * 2))1"], "42001")

@@ -16,6 +16,7 @@ import pytest
 from nova import exception
 from nova.conf import CONF
 from nova.objects import states
+from nova.objects.console import SPICE, VNC
 from nova.objects.guest import GuestStatus
 from nova.objects.instance import BlockDevice
 from nova.objects.network import VIF
@@ -419,6 +420,10 @@ def test_a_host_configured_otherwise(state: pathlib.Path, guest_image: pathlib.P
               "sysinfo_serial": "none", "mem_stats_period_seconds": 0}
     for name, value in values.items():
         CONF.set_override(name, value, "libvirt")
+    screens = {"enabled": True, "image_compression": "quic", "playback_compression": False,
+               "server_proxyclient_address": "10.0.0.7"}
+    for name, value in screens.items():
+        CONF.set_override(name, value, "spice")
     CONF.set_override("enabled", True, "vnc")
     one = LibvirtDriver("otherwise")
     one.start(lambda status: None)
@@ -427,8 +432,14 @@ def test_a_host_configured_otherwise(state: pathlib.Path, guest_image: pathlib.P
         boot(one, instance, kernel_disks(guest_image))
         assert one.power_state(instance.uuid) == states.RUNNING
         text = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "dumpxml", instance.uuid)
-        for part in ("Nehalem", "pc-q35", "cache='unsafe'", "discard='unmap'", "type='vnc'", "listen='127.0.0.1'"):
+        for part in ("Nehalem", "pc-q35", "cache='unsafe'", "discard='unmap'", "type='vnc'", "listen='127.0.0.1'",
+                     "<image compression='quic'/>", "<playback compression='off'/>", "com.redhat.spice.0"):
             assert part in text, part
+        assert text.count("<video>") == 1
+        found = one.console_address(instance.uuid, SPICE)
+        assert (found.host, found.tls_port) == ("10.0.0.7", None)
+        assert f"<graphics type='spice' port='{found.port}' autoport='yes'" in text
+        assert found.port != one.console_address(instance.uuid, VNC).port
         traits = one.nodes()[0].provider.traits
         assert "HW_CPU_X86_SSE41" in traits
         assert not {"HW_CPU_X86_SSE42", "HW_CPU_X86_AVX2"} & set(traits)
@@ -437,6 +448,8 @@ def test_a_host_configured_otherwise(state: pathlib.Path, guest_image: pathlib.P
         one.stop()
         for name in values:
             CONF.clear_override(name, "libvirt")
+        for name in screens:
+            CONF.clear_override(name, "spice")
         CONF.clear_override("enabled", "vnc")
 
 

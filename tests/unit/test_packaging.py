@@ -186,7 +186,8 @@ def test_a_unit_runs_its_service_and_lets_it_drain(path):
     assert service["User"] == ("root" if path.stem in ("nova-compute", "nova-metadata") else "nova")
     # Guests' DHCP servers are children of nova-compute and live on without it.
     assert service["KillMode"] == ("process" if path.stem == "nova-compute" else "mixed")
-    drain = {"nova-api": 90, "nova-metadata": 15, "nova-novncproxy": 15, "nova-serialproxy": 15}.get(path.stem, 60)
+    drain = {"nova-api": 90, "nova-metadata": 15, "nova-novncproxy": 15, "nova-spicehtml5proxy": 15,
+             "nova-serialproxy": 15}.get(path.stem, 60)
     assert int(service["TimeoutStopSec"]) > drain
 
 

@@ -30,6 +30,7 @@ class Capabilities:
     cpu_modes: frozenset[str] = frozenset()
     disk_buses: frozenset[str] = frozenset()
     video_models: frozenset[str] = frozenset()
+    graphics: frozenset[str] = frozenset()
     # With the CPUs as the operator shares them out.
     cells: HostTopology | None = None
     uefi: bool = False
@@ -59,6 +60,7 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
     """``host`` completed by what guests of the configured kind may have on any of ``machines``."""
     buses: set[str] = set()
     videos: set[str] = set()
+    graphics: set[str] = set()
     found = host
     for machine in machines:
         try:
@@ -68,6 +70,7 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
         root = ET.fromstring(text)  # noqa: S314 - libvirt's own output
         buses |= _values(root, "devices/disk", "bus")
         videos |= _values(root, "devices/video", "modelType")
+        graphics |= _values(root, "devices/graphics", "type")
         found = dataclasses.replace(
             found,
             models=frozenset(model.text or "" for model in root.findall("cpu/mode[@name='custom']/model")
@@ -78,7 +81,8 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
             secure_boot=found.secure_boot or "yes" in _values(root, "os/loader", "secure"),
             features=found.features or _guest_features(connection, host.arch, machine, settings, root),
         )
-    return dataclasses.replace(found, disk_buses=frozenset(buses), video_models=frozenset(videos))
+    return dataclasses.replace(found, disk_buses=frozenset(buses), video_models=frozenset(videos),
+                               graphics=frozenset(graphics))
 
 
 def _values(root: ET.Element, where: str, name: str) -> set[str]:

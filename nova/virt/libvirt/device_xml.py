@@ -13,7 +13,7 @@ from nova.virt.libvirt import guest_parts
 from nova.virt.libvirt.disks import LocalDisk
 from nova.virt.libvirt.guest_config import GuestConfig
 from nova.virt.libvirt.layout import GuestDisk
-from nova.virt.libvirt.settings import Settings
+from nova.virt.libvirt.settings import Settings, Spice
 from nova.virt.libvirt.xmltree import element
 
 # Protocols of network disks that QEMU speaks itself.
@@ -175,16 +175,30 @@ def add_interface(devices: ET.Element, vif: VIF, config: GuestConfig) -> ET.Elem
 
 # --- consoles and helpers ----------------------------------------------------------------------------
 def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) -> None:
+    seen = bool(settings.vnc_listen or settings.spice)
+    if seen and config.usb_model != "none":
+        element(devices, "input", type="tablet", bus="usb")
     if settings.vnc_listen:
-        if config.usb_model != "none":
-            element(devices, "input", type="tablet", bus="usb")
         graphics = element(devices, "graphics", type="vnc", port=-1, autoport="yes")
         element(graphics, "listen", type="address", address=settings.vnc_listen)
-    if config.video_model or settings.vnc_listen:
+    if settings.spice:
+        _add_spice(devices, settings.spice)
+    if config.video_model or seen:
         item = element(devices, "video")
         # KiB, and only these two have it
         vram = config.video_ram * 1024 if config.video_model in ("vga", "qxl") else 0
         element(item, "model", type=config.video_model or "vga", vram=vram or None)
+
+
+def _add_spice(devices: ET.Element, spice: Spice) -> None:
+    graphics = element(devices, "graphics", type="spice", autoport="yes",
+                       defaultMode="secure" if spice.secure else None)
+    element(graphics, "listen", type="address", address=spice.listen)
+    for tag, attribute, value in spice.choices:
+        element(graphics, tag, **{attribute: value})
+    if spice.agent:
+        channel = element(devices, "channel", type="spicevmc")
+        element(channel, "target", type="virtio", name="com.redhat.spice.0")
 
 
 def _add_helpers(devices: ET.Element, config: GuestConfig, settings: Settings) -> None:

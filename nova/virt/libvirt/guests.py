@@ -76,6 +76,8 @@ class Guests:
                           direct_io=directories.supports_direct_io(CONF.instances_path), known_machines=host.machines)
         machines = ("pc", "q35") if host.arch == "x86_64" else (default_machine(plain),)
         found = self.host.call(lambda connection: of_guests(connection, host, plain, machines))
+        if plain.spice and "spice" not in found.graphics:
+            raise exception.NotSupported("QEMU on this host has no SPICE, which [spice]enabled is for.")
         chosen = with_cells(with_cpu(plain, found.cpu_modes, found.models), host.cells)
         if chosen.cpu_mode == "custom":
             found = self.host.call(lambda connection: of_guests(connection, host, chosen, machines))

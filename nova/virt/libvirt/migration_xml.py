@@ -76,8 +76,9 @@ def _consoles(root: ET.Element, other: ET.Element) -> None:
         mine.set("type", theirs.get("type", "pty"))
         for tag in ("source", "protocol", "log", "alias"):
             _replace(mine, theirs, tag)
-    screen = other.find("devices/graphics")
+    screens = {screen.get("type"): screen for screen in other.findall("devices/graphics")}
     for mine in root.findall("devices/graphics"):
+        screen = screens.get(mine.get("type"))
         if screen is not None:
             mine.attrib.pop("listen", None)
             _replace(mine, screen, "listen")

@@ -8,7 +8,7 @@ import libvirt
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.console import SERIAL, VNC, ConsoleAddress
+from nova.objects.console import SERIAL, SPICE, VNC, ConsoleAddress
 from nova.virt.libvirt import power, serial_ports
 
 
@@ -26,6 +26,11 @@ def address(domain: libvirt.virDomain, protocol: str) -> ConsoleAddress | None:
     if protocol == VNC:
         port = _port(devices.find("devices/graphics[@type='vnc']"), "port")
         return ConsoleAddress(host=CONF.vnc.server_proxyclient_address, port=port) if port else None
+    if protocol == SPICE:
+        screen = devices.find("devices/graphics[@type='spice']")
+        port, secure = _port(screen, "port"), _port(screen, "tlsPort")
+        return ConsoleAddress(host=CONF.spice.server_proxyclient_address, port=port or 0, tls_port=secure) \
+            if port or secure else None
     return None
 
 

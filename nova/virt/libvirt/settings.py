@@ -13,6 +13,16 @@ from nova.objects.numa import HostTopology
 
 
 @dataclasses.dataclass(frozen=True)
+class Spice:
+    """Screens by SPICE. ``choices``: (element, attribute, value) of what is not left to QEMU."""
+
+    listen: str
+    agent: bool = True
+    secure: bool = False
+    choices: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """What the host and its operator decide for every guest.
 
@@ -35,6 +45,7 @@ class Settings:
     discard: str | None = None
     host_serial: str | None = None
     vnc_listen: str | None = None
+    spice: Spice | None = None
     serial_listen: str | None = None
     balloon_period: int = 10
     pcie_ports: int = 0
@@ -55,6 +66,7 @@ def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
         cpu_flags=tuple(conf.cpu_model_extra_flags), cache=caches.get("file", "none" if direct_io else "writeback"),
         discard=conf.hw_disk_discard, host_serial=_host_serial(conf.sysinfo_serial, host_uuid),
         vnc_listen=CONF.vnc.server_listen if CONF.vnc.enabled else None,
+        spice=_spice() if CONF.spice.enabled else None,
         serial_listen=CONF.serial_console.proxyclient_address if CONF.serial_console.enabled else None,
         balloon_period=conf.mem_stats_period_seconds,
         pcie_ports=conf.num_pcie_ports)
@@ -100,6 +112,17 @@ def pairs(option: str, items: Sequence[str]) -> dict[str, str]:
             raise exception.InvalidInput(reason=f"[libvirt]{option}: {item} is not of the form name=value")
         found[name.strip()] = value.strip()
     return found
+
+
+def _spice() -> Spice:
+    conf = CONF.spice
+    playback = None if conf.playback_compression is None else "on" if conf.playback_compression else "off"
+    choices: tuple[tuple[str, str, str | None], ...] = (
+        ("image", "compression", conf.image_compression), ("jpeg", "compression", conf.jpeg_compression),
+        ("zlib", "compression", conf.zlib_compression), ("playback", "compression", playback),
+        ("streaming", "mode", conf.streaming_mode))
+    return Spice(listen=conf.server_listen, agent=conf.agent_enabled, secure=conf.require_secure,
+                 choices=tuple((tag, attribute, value) for tag, attribute, value in choices if value is not None))
 
 
 def _host_serial(kind: str, host_uuid: str) -> str | None:

@@ -21,7 +21,7 @@ from nova.virt.libvirt.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.domain_xml import NAMESPACE, owner_of
 from nova.virt.libvirt.guest_config import guest_config
 from nova.virt.libvirt.layout import layout
-from nova.virt.libvirt.settings import Settings
+from nova.virt.libvirt.settings import Settings, Spice
 from tests.unit.virt.guests import interface, server
 
 SCHEMA = "/usr/share/libvirt/schemas/domain.rng"
@@ -60,6 +60,9 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, Any]]] = {
     "custom CPU": ({}, {}, {"cpu_mode": "custom", "cpu_model": "Nehalem", "cpu_flags": ("aes",)}),
     "topology": ({"hw:cpu_sockets": "1", "hw:cpu_cores": "2"}, {}, {}),
     "screen": ({}, {"hw_video_model": "vga"}, {"vnc_listen": "127.0.0.1"}),
+    "spice": ({}, {}, {"vnc_listen": "127.0.0.1", "spice": Spice("::1", secure=True, choices=(
+        ("image", "compression", "auto_glz"), ("jpeg", "compression", "auto"), ("zlib", "compression", "never"),
+        ("playback", "compression", "off"), ("streaming", "mode", "filter")))}),
     "video memory": ({"hw_video:ram_max_mb": "64"}, {"hw_video_model": "qxl", "hw_video_ram": "32"}, {}),
     "uefi": ({}, {"hw_firmware_type": "uefi", "hw_machine_type": "q35"}, {}),
     "secure boot": ({"os:secure_boot": "required"}, {"hw_firmware_type": "uefi", "hw_machine_type": "q35"}, {}),
@@ -243,6 +246,20 @@ def test_a_screen_only_where_it_is_enabled() -> None:
     assert define(server()).find("devices/graphics") is None
     graphics = define(server(), vnc_listen="127.0.0.1").find("devices/graphics")
     assert graphics.find("listen").get("address") == "127.0.0.1"
+
+
+def test_a_screen_by_spice_beside_that_by_vnc() -> None:
+    root = define(server(), vnc_listen="127.0.0.1", spice=Spice("10.0.0.1", choices=(("streaming", "mode", "off"),)))
+    assert [item.get("type") for item in root.findall("devices/graphics")] == ["vnc", "spice"]
+    assert len(root.findall("devices/video")) == len(root.findall("devices/input")) == 1
+    screen = root.find("devices/graphics[@type='spice']")
+    assert (screen.get("defaultMode"), screen.find("listen").get("address"), screen.find("streaming").get("mode")) == (
+        None, "10.0.0.1", "off")
+    channel = root.find("devices/channel[@type='spicevmc']/target")
+    assert channel.get("name") == "com.redhat.spice.0"
+    assert define(server(), spice=Spice("::1", agent=False)).find("devices/channel") is None
+    secure = define(server(), spice=Spice("::1", secure=True)).find("devices/graphics")
+    assert secure.get("defaultMode") == "secure"
 
 
 def test_rng_unless_refused() -> None:

@@ -18,6 +18,7 @@ from nova.virt.libvirt.definition import Definition
 from nova.virt.libvirt.guest_config import guest_config
 from nova.virt.libvirt.layout import layout
 from nova.virt.libvirt.serial_ports import SerialPorts, of_definition
+from nova.virt.libvirt.settings import Spice
 from tests.unit.virt.test_libvirt_domain_xml import DISKS, HOST, SCHEMA, server
 
 register()
@@ -94,3 +95,17 @@ def test_a_guest_that_moves_has_the_ports_of_its_destination(here: tuple[int, ..
     assert moved.find("devices/console") is None
     assert moved.find("devices/serial/log").get("file") == "/there/log"  # type: ignore[union-attr]
     assert "/dev/pts/7" not in text
+
+
+def test_each_screen_listens_where_the_destination_wants_that_kind() -> None:
+    def screens(vnc: str, spice: str) -> ET.Element:
+        instance, config = server(), guest_config(server(), HOST)
+        host = dataclasses.replace(HOST, vnc_listen=vnc, spice=Spice(spice))
+        return ET.fromstring(domain_xml.domain_xml(instance, config, DISKS, layout(config, DISKS, [], Definition("")),
+                                                   host))
+
+    running, there = screens("10.0.0.1", "10.1.0.1"), screens("10.0.0.2", "10.1.0.2")
+    moved = ET.fromstring(migration_xml.for_destination(ET.tostring(running, encoding="unicode"),
+                                                        ET.tostring(there, encoding="unicode")))
+    assert [(screen.get("type"), screen.find("listen").get("address"))  # type: ignore[union-attr]
+            for screen in moved.findall("devices/graphics")] == [("vnc", "10.0.0.2"), ("spice", "10.1.0.2")]

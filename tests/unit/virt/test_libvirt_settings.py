@@ -37,6 +37,19 @@ def test_defaults() -> None:
     assert settings.from_conf("h", "x86_64", "u", direct_io=False).cache == "writeback"
 
 
+def test_of_spice_what_is_not_configured_is_left_to_qemu() -> None:
+    assert found().spice is None
+    options = {"enabled": True, "server_listen": "10.0.0.1", "jpeg_compression": "never", "playback_compression": False}
+    for name, value in options.items():
+        CONF.set_override(name, value, "spice")
+    try:
+        assert found().spice == settings.Spice("10.0.0.1", choices=(("jpeg", "compression", "never"),
+                                                                    ("playback", "compression", "off")))
+    finally:
+        for name in options:
+            CONF.clear_override(name, "spice")
+
+
 def test_a_mode_that_the_host_lacks_is_refused() -> None:
     CONF.set_override("cpu_mode", "host-passthrough", "libvirt")
     with pytest.raises(exception.InvalidInput, match="cpu_mode"):

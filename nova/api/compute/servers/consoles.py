@@ -13,7 +13,16 @@ from nova.api.router import accepts
 from nova.conf import CONF
 from nova.objects import states
 from nova.objects.base import new_uuid
-from nova.objects.console import NOVNC, PROTOCOLS, SERIAL, SPICE_DIRECT, Console, ConsoleAddress, digest
+from nova.objects.console import (
+    NOVNC,
+    PROTOCOLS,
+    SERIAL,
+    SPICE_DIRECT,
+    SPICE_HTML5,
+    Console,
+    ConsoleAddress,
+    digest,
+)
 from nova.objects.instance import Instance
 
 _POLICY = "os_compute_api:os-remote-consoles"
@@ -108,7 +117,9 @@ def _address(req: Request, server: Instance, console_type: str) -> ConsoleAddres
 
 
 def _base_url(console_type: str) -> str:
-    return str({NOVNC: CONF.vnc.novncproxy_base_url, SERIAL: CONF.serial_console.base_url}[console_type])
+    return str({NOVNC: CONF.vnc.novncproxy_base_url, SPICE_HTML5: CONF.spice.html5proxy_base_url,
+                SPICE_DIRECT: CONF.spice.spice_direct_proxy_base_url,
+                SERIAL: CONF.serial_console.base_url}[console_type])
 
 
 def url_with(base: str, token: str, console_type: str) -> str:
