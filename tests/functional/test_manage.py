@@ -4,6 +4,7 @@ import concurrent.futures
 import datetime
 import json
 import os
+import re
 import time
 
 import pytest
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 from nova.cmd import manage, status
 from nova.db import audit, models, purge
 from nova.objects.base import utcnow
+from tests.functional.client import wait_for
 
 
 def eventually(condition):
@@ -253,3 +255,52 @@ def test_the_schema_is_at_its_newest_version(run):
     from nova.db import migrate
 
     assert run("db", "version")[1].strip() == migrate.newest()
+
+
+def test_a_volume_is_made_shown_listed_and_deleted(run):
+    code, out, _err = run("volume", "create", "--project", "p1", "--size", "2", "--name", "made")
+    uuid = out.strip()
+    assert code == 0
+    wait_for(lambda: "available" in run("volume", "show", uuid)[1])
+    assert re.search(r"size_gb\W+2\b", run("volume", "show", uuid)[1])
+    listed = run("volume", "list", "--project", "p1")[1]
+    assert uuid in listed and "made" in listed
+    assert uuid not in run("volume", "list", "--project", "p2")[1]
+    assert run("volume", "delete", uuid)[0] == 0
+    wait_for(lambda: uuid not in run("volume", "list")[1])
+    code, out, err = run("volume", "show", uuid)
+    assert (code, out) == (127, "") and uuid in err
+
+
+def test_a_volume_of_an_image_is_as_large_as_the_image_needs(run, image_id):
+    code, out, _err = run("volume", "create", "--project", "p1", "--image", image_id)
+    assert code == 0
+    shown = run("volume", "show", out.strip())[1]
+    assert image_id in shown
+    wait_for(lambda: "available" in run("volume", "show", out.strip())[1])
+    assert run("volume", "delete", out.strip())[0] == 0
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    ((), "--size or --image is needed"),
+    (("--image", "00000000-0000-4000-8000-000000000000"), "could not be found"),
+])
+def test_a_volume_that_cannot_be_made_is_refused_in_one_line(run, arguments, says):
+    code, out, err = run("volume", "create", "--project", "p1", *arguments)
+    assert (code, out) == (127, "")
+    assert says in err and "Traceback" not in err
+
+
+def test_an_attached_volume_is_not_deleted(run, admin, flavor, image_id):
+    volume = run("volume", "create", "--project", admin.project, "--size", "1")[1].strip()
+    wait_for(lambda: "available" in run("volume", "show", volume)[1])
+    server = admin.boot(flavor, image_id)
+    admin.wait(server, "ACTIVE")
+    admin.post(f"/servers/{server}/os-volume_attachments", {"volumeAttachment": {"volumeId": volume}})
+    wait_for(lambda: "in-use" in run("volume", "show", volume)[1])
+    code, _out, err = run("volume", "delete", volume)
+    assert code == 127 and volume in err
+    admin.delete(f"/servers/{server}")
+    admin.wait_gone(server)
+    wait_for(lambda: "available" in run("volume", "show", volume)[1])
+    assert run("volume", "delete", volume)[0] == 0
