@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 BINARY = "nova-compute"
-# 2: it knows security groups (refresh_groups).
-SERVICE_VERSION = 2
+# 2: it knows security groups (refresh_groups). 3: rebuild, rescue, snapshots, shelving, passwords and dumps.
+SERVICE_VERSION = 3
 
 # Messages that one of many hosts in a process handles at the same time: idle threads are not free.
 _SHARED_THREADS = 2

@@ -211,6 +211,7 @@ class _Request:
         instance = servers.lock(connection, self.uuid, self.project_id)
         rules = self.operation.rules
         check(rules, instance, bool(self.ctx.is_admin), lambda: services.host_up(connection, instance.host or ""))
+        self._check_release(connection, instance)
         data = {**self.operation.begin(instance, self.asked), **(self.prepared or {})}
         action = self.engine.new_action(self.ctx, self.operation, instance, data)
         ctl = ConductorAcceptance(self.engine, self.ctx, instance, connection, action.uuid)
@@ -230,6 +231,14 @@ class _Request:
         promise = Accepted(action=action, answer=msgspec.to_builtins(answer) if answer is not None else {})
         self.tried.append((None if waits else Run(action, instance), promise, ctl))
         return self.tried[-1]
+
+    def _check_release(self, connection: sa.Connection, instance: Instance) -> None:
+        """Raises ComputeServiceTooOld. A host that is not there is for others to notice."""
+        needed = self.operation.rules.release
+        found = services.compute_version(connection, instance.host) if needed and instance.host else None
+        if found is not None and found < needed:
+            raise exception.ComputeServiceTooOld(
+                method=self.operation.rules.label, host=instance.host, version=found, needed=needed)
 
     def _take_the_instance(self, connection: sa.Connection, instance: Instance, action: Action, operation: Operation,
                            ctl: ConductorAcceptance) -> bool:

@@ -83,6 +83,13 @@ def uuid_of(connection: sa.Connection, host: str, binary: str) -> str:
     return str(uuid)
 
 
+def compute_version(connection: sa.Connection, host: str) -> int | None:
+    """The service version of the host's nova-compute; None: there is none."""
+    found: int | None = connection.scalar(sa.select(TABLE.c.version).where(
+        TABLE.c.host == host, TABLE.c.binary == COMPUTE))
+    return found
+
+
 def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
     """Is the compute service of the host alive (and not forced down)? False where there is none.
 

@@ -150,6 +150,14 @@ class ComputeServiceUnavailable(Conflict):
     template = "Service is unavailable at this time."
 
 
+class ComputeServiceTooOld(Conflict):
+    """The server's host has not been upgraded yet."""
+
+    template = "The host of the server is of a release that does not know {method} yet. Try again after its upgrade."
+    inside_template = ("nova-compute on {host} is of service version {version}; {method} needs {needed}. Upgrade it "
+                       "first.")
+
+
 class HostDown(NovaException):
     template = "The compute host stopped responding."
     inside_template = "Compute host {host} stopped responding."

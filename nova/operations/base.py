@@ -133,6 +133,8 @@ class Rules:
     preempts_delete: bool = False
     # It leaves task_state alone, and waits behind the operation that holds the instance.
     beside: bool = False
+    # The service version that the server's host must have: before it, its nova-compute does not know the steps there.
+    release: int = 0
 
 
 class NoData(Object, kw_only=True):

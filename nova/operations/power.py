@@ -221,7 +221,7 @@ class TriggerCrashDump(Operation):
     """The guest gets an interrupt that it cannot ignore; what it does then is its own business."""
 
     name = action = "trigger_crash_dump"
-    rules = Rules(label="trigger_crash_dump", host="needed", beside=True, vm_states=frozenset({
+    rules = Rules(label="trigger_crash_dump", host="needed", beside=True, release=3, vm_states=frozenset({
         states.ACTIVE, states.PAUSED, states.RESCUED, states.RESIZED, states.ERROR}))
 
     @step("host", event="compute_trigger_crash_dump")

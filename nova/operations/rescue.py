@@ -55,7 +55,7 @@ class _Rescue(PowerAction):
 
 class Rescue(_Rescue):
     name = action = "rescue"
-    rules = Rules(label="rescue", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}))
+    rules = Rules(label="rescue", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}), release=3)
     request_type = RescueRequest
     data_type = RescueData
     task_state = states.RESCUING

@@ -76,7 +76,7 @@ class Saving(Operation):
 class CreateImage(Saving):
     name = "create_image"
     action = "createImage"
-    rules = Rules(label="createImage", vm_states=_STATES, lock=False, host="needed")
+    rules = Rules(label="createImage", vm_states=_STATES, lock=False, host="needed", release=3)
     request_type = SnapshotRequest
     answer_type = ImageMade
     task_state = states.IMAGE_SNAPSHOT_PENDING
@@ -104,7 +104,7 @@ class CreateImage(Saving):
 class CreateBackup(Saving):
     name = "create_backup"
     action = "createBackup"
-    rules = Rules(label="createBackup", vm_states=_STATES, lock=False, host="needed")
+    rules = Rules(label="createBackup", vm_states=_STATES, lock=False, host="needed", release=3)
     request_type = BackupRequest
     answer_type = ImageMade
     data_type = SnapshotData

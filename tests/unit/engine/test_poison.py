@@ -3,6 +3,7 @@
 import pytest
 import sqlalchemy as sa
 
+from nova import exception
 from nova.conductor import recovery, walk
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.guests import Guests as Reports
@@ -51,6 +52,15 @@ def test_operations_that_this_release_does_not_know_hold_up_no_others(machine, m
     machine.interfaces_are_plugged(machine.uuids.index(known), "completed")
     assert state(machine, known) == states.ACTIVE
     assert {state(machine, uuid) for uuid in unknown} == {states.BUILDING}
+
+
+def test_an_operation_that_this_release_does_not_know_is_refused_by_its_name(machine):
+    machine.boot(1, twice=False)
+    [uuid] = machine.uuids
+    before = machine.row(uuid)
+    with pytest.raises(exception.UnknownOperation, match="teleport"):
+        start(machine.engine, CTX, uuid, "teleport", {})
+    assert machine.row(uuid) == before
 
 
 def test_an_order_that_ends_its_host_is_not_given_to_it_for_ever(machine):

@@ -1,0 +1,76 @@
+"""While hosts are upgraded one after the other, some do not know yet what the API offers."""
+
+import contextlib
+
+import pytest
+import sqlalchemy as sa
+
+from nova.db import models
+from tests.functional.client import Failed
+
+# What came with service version 3.
+_NEW = {
+    "rebuild": lambda image: {"imageRef": image},
+    "rescue": lambda image: {},
+    "createImage": lambda image: {"name": "s"},
+    "createBackup": lambda image: {"name": "b", "backup_type": "daily", "rotation": 1},
+    "shelve": lambda image: None,
+    "changePassword": lambda image: {"adminPass": "x"},
+    "trigger_crash_dump": lambda image: None,
+}
+
+
+@contextlib.contextmanager
+def compute_of(suite, version):
+    """The compute has registered as one of this service version."""
+    this = sa.update(models.services).where(models.services.c.binary == "nova-compute",
+                                            models.services.c.host == suite.compute.host)
+    db = suite.conductor.core.db
+    before = db.read(lambda connection: connection.scalar(sa.select(models.services.c.version).where(
+        models.services.c.binary == "nova-compute", models.services.c.host == suite.compute.host)))
+    db.write(lambda connection: connection.execute(this.values(version=version)))
+    try:
+        yield before
+    finally:
+        db.write(lambda connection: connection.execute(this.values(version=before)))
+
+
+@pytest.fixture
+def server(suite, admin, flavor, image_id):
+    uuid = admin.boot(flavor, image_id)
+    admin.wait(uuid, "ACTIVE")
+    yield uuid
+    admin.delete(f"/servers/{uuid}")
+    admin.wait_gone(uuid)
+
+
+@pytest.mark.parametrize("action", _NEW)
+def test_what_the_host_does_not_know_yet_is_refused_and_changes_nothing(suite, admin, server, image_id, action):
+    images = admin.get("/images", version="2.35")["images"]
+    with compute_of(suite, 2) as current:
+        assert current >= 3
+        with pytest.raises(Failed) as refused:
+            admin.action(server, action, _NEW[action](image_id))
+    assert refused.value.code == 409
+    assert "upgrade" in refused.value.message
+    assert suite.compute.host not in refused.value.message
+    found = admin.server(server)
+    assert (found["status"], found["OS-EXT-STS:task_state"]) == ("ACTIVE", None)
+    assert admin.get("/images", version="2.35")["images"] == images
+
+
+def test_what_such_a_host_knows_goes_on(suite, admin, server):
+    with compute_of(suite, 2):
+        admin.action(server, "os-stop")
+        admin.wait(server, "SHUTOFF")
+        admin.action(server, "os-start")
+        admin.wait(server, "ACTIVE")
+
+
+def test_after_its_upgrade_the_host_does_it(suite, admin, server):
+    with compute_of(suite, 2), pytest.raises(Failed):
+        admin.action(server, "rescue")
+    admin.action(server, "rescue")
+    admin.wait(server, "RESCUE")
+    admin.action(server, "unrescue")
+    admin.wait(server, "ACTIVE")
