@@ -15,7 +15,7 @@ def main() -> int:
     from nova import exception
     from nova.conductor.service import ConductorService, check_keys
     from nova.conf import CONF
-    from nova.db import readiness
+    from nova.db.sql import readiness
 
     def workers() -> int:
         # Before the fork, so that it ends the service instead of every worker again and again.

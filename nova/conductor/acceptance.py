@@ -12,12 +12,14 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import context, exception
-from nova.conductor import checks, debts, server_volumes, telling, vault
-from nova.conductor.control import ConductorControl
+from nova.conductor import checks, vault
 from nova.conductor.core import Core
-from nova.conductor.engine import Engine
-from nova.conductor.run import Run, ended, inherited
-from nova.conductor.walk import lease
+from nova.conductor.resources import server_volumes
+from nova.conductor.saga import debts, telling
+from nova.conductor.saga.control import ConductorControl
+from nova.conductor.saga.engine import Engine
+from nova.conductor.saga.run import Run, ended, inherited
+from nova.conductor.saga.walk import lease
 from nova.conf import CONF
 from nova.db import actions, compute_nodes, flavors, quotas, server_groups, server_migrations, servers, services
 from nova.notifications.messages import publisher
@@ -28,7 +30,7 @@ from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance, Key, Personality
 from nova.objects.migration import Migration
 from nova.objects.network import VIF, NetworkRequest
-from nova.objects.requested_resources import request_spec
+from nova.objects.requirements.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
 from nova.objects.volume import IN_USE, VolumeContent
 from nova.operations import REGISTRY

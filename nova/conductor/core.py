@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 from stevedore import driver as stevedore_driver
 
 from nova import bus
-from nova.conductor.deltas import FleetAnnouncer
-from nova.conductor.outbox import Outbox
-from nova.conductor.peers import PeersFeed
-from nova.conductor.security_rules import FiltersFeed
-from nova.conductor.usage import UsageFeed
+from nova.conductor.feeds.deltas import FleetAnnouncer
+from nova.conductor.feeds.outbox import Outbox
+from nova.conductor.feeds.peers import PeersFeed
+from nova.conductor.feeds.security_rules import FiltersFeed
+from nova.conductor.feeds.usage import UsageFeed
 from nova.conductor.vault import Vault
 from nova.conf import CONF
-from nova.db.engine import Database
+from nova.db.sql.engine import Database
 from nova.network.allocator import Allocator
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.scheduler import Scheduler

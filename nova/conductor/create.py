@@ -12,9 +12,10 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import context, exception
-from nova.conductor import addresses, checks, server_volumes
-from nova.conductor.engine import Engine
-from nova.conductor.run import Run
+from nova.conductor import checks
+from nova.conductor.resources import addresses, server_volumes
+from nova.conductor.saga.engine import Engine
+from nova.conductor.saga.run import Run
 from nova.conf import CONF
 from nova.db import (
     actions,
@@ -29,14 +30,15 @@ from nova.db import (
 )
 from nova.image import lookup
 from nova.notifications.messages import Teller, publisher
-from nova.objects import local_disks, states
+from nova.objects import states
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.hostname import hostname_of
 from nova.objects.image import Image, check_image_fits, metadata_of
 from nova.objects.instance import Instance, root_volume
 from nova.objects.network import NetworkRequest
-from nova.objects.requested_resources import request_spec
+from nova.objects.requirements import local_disks
+from nova.objects.requirements.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
 from nova.objects.server_request import ServerCreate, ServerCreated
 from nova.objects.volume import Volume
@@ -204,7 +206,7 @@ def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.Reques
                   instance: Instance, seen: dict[str, Volume]) -> str | None:
     """The volumes that the server begins with, which may say what it boots; returns the host where it has to be.
 
-    Raises what :func:`nova.conductor.server_volumes.give` raises, and FlavorMemoryTooSmall.
+    Raises what :func:`nova.conductor.resources.server_volumes.give` raises, and FlavorMemoryTooSmall.
     """
     images = {**request.device_images, **({request.image.id: request.image} if request.image else {})}
     server_volumes.give(engine.core, ctx, connection, instance, images, seen)

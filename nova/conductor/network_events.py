@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
-from nova.conductor.engine import Engine
+from nova.conductor.saga.engine import Engine
 from nova.db import servers
 from nova.objects.external_event import ExternalEvent
 from nova.operations.interfaces import LoseInterface

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from nova import bus, context, exception
-from nova.conductor import drains, precaches, reclaim, shelved, usage_audit, volume_removals
+from nova.conductor.background import drains, precaches, reclaim, shelved, usage_audit
+from nova.conductor.background.gauges import Gauges
+from nova.conductor.background.sender import sending
 from nova.conductor.core import Core
-from nova.conductor.deltas import FleetAnnouncer
 from nova.conductor.endpoints import (
     aggregates,
     availability_zones,
@@ -43,17 +44,18 @@ from nova.conductor.endpoints import (
     volume_snapshots,
     volumes,
 )
-from nova.conductor.engine import Engine
-from nova.conductor.gauges import Gauges
-from nova.conductor.hearing import Hearing
-from nova.conductor.sender import sending
-from nova.conductor.usage import UsageFeed
+from nova.conductor.feeds.deltas import FleetAnnouncer
+from nova.conductor.feeds.usage import UsageFeed
+from nova.conductor.resources import volume_removals
+from nova.conductor.saga.engine import Engine
+from nova.conductor.saga.hearing import Hearing
 from nova.conductor.vault import Vault
 from nova.conf import CONF
-from nova.db import actions, clock
+from nova.db import actions
 from nova.db import consoles as console_tokens
 from nova.db import services as service_rows
-from nova.db.engine import Database
+from nova.db.sql import clock
+from nova.db.sql.engine import Database
 from nova.objects.base import new_uuid
 from nova.rpcapi import CONDUCTOR, HEARTBEATS, REPORTS
 from nova.rpcapi import journal as journal_api

@@ -20,7 +20,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import passwords
-from nova.db.engine import Database
+from nova.db.sql.engine import Database
 from nova.objects.guest import PASSWORD_MAX
 from nova.objects.instance import Key
 

@@ -11,7 +11,8 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import clock, models, rows
+from nova.db import models
+from nova.db.sql import clock, rows
 from nova.objects.action import Action, Event
 from nova.objects.base import utcnow
 

@@ -13,7 +13,8 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import models, precaches, rows
+from nova.db import models, precaches
+from nova.db.sql import rows
 from nova.objects.aggregate import Aggregate
 from nova.objects.base import new_uuid, utcnow
 

@@ -13,8 +13,8 @@ from nova import exception
 from nova.conf import CONF
 from nova.db import aggregates, allocations, compute_nodes, models, parts, server_groups
 from nova.objects import trees
-from nova.objects.fitting import GuestParts
 from nova.objects.instance import Instance
+from nova.objects.parts.fitting import GuestParts
 from nova.objects.scheduling import RequestSpec, Selection, metadata_digest
 
 PROVIDERS = models.providers

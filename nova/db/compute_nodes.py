@@ -12,11 +12,12 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, clock, models, parts, rows, server_migrations, services
+from nova.db import aggregates, models, parts, server_migrations, services
+from nova.db.sql import clock, rows
 from nova.objects import node_limits
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.fitting import NodeParts
 from nova.objects.node import ComputeNode, Inventory, Provider
+from nova.objects.parts.fitting import NodeParts
 from nova.objects.scheduling import HostState, NodeUsage
 
 TABLE = models.compute_nodes

@@ -13,7 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import clock, models
+from nova.db import models
+from nova.db.sql import clock
 from nova.objects.console import Console, ConsoleAddress, ConsoleSession
 
 TABLE = models.console_tokens

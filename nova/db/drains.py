@@ -13,7 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import clock, models, rows, server_migrations
+from nova.db import models, server_migrations
+from nova.db.sql import clock, rows
 from nova.objects import drain as drains
 from nova.objects import migration as moves
 from nova.objects import states

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
-from nova.db import clock, models, servers
+from nova.db import models, servers
+from nova.db.sql import clock
 from nova.objects.guest import Eviction, Whereabouts
 
 TABLE = models.evictions

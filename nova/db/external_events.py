@@ -8,7 +8,8 @@ from collections.abc import Collection
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
-from nova.db import clock, models
+from nova.db import models
+from nova.db.sql import clock
 
 TABLE = models.external_events
 # The longest key that can be kept.

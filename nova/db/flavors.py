@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
-from nova.db import models, regexp, rows
+from nova.db import models
+from nova.db.sql import regexp, rows
 from nova.objects.base import utcnow
 from nova.objects.flavor import Flavor, FlavorQuery
 

@@ -12,7 +12,8 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import models, quotas, rows, servers, versions
+from nova.db import models, quotas, servers, versions
+from nova.db.sql import rows
 from nova.objects import states
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance

@@ -6,7 +6,8 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
-from nova.db import models, quotas, rows
+from nova.db import models, quotas
+from nova.db.sql import rows
 from nova.objects.base import utcnow
 from nova.objects.keypair import Keypair
 

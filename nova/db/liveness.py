@@ -8,7 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova.conf import CONF
-from nova.db import clock, models
+from nova.db import models
+from nova.db.sql import clock
 
 SERVICES = models.services
 

@@ -14,8 +14,9 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
 from nova import exception
-from nova.db import models, readiness
-from nova.db.engine import Database
+from nova.db import models
+from nova.db.sql import readiness
+from nova.db.sql.engine import Database
 
 LOG = logging.getLogger(__name__)
 

@@ -10,18 +10,18 @@ from sqlalchemy import Column, Index, UniqueConstraint
 from nova.db.notification_models import outbox as outbox
 from nova.db.notification_models import outbox_lanes as outbox_lanes
 from nova.db.notification_models import usage_audits as usage_audits
-from nova.db.tables import metadata as metadata
-from nova.db.tables import table as _table
-from nova.db.tables import times as _times
-from nova.db.types import Json, Utc, big_id, long_text, text
+from nova.db.sql.tables import metadata as metadata
+from nova.db.sql.tables import table as _table
+from nova.db.sql.tables import times as _times
+from nova.db.sql.types import Json, Utc, big_id, long_text, text
 from nova.objects.action import Event
 from nova.objects.device_address import DeviceAddress
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Fault, Key, Personality
 from nova.objects.network import VIF, NetworkRequest
-from nova.objects.numa import GuestTopology, HostTopology
-from nova.objects.pci import GuestDevice, PciDevice
+from nova.objects.parts.numa import GuestTopology, HostTopology
+from nova.objects.parts.pci import GuestDevice, PciDevice
 from nova.objects.service import WorkerStats
 
 # --- hosts ---------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ migrations = _table(
     Index("ix_migrations_project", "project_id", "created_at"),
 )
 
-# Hosts that are emptied (nova.conductor.drains); owner: the conductor that looks at one at this moment.
+# Hosts that are emptied (nova.conductor.background.drains); owner: the conductor that looks at one at this moment.
 drains = _table(
     "drains",
     Column("uuid", text(36), primary_key=True),

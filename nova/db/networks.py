@@ -9,7 +9,8 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import fixed_ips, models, network_hosts, quotas, rows
+from nova.db import fixed_ips, models, network_hosts, quotas
+from nova.db.sql import rows
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.network import DHCPV6, SLAAC, Network
 

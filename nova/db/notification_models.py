@@ -7,8 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Column, Index
 
-from nova.db.tables import table
-from nova.db.types import Json, Utc, big_id, text
+from nova.db.sql.tables import table
+from nova.db.sql.types import Json, Utc, big_id, text
 
 # What is to be told on the bus, written in the transaction that made it true; in the order of the ids of its lane.
 outbox = table(

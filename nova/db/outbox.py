@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
-from nova.db import models, rows
+from nova.db import models
+from nova.db.sql import rows
 from nova.objects.notification import Notification
 
 TABLE = models.outbox

@@ -7,7 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.db import census, clock, liveness, models, services
+from nova.db import census, liveness, models, services
+from nova.db.sql import clock
 from nova.objects.node import DISK_GB, MEMORY_MB, VCPU
 from nova.objects.overview import (
     BinaryOverview,

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conf import CONF
 from nova.db import models
-from nova.objects import fitting
-from nova.objects.fitting import GuestParts, NodeParts, Ratios, Wish
 from nova.objects.node import MEMORY_MB, VCPU
+from nova.objects.parts import fitting
+from nova.objects.parts.fitting import GuestParts, NodeParts, Ratios, Wish
 
 NODES = models.compute_nodes
 ALLOCATIONS = models.allocations

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from nova.db import clock, models, rows
+from nova.db import models
+from nova.db.sql import clock, rows
 from nova.objects import image_cache as caches
 from nova.objects.base import utcnow
 from nova.objects.image import Image

@@ -21,7 +21,7 @@ import msgspec
 import sqlalchemy as sa
 
 from nova.db import models
-from nova.db.engine import Database
+from nova.db.sql.engine import Database
 
 INSTANCES = models.instances
 ACTIONS = models.actions

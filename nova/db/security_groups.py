@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
-from nova.db import models, quotas, rows, versions
+from nova.db import models, quotas, versions
+from nova.db.sql import rows
 from nova.objects.base import utcnow
 from nova.objects.network import FilterRule, RuleSet, SecurityGroup, SecurityGroupRule
 

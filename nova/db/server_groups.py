@@ -11,7 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import models, quotas, rows
+from nova.db import models, quotas
+from nova.db.sql import rows
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.scheduling import AFFINITY, ANTI_AFFINITY, GroupSpec
 from nova.objects.server_group import ServerGroup

@@ -10,7 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import liveness, models, rows
+from nova.db import liveness, models
+from nova.db.sql import rows
 from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.base import utcnow

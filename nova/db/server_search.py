@@ -10,8 +10,9 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import models, regexp, rows
+from nova.db import models
 from nova.db.servers import brief_columns
+from nova.db.sql import regexp, rows
 from nova.objects import states
 from nova.objects.instance import Instance
 from nova.objects.server_request import ServerQuery

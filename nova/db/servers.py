@@ -11,7 +11,8 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import models, rows
+from nova.db import models
+from nova.db.sql import rows
 from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.base import utcnow

@@ -12,7 +12,8 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, clock, liveness, models, network_hosts, rows, server_migrations
+from nova.db import aggregates, liveness, models, network_hosts, server_migrations
+from nova.db.sql import clock, rows
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.scheduling import ServiceFlags
 from nova.objects.service import Service, WorkerStats

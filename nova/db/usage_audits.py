@@ -7,7 +7,8 @@ import datetime
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
-from nova.db import models, rows
+from nova.db import models
+from nova.db.sql import rows
 from nova.objects.instance import Instance
 
 TABLE = models.usage_audits

@@ -6,7 +6,8 @@ import datetime
 
 import sqlalchemy as sa
 
-from nova.db import models, rows
+from nova.db import models
+from nova.db.sql import rows
 from nova.objects.usage import ServerUsage
 
 TABLE = models.instances

@@ -15,8 +15,9 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import liveness, models, quotas, rows
-from nova.db.types import Utc
+from nova.db import liveness, models, quotas
+from nova.db.sql import rows
+from nova.db.sql.types import Utc
 from nova.objects import volume as states
 from nova.objects.base import utcnow
 from nova.objects.image import Image

@@ -14,8 +14,8 @@ from nova.objects.device_address import DeviceAddresses
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.network import VIF, NetworkRequest
-from nova.objects.numa import GuestTopology
-from nova.objects.pci import GuestDevice
+from nova.objects.parts.numa import GuestTopology
+from nova.objects.parts.pci import GuestDevice
 from nova.objects.volume import ConnectionInfo, VolumeConnection
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from nova.objects.base import Object
-from nova.objects.numa import HostTopology
-from nova.objects.pci import PciDevice
+from nova.objects.parts.numa import HostTopology
+from nova.objects.parts.pci import PciDevice
 from nova.objects.service import Service
 
 VCPU = "VCPU"

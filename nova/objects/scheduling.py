@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from nova.objects.base import Object
-from nova.objects.fitting import NodeParts, Wish
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.node import Inventory, Provider
-from nova.objects.numa import GuestTopology
-from nova.objects.pci import PciRequest
+from nova.objects.parts.fitting import NodeParts, Wish
+from nova.objects.parts.numa import GuestTopology
+from nova.objects.parts.pci import PciRequest
 
 AFFINITY = "affinity"
 ANTI_AFFINITY = "anti-affinity"

@@ -22,10 +22,10 @@ from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.external_event import FAILED
 from nova.objects.guest import PASSWORD_KEYS
-from nova.objects.guest_numa import guest_topology
 from nova.objects.image import METADATA, Image, check_image_fits, metadata_of
 from nova.objects.instance import BlockDevice, Instance, Personality, root_volume
-from nova.objects.requested_resources import requested_resources
+from nova.objects.requirements.guest_numa import guest_topology
+from nova.objects.requirements.requested_resources import requested_resources
 from nova.objects.scheduling import RequestSpec
 from nova.objects.volume import VolumeContent
 from nova.operations import on_host

@@ -13,15 +13,16 @@ from typing import ClassVar
 import msgspec
 
 from nova import exception
-from nova.objects import local_disks, states
 from nova.objects import migration as moves
+from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.migration import Migration
 from nova.objects.moves import DiskSource
-from nova.objects.requested_resources import asks_for_parts
+from nova.objects.requirements import local_disks
+from nova.objects.requirements.requested_resources import asks_for_parts
 from nova.operations import on_host, plugging
 from nova.operations.base import CONDUCTOR, Rules, Step, step
 from nova.operations.contexts import Acceptance, Control, Host

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from nova.objects.fitting import NodeParts
 from nova.objects.node import Provider
+from nova.objects.parts.fitting import NodeParts
 
 BoolColumn = npt.NDArray[np.bool_]
 FloatColumn = npt.NDArray[np.float64]

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from nova.objects import fitting
-from nova.objects.fitting import NodeParts, Ratios, Wish
 from nova.objects.node import MEMORY_MB, VCPU, Inventory, Provider
+from nova.objects.parts import fitting
+from nova.objects.parts.fitting import NodeParts, Ratios, Wish
 from nova.objects.scheduling import HostState
 from nova.scheduler.columns import BoolColumn, Column, FloatColumn, IntColumn, Table
 from nova.scheduler.request import Request

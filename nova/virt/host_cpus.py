@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.guest_numa import cpu_mask
+from nova.objects.requirements.guest_numa import cpu_mask
 
 
 def split(cpus: Collection[int]) -> tuple[list[int], list[int]]:

@@ -133,7 +133,7 @@ def _hold_messages() -> None:
 
 
 def _hold_conductor() -> None:
-    from nova.conductor.engine import Engine
+    from nova.conductor.saga.engine import Engine
 
     submit, start_builds = Engine.submit, Engine.start_builds
 

@@ -1,6 +1,6 @@
 """Transactions when the database gets in the way: deadlocks, lost connections, and commits of unknown outcome.
 
-What a conductor does by :class:`nova.db.engine.Database`, on one real server of each kind, without the rest of Nova.
+What a conductor does by :class:`nova.db.sql.engine.Database`, on a real server of each kind, without the rest of Nova.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db.engine import Database
+from nova.db.sql.engine import Database
 from tests.crash.chaos import cut_connections
 from tests.crash.dbproxy import Proxy, When
 from tests.integration.databases import Server, mariadb, postgresql  # noqa: F401 (fixtures)

@@ -14,7 +14,7 @@ from nova.compute.service import ComputeService
 from nova.conf import CONF
 from nova.console import server as console_server
 from nova.db import audit
-from nova.db.engine import StatementCounter
+from nova.db.sql.engine import StatementCounter
 from nova.image.directory import DirectoryStore
 from nova.objects.image import Image
 from nova.rpcapi.networks import Networks

@@ -4,7 +4,7 @@ import contextlib
 
 from oslo_messaging.notify import _impl_test
 
-from nova.conductor.sender import sending
+from nova.conductor.background.sender import sending
 from nova.conf import CONF
 from tests.functional.client import wait_for
 from tests.notifications import wrong

@@ -8,7 +8,7 @@ import pytest
 
 from nova import exception
 from nova.compute.service import ComputeService
-from nova.conductor.engine import SCHEDULER_THREADS
+from nova.conductor.saga.engine import SCHEDULER_THREADS
 from nova.conf import CONF
 from nova.objects import states
 from nova.scheduler.service import SchedulerService

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from nova.conductor import usage_audit
+from nova.conductor.background import usage_audit
 from nova.db import models
 from nova.objects import usage
 from nova.objects.base import utcnow

@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nova import context
 from nova.compute import gauges
-from nova.conductor.gauges import Gauges
+from nova.conductor.background.gauges import Gauges
 from nova.db import actions, allocations, models, servers
-from nova.db.engine import count_statements
+from nova.db.sql.engine import count_statements
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.scheduling import Selection
 from nova.operations import REGISTRY

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from nova import context
-from nova.conductor.addresses import EmbeddedAllocator
+from nova.conductor.resources.addresses import EmbeddedAllocator
 from nova.conf import CONF
 from nova.objects import states
 from nova.objects.base import new_uuid

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from nova import context, exception
-from nova.conductor import shelved
+from nova.conductor.background import shelved
 from nova.conf import CONF
 from nova.image.directory import DirectoryStore
 from nova.objects import states

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from nova import bus, context, exception
-from nova.conductor import walk
+from nova.conductor.saga import walk
 from nova.db import evictions
 from nova.image.directory import DirectoryStore
 from nova.objects.guest import password_items

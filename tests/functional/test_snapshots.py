@@ -6,7 +6,7 @@ import os
 import pytest
 
 from nova import exception
-from nova.conductor import walk
+from nova.conductor.saga import walk
 from nova.conf import CONF
 from nova.image.directory import DirectoryStore
 from tests.functional.client import Client, Failed, wait_for

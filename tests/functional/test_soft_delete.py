@@ -6,10 +6,10 @@ import pytest
 import sqlalchemy as sa
 
 from nova import context, exception
-from nova.conductor.reclaim import reclaim
+from nova.conductor.background.reclaim import reclaim
 from nova.conf import CONF
-from nova.db import clock
 from nova.db import servers as rows
+from nova.db.sql import clock
 from nova.objects import states
 from nova.objects.base import utcnow
 from tests.functional.client import Client, wait_for

@@ -15,7 +15,7 @@ import requests
 
 from nova import conf
 from nova.db import audit
-from nova.db.engine import Database
+from nova.db.sql.engine import Database
 from tests.functional.refusals import KEY
 from tests.integration.allinone import start_allinone
 from tests.integration.client import Client

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
-from nova.db import migrate, models, quotas, readiness
-from nova.db.engine import Database
+from nova.db import migrate, models, quotas
+from nova.db.sql import readiness
+from nova.db.sql.engine import Database
 from tests.integration.databases import start_mariadb, start_postgresql
 from tests.unit.conductor.test_statement_limits import ENDLESS, cancelled_once
 

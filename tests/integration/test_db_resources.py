@@ -8,8 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from nova import conf
-from nova.conductor.control import ConductorControl
 from nova.conductor.endpoints.networks import Networks
+from nova.conductor.saga.control import ConductorControl
 from nova.db import allocations, compute_nodes, fixed_ips, migrate, models
 from nova.objects.base import new_uuid
 from nova.objects.network import Network, NetworkRequest

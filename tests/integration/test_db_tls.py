@@ -13,8 +13,9 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import migrate, readiness
-from nova.db.engine import Database
+from nova.db import migrate
+from nova.db.sql import readiness
+from nova.db.sql.engine import Database
 from tests.certificates import Authority, authority
 from tests.integration.cluster import _command, _environment
 from tests.integration.databases import (

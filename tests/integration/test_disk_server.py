@@ -11,7 +11,7 @@ import pytest
 from nova import conf, exception
 from nova.conf import CONF
 from nova.objects.base import new_uuid
-from nova.virt.libvirt import disk_server
+from nova.virt.libvirt.files import disk_server
 
 pytestmark = pytest.mark.skipif(shutil.which("qemu-storage-daemon") is None, reason="needs qemu-storage-daemon")
 MIB = 1 << 20

@@ -26,7 +26,7 @@ from nova.objects.instance import BlockDevice
 from nova.virt import image_formats, qemuimg
 from nova.virt.driver import Disks
 from nova.virt.imagecache import Download, ImageCache, cached_format
-from nova.virt.libvirt import directories, disk_making, disks
+from nova.virt.libvirt.files import directories, disk_making, disks
 from tests.integration.libvirt_fixtures import server
 
 os.environ["PATH"] += ":/usr/sbin:/sbin"

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from nova.conf import CONF
-from nova.objects import fitting
-from nova.objects.fitting import GuestParts, Ratios, Wish
-from nova.objects.guest_numa import guest_topology
-from nova.objects.requested_resources import PCPU
+from nova.objects.parts import fitting
+from nova.objects.parts.fitting import GuestParts, Ratios, Wish
+from nova.objects.requirements.guest_numa import guest_topology
+from nova.objects.requirements.requested_resources import PCPU
 from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
     PrivateLibvirt,
     driver_fixture,

@@ -3,11 +3,11 @@
 import pytest
 
 from nova import exception
-from nova.objects import device_names
 from nova.objects.base import utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
+from nova.objects.requirements import device_names
 
 
 def server(*devices, bus=None, **flavor):

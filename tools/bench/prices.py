@@ -17,7 +17,7 @@ from nova.api import rates
 from nova.api.http.server import Limits, Server
 from nova.bus import seals
 from nova.conductor.vault import Vault
-from nova.db import regexp
+from nova.db.sql import regexp
 from nova.virt import image_formats
 from tools.bench.amounts import Amounts
 

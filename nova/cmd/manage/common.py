@@ -9,11 +9,11 @@ import prettytable
 
 from nova import bus
 from nova.conductor.core import Core
-from nova.conductor.deltas import FleetAnnouncer
+from nova.conductor.feeds.deltas import FleetAnnouncer
+from nova.conductor.feeds.usage import UsageFeed
 from nova.conductor.service import open_database
-from nova.conductor.usage import UsageFeed
 from nova.conf import CONF
-from nova.db import clock, readiness
+from nova.db.sql import clock, readiness
 from nova.objects.base import new_uuid
 from nova.rpcapi import compute, scheduler
 

@@ -9,7 +9,8 @@ from typing import Any
 from nova.cmd.manage import purge
 from nova.conductor.service import open_database
 from nova.conf import CONF
-from nova.db import migrate, passwords, readiness
+from nova.db import migrate, passwords
+from nova.db.sql import readiness
 
 
 def add_commands(commands: Any) -> None:

@@ -12,9 +12,9 @@ import msgspec
 
 from nova import exception
 from nova.cmd.manage import common
-from nova.conductor import drains as keeper
+from nova.conductor.background import drains as keeper
+from nova.conductor.background.drain_plan import plan
 from nova.conductor.core import Core
-from nova.conductor.drain_plan import plan
 from nova.db import drains as db
 from nova.db import services
 from nova.objects import drain as drains

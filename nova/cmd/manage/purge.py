@@ -13,7 +13,8 @@ from nova import exception
 from nova.cmd.manage import common
 from nova.conductor.service import open_database
 from nova.conf import CONF
-from nova.db import purge, readiness
+from nova.db import purge
+from nova.db.sql import readiness
 from nova.objects.base import utcnow
 
 # Seconds after which what was deleted may go: by then no message that names it is under way.

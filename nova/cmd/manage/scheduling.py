@@ -11,7 +11,7 @@ from nova.conf import CONF
 from nova.db import flavors
 from nova.objects.base import new_uuid
 from nova.objects.image import Image, check_image_fits
-from nova.objects.requested_resources import asked_of_hosts
+from nova.objects.requirements.requested_resources import asked_of_hosts
 from nova.objects.scheduling import RequestSpec
 
 

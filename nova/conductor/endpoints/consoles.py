@@ -7,8 +7,8 @@ import msgspec
 from nova.conductor.endpoints.derived import Endpoint
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.db import clock
 from nova.db import consoles as db
+from nova.db.sql import clock
 from nova.objects.console import Console, ConsoleSession
 from nova.operations import REGISTRY
 

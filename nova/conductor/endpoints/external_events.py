@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nova import context
 from nova.conductor import network_events
-from nova.conductor.engine import Engine
+from nova.conductor.saga.engine import Engine
 from nova.db import external_events, servers
 from nova.objects.external_event import IN_PROGRESS, ExternalEvent
 from nova.operations.base import event_key

@@ -13,7 +13,7 @@ from nova.conductor import announcer
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.endpoints.derived import reads
-from nova.conductor.engine import Engine
+from nova.conductor.saga.engine import Engine
 from nova.db import evictions, fixed_ips, precaches, server_migrations, servers, services
 from nova.objects import states
 from nova.objects.guest import PASSWORD_MAX, GuestStatus, Resumed, Whereabouts, password_items, password_of

@@ -11,11 +11,12 @@ from nova.conductor import announcer
 from nova.conductor.core import Core
 from nova.conductor.endpoints import telling
 from nova.conductor.endpoints.derived import write
-from nova.conductor.run import owner_of
+from nova.conductor.saga.run import owner_of
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.db import actions, clock
+from nova.db import actions
 from nova.db import services as db
+from nova.db.sql import clock
 from nova.objects.service import Service, WorkerStats
 from nova.rpcapi import COMPUTE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nova import context
-from nova.conductor.engine import Engine
+from nova.conductor.saga.engine import Engine
 from nova.objects.order import StepOrder, StepReport
 
 

@@ -15,8 +15,8 @@ from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.endpoints.derived import Endpoint, reads
 from nova.conductor.endpoints.instance_actions import done
-from nova.conductor.engine import Engine
-from nova.conductor.run import host_of
+from nova.conductor.saga.engine import Engine
+from nova.conductor.saga.run import host_of
 from nova.conf import CONF
 from nova.db import actions, servers
 from nova.db import server_migrations as db

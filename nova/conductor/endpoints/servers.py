@@ -13,7 +13,7 @@ from nova.conductor import create
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.endpoints.instance_actions import done
-from nova.conductor.engine import Engine
+from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
 from nova.db import actions, quotas, security_filters, security_groups, server_search, servers
 from nova.notifications.messages import SHOWN, Happened, Teller, publisher

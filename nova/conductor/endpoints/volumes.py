@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from nova import context, exception
 from nova.conductor.core import Core
-from nova.conductor.volume_removals import tell
+from nova.conductor.resources.volume_removals import tell
 from nova.db import servers, services
 from nova.db import volumes as db
 from nova.objects.volume import AttachmentChanges, Volume, VolumeRemoval

@@ -23,7 +23,7 @@ from nova.db.audit.claims import Claims, Counts, Usage
 from nova.db.audit.parts import Parts
 from nova.db.audit.servers import Addresses, Evictions, FloatingAddresses, Members, Operations, open_events, unfinished
 from nova.db.audit.volumes import Devices, Volumes
-from nova.db.engine import Database
+from nova.db.sql.engine import Database
 
 __all__ = ["CHECKS", "Check", "Finding", "audit", "open_events", "unfinished"]
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.db import models, quotas, rows
+from nova.db import models, quotas
 from nova.db.audit.base import Check, Finding, put, run
 from nova.db.audit.claims import differences
+from nova.db.sql import rows
 from nova.objects.migration import Migration
 
 INSTANCES = models.instances

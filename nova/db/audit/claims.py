@@ -16,7 +16,7 @@ from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.flavor import Flavor
 from nova.objects.instance import root_volume
-from nova.objects.requested_resources import requested_resources
+from nova.objects.requirements.requested_resources import requested_resources
 
 CLAIMS = models.allocations
 INVENTORIES = models.inventories

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from nova.db import models
 from nova.db.audit.base import Check, Finding, alive, hold
-from nova.objects import fitting
-from nova.objects.fitting import GuestParts
+from nova.objects.parts import fitting
+from nova.objects.parts.fitting import GuestParts
 
 NODES = models.compute_nodes
 CLAIMS = models.allocations

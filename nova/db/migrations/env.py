@@ -7,7 +7,7 @@ from typing import Any, Literal
 from alembic import context
 
 from nova.db import models
-from nova.db.types import Json, Utc
+from nova.db.sql.types import Json, Utc
 
 
 def _render(kind: str, item: Any, _autogen: Any) -> str | Literal[False]:

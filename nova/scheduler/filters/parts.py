@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nova.objects import fitting
-from nova.objects.fitting import NodeParts, Ratios, Wish
+from nova.objects.parts import fitting
+from nova.objects.parts.fitting import NodeParts, Ratios, Wish
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter
 from nova.scheduler.request import Request

@@ -13,7 +13,8 @@ from nova.objects import states
 from nova.objects.instance import Instance
 from nova.objects.moves import DiskFile, DiskSource, MigrationSource, MigrationTarget
 from nova.virt import qemuimg
-from nova.virt.libvirt import allowance, copies, directories, peers, power
+from nova.virt.libvirt import power
+from nova.virt.libvirt.files import allowance, copies, directories, peers
 from nova.virt.libvirt.guests import PATIENCE, Guests
 
 LOG = logging.getLogger(__name__)

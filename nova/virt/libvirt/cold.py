@@ -16,9 +16,10 @@ from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.moves import DiskFile, DiskSource
 from nova.virt.driver import Disks
-from nova.virt.libvirt import allowance, copies, directories, disk_making, disk_server, disks, power
-from nova.virt.libvirt.definition import Definition, received
+from nova.virt.libvirt import power
+from nova.virt.libvirt.files import allowance, copies, directories, disk_making, disk_server, disks
 from nova.virt.libvirt.guests import MOVED_DEFINITION, PATIENCE, Guests
+from nova.virt.libvirt.xml.definition import Definition, received
 
 LOG = logging.getLogger(__name__)
 

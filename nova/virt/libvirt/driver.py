@@ -24,28 +24,19 @@ from nova.objects.network import VIF
 from nova.objects.node import ComputeNode
 from nova.operations.guest_driver import Cancelled
 from nova.virt.driver import Disks, Driver, EventHandler
-from nova.virt.libvirt import (
-    agent,
-    console,
-    device_addresses,
-    diagnostics,
-    directories,
-    disk_making,
-    disk_server,
-    disks,
-    inventory,
-    power,
-    remote_console,
-)
+from nova.virt.libvirt import agent, diagnostics, power, remote_console
 from nova.virt.libvirt.arrival import Arrivals
 from nova.virt.libvirt.cold import ColdMoves
 from nova.virt.libvirt.events import EventReporter
+from nova.virt.libvirt.files import console, directories, disk_making, disk_server, disks
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.hotplug import Hotplug
 from nova.virt.libvirt.live import Departures
+from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.rescue import Rescues
 from nova.virt.libvirt.snapshots import Snapshots
+from nova.virt.libvirt.xml import device_addresses
 
 LOG = logging.getLogger(__name__)
 

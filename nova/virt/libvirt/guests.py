@@ -15,14 +15,16 @@ from nova.conf import CONF
 from nova.objects.guest import GuestStatus
 from nova.objects.instance import Instance
 from nova.virt.driver import Disks
-from nova.virt.libvirt import directories, disk_making, disks, domain_xml, errors, power, serial_ports
-from nova.virt.libvirt.capabilities import Capabilities, of_guests, of_host
-from nova.virt.libvirt.definition import Definition
-from nova.virt.libvirt.guest_config import GuestConfig, default_machine, guest_config
+from nova.virt.libvirt import errors, power, serial_ports
+from nova.virt.libvirt.files import directories, disk_making, disks
 from nova.virt.libvirt.host import Host
-from nova.virt.libvirt.layout import layout
 from nova.virt.libvirt.locks import GuestLocks
-from nova.virt.libvirt.settings import Settings, from_conf, with_cells, with_cpu
+from nova.virt.libvirt.node.capabilities import Capabilities, of_guests, of_host
+from nova.virt.libvirt.xml import domain_xml
+from nova.virt.libvirt.xml.definition import Definition
+from nova.virt.libvirt.xml.guest_config import GuestConfig, default_machine, guest_config
+from nova.virt.libvirt.xml.layout import layout
+from nova.virt.libvirt.xml.settings import Settings, from_conf, with_cells, with_cpu
 
 LOG = logging.getLogger(__name__)
 

@@ -17,10 +17,11 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.network import VIF
-from nova.virt.libvirt import device_xml, errors
-from nova.virt.libvirt.definition import Definition
+from nova.virt.libvirt import errors
 from nova.virt.libvirt.guests import Guests
-from nova.virt.libvirt.layout import serial_of, volume_disk
+from nova.virt.libvirt.xml import device_xml
+from nova.virt.libvirt.xml.definition import Definition
+from nova.virt.libvirt.xml.layout import serial_of, volume_disk
 
 LOG = logging.getLogger(__name__)
 

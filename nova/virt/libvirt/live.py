@@ -23,10 +23,12 @@ from nova.objects import states
 from nova.objects.instance import Instance
 from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
 from nova.operations.guest_driver import Cancelled
-from nova.virt.libvirt import copies, directories, disk_server, errors, migration_xml, peers
-from nova.virt.libvirt.definition import Definition
-from nova.virt.libvirt.disk_server import Served
+from nova.virt.libvirt import errors
+from nova.virt.libvirt.files import copies, directories, disk_server, peers
+from nova.virt.libvirt.files.disk_server import Served
 from nova.virt.libvirt.guests import Guests
+from nova.virt.libvirt.xml import migration_xml
+from nova.virt.libvirt.xml.definition import Definition
 
 LOG = logging.getLogger(__name__)
 

@@ -15,14 +15,16 @@ import msgspec
 from nova import exception
 from nova.objects.image import Image
 from nova.objects.instance import Instance
-from nova.objects.properties import choice
+from nova.objects.requirements.properties import choice
 from nova.virt import qemuimg
 from nova.virt.driver import Disks
-from nova.virt.libvirt import directories, disk_making, disks, domain_xml, power
-from nova.virt.libvirt.disks import LocalDisk, LocalDisks
-from nova.virt.libvirt.guest_config import DISK_BUSES, GuestConfig
+from nova.virt.libvirt import power
+from nova.virt.libvirt.files import directories, disk_making, disks
+from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.guests import Guests, define_domain
-from nova.virt.libvirt.layout import GuestDisk, rescue_layout
+from nova.virt.libvirt.xml import domain_xml
+from nova.virt.libvirt.xml.guest_config import DISK_BUSES, GuestConfig
+from nova.virt.libvirt.xml.layout import GuestDisk, rescue_layout
 
 _DEVICE, _BUS = "hw_rescue_device", "hw_rescue_bus"
 

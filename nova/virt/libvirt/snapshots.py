@@ -17,13 +17,14 @@ import libvirt
 from nova import exception
 from nova.objects.guest import DiskImage
 from nova.objects.instance import Instance
-from nova.objects.properties import Properties
+from nova.objects.requirements.properties import Properties
 from nova.operations.guest_driver import Cancelled
 from nova.virt import qemuimg
-from nova.virt.libvirt import agent, directories, disks, errors
-from nova.virt.libvirt.copy_room import CopyRoom
+from nova.virt.libvirt import agent, errors
+from nova.virt.libvirt.files import directories, disks
+from nova.virt.libvirt.files.copy_room import CopyRoom
 from nova.virt.libvirt.guests import Guests
-from nova.virt.libvirt.xmltree import element
+from nova.virt.libvirt.xml.xmltree import element
 
 LOG = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from nova import exception
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import Instance
-from nova.objects.numa import GuestCell, GuestTopology
+from nova.objects.parts.numa import GuestCell, GuestTopology
 from nova.rpcapi.servers import Servers
 from tests.unit.api.canned import stub
 

@@ -8,10 +8,10 @@ import sqlalchemy as sa
 
 from nova import context, exception
 from nova.conductor.core import Core
-from nova.conductor.deltas import FleetAnnouncer
-from nova.conductor.security_rules import FiltersFeed
+from nova.conductor.feeds.deltas import FleetAnnouncer
+from nova.conductor.feeds.security_rules import FiltersFeed
 from nova.db import models, servers
-from nova.db.engine import Database, StatementCounter
+from nova.db.sql.engine import Database, StatementCounter
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nova import conf
-from nova.db import clock, migrate
+from nova.db import migrate
+from nova.db.sql import clock
 from tests.unit.conductor.books import Books
 
 

@@ -13,7 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor import addresses, announcer
+from nova.conductor import announcer
+from nova.conductor.resources import addresses
 from nova.db import allocations, audit, fixed_ips, models, networks, quotas, security_groups, servers, services
 from nova.objects import states
 from nova.objects.base import new_uuid, utcnow

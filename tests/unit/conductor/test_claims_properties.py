@@ -16,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from nova import conf, exception
 from nova.db import allocations, compute_nodes, migrate, models, quotas, services
-from nova.db.engine import Database
+from nova.db.sql.engine import Database
 from nova.objects.base import new_uuid
 from nova.objects.node import ComputeNode, Inventory, Provider
 from nova.objects.scheduling import Selection

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from nova.conductor.hearing import Hearing
+from nova.conductor.saga.hearing import Hearing
 from nova.conf import CONF
-from nova.db import actions, census, clock, models, services
+from nova.db import actions, census, models, services
+from nova.db.sql import clock
 from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
 from tests.unit.conductor.books import Books

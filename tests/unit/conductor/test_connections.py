@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conductor.service import connections_of
-from nova.db.engine import Database
+from nova.db.sql.engine import Database
 
 # What PostgreSQL allows if nobody says otherwise, less those that it keeps for administrators.
 _ALLOWED = 97

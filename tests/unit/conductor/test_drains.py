@@ -7,11 +7,12 @@ import functools
 import pytest
 
 from nova import context
-from nova.conductor import drains as keeper
+from nova.conductor.background import drains as keeper
 from nova.conductor.endpoints.services import Services
-from nova.conductor.engine import Engine
-from nova.db import clock, services
+from nova.conductor.saga.engine import Engine
 from nova.db import drains as db
+from nova.db import services
+from nova.db.sql import clock
 from nova.objects import drain as drains
 from nova.objects import states
 from nova.objects.base import new_uuid, utcnow

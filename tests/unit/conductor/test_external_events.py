@@ -9,7 +9,7 @@ import pytest
 from nova import operations
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.external_events import ExternalEvents
-from nova.conductor.engine import Engine
+from nova.conductor.saga.engine import Engine
 from nova.db import external_events as db
 from nova.db import servers
 from nova.objects.base import new_uuid, utcnow

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from oslo_db import exception as db_exception
 
 from nova import exception
-from nova.conductor import addresses
 from nova.conductor.endpoints.networks import Networks
+from nova.conductor.resources import addresses
 from nova.db import fixed_ips
 from nova.objects.base import new_uuid
 from nova.objects.network import Network, NetworkRequest, slaac_address

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nova.conductor.control import ConductorControl
+from nova.conductor.saga.control import ConductorControl
 from nova.objects.image import Image
 from nova.objects.scheduling import RequestSpec
 from tests.unit.conductor.books import Books, ctx, flavor, server

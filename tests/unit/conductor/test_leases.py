@@ -8,10 +8,11 @@ import time
 
 import pytest
 
-from nova.conductor.engine import Engine
-from nova.conductor.leases import InFlightLeases
-from nova.conductor.run import Run
-from nova.db import actions, clock
+from nova.conductor.saga.engine import Engine
+from nova.conductor.saga.leases import InFlightLeases
+from nova.conductor.saga.run import Run
+from nova.db import actions
+from nova.db.sql import clock
 from nova.objects.action import Action
 from nova.objects.base import utcnow
 from nova.operations import REGISTRY

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nova.conductor.acceptance import start
-from nova.conductor.engine import Engine
+from nova.conductor.saga.engine import Engine
 from nova.db import actions, evictions, models, servers, services, volumes
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance

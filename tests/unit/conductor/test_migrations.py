@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import migrate, models, servers
-from nova.db.engine import Database
 from nova.db.migrations import versions
+from nova.db.sql.engine import Database
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance

@@ -18,8 +18,8 @@ from nova.conductor.endpoints.services import Services
 from nova.db import allocations, compute_nodes
 from nova.objects.base import new_uuid
 from nova.objects.node import ComputeNode, Inventory, Provider
-from nova.objects.numa import HostCell, HostTopology
-from nova.objects.pci import PciDevice
+from nova.objects.parts.numa import HostCell, HostTopology
+from nova.objects.parts.pci import PciDevice
 from nova.objects.scheduling import HostState
 from tests.unit.conductor.books import Books, at, ctx, node, server
 

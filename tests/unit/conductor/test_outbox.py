@@ -9,10 +9,11 @@ import types
 import pytest
 
 from nova import exception
-from nova.conductor.outbox import Outbox
-from nova.conductor.sender import Sender
+from nova.conductor.background.sender import Sender
+from nova.conductor.feeds.outbox import Outbox
 from nova.conf import CONF
-from nova.db import clock, outbox
+from nova.db import outbox
+from nova.db.sql import clock
 from nova.notifications.parts import MOMENTS, PARTS
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.notification import Notification

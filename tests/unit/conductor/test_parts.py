@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from nova import exception
 from nova.conductor import announcer
 from nova.db import allocations, audit, claims, compute_nodes, models, parts, services
-from nova.objects import fitting
 from nova.objects.base import new_uuid
-from nova.objects.fitting import GuestParts, NodeParts
-from nova.objects.guest_numa import guest_topology
 from nova.objects.instance import Instance
 from nova.objects.node import Inventory, Provider
-from nova.objects.numa import HostCell, HostTopology, Pages
-from nova.objects.pci import PF, VF, PciDevice, PciRequest
+from nova.objects.parts import fitting
+from nova.objects.parts.fitting import GuestParts, NodeParts
+from nova.objects.parts.numa import HostCell, HostTopology, Pages
+from nova.objects.parts.pci import PF, VF, PciDevice, PciRequest
+from nova.objects.requirements.guest_numa import guest_topology
 from nova.objects.scheduling import RequestGroup, RequestSpec, Selection
 from tests.unit.conductor.books import Books, flavor, node, server
 

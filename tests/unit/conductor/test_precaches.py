@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nova import context
-from nova.conductor import precaches as keeper
+from nova.conductor.background import precaches as keeper
 from nova.conductor.endpoints.aggregates import Aggregates
 from nova.conductor.endpoints.guests import Guests
 from nova.db import models, precaches, services

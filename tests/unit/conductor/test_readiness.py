@@ -13,8 +13,9 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import migrate, readiness
-from nova.db.engine import Database
+from nova.db import migrate
+from nova.db.sql import readiness
+from nova.db.sql.engine import Database
 
 
 def why(url: str) -> str:

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from nova.conductor import feed
 from nova.conductor.endpoints.networks import Networks
 from nova.conductor.endpoints.security_groups import SecurityGroups
+from nova.conductor.feeds import feed
 from nova.db import fixed_ips, models, security_filters, server_migrations
 from nova.db import security_groups as db
 from nova.objects.base import new_uuid, utcnow

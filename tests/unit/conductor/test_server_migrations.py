@@ -10,7 +10,7 @@ import pytest
 from nova import context, exception
 from nova.conductor.endpoints import migrations as endpoint
 from nova.conductor.endpoints.migrations import Migrations
-from nova.conductor.engine import Engine
+from nova.conductor.saga.engine import Engine
 from nova.db import actions, models, servers, services
 from nova.db import server_migrations as db
 from nova.objects import migration as moves

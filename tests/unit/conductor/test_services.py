@@ -15,8 +15,9 @@ from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.conductor.endpoints.hypervisors import Hypervisors
 from nova.conductor.endpoints.services import Services
 from nova.conf import CONF
-from nova.db import actions, allocations, clock, drains, models
+from nova.db import actions, allocations, drains, models
 from nova.db import services as db
+from nova.db.sql import clock
 from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.drain import Drain, DrainedServer

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import server_search
-from nova.db.engine import Database
+from nova.db.sql.engine import Database
 from nova.objects.server_request import ServerQuery
 from tests.unit.conductor.books import Books, server
 

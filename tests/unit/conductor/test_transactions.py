@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from nova import context, exception
-from nova.db import engine
-from nova.db.engine import Database
+from nova.db.sql import engine
+from nova.db.sql.engine import Database
 from nova.service.gate import Gate
 
 SECONDS = 20

@@ -14,7 +14,7 @@ from cryptography.fernet import Fernet
 from nova import exception
 from nova.conductor.vault import SecretKeyUnusable, SecretUnreadable, Vault
 from nova.db import migrate, models, passwords
-from nova.db.engine import Database
+from nova.db.sql.engine import Database
 from tests.unit.conductor.books import Books, server
 
 

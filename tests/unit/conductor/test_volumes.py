@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor import volume_removals
 from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.conductor.endpoints.volumes import Volumes
+from nova.conductor.resources import volume_removals
 from nova.db import models, servers
 from nova.db import volumes as db
 from nova.objects import volume as states

@@ -23,23 +23,12 @@ from nova import conf, context, exception
 from nova.conductor import create
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.guests import Guests as Reports
-from nova.conductor.engine import Engine
 from nova.conductor.network_events import told
+from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
-from nova.db import (
-    actions,
-    audit,
-    clock,
-    compute_nodes,
-    evictions,
-    flavors,
-    migrate,
-    networks,
-    servers,
-    services,
-    volumes,
-)
-from nova.db.engine import Database
+from nova.db import actions, audit, compute_nodes, evictions, flavors, migrate, networks, servers, services, volumes
+from nova.db.sql import clock
+from nova.db.sql.engine import Database
 from nova.objects import states
 from nova.objects.base import new_uuid
 from nova.objects.external_event import ExternalEvent

@@ -5,9 +5,9 @@ import threading
 import msgspec
 import pytest
 
-from nova.conductor.control import ConductorControl
-from nova.conductor.engine import Engine
 from nova.conductor.network_events import told
+from nova.conductor.saga.control import ConductorControl
+from nova.conductor.saga.engine import Engine
 from nova.db import servers
 from nova.objects import states
 from nova.objects.external_event import ExternalEvent

@@ -4,9 +4,9 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor import recovery, walk
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.guests import Guests as Reports
+from nova.conductor.saga import recovery, walk
 from nova.conf import CONF
 from nova.db import actions, models
 from nova.objects import states

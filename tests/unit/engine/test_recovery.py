@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor import recovery, walk
+from nova.conductor.saga import recovery, walk
 from nova.conf import CONF
 from nova.db import models
 from nova.objects import states

@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from nova import exception
-from nova.db.engine import Database
+from nova.db.sql.engine import Database
 from nova.objects import states
 from tests.unit.engine.test_engine_properties import CTX, HOSTS
 

@@ -3,8 +3,8 @@
 import pytest
 
 from nova import exception
-from nova.conductor import walk
 from nova.conductor.acceptance import start
+from nova.conductor.saga import walk
 from nova.db import actions, quotas
 from nova.objects import states
 from nova.operations import REGISTRY

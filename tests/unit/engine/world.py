@@ -8,8 +8,8 @@ import msgspec
 from nova import exception
 from nova.compute.host import Machine as HostMachine
 from nova.compute.host import StepHost
-from nova.conductor.addresses import EmbeddedAllocator
 from nova.conductor.core import Core
+from nova.conductor.resources.addresses import EmbeddedAllocator
 from nova.db import compute_nodes
 from nova.objects import states
 from nova.objects.base import Object

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova import exception
-from nova.objects.cpu_topology import Topology, topology
-from nova.objects.properties import Properties
+from nova.objects.requirements.cpu_topology import Topology, topology
+from nova.objects.requirements.properties import Properties
 from tests.unit.virt.guests import server
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from nova import exception
 from nova.objects.flavor import Flavor
-from nova.objects.guest_numa import cpu_mask, cpu_policy, guest_topology, page_size
 from nova.objects.image import Image
-from nova.objects.numa import GuestCell, GuestTopology
+from nova.objects.parts.numa import GuestCell, GuestTopology
+from nova.objects.requirements.guest_numa import cpu_mask, cpu_policy, guest_topology, page_size
 
 
 def flavor(extra_specs=None, vcpus=4, memory_mb=1024):

@@ -9,7 +9,7 @@ from nova.objects.base import utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import Instance
-from nova.objects.requested_resources import Requested, request_spec, requested_resources
+from nova.objects.requirements.requested_resources import Requested, request_spec, requested_resources
 from nova.objects.scheduling import RequestGroup
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from nova.exception import NoValidHost
-from nova.objects.fitting import NodeParts
 from nova.objects.flavor import Flavor
-from nova.objects.guest_numa import guest_topology
-from nova.objects.numa import HostCell, HostTopology, Pages
-from nova.objects.pci import PciPool, PciRequest
+from nova.objects.parts.fitting import NodeParts
+from nova.objects.parts.numa import HostCell, HostTopology, Pages
+from nova.objects.parts.pci import PciPool, PciRequest
+from nova.objects.requirements.guest_numa import guest_topology
 from nova.objects.scheduling import HostState, NodeUsage, RequestSpec
 from nova.scheduler.filters.parts import NUMATopologyFilter, PciPassthroughFilter
 from nova.scheduler.hosts import Fleet

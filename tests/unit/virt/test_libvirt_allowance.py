@@ -15,9 +15,9 @@ from nova.conf import CONF
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.moves import DiskFile, DiskSource, MigrationSource
-from nova.virt.libvirt import allowance, disk_server
 from nova.virt.libvirt.arrival import Arrivals
 from nova.virt.libvirt.cold import ColdMoves
+from nova.virt.libvirt.files import allowance, disk_server
 from tests.unit.virt.guests import server
 from tests.unit.virt.test_image_formats import qcow2
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova import exception
-from nova.virt.libvirt import console
+from nova.virt.libvirt.files import console
 
 
 def test_pieces_are_joined_oldest_first(tmp_path: pathlib.Path) -> None:

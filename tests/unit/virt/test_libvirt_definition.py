@@ -12,10 +12,10 @@ import pytest
 from nova import conf, exception
 from nova.conf import CONF
 from nova.objects.moves import DiskSource
-from nova.virt.libvirt import directories
 from nova.virt.libvirt.cold import ColdMoves
-from nova.virt.libvirt.definition import Definition
+from nova.virt.libvirt.files import directories
 from nova.virt.libvirt.guests import MOVED_DEFINITION
+from nova.virt.libvirt.xml.definition import Definition
 from tests.unit.virt.guests import server
 
 HOSTILE = """

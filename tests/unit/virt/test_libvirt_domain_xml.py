@@ -14,14 +14,14 @@ from lxml import etree
 
 from nova import exception
 from nova.objects.instance import Instance
-from nova.virt.libvirt import domain_xml as writer
-from nova.virt.libvirt import guest_config as values
-from nova.virt.libvirt.definition import Definition
-from nova.virt.libvirt.disks import LocalDisk, LocalDisks
-from nova.virt.libvirt.domain_xml import NAMESPACE, owner_of
-from nova.virt.libvirt.guest_config import guest_config
-from nova.virt.libvirt.layout import layout
-from nova.virt.libvirt.settings import Settings, Spice
+from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
+from nova.virt.libvirt.xml import domain_xml as writer
+from nova.virt.libvirt.xml import guest_config as values
+from nova.virt.libvirt.xml.definition import Definition
+from nova.virt.libvirt.xml.domain_xml import NAMESPACE, owner_of
+from nova.virt.libvirt.xml.guest_config import guest_config
+from nova.virt.libvirt.xml.layout import layout
+from nova.virt.libvirt.xml.settings import Settings, Spice
 from tests.unit.virt.guests import interface, server
 
 SCHEMA = "/usr/share/libvirt/schemas/domain.rng"

@@ -11,11 +11,11 @@ from lxml import etree
 from nova import exception
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import VolumeConnection
-from nova.virt.libvirt import domain_xml as writer
-from nova.virt.libvirt.definition import Definition
-from nova.virt.libvirt.disks import LocalDisk, LocalDisks
-from nova.virt.libvirt.guest_config import guest_config
-from nova.virt.libvirt.layout import GuestDisk, rescue_layout, volume_disk
+from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
+from nova.virt.libvirt.xml import domain_xml as writer
+from nova.virt.libvirt.xml.definition import Definition
+from nova.virt.libvirt.xml.guest_config import guest_config
+from nova.virt.libvirt.xml.layout import GuestDisk, rescue_layout, volume_disk
 from tests.unit.virt.guests import interface, server
 from tests.unit.virt.test_libvirt_domain_xml import (  # noqa: F401 (fixture)
     ALL_DISKS,

@@ -14,13 +14,14 @@ from lxml import etree
 
 from nova import conf, exception
 from nova.conf import CONF
-from nova.objects import pci, pci_spec
 from nova.objects.instance import Instance
-from nova.objects.numa import GuestCell, GuestTopology, HostTopology
-from nova.objects.pci import GuestDevice, PciDevice
-from nova.virt.libvirt import cells, migration_xml, node_devices
-from nova.virt.libvirt.definition import Definition
-from nova.virt.libvirt.settings import Settings, with_cells
+from nova.objects.parts import pci, pci_spec
+from nova.objects.parts.numa import GuestCell, GuestTopology, HostTopology
+from nova.objects.parts.pci import GuestDevice, PciDevice
+from nova.virt.libvirt.node import cells, node_devices
+from nova.virt.libvirt.xml import migration_xml
+from nova.virt.libvirt.xml.definition import Definition
+from nova.virt.libvirt.xml.settings import Settings, with_cells
 from tests.unit.virt.guests import server
 from tests.unit.virt.test_libvirt_domain_xml import DISKS, HOST, SCHEMA, define, domain_xml
 

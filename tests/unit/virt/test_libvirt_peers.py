@@ -13,8 +13,8 @@ import pytest
 from nova import conf, exception
 from nova.conf import CONF
 from nova.objects.moves import MigrationTarget
-from nova.virt.libvirt import peers
-from nova.virt.libvirt.disk_server import Served, fetch
+from nova.virt.libvirt.files import peers
+from nova.virt.libvirt.files.disk_server import Served, fetch
 from nova.virt.libvirt.live import Departures
 from tests.unit.virt.guests import server
 

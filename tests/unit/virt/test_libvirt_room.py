@@ -13,8 +13,8 @@ from nova.conf import CONF, register
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice
 from nova.virt.driver import Disks
-from nova.virt.libvirt import disk_making
-from nova.virt.libvirt.copy_room import CopyRoom
+from nova.virt.libvirt.files import disk_making
+from nova.virt.libvirt.files.copy_room import CopyRoom
 from tests.unit.virt.guests import server
 
 VOLUME = BlockDevice(source="volume", destination="volume", boot_index=0, volume_id="v")

@@ -13,12 +13,12 @@ from lxml import etree
 
 from nova import exception
 from nova.conf import CONF, register
-from nova.virt.libvirt import domain_xml, migration_xml
-from nova.virt.libvirt.definition import Definition
-from nova.virt.libvirt.guest_config import guest_config
-from nova.virt.libvirt.layout import layout
 from nova.virt.libvirt.serial_ports import SerialPorts, of_definition
-from nova.virt.libvirt.settings import Spice
+from nova.virt.libvirt.xml import domain_xml, migration_xml
+from nova.virt.libvirt.xml.definition import Definition
+from nova.virt.libvirt.xml.guest_config import guest_config
+from nova.virt.libvirt.xml.layout import layout
+from nova.virt.libvirt.xml.settings import Spice
 from tests.unit.virt.test_libvirt_domain_xml import DISKS, HOST, SCHEMA, server
 
 register()

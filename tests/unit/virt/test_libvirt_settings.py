@@ -9,8 +9,9 @@ import pytest
 
 from nova import exception
 from nova.conf import CONF, register
-from nova.virt.libvirt import inventory, settings, traits
-from nova.virt.libvirt.capabilities import Capabilities
+from nova.virt.libvirt.node import inventory, traits
+from nova.virt.libvirt.node.capabilities import Capabilities
+from nova.virt.libvirt.xml import settings
 
 MODES = ("host-model", "custom", "maximum")
 

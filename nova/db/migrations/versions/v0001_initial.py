@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from nova.db.migrations.schema import index, table
-from nova.db.types import Json, Utc, big_id, long_text, text
+from nova.db.sql.types import Json, Utc, big_id, long_text, text
 
 revision = "0001"
 down_revision = None

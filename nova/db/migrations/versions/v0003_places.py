@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from nova.db.migrations.schema import column, index, table
-from nova.db.types import Json, Utc, big_id, text
+from nova.db.sql.types import Json, Utc, big_id, text
 
 revision = "0003"
 down_revision = "0002"

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from nova.db.types import text
+from nova.db.sql.types import text
 
 revision = "0004"
 down_revision = "0003"

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from nova.db.types import Json, Utc, big_id, text
+from nova.db.sql.types import Json, Utc, big_id, text
 
 revision = "0005"
 down_revision = "0004"

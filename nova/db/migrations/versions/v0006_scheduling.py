@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from nova.db.types import Json, text
+from nova.db.sql.types import Json, text
 
 revision = "0006"
 down_revision = "0005"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from nova.db.migrations import schema
-from nova.db.types import text
+from nova.db.sql.types import text
 
 revision = "0008"
 down_revision = "0007"

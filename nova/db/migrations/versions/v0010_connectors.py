@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from nova.db.migrations.schema import column
-from nova.db.types import Json
+from nova.db.sql.types import Json
 
 revision = "0010"
 down_revision = "0009"

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from nova.db.migrations.schema import column
-from nova.db.types import text
+from nova.db.sql.types import text
 
 revision = "0011"
 down_revision = "0010"

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from nova.db.migrations.schema import column, table
-from nova.db.types import big_id, long_text
+from nova.db.sql.types import big_id, long_text
 
 revision = "0012"
 down_revision = "0011"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from nova.db.migrations.schema import column, index
-from nova.db.types import Utc
+from nova.db.sql.types import Utc
 
 revision = "0013"
 down_revision = "0012"

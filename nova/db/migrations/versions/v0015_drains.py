@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from nova.db.migrations import schema
-from nova.db.types import Utc, text
+from nova.db.sql.types import Utc, text
 
 revision = "0015"
 down_revision = "0014"

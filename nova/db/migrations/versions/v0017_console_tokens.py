@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from nova.db.migrations.schema import index, table
-from nova.db.types import Utc, big_id, text
+from nova.db.sql.types import Utc, big_id, text
 
 revision = "0017"
 down_revision = "0016"

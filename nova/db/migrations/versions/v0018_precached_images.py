@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from nova.db.migrations import schema
-from nova.db.types import Json, Utc, text
+from nova.db.sql.types import Json, Utc, text
 from nova.objects.image import Image
 
 revision = "0018"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from nova.db.migrations import schema
-from nova.db.types import Utc
+from nova.db.sql.types import Utc
 
 revision = "0019"
 down_revision = "0018"

@@ -1,0 +1,298 @@
+"""Hosts that are emptied: conductors begin the moves of their servers, so many at a time, and follow them.
+
+All that is known is in rows, and what is begun is an operation: whoever looks next goes on. A line is written before
+its move is begun, with the request id by which the move is found again if nobody came to write more.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import logging
+
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor import announcer
+from nova.conductor.acceptance import start
+from nova.conductor.background.drain_plan import Plan, plan
+from nova.conductor.core import Core
+from nova.conductor.saga.engine import Engine
+from nova.conf import CONF
+from nova.db import drains as db
+from nova.db import services
+from nova.db.drains import Candidate, Survey
+from nova.db.sql import clock
+from nova.objects import drain as drains
+from nova.objects import states
+from nova.objects.action import Action
+from nova.objects.base import new_uuid
+from nova.objects.drain import Drain, DrainedServer
+from nova.objects.service import Service
+from nova.operations.base import journal
+from nova.operations.resize import ConfirmResize
+
+LOG = logging.getLogger(__name__)
+
+# In which whoever looks has to write a line, or another one looks: so many leases of the configuration.
+_LEASES = 2
+# While a host is emptied it is looked at so often (seconds).
+_SOON = 1.0
+# Servers that are looked at together.
+_PAGE = 50
+_REASON = 1000
+_HINT = " (with --cold it is shut down and moved)"
+# A refusal that may be another one in a while: something else is done with the server, or a service is away.
+_PASSING = (exception.ServiceUnavailable, exception.ComputeServiceUnavailable)
+
+
+class _Lost(Exception):
+    """Another conductor looks at the drain."""
+
+
+def look_after(core: Core, engine: Engine) -> float | None:
+    """Go on with all hosts that are being emptied; the seconds after which to look again, if there are any."""
+    found = core.db.read(db.due)
+    for drain in found:
+        if core.db.write(functools.partial(db.take, uuid=drain.uuid, owner=core.name, until=_until())):
+            try:
+                _Look(core, engine, drain).go_on()
+            except _Lost:
+                LOG.info("Host %s is looked after by another conductor now", drain.host)
+            finally:
+                core.db.write(functools.partial(db.let_go, uuid=drain.uuid, owner=core.name))
+    return _SOON if found else None
+
+
+def _until() -> datetime.datetime:
+    return clock.after(_LEASES * CONF.conductor.lease)
+
+
+class _Look:
+    """One look at one drain, by whoever has its lease."""
+
+    def __init__(self, core: Core, engine: Engine, drain: Drain) -> None:
+        self.core, self.engine, self.drain = core, engine, drain
+        self.moving = 0
+
+    def go_on(self) -> None:
+        """Note what has ended, begin what there is room for, and end when nothing is left to do."""
+        drain = self.drain
+        survey = self.core.db.read(functools.partial(db.survey, drain=drain))
+        waiting = self._follow(survey)
+        if drain.state == drains.RUNNING and self._enabled_again():
+            LOG.info("Host %s was enabled: no more of its servers are moved", drain.host)
+            self.core.db.write(functools.partial(db.stop, host=drain.host))
+            drain.state = drains.STOPPING
+        if drain.state == drains.RUNNING:
+            left = self._begin_those_that_waited(waiting, survey)
+            left += self._begin_others() + (survey.coming if self._patient(drain.created_at) else 0)
+        else:
+            left = 0
+        if not left and not self.moving:
+            self._end()
+
+    def _enabled_again(self) -> bool:
+        flags = self.core.db.read(functools.partial(services.flags, hosts=[self.drain.host]))
+        return self.drain.host not in flags or not flags[self.drain.host].disabled
+
+    def _patient(self, since: datetime.datetime) -> bool:
+        return (clock.now() - since).total_seconds() < self.drain.patience
+
+    def _note(self, *lines: DrainedServer) -> None:
+        """Raises _Lost. Somebody may have said meanwhile that it shall stop."""
+        state = self.core.db.write(functools.partial(
+            db.note, uuid=self.drain.uuid, owner=self.core.name, until=_until(), lines=lines))
+        if state is None:
+            raise _Lost
+        self.drain.state = state
+
+    def _end(self) -> None:
+        if not self.core.db.write(functools.partial(db.end, uuid=self.drain.uuid, owner=self.core.name)):
+            return
+        _drain, lines = self.core.db.read(functools.partial(db.get, host=self.drain.host))
+        LOG.info("Host %s (%s) has ended: %d servers are elsewhere, %d were left", self.drain.host, self.drain.kind,
+                 sum(line.state == drains.MOVED for line in lines), sum(line.state == drains.LEFT for line in lines))
+
+    # --- those under way -----------------------------------------------------------------------------
+    def _follow(self, survey: Survey) -> list[DrainedServer]:
+        """See how far those are that move; returns those that wait."""
+        waiting, changed = [], []
+        for line in survey.lines:
+            server = survey.servers.get(line.instance_uuid)
+            if server is None or server.deleted:
+                changed.append(_ended(line, drains.GONE, "it was deleted"))
+            elif line.state == drains.MOVING:
+                if self._has_ended(line, server, survey):
+                    changed.append(line)
+                if line.state == drains.MOVING:
+                    self.moving += 1
+                elif line.state == drains.WAITING:
+                    waiting.append(line)
+            elif server.host != self.drain.host:  # somebody else moved it
+                changed.append(_ended(line, drains.MOVED, "not by the drain", server.host or ""))
+            else:
+                waiting.append(line)
+        if changed:
+            self._note(*changed)
+        return waiting
+
+    def _has_ended(self, line: DrainedServer, server: Candidate, survey: Survey) -> bool:
+        """Whether there is something new about a server that moves; the line says what."""
+        action = survey.actions.get(line.request_id)
+        if server.busy or (action is not None and action.outcome is None):
+            return False
+        if server.host != self.drain.host:
+            migration = survey.unconfirmed.get(server.uuid)
+            if action is not None and migration is not None and migration.action_uuid == action.uuid:
+                return self._confirm(line, server)
+            _ended(line, drains.MOVED, _why(action) if action else "", server.host or "")
+        elif action is None:  # whoever wrote the line came no further
+            line.state, line.request_id, line.started_at = drains.WAITING, "", None
+        elif line.how == drains.LIVE and self.drain.cold and server.vm_state == states.ACTIVE:
+            line.state, line.how, line.reason = drains.WAITING, drains.COLD, _why(action)
+        else:
+            hint = _HINT if line.how == drains.LIVE and server.vm_state == states.ACTIVE else ""
+            _ended(line, drains.LEFT, (_why(action) or "it came back") + hint)
+        return True
+
+    def _confirm(self, line: DrainedServer, server: Candidate) -> bool:
+        """The drain gives the word that ends a cold migration which it began."""
+        try:
+            start(self.engine, context.admin(), server.uuid, ConfirmResize.name, {})
+            return False
+        except exception.NovaException as error:
+            if self._patient(line.started_at or line.since):
+                return False
+            _ended(line, drains.LEFT, f"it is on {server.host}, but could not be confirmed: {error.message}",
+                   server.host or "")
+            return True
+
+    # --- new ones ----------------------------------------------------------------------------------------
+    def _room(self) -> bool:
+        return self.drain.state == drains.RUNNING and self.moving < self.drain.parallel
+
+    def _begin_those_that_waited(self, lines: list[DrainedServer], survey: Survey) -> int:
+        """Returns how many wait still."""
+        left = 0
+        for line in lines:
+            if self._room():
+                server = survey.servers[line.instance_uuid]
+                before = (line.state, line.reason)
+                self._decide(line, server)
+                if (line.state, line.reason) != before and line.state != drains.MOVING:
+                    self._note(line)
+            left += line.state == drains.WAITING
+        return left
+
+    def _begin_others(self) -> int:
+        """Returns how many there are that were not begun."""
+        after, left = "", 0
+        while self._room():
+            page = self.core.db.read(functools.partial(db.candidates, drain=self.drain, limit=_PAGE, after=after))
+            seen = []
+            for server in page:
+                if not self._room():
+                    left += 1
+                    continue
+                line = DrainedServer(drain_uuid=self.drain.uuid, instance_uuid=server.uuid, since=clock.now())
+                self._decide(line, server)
+                left += line.state == drains.WAITING
+                if line.state != drains.MOVING:
+                    seen.append(line)
+            if seen:
+                self._note(*seen)
+            if len(page) < _PAGE:
+                break
+            after = page[-1].uuid
+        if left or self.moving or self.drain.state != drains.RUNNING:
+            return left + self.moving
+        self._tell_of_those_that_may_come_back()
+        return 0
+
+    def _tell_of_those_that_may_come_back(self) -> None:
+        reason = "its disks are here until its resize is confirmed or reverted"
+        lines = [_ended(DrainedServer(drain_uuid=self.drain.uuid, instance_uuid=uuid, since=clock.now()), drains.LEFT,
+                        reason, host)
+                 for uuid, host in self.core.db.read(functools.partial(db.moved_out, drain=self.drain))]
+        if lines:
+            self._note(*lines)
+
+    def _decide(self, line: DrainedServer, server: Candidate) -> None:
+        """Begin its move, have it wait, or leave it where it is."""
+        wanted = plan(self.drain, server, cold_now=line.how == drains.COLD)
+        if wanted.operation:
+            wanted = self._begin(line, server, wanted)
+        if not wanted.reason:
+            return
+        if wanted.later and self._patient(line.since):
+            line.state, line.reason = drains.WAITING, wanted.reason[:_REASON]
+        else:
+            _ended(line, drains.LEFT, wanted.reason)
+
+    def _begin(self, line: DrainedServer, server: Candidate, wanted: Plan) -> Plan:
+        """Returns why it could not be begun, if it could not."""
+        line.state, line.how, line.reason = drains.MOVING, wanted.how, ""
+        line.request_id, line.started_at = f"req-{new_uuid()}", clock.now()
+        self._note(line)
+        ctx = context.RequestContext(overwrite=False, is_admin=True, roles=["admin"], request_id=line.request_id)
+        self.moving += 1
+        try:
+            start(self.engine, ctx, server.uuid, wanted.operation, wanted.request)
+            LOG.info("[instance: %s] It leaves host %s: %s", server.uuid, self.drain.host, wanted.how)
+            return wanted
+        except exception.NovaException as error:
+            self.moving -= 1
+            return self._refused(line, server, wanted, error)
+
+    def _refused(self, line: DrainedServer, server: Candidate, wanted: Plan, error: exception.NovaException) -> Plan:
+        line.started_at, line.request_id = None, ""
+        busy = isinstance(error, exception.InstanceInvalidState) and error.kwargs.get("attr") == "task_state"
+        if busy or isinstance(error, _PASSING):
+            return Plan(reason=error.message, later=True)
+        if wanted.how == drains.LIVE and server.vm_state == states.ACTIVE:
+            if self.drain.cold:
+                return self._begin(line, server, plan(self.drain, server, cold_now=True))
+            return Plan(reason=error.message + _HINT)
+        return Plan(reason=error.message)
+
+
+def _ended(line: DrainedServer, state: str, reason: str, destination: str = "") -> DrainedServer:
+    line.state, line.reason, line.destination, line.ended_at = state, reason[:_REASON], destination, clock.now()
+    return line
+
+
+def _why(action: Action) -> str:
+    """What went wrong with it; "": nothing."""
+    if action.outcome == "superseded":
+        return "another operation took the server over"
+    failure = journal(action).failure if action.outcome == "error" else None
+    return (failure.inside or failure.message) if failure else ""
+
+
+# --- what operators ask ------------------------------------------------------------------------------
+def begin(core: Core, wanted: Drain, reason: str) -> Drain:
+    """Disable the host (with this reason, unless it is disabled) and begin to empty it.
+
+    Raises HostBinaryNotFound, ComputeHostNotFound (there is no such target), EvacuateToSameHost, DrainConflict,
+    HostIsDown (it has to be up to be drained), ComputeServiceInUse (it has to be down to be evacuated).
+    """
+    def transaction(connection: sa.Connection) -> tuple[Drain, tuple[Service, bool] | None]:
+        service = services.lock(connection, services.uuid_of(connection, wanted.host, services.COMPUTE))
+        up = services.host_up(connection, wanted.host)
+        if wanted.kind == drains.DRAIN and not up:
+            raise exception.HostIsDown(host=wanted.host)
+        if wanted.kind == drains.EVACUATE and up:
+            raise exception.ComputeServiceInUse(host=wanted.host)
+        if wanted.target == wanted.host:
+            raise exception.EvacuateToSameHost()
+        if wanted.target and not services.compute_exists(connection, wanted.target):
+            raise exception.ComputeHostNotFound(host=wanted.target)
+        disabled = None if service.disabled else services.update(connection, service.uuid, True, reason, None)
+        return db.begin(connection, wanted), disabled
+
+    drain, disabled = core.db.write(transaction)
+    if disabled is not None:
+        announcer.publish_services(core, [disabled])
+    LOG.info("Host %s is being emptied (%s), %d servers at a time", drain.host, drain.kind, drain.parallel)
+    return drain

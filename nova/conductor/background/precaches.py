@@ -1,0 +1,59 @@
+"""The hosts of an aggregate are asked to fetch images: some at a time, so that the image service can bear it."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import logging
+
+from nova import context, exception
+from nova.conductor.core import Core
+from nova.conf import CONF
+from nova.db import precaches as db
+from nova.db import services
+from nova.db.precaches import Busy
+from nova.db.sql import clock
+
+LOG = logging.getLogger(__name__)
+
+# Seconds after which a host that has not answered is asked again (it goes on with what it has begun), and how often.
+_ASK_AGAIN = 600.0
+_TRIES = 6
+# While there are any they are looked at so often (seconds).
+_SOON = 1.0
+
+
+def look_after(core: Core) -> float | None:
+    """Ask hosts while there is room for them; the seconds after which to look again, if there are any."""
+    found = core.db.read(db.busy)
+    if not found:
+        return None
+    up = core.db.read(functools.partial(services.flags, hosts={busy.host for busy in found}))
+    working = collections.Counter(busy.aggregate_id for busy in found if busy.asked)
+    for busy in found:
+        if busy.asked:
+            continue
+        if busy.host not in up or not up[busy.host].up:
+            _give_up(core, busy, "the host is down")
+        elif busy.tries >= _TRIES:
+            _give_up(core, busy, "the host did not answer")
+        elif working[busy.aggregate_id] < CONF.image_cache.precache_concurrency:
+            working[busy.aggregate_id] += 1
+            _ask(core, busy)
+    return _SOON
+
+
+def _ask(core: Core, busy: Busy) -> None:
+    images = core.db.write(functools.partial(db.take, of=busy, until=clock.after(_ASK_AGAIN)))
+    if not images:
+        return  # another conductor did
+    LOG.info("Host %s is asked to cache %d images", busy.host, len(images))
+    try:
+        core.compute_at(busy.host).cache_images(context.admin(), images)
+    except exception.NovaException as error:
+        LOG.warning("Host %s was not asked to cache images, and will be asked again: %s", busy.host, error)
+
+
+def _give_up(core: Core, busy: Busy, reason: str) -> None:
+    LOG.warning("Host %s does not cache images: %s", busy.host, reason)
+    core.db.write(functools.partial(db.give_up, of=busy, reason=reason))

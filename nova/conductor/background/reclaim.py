@@ -1,0 +1,37 @@
+"""Soft-deleted servers that nobody restored in time are deleted; any conductor may find them first."""
+
+from __future__ import annotations
+
+import logging
+
+from nova import context, exception
+from nova.conductor.acceptance import start
+from nova.conductor.core import Core
+from nova.conductor.saga.engine import Engine
+from nova.conf import CONF
+from nova.db import servers
+from nova.db.sql import clock
+from nova.operations.soft_delete import Reclaim
+
+LOG = logging.getLogger(__name__)
+
+# So many are begun in one look: many that were deleted together are no convoy before what users ask for.
+_AT_ONCE = 20
+
+
+def reclaim(core: Core, engine: Engine) -> None:
+    """Delete those that have waited for [DEFAULT]reclaim_instance_interval. Nothing while that is 0.
+
+    By the database's clock: what is deleted since the wall clock of a conductor is wrong does not come back.
+    """
+    interval = CONF.reclaim_instance_interval
+    if not interval or not clock.steady(CONF.service_down_time):
+        return
+    before = clock.after(-interval)
+    for uuid in core.db.read(lambda connection: servers.soft_deleted(connection, before, _AT_ONCE)):
+        try:
+            start(engine, context.admin(), uuid, Reclaim.name, {"before": before})
+            LOG.info("[instance: %s] It was soft-deleted %d s ago and is reclaimed", uuid, interval)
+        except exception.NovaException as error:
+            # Its user restored it, or another conductor was faster.
+            LOG.info("[instance: %s] It is not reclaimed: %s", uuid, error)

@@ -1,0 +1,112 @@
+"""Sends what is in the outbox. All conductors share the work: a lane has one sender at a time, by a lease.
+
+A message is removed after it was sent: at least once, under one id. What the broker does not take stays, and is tried
+again; nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import logging
+import time
+from collections.abc import Callable
+
+from nova import bus, exception
+from nova.conductor.core import Core
+from nova.conf import CONF
+from nova.db import outbox
+from nova.db.sql import clock
+from nova.objects.notification import Notification
+from nova.service.periodic import Periodic
+from nova.telemetry import metrics
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two looks for what another conductor has left.
+_INTERVAL = 5.0
+# Messages that are read, and removed, at once.
+_PAGE = 50
+# Seconds after which a broker that is away is tried again: from, and at most.
+_PAUSE, _LONGEST = 1.0, 30.0
+# Old messages that one transaction drops.
+_DROPPED = 500
+
+
+class Sender:
+    """Of one conductor process; :meth:`look` is for one thread."""
+
+    def __init__(self, core: Core, send: Callable[[Notification], None]) -> None:
+        """``send`` raises ServiceUnavailable when the message is to be sent again later."""
+        self._core = core
+        self._send = send
+        self._failures = 0
+        self._not_before = 0.0
+        self._next_sweep = 0.0
+
+    def look(self) -> None:
+        """Send what there is, and drop what is too old or too much."""
+        if time.monotonic() >= self._next_sweep:
+            self._next_sweep = time.monotonic() + _INTERVAL
+            self._sweep()
+        if time.monotonic() < self._not_before:
+            return
+        for lane in self._core.db.read(outbox.busy):
+            if not self._lane(lane):
+                self._failures += 1
+                pause = min(_LONGEST, _PAUSE * 2**self._failures)
+                self._not_before = time.monotonic() + pause
+                return
+        self._failures = 0
+
+    def _lane(self, lane: int) -> bool:
+        """Send all that is in a lane, unless somebody else does; False: the broker is away."""
+        db, me = self._core.db, self._core.name
+        until = clock.after(CONF.conductor.lease)
+        if not db.write(lambda connection: outbox.take(connection, lane, me, clock.now(), until)):
+            return True
+        taken = mine = True
+        while taken and mine and (page := db.read(lambda connection: outbox.page(connection, lane, _PAGE))):
+            done, taken = self._publish(page, until)
+            until = clock.after(CONF.conductor.lease)
+            mine = db.write(functools.partial(outbox.sent, lane=lane, owner=me, ids=done, until=until))
+        db.write(lambda connection: outbox.release(connection, lane, me, clock.now()))
+        return taken
+
+    def _publish(self, page: list[Notification], until: datetime.datetime) -> tuple[list[int], bool]:
+        """The ids of those that were sent, the first ones of these; and whether the broker takes more."""
+        done: list[int] = []
+        for told in page:
+            if clock.now() >= until:  # somebody else may have the lane
+                break
+            try:
+                self._send(told)
+            except exception.ServiceUnavailable as error:
+                log = LOG.debug if self._failures else LOG.warning
+                log("Notifications wait until the broker takes them: %s", error)
+                return done, False
+            done.append(told.id)
+            metrics.NOTIFICATIONS.inc("sent")
+        return done, True
+
+    def _sweep(self) -> None:
+        """Whoever listened for what is dropped here has to look for himself how things are."""
+        total = 0
+        while True:
+            dropped = self._core.db.write(lambda connection: outbox.drop(
+                connection, clock.after(-CONF.notifications.max_age), CONF.notifications.max_waiting, _DROPPED))
+            total += dropped
+            for _each in range(dropped):
+                metrics.NOTIFICATIONS.inc("dropped")
+            if dropped < _DROPPED:
+                break
+        if total:
+            LOG.warning("%d notifications were dropped that the broker has not taken for %d s, or that were more than "
+                        "%d", total, CONF.notifications.max_age, CONF.notifications.max_waiting)
+
+
+def sending(core: Core) -> Periodic:
+    """Looks after every commit that wrote something, and now and then. Raises InvalidInput for a bad driver."""
+    thread = Periodic("notifications", _INTERVAL, Sender(core, bus.Publisher(CONF).send).look)
+    core.outbox.wake = thread.wake
+    return thread

@@ -1,0 +1,140 @@
+"""The conductor's half of the embedded networks: which ones a server gets, its interfaces and addresses on them."""
+
+from __future__ import annotations
+
+import ipaddress
+import uuid
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from nova import exception
+from nova.conf import CONF
+from nova.context import RequestContext
+from nova.db import fixed_ips, floating_ips, networks, quotas
+from nova.db.sql.engine import Database
+from nova.objects.base import new_uuid
+from nova.objects.instance import Instance
+from nova.objects.network import VIF, FixedIp, Network, NetworkRequest
+
+
+class EmbeddedAllocator:
+    """A :class:`nova.network.allocator.Allocator` on our own tables: everything happens in the caller's transaction."""
+
+    external = False
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def validate(self, ctx: RequestContext, project_id: str,
+                 wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
+        return self._db.read(lambda connection: choose(connection, project_id, wanted))
+
+    def allocate(self, ctx: RequestContext, instance: Instance, wanted: Sequence[NetworkRequest],
+                 connection: sa.Connection | None = None) -> list[VIF]:
+        assert connection is not None
+        return allocate(connection, instance, wanted)
+
+    def check_more(self, connection: sa.Connection, instance: Instance) -> None:
+        check_ports(len(instance.network_info) + 1)
+        most = quotas.limits(connection, instance.project_id)["fixed_ips"]
+        if most >= 0:
+            quotas.lock(connection, instance.project_id)
+            quotas.check_interfaces(connection, instance.project_id, most, 1)
+
+    def bind(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF], host: str,
+             connection: sa.Connection | None = None) -> list[VIF]:
+        return list(vifs)  # an interface is the same on every host
+
+    def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
+        """They are rows, and are looked up in the accepting transaction."""
+
+    def unknown(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+        return []
+
+    def renewed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+        return instance.network_info
+
+    def unbind(self, ctx: RequestContext, instance: Instance) -> None:
+        """The rows say nothing of hosts."""
+
+    def release(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF] | None = None,
+                connection: sa.Connection | None = None) -> None:
+        assert connection is not None
+        for vif_id in [None] if vifs is None else [vif.id for vif in vifs]:
+            fixed_ips.release(connection, instance.uuid, vif_id)
+            floating_ips.let_go(connection, instance.uuid, vif_id)
+
+
+def choose(connection: sa.Connection, project_id: str,
+           wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
+    """The networks of a server, checked: what was asked for, or the project's only network.
+
+    Raises NetworkAmbiguous, NetworkNotFound, PortNotSupported, FixedIpInvalid, FixedIpInUse, QuotaLimit.
+    """
+    check_ports(len(wanted or ()))
+    if wanted is not None and not wanted:
+        return []
+    usable = {network.uuid: network for network in networks.for_project(connection, project_id)}
+    if wanted is None:
+        if len(usable) > 1:
+            raise exception.NetworkAmbiguous()
+        return [NetworkRequest(network_id=uuid) for uuid in usable]
+    asked: set[tuple[str, str]] = set()
+    for request in wanted:
+        if request.port_id:
+            raise exception.PortNotSupported()
+        network = usable.get(request.network_id or "")
+        if network is None:
+            raise exception.NetworkNotFound(network_id=request.network_id)
+        if request.fixed_ip:
+            address = fixed_ips.check(network, request.fixed_ip)
+            if (network.uuid, address) in asked or fixed_ips.owner_of(
+                    connection, network.uuid, address) is not None:
+                raise exception.FixedIpInUse(address=address)
+            asked.add((network.uuid, address))
+    return list(wanted)
+
+
+def check_ports(number: int) -> None:
+    """Whether a server may have so many interfaces. Raises QuotaLimit."""
+    if 0 <= CONF.quota.server_ports < number:
+        raise exception.QuotaLimit("Maximum number of ports exceeded")
+
+
+def allocate(connection: sa.Connection, instance: Instance, wanted: Sequence[NetworkRequest]) -> list[VIF]:
+    """Interfaces with addresses on these networks. Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
+    if not wanted:
+        return []
+    usable = {network.uuid: network for network in networks.for_project(connection, instance.project_id)}
+    vifs = []
+    for request in wanted:
+        network = usable.get(request.network_id or "")
+        if network is None:
+            raise exception.NetworkNotFound(network_id=request.network_id)
+        vif_id = new_uuid()
+        taken = fixed_ips.take(connection, network, instance.uuid, vif_id, request.fixed_ip)
+        vifs.append(_vif(network, vif_id, taken, request.tag))
+    return vifs
+
+
+def _vif(network: Network, vif_id: str, taken: fixed_ips.Taken, tag: str | None) -> VIF:
+    return VIF(
+        id=vif_id, network_id=network.uuid, label=network.label, mac=taken.mac,
+        fixed_ips=[_fixed_ip(network, address) for address in taken.addresses], mtu=network.mtu, bridge=network.bridge,
+        vlan=network.vlan, bridge_interface=network.bridge_interface, vni=network.vni, devname=f"tap{vif_id}"[:14],
+        tag=tag)
+
+
+def subnet_id(network_id: str, cidr: str) -> str:
+    """Our subnets have no rows of their own; users see this id."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{network_id}/{cidr}"))
+
+
+def _fixed_ip(network: Network, address: str) -> FixedIp:
+    version = ipaddress.ip_address(address).version
+    cidr, gateway, mode = (network.cidr, network.gateway, "dhcp") if version == 4 else (
+        network.cidr_v6 or "", network.gateway_v6, network.ipv6_mode)
+    dns = [server for server in network.dns if ipaddress.ip_address(server).version == version]
+    return FixedIp(address=address, version=version, prefix=ipaddress.ip_network(cidr).prefixlen, cidr=cidr,
+                   gateway=gateway, dns=dns, mode=mode, subnet_id=subnet_id(network.uuid, cidr))

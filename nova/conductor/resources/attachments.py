@@ -1,0 +1,116 @@
+"""To whom the embedded volumes belong (:class:`nova.volume.attachments.Attachments`): all of it is in our rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import exception
+from nova.context import RequestContext
+from nova.db import volumes
+from nova.db.sql.engine import Database
+from nova.objects import volume as states
+from nova.objects.base import new_uuid
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.volume import Volume, VolumeContent, VolumeRemoval
+from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
+
+
+class NoSnapshots:
+    """The embedded volumes have no snapshots."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]:
+        return []
+
+    def get(self, ctx: RequestContext, uuid: str) -> VolumeSnapshot:
+        raise exception.SnapshotNotFound(snapshot_id=uuid)
+
+    def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot:
+        self._db.read(lambda connection: volumes.get(connection, wanted.volume_id, ctx.project_id))
+        raise exception.InvalidVolume(reason="volumes of the embedded back end have no snapshots")
+
+    def delete(self, ctx: RequestContext, uuid: str) -> None:
+        raise exception.SnapshotNotFound(snapshot_id=uuid)
+
+
+class EmbeddedAttachments:
+    """Volumes of this database; everything happens in the caller's transaction."""
+
+    external = False
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.snapshots = NoSnapshots(db)
+
+    def validate(self, ctx: RequestContext, project_id: str, volume_id: str,
+                 status: str = states.AVAILABLE) -> Volume:
+        volume = self._db.read(lambda connection: volumes.get(connection, volume_id, project_id))
+        if volume.status != status:
+            raise exception.InvalidVolume(reason=f"the status of volume {volume_id} must be {status}, but is "
+                                                 f"{volume.status}")
+        return volume
+
+    def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
+        return False  # who has it keeps its row
+
+    def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str,
+                connection: sa.Connection) -> Volume:
+        return volumes.reserve(connection, device.volume_id or "", instance.project_id, instance.uuid,
+                               device.attachment_id or "", device.device_name, status)
+
+    def create(self, ctx: RequestContext, instance: Instance, device: BlockDevice, image: Image | None,
+               connection: sa.Connection) -> Volume:
+        return volumes.create(connection, Volume(
+            uuid=new_uuid(), project_id=instance.project_id, user_id=instance.user_id,
+            name="" if image else f"{instance.uuid}-blank-vol", size_gb=device.size_gb or 0, image=image,
+            bootable=image is not None, status=states.RESERVED, instance_uuid=instance.uuid,
+            attachment_id=device.attachment_id, device_name=device.device_name))
+
+    def connect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
+                connector: Mapping[str, Any], connection: sa.Connection) -> BlockDevice:
+        volume = volumes.bind(connection, volumes.lock(connection, device.volume_id or ""), host)
+        return msgspec.structs.replace(device, connection_info=volume.connection_info())
+
+    def disconnect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
+                   connection: sa.Connection) -> tuple[BlockDevice, list[VolumeRemoval]]:
+        volume = volumes.lock(connection, device.volume_id or "")
+        removal = volumes.unbind(connection, volume) if volume.attachment_id == device.attachment_id else None
+        return msgspec.structs.replace(device, connection_info={}), [removal] if removal else []
+
+    def complete(self, ctx: RequestContext, device: BlockDevice, connection: sa.Connection) -> BlockDevice:
+        volumes.complete(connection, device.volume_id or "", device.attachment_id or "")
+        volume = volumes.get(connection, device.volume_id or "")
+        return msgspec.structs.replace(device, connection_info=volume.connection_info())
+
+    def reimage(self, ctx: RequestContext, instance: Instance, device: BlockDevice, image: Image,
+                connection: sa.Connection) -> VolumeContent:
+        return volumes.reimage(connection, device.volume_id or "", device.attachment_id or "", image)
+
+    def end_reimage(self, ctx: RequestContext, instance: Instance, device: BlockDevice, before: VolumeContent,
+                    done: bool, connection: sa.Connection) -> tuple[BlockDevice, list[VolumeRemoval]]:
+        uuid = device.volume_id or ""
+        removal = volumes.end_reimage(connection, uuid, device.attachment_id or "", before, done)
+        now = msgspec.structs.replace(device, connection_info=volumes.get(connection, uuid).connection_info())
+        return now, [removal] if removal else []
+
+    def begin_detaching(self, ctx: RequestContext, device: BlockDevice, connection: sa.Connection) -> None:
+        volumes.begin_detaching(connection, device.volume_id or "", device.attachment_id or "")
+
+    def roll_detaching(self, ctx: RequestContext, device: BlockDevice, connection: sa.Connection) -> None:
+        volumes.roll_detaching(connection, device.volume_id or "", device.attachment_id or "")
+
+    def release(self, ctx: RequestContext, instance: Instance, device: BlockDevice, delete: bool,
+                connection: sa.Connection) -> list[VolumeRemoval]:
+        removal = volumes.release(connection, device.volume_id or "", device.attachment_id or "", delete)
+        return [removal] if removal else []
+
+    def hosts(self, devices: Sequence[BlockDevice], connection: sa.Connection) -> set[str]:
+        found = (volumes.get(connection, device.volume_id) for device in devices if device.volume_id)
+        return {volume.host for volume in found if volume.host}

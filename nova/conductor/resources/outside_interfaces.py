@@ -1,0 +1,70 @@
+"""The interfaces of one server that an outside service keeps, for the external steps of its operations.
+
+The service is asked at once, outside of any transaction; what it answers is written with the step.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from nova import exception
+from nova.conductor.resources.server_interfaces import Wishes
+from nova.db import servers
+from nova.objects.network import VIF, NetworkRequest
+
+LOG = logging.getLogger(__name__)
+
+
+class OutsideInterfaces:
+    """A :class:`nova.operations.contexts.OutsideInterfaces`."""
+
+    def __init__(self, wishes: Wishes) -> None:
+        self._wishes = wishes
+        self._allocator = wishes.core.allocator
+
+    def take(self, host: str) -> None:
+        ctx, instance = self._wishes.ctx, self._wishes.instance
+        made = self._allocator.allocate(ctx, instance, instance.requested_networks or [])
+        self._wishes.set(network_info=self._allocator.bind(ctx, instance, made, host))
+
+    def add(self, wanted: NetworkRequest, host: str) -> VIF:
+        ctx, instance = self._wishes.ctx, self._wishes.instance
+        made = self._allocator.allocate(ctx, instance, [wanted])
+        vif, = self._allocator.bind(ctx, instance, made, host)
+        vif = msgspec.structs.replace(vif, active=False)
+
+        self._wishes.effects.append(lambda connection: servers.change(
+            connection, instance, "network_info", lambda known: [*known, vif]))
+        return vif
+
+    def give_back(self, wanted: NetworkRequest | None) -> None:
+        found = self._allocator.unknown(self._wishes.ctx, self._wishes.instance)
+        kept = wanted.port_id if wanted else None
+        self.release(*(msgspec.structs.replace(vif, keep=vif.keep or vif.id == kept) for vif in found), some=True)
+
+    def bind(self, host: str) -> None:
+        ctx, instance = self._wishes.ctx, self._wishes.instance
+        bound: dict[str, VIF] = {}
+        gone = set()
+        for vif in instance.network_info:
+            try:
+                bound[vif.id], = self._allocator.bind(ctx, instance, [vif], host)
+            except exception.PortNotFound:
+                # Its owner has deleted it, and the word of that got lost: no reason to lose the server, too.
+                LOG.warning("[instance: %s] Port %s is gone: the server goes on without it", instance.uuid, vif.id)
+                gone.add(vif.id)
+
+        def renewed(known: list[VIF]) -> list[VIF]:
+            # What the service told of meanwhile (nova.conductor.network_events) is newer than what was asked with.
+            return [msgspec.structs.replace(bound[vif.id], label=vif.label, mtu=vif.mtu, fixed_ips=vif.fixed_ips)
+                    if vif.id in bound else vif for vif in known if vif.id not in gone]
+
+        self._wishes.effects.append(lambda connection: servers.change(connection, instance, "network_info", renewed))
+
+    def unbind(self) -> None:
+        self._allocator.unbind(self._wishes.ctx, self._wishes.instance)
+
+    def release(self, *vifs: VIF, some: bool = False) -> None:
+        self._allocator.release(self._wishes.ctx, self._wishes.instance, vifs if vifs or some else None)

@@ -1,0 +1,121 @@
+"""The volumes of one server that an outside service keeps, for the external steps of its operations.
+
+The service is asked at once, outside of any transaction; what it answers is written with the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from nova import exception
+from nova.conductor.resources.server_volumes import Wishes
+from nova.conf import CONF
+from nova.db import servers, services
+from nova.objects import volume as states
+from nova.objects.image import Image
+from nova.objects.instance import BlockDevice
+from nova.operations.base import Wait
+
+_BEING_MADE = ("creating", "downloading")
+
+
+class OutsideVolumes:
+    """A :class:`nova.operations.contexts.OutsideVolumes`. ``devices`` () stands for all volumes of the server."""
+
+    def __init__(self, wishes: Wishes) -> None:
+        self._wishes = wishes
+        self._ctx = wishes.ctx
+        self._attachments = wishes.core.attachments
+
+    # --- getting them ----------------------------------------------------------------------------------
+    def make(self, looks: int) -> None:
+        made, waits = [], False
+        for device in self._of_server():
+            if device.volume_id is None:
+                volume = self._attachments.create(self._ctx, self._wishes.instance, device, None)
+                if volume.status in _BEING_MADE:
+                    waits = True
+                    continue
+                if volume.status not in (states.AVAILABLE, states.RESERVED):
+                    raise exception.InvalidVolume(reason=f"volume {volume.uuid}, made for the server, is in status "
+                                                         f"{volume.status}")
+                device = msgspec.structs.replace(device, volume_id=volume.uuid)
+            made.append(device)
+        if waits and looks >= CONF.block_device_allocate_retries:
+            raise exception.InvalidVolume(reason="the volume service did not make the server's volumes in time")
+        if waits:
+            raise Wait(seconds=CONF.block_device_allocate_retries_interval)
+        self._record([self._reserved(device) for device in made])
+
+    def unmake(self) -> None:
+        left = []
+        for device in self._of_server():
+            ours = device.source != "volume"
+            self._attachments.release(self._ctx, self._wishes.instance, device, ours)
+            left.append(msgspec.structs.replace(device, volume_id=None if ours else device.volume_id,
+                                                attachment_id=None, connection_info={}))
+        self._record(left)
+
+    def reserve(self, device: BlockDevice) -> BlockDevice:
+        return self._record([self._reserved(device)])[0]
+
+    def _reserved(self, device: BlockDevice) -> BlockDevice:
+        volume = self._attachments.reserve(self._ctx, self._wishes.instance, device, states.RESERVED)
+        return msgspec.structs.replace(device, attachment_id=volume.attachment_id)
+
+    # --- the way to them -------------------------------------------------------------------------------
+    def connect(self, host: str, *devices: BlockDevice) -> list[BlockDevice]:
+        connector = self._connector(host)
+        return self._record([
+            self._attachments.connect(self._ctx, self._wishes.instance, device, host, connector)
+            for device in devices or self._of_server()])
+
+    def _connector(self, host: str) -> dict[str, Any]:
+        found = self._wishes.core.db.read(lambda connection: services.connector(connection, host))
+        if found is None:
+            raise exception.InvalidVolume(reason=f"host {host} has not told how it reaches volumes")
+        return found
+
+    def disconnect(self, host: str, *devices: BlockDevice) -> None:
+        self._record([self._attachments.disconnect(self._ctx, self._wishes.instance, device, host)[0]
+                      for device in devices or self._of_server()])
+
+    def reimage(self, device: BlockDevice, image: Image) -> None:
+        self._attachments.reimage(self._ctx, self._wishes.instance, device, image)
+
+    def complete(self, *devices: BlockDevice) -> None:
+        for device in devices or self._of_server():
+            self._attachments.complete(self._ctx, device)
+
+    # --- giving them back ------------------------------------------------------------------------------
+    def begin_detaching(self, device: BlockDevice) -> None:
+        self._attachments.begin_detaching(self._ctx, device)
+
+    def roll_detaching(self, device: BlockDevice) -> None:
+        self._attachments.roll_detaching(self._ctx, device)
+
+    def release(self, *devices: BlockDevice, keep: bool = False) -> None:
+        for device in devices or self._of_server():
+            self._attachments.release(self._ctx, self._wishes.instance, device,
+                                      device.delete_on_termination and not keep)
+
+    # --- inside ----------------------------------------------------------------------------------------
+    def _of_server(self) -> list[BlockDevice]:
+        """Also those that do not exist yet."""
+        return [device for device in self._wishes.instance.block_devices if device.is_volume]
+
+    def _record(self, devices: Iterable[BlockDevice]) -> list[BlockDevice]:
+        """Have the server's row know these devices as they are now; those that it lost meanwhile stay lost."""
+        now = {device.uuid: device for device in devices}
+        wishes = self._wishes
+
+        def renewed(given: list[BlockDevice]) -> list[BlockDevice]:
+            return [now.get(device.uuid, device) for device in given]
+
+        wishes.effects.append(lambda connection: servers.change(
+            connection, wishes.instance, "block_devices", renewed))
+        wishes.instance.block_devices = renewed(wishes.instance.block_devices)
+        return list(now.values())

@@ -1,0 +1,240 @@
+"""The volumes of one server, for the steps of its operations: what they want is written in their transaction.
+
+Of volumes that an outside service keeps this knows the server's row; outside_volumes asks the service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor.core import Core
+from nova.conf import CONF
+from nova.db import servers
+from nova.objects import volume as states
+from nova.objects.base import new_uuid
+from nova.objects.image import Image, least_disk
+from nova.objects.instance import BlockDevice, Instance, root_volume
+from nova.objects.requirements import device_names
+from nova.objects.volume import Volume, VolumeContent, VolumeRemoval
+
+# What becomes of a device; None: the server has it no longer.
+Change = Callable[[sa.Connection, BlockDevice], BlockDevice | None]
+
+
+class Wishes(Protocol):
+    """What is known of a step: its instance, and what its transaction is to do."""
+
+    core: Core
+    ctx: context.RequestContext
+    instance: Instance
+    effects: list[Callable[[sa.Connection], None]]
+    # Told to their hosts after the commit.
+    removals: list[VolumeRemoval]
+
+    def set(self, **changes: Any) -> None: ...
+
+
+class ServerVolumes:
+    """A :class:`nova.operations.contexts.ServerVolumes`. ``devices`` () stands for all volumes of the server."""
+
+    def __init__(self, wishes: Wishes) -> None:
+        self._wishes = wishes
+        self._attachments = wishes.core.attachments
+        self._outside = self._attachments.external
+
+    # --- in the accepting transaction ------------------------------------------------------------------
+    def add(self, device: BlockDevice, connection: sa.Connection) -> BlockDevice:
+        """Raises VolumeNotFound, InvalidVolume, DevicePathInUse, TooManyDiskDevices."""
+        instance = self._wishes.instance
+        if device.volume_id in [other.volume_id for other in instance.volumes]:
+            raise exception.InvalidVolume(
+                reason=f"volume {device.volume_id} is already attached to instances: {instance.uuid}")
+        device = msgspec.structs.replace(device, uuid=new_uuid())
+        check_count(instance, 1)
+        device_names.assign(instance, [device])
+        if not self._outside:
+            device.attachment_id = new_uuid()
+            self._attachments.reserve(self._wishes.ctx, instance, device, states.ATTACHING, connection)
+            if instance.host:
+                device = self._connected(device, instance.host, connection)
+        self._wishes.set(block_devices=[*instance.block_devices, device])
+        return device
+
+    def begin_detaching(self, device: BlockDevice, connection: sa.Connection) -> None:
+        """Raises InvalidVolume when somebody else is at it."""
+        if not self._outside:
+            self._attachments.begin_detaching(self._wishes.ctx, device, connection)
+
+    def reimage(self, image: Image, connection: sa.Connection) -> VolumeContent | None:
+        """Of what the server boots from. Raises InvalidInput, InvalidVolume (somebody else is at it)."""
+        wishes = self._wishes
+        device = root_volume(wishes.instance.block_devices)
+        assert device is not None
+        _check_fits(image, device)
+        if self._outside:
+            return None
+        before = self._attachments.reimage(wishes.ctx, wishes.instance, device, image, connection)
+        now = self._connected(device, wishes.instance.host or "", connection)
+        wishes.set(block_devices=[now if each is device else each for each in wishes.instance.block_devices])
+        return before
+
+    # --- written with the step -------------------------------------------------------------------------
+    def connect(self, host: str) -> None:
+        if not self._outside:
+            self._change((), lambda connection, device: self._connected(device, host, connection))
+
+    def _connected(self, device: BlockDevice, host: str, connection: sa.Connection) -> BlockDevice:
+        return self._attachments.connect(self._wishes.ctx, self._wishes.instance, device, host, {}, connection)
+
+    def disconnect(self, host: str) -> None:
+        def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
+            device, removals = self._attachments.disconnect(
+                self._wishes.ctx, self._wishes.instance, device, host, connection)
+            self._wishes.removals += removals
+            return device
+
+        if not self._outside:
+            self._change((), change)
+
+    def complete(self, *devices: BlockDevice) -> None:
+        if not self._outside:
+            self._change(devices, lambda connection, device: self._attachments.complete(
+                self._wishes.ctx, device, connection))
+
+    def end_reimage(self, before: VolumeContent, done: bool) -> None:
+        def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
+            device, removals = self._attachments.end_reimage(
+                self._wishes.ctx, self._wishes.instance, device, before, done, connection)
+            self._wishes.removals += removals
+            return device
+
+        root = root_volume(self._wishes.instance.block_devices)
+        if root is not None:
+            self._change((root,), change)
+
+    def roll_detaching(self, device: BlockDevice) -> None:
+        def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
+            self._attachments.roll_detaching(self._wishes.ctx, device, connection)
+            return device
+
+        if not self._outside:
+            self._change((device,), change)
+
+    def release(self, *devices: BlockDevice, keep: bool = False) -> None:
+        def change(connection: sa.Connection, device: BlockDevice) -> None:
+            if not self._outside:
+                self._wishes.removals += self._attachments.release(
+                    self._wishes.ctx, self._wishes.instance, device, device.delete_on_termination and not keep,
+                    connection)
+
+        self._change(devices, change)
+
+    def _change(self, devices: Collection[BlockDevice], change: Change) -> None:
+        """``change`` these volumes of the server, as its row has them when the step is written."""
+        wishes = self._wishes
+        if not any(device.is_volume for device in wishes.instance.block_devices):
+            return
+        only = {device.uuid for device in devices}
+
+        def effect(connection: sa.Connection) -> None:
+            def changed(known: list[BlockDevice]) -> list[BlockDevice]:
+                now = [change(connection, device) if device.is_volume and (not only or device.uuid in only) else device
+                       for device in known]
+                return [device for device in now if device is not None]
+
+            servers.change(connection, wishes.instance, "block_devices", changed)
+
+        wishes.effects.append(effect)
+
+
+def are_outside(core: Core, instance: Instance) -> bool:
+    """Whether the server has, or is to have, volumes that an outside service keeps."""
+    return any(device.is_volume for device in instance.block_devices) and core.attachments.external
+
+
+def look(core: Core, ctx: context.RequestContext, devices: Sequence[BlockDevice]) -> dict[str, Volume]:
+    """Before the transaction that accepts a new server: its volumes that an outside service keeps, with the caller's
+    eyes. Raises VolumeNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable."""
+    wanted = [device.volume_id for device in devices if device.volume_id]
+    if not wanted or not core.attachments.external:
+        return {}
+    return {uuid: core.attachments.validate(ctx, ctx.project_id or "", uuid) for uuid in wanted}
+
+
+def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, instance: Instance,
+         images: dict[str, Image], seen: dict[str, Volume]) -> None:
+    """In the transaction that accepts a new server: its volumes, those that are there and those that are to be made.
+
+    The devices of ``instance`` become its own; ``seen`` is what look() returned. Raises VolumeNotFound, InvalidVolume,
+    InvalidInput, QuotaLimit, DevicePathInUse, TooManyDiskDevices.
+    """
+    instance.block_devices = [msgspec.structs.replace(device, uuid=new_uuid()) for device in instance.block_devices]
+    wanted = [device for device in instance.block_devices if device.is_volume]
+    check_count(instance, 0)
+    device_names.assign(instance, wanted)
+    for device in wanted:
+        image = images.get(device.image_id or "")
+        _check_fits(image, device)
+        if core.attachments.external:
+            volume = seen.get(device.volume_id or "")
+        else:
+            volume = _given(core, ctx, connection, instance, device, image)
+        if volume is None:
+            continue
+        if device.source == "volume" and device.boot_index == 0:
+            if not volume.bootable:
+                raise exception.InvalidVolume(reason=f"volume {volume.uuid} is not bootable")
+            instance.image = volume.image
+        device.volume_id, device.size_gb = volume.uuid, volume.size_gb
+
+
+def _given(core: Core, ctx: context.RequestContext, connection: sa.Connection, instance: Instance,
+           device: BlockDevice, image: Image | None) -> Volume:
+    device.attachment_id = new_uuid()
+    if device.source == "volume":
+        return core.attachments.reserve(ctx, instance, device, states.RESERVED, connection)
+    return core.attachments.create(ctx, instance, device, image, connection)
+
+
+def _check_fits(image: Image | None, device: BlockDevice) -> None:
+    if image is None:
+        return
+    size = max(image.virtual_size or 0, least_disk(image.disk_format, image.size or 0))
+    needed = max(image.min_disk, -(-size // 2**30))
+    if needed > (device.size_gb or 0):
+        raise exception.InvalidInput(
+            reason=f"a volume of {device.size_gb} GiB is too small for image {image.id}, which needs {needed} GiB.")
+
+
+def host_of(core: Core, connection: sa.Connection, instance: Instance) -> str | None:
+    """The host on which the server with its volumes has to be; None: anywhere. Raises InvalidVolume."""
+    if core.attachments.external:
+        # The way of an attachment leads to one host, and moves do not take it along.
+        return instance.host if instance.volumes else None
+    hosts = core.attachments.hosts(instance.volumes, connection)
+    if len(hosts) > 1:
+        raise exception.InvalidVolume(reason="these volumes cannot be reached from one and the same host")
+    return hosts.pop() if hosts else None
+
+
+def bound_elsewhere(core: Core, connection: sa.Connection, instance: Instance, host: str) -> list[str]:
+    """The ids of the server's volumes that cannot be reached from this host."""
+    if core.attachments.external:
+        return [device.volume_id or "" for device in instance.volumes if instance.host != host]
+    return [device.volume_id or "" for device in instance.volumes
+            if core.attachments.hosts([device], connection) - {host}]
+
+
+def check_count(instance: Instance, more: int) -> None:
+    """Raises TooManyDiskDevices."""
+    maximum = CONF.compute.max_disk_devices_to_attach
+    # The local root disk is the one of the image, whether or not it is named.
+    disks = int(not instance.volume_backed) + sum(
+        device.is_volume or device.source != "image" for device in instance.block_devices)
+    if 0 <= maximum < disks + more:
+        raise exception.TooManyDiskDevices(maximum=maximum)

@@ -1,0 +1,359 @@
+"""The conductor's side of a step: collects what the step wants and writes it in one transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor.core import Core
+from nova.conductor.resources import volume_removals
+from nova.conductor.resources.outside_interfaces import OutsideInterfaces
+from nova.conductor.resources.outside_volumes import OutsideVolumes
+from nova.conductor.resources.server_images import ServerImages
+from nova.conductor.resources.server_interfaces import ServerInterfaces
+from nova.conductor.resources.server_volumes import ServerVolumes
+from nova.conf import CONF
+from nova.db import (
+    aggregates,
+    allocations,
+    claims,
+    evictions,
+    external_events,
+    parts,
+    passwords,
+    quotas,
+    security_groups,
+    server_groups,
+    server_migrations,
+    servers,
+    services,
+)
+from nova.db.sql import clock
+from nova.notifications.messages import SHOWN, Teller, publisher
+from nova.objects.action import Failure
+from nova.objects.base import utcnow
+from nova.objects.instance import Fault, Instance
+from nova.objects.migration import Migration
+from nova.objects.parts.fitting import GuestParts
+from nova.objects.scheduling import RequestSpec, Selection
+from nova.objects.volume import VolumeRemoval
+from nova.telemetry import metrics
+
+Effect = Callable[[sa.Connection], None]
+
+
+@dataclasses.dataclass
+class ConductorControl:
+    """A :class:`nova.operations.contexts.Control` on the database of this conductor.
+
+    ``apply`` may run several times (a transaction is tried again): it starts from the same
+    collected wishes each time.
+    """
+
+    core: Core
+    ctx: context.RequestContext
+    instance: Instance
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    items: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    effects: list[Effect] = dataclasses.field(default_factory=list)
+    recorded: Failure | None = None
+    # Nodes whose usage the transaction changed: told to the schedulers after the commit.
+    touched: set[str] = dataclasses.field(default_factory=set)
+    # What changed of security groups: the hosts that let their members in hear of the addresses of this one.
+    filters: set[str] = dataclasses.field(default_factory=set)
+    # Data of volumes that hosts have to remove: they are told.
+    removals: list[VolumeRemoval] = dataclasses.field(default_factory=list)
+    claims: int = 0
+    waited_out: bool = False
+    # Whose node's row the effects write: several are locked before, in everybody's order.
+    _nodes: set[str] = dataclasses.field(default_factory=set)
+    _consumers: set[str] = dataclasses.field(default_factory=set)
+    _closes: bool = False
+    # Who writes the server, as it is told.
+    saved_by: str = ""
+
+    def __post_init__(self) -> None:
+        self._was = (self.instance.vm_state, self.instance.task_state)
+
+    @property
+    def plugging_timeout(self) -> int:
+        return int(CONF.vif_plugging_timeout)
+
+    @property
+    def plugging_is_fatal(self) -> bool:
+        return bool(CONF.vif_plugging_is_fatal)
+
+    @property
+    def reimage_timeout(self) -> int:
+        return int(CONF.reimage_timeout_per_gb)
+
+    # --- what a step says ------------------------------------------------------------------------
+    def set(self, **changes: Any) -> None:
+        self.changes.update(changes)
+        for name, value in changes.items():
+            setattr(self.instance, name, value)
+
+    def set_items(self, items: Mapping[str, str | None]) -> None:
+        self.items.update(items)
+        self.instance.system_metadata = _merged(self.instance.system_metadata, items)
+
+    def keep_secret(self, password: str | None) -> None:
+        self.forget_secrets()
+        if password is not None:
+            self.set(encrypted_pass=self.core.vault.encrypt(password))
+
+    def check_secrets(self) -> None:
+        self.core.vault.decrypt(self.instance.encrypted_pass)
+
+    def forget_secrets(self) -> None:
+        """Those that the operation needed which has ended."""
+        if any(getattr(self.instance, name) for name in passwords.NONE):
+            self.set(**passwords.NONE)
+
+    def fault(self, failure: Failure) -> None:
+        self.recorded = failure
+        self.set(fault=Fault(code=failure.code, message=failure.message[:255], details=failure.details,
+                             created=utcnow()))
+
+    def select(self, spec: RequestSpec) -> list[list[Selection]]:
+        return self.core.scheduler.select(self.ctx, spec)
+
+    def group_hosts(self, spec: RequestSpec) -> None:
+        named = [uuid for key in ("same_host", "different_host") for uuid in _as_list(spec.hints.get(key))]
+        alike = _weighed_properties(spec)
+        if spec.group is None and not named and not alike:
+            return
+
+        def look(connection: sa.Connection) -> None:
+            if spec.group is not None:
+                spec.group.hosts = server_groups.members_by_host(connection, spec.group.uuid, spec.instance_uuids)
+            if named:
+                spec.hint_hosts = servers.hosts_of(connection, self.instance.project_id, named)
+            if alike:
+                spec.image_hosts = servers.sharing_image_properties(connection, alike)
+
+        self.core.db.read(look)
+
+    def claim(self, selection: Selection, spec: RequestSpec, consumer: str = "") -> None:
+        instance = self.instance
+
+        def claim(connection: sa.Connection) -> None:
+            found = claims.claim(connection, instance, selection, spec, consumer)
+            self.touched.add(selection.node_uuid)
+            if not consumer:
+                self._has(found)
+
+        self.claims += 1
+        self.effects.append(claim)
+
+    def release_claim(self, consumer: str = "") -> None:
+        uuid = consumer or self.instance.uuid
+        self._consumers.add(uuid)
+        self.effects.append(lambda connection: self.touched.update(allocations.release(connection, uuid)))
+
+    def rekey_claim(self, consumer: str) -> None:
+        uuid = self.instance.uuid
+        self.effects.append(lambda connection: allocations.rekey(connection, consumer, uuid))
+
+    def use_claim(self, consumer: str = "") -> None:
+        uuid = consumer or self.instance.uuid
+        self.effects.append(lambda connection: self._has(parts.of_claim(connection, uuid)))
+
+    def _has(self, found: GuestParts) -> None:
+        """The instance has these cells and devices."""
+        have = GuestParts(numa_topology=self.instance.numa_topology, pci_devices=self.instance.pci_devices)
+        if found != have:
+            self.set(numa_topology=found.numa_topology, pci_devices=found.pci_devices)
+
+    # --- migrations ------------------------------------------------------------------------------
+    def migrate(self, uuid: str, **changes: Any) -> None:
+        self.effects.append(lambda connection: server_migrations.update(connection, uuid, changes))
+
+    def migration(self, uuid: str) -> Migration:
+        return self.core.db.read(lambda connection: server_migrations.get(connection, uuid))
+
+    def close_migrations(self) -> None:
+        instance = self.instance
+
+        def close(connection: sa.Connection) -> None:
+            for migration in server_migrations.open_of(connection, [instance.uuid]):
+                self.touched.update(allocations.release(connection, migration.uuid))
+                self._charge(connection, *migration.beyond(instance.flavor), -1)
+                server_migrations.update(connection, migration.uuid, {"open": False})
+
+        self._closes = True
+        self.effects.append(close)
+
+    def charge(self, cores: int = 0, ram: int = 0) -> None:
+        self.effects.append(lambda connection: self._charge(connection, cores, ram))
+
+    def _charge(self, connection: sa.Connection, cores: int, ram: int, sign: int = 1, instances: int = 0) -> None:
+        if cores or ram or instances:
+            project_id, user_id = self.instance.project_id, self.instance.user_id
+            quotas.lock(connection, project_id, ("", user_id))
+            quotas.spend(connection, project_id, user_id, sign * instances, sign * cores, sign * ram)
+
+    def soft_delete(self, at: datetime.datetime | None = None) -> None:
+        if self.instance.soft_deleted_at is None:
+            self._count(-1)
+            self.set(soft_deleted_at=at or clock.now())
+
+    def undelete(self) -> None:
+        if self.instance.soft_deleted_at is not None:
+            self._count(1)
+            self.set(soft_deleted_at=None)
+
+    def _count(self, sign: int) -> None:
+        flavor = self.instance.flavor
+        self.effects.append(lambda connection: self._charge(connection, flavor.vcpus, flavor.memory_mb, sign, 1))
+
+    def evict(self, host: str, keep_disks: bool) -> None:
+        uuid = self.instance.uuid
+        self.effects.append(lambda connection: evictions.add(connection, uuid, host, keep_disks))
+
+    def keep(self, host: str) -> None:
+        uuid = self.instance.uuid
+        self.effects.append(lambda connection: evictions.remove(connection, host, [uuid]))
+
+    def zone_of(self, host: str) -> str:
+        zones = self.core.db.read(lambda connection: aggregates.host_zones(aggregates.of_host(connection, host)))
+        return zones.get(host) or str(CONF.default_availability_zone)
+
+    def host_up(self, host: str) -> bool:
+        return self.core.db.read(lambda connection: services.host_up(connection, host))
+
+    def evicted_hosts(self) -> list[str]:
+        return self.core.db.read(lambda connection: evictions.hosts(connection, self.instance.uuid))
+
+    # --- external events -------------------------------------------------------------------------
+    def events(self, *keys: str) -> dict[str, str]:
+        return self.core.db.read(lambda connection: external_events.came(connection, self.instance.uuid, keys))
+
+    def forget_events(self, *keys: str) -> None:
+        uuid = self.instance.uuid
+        self.effects.append(lambda connection: external_events.forget(connection, uuid, keys))
+
+    # --- volumes ---------------------------------------------------------------------------------
+    @functools.cached_property
+    def volumes(self) -> ServerVolumes:
+        return ServerVolumes(self)
+
+    @functools.cached_property
+    def outside_volumes(self) -> OutsideVolumes:
+        return OutsideVolumes(self)
+
+    # --- images ----------------------------------------------------------------------------------
+    @functools.cached_property
+    def images(self) -> ServerImages:
+        return ServerImages(self)
+
+    # --- interfaces and quota --------------------------------------------------------------------
+    @functools.cached_property
+    def interfaces(self) -> ServerInterfaces:
+        return ServerInterfaces(self)
+
+    @functools.cached_property
+    def outside_interfaces(self) -> OutsideInterfaces:
+        return OutsideInterfaces(self)
+
+    @property
+    def network_is_outside(self) -> bool:
+        return self.core.allocator.external
+
+    def release_quota(self) -> None:
+        instance, counts = self.instance, self.instance.soft_deleted_at is None
+
+        def release(connection: sa.Connection) -> None:
+            if counts:
+                quotas.release(connection, instance.project_id, instance.user_id, 1, instance.flavor.vcpus,
+                               instance.flavor.memory_mb)
+            security_groups.remove_members(connection, instance.uuid)
+
+        self.effects.append(release)
+
+    def finish_io(self, failed: bool | None, node_uuid: str | None = None, consumer: str = "") -> None:
+        uuid = consumer or self.instance.uuid
+
+        def finish(connection: sa.Connection) -> None:
+            node = node_uuid or allocations.root_of(connection, uuid)
+            if node is not None:
+                allocations.finish_io(connection, node, failed)
+                self.touched.add(node)
+
+        self._nodes.update([node_uuid] if node_uuid else [])
+        self._consumers.update([] if node_uuid else [uuid])
+        self.effects.append(finish)
+
+    # --- what the engine does with it ------------------------------------------------------------
+    def apply(self, connection: sa.Connection, **changes: Any) -> None:
+        """Write everything that was asked for, and ``changes`` of the instance beside it."""
+        self.touched.clear()
+        self.filters.clear()
+        self.removals.clear()
+        if len(self._nodes) + len(self._consumers) + self._closes > 1:
+            allocations.hold(connection, self._nodes, self._consumers, self.instance.uuid if self._closes else "")
+        for effect in self.effects:
+            effect(connection)
+        values = {**self.changes, **changes}
+        if self.items:
+            with contextlib.suppress(exception.InstanceNotFound):
+                now = servers.lock(connection, self.instance.uuid).system_metadata
+                values["system_metadata"] = _merged(values.get("system_metadata", now), self.items)
+        if values:
+            servers.update(connection, self.instance.uuid, values)
+            self._tell_changes(connection, values)
+
+    def _tell_changes(self, connection: sa.Connection, values: dict[str, Any]) -> None:
+        outbox = self.core.outbox
+        if outbox.updates and not SHOWN.isdisjoint(values):
+            by = self.saved_by or publisher("nova-conductor", CONF.host)
+            outbox.write(connection, Teller(outbox.settings, self.ctx).changed(
+                self.instance, by, self._was, outbox.updates))
+
+    def after_commit(self) -> None:
+        """Tell the schedulers what changed on the nodes, hosts who is in which group, and who has to remove volumes."""
+        for _claim in range(self.claims):
+            metrics.CLAIMS.inc("made")
+        if self.touched:
+            self.core.usage.touch(self.touched)
+        self.core.filters.touch(self.filters)
+        if self.removals:
+            volume_removals.tell(self.core, self.ctx, self.removals)
+
+
+def _merged(items: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in {**items, **changes}.items() if value is not None}
+
+
+def converted(changes: dict[str, Any]) -> dict[str, Any]:
+    """Instance columns from a report (plain values) as the objects that the row wants."""
+    types = _column_types()
+    return {name: msgspec.convert(value, types[name]) for name, value in changes.items() if name in types}
+
+
+@functools.cache
+def _column_types() -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(Instance)}
+
+
+def _weighed_properties(spec: RequestSpec) -> dict[str, str]:
+    """Those of the image for which schedulers want to know the hosts of servers that have the same."""
+    options = CONF.filter_scheduler
+    wanted = {setting.partition("=")[0].strip() for setting in options.image_props_weight_setting}
+    if spec.image is None or not (wanted or options.image_props_weight_multiplier):
+        return {}
+    return {name: value for name, value in spec.image.properties.items() if name in wanted or not wanted}
+
+
+def _as_list(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [str(value)]

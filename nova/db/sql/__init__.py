@@ -1,0 +1,1 @@
+"""What every query stands on: connections and transactions, the clock, types of columns, searches, limits."""

@@ -1,0 +1,143 @@
+"""What a node has for single guests, NUMA cells and PCI devices, and whether a guest finds its share of them.
+
+Pure functions: schedulers ask them about the free devices that they count, a conductor decides by them while it has the
+node's row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from nova.objects.base import Object
+from nova.objects.parts import numa, pci
+from nova.objects.parts.numa import GuestTopology, HostTopology
+from nova.objects.parts.pci import GuestDevice, PciDevice, PciPool, PciRequest
+
+
+class NodeParts(Object, kw_only=True, weakref=True):
+    """The cells of a node with what is used of them (None: it tells of none), and its free devices."""
+
+    numa_topology: HostTopology | None = None
+    pci_pools: list[PciPool] = []
+
+    @property
+    def free_devices(self) -> int:
+        return sum(pool.count for pool in self.pci_pools)
+
+
+class GuestParts(Object, kw_only=True):
+    """What a claim has of a node's cells and devices; None: nothing for itself."""
+
+    numa_topology: GuestTopology | None = None
+    pci_devices: list[GuestDevice] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """What a server asks for."""
+
+    topology: GuestTopology | None
+    devices: Sequence[PciRequest]
+
+    def __bool__(self) -> bool:
+        return self.topology is not None or bool(self.devices)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratios:
+    """How often the CPUs and the memory of a cell may be promised, and whether the fullest cell comes first."""
+
+    cpu: float = 1.0
+    memory: float = 1.0
+    packing: bool = False
+
+
+# Whether (and how) a wish for devices is fulfilled on these cells of the host (None: the guest is on all of them).
+_Devices = Callable[[Collection[int] | None, Collection[int]], object]
+
+
+def parts_of(topology: HostTopology | None, devices: Iterable[PciDevice] | None,
+             held: Sequence[GuestParts]) -> NodeParts | None:
+    """The parts of a node on which ``held`` are; None for a node that has none."""
+    if topology is None and not devices:
+        return None
+    return NodeParts(
+        numa_topology=numa.used(topology, _topologies(held)) if topology is not None else None,
+        pci_pools=pci.pools(pci.free(devices or (), _addresses(held))))
+
+
+def choose(topology: HostTopology | None, devices: Iterable[PciDevice] | None, held: Sequence[GuestParts],
+           wish: Wish, ratios: Ratios) -> GuestParts | None:
+    """Cells, CPUs, pages and devices for ``wish`` beside what is ``held`` of the node; None: it does not fit."""
+    free = pci.free(devices or (), _addresses(held))
+    host = numa.used(topology, _topologies(held)) if topology is not None else None
+    fitted = _fit(host, wish, ratios, {device.numa_node for device in free},
+                  lambda cells, near: pci.choose(free, wish.devices, cells, near))
+    if fitted is None:
+        return None
+    return GuestParts(numa_topology=fitted.topology,
+                      pci_devices=pci.choose(free, wish.devices, fitted.cells, fitted.near) if wish.devices else None)
+
+
+def take(parts: NodeParts, wish: Wish, ratios: Ratios) -> NodeParts | None:
+    """The node's parts when ``wish`` is on it, too; None: it does not fit."""
+    pools, host = parts.pci_pools, parts.numa_topology
+    fitted = _fit(host, wish, ratios, {pool.numa_node for pool in pools},
+                  lambda cells, near: pci.take(pools, wish.devices, cells, near))
+    if fitted is None:
+        return None
+    return NodeParts(
+        numa_topology=numa.plus(host, fitted.topology) if host is not None and fitted.topology is not None else host,
+        pci_pools=(pci.take(pools, wish.devices, fitted.cells, fitted.near) or []) if wish.devices else pools)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fitted:
+    """Where a guest is: on ``cells`` of the host (None: on all), with ``near`` on the same sockets."""
+
+    topology: GuestTopology | None
+    cells: Collection[int] | None
+    near: Collection[int]
+
+
+def _fit(host: HostTopology | None, wish: Wish, ratios: Ratios, with_devices: Collection[int | None],
+         devices: _Devices) -> _Fitted | None:
+    if wish.topology is None:
+        return _Fitted(None, None, ()) if not wish.devices or devices(None, ()) is not None else None
+    if host is None:
+        return None
+
+    def near(cells: Sequence[int]) -> bool:
+        return devices(cells, host.sockets(cells)) is not None
+
+    fitted = numa.fit(host, wish.topology, numa.Rules(
+        cpu_ratio=ratios.cpu, memory_ratio=ratios.memory, packing=ratios.packing,
+        near=near if wish.devices else None, with_devices=frozenset(cell for cell in with_devices if cell is not None)))
+    if fitted is None:
+        return None
+    return _Fitted(fitted, fitted.host_cells, host.sockets(fitted.host_cells))
+
+
+def _topologies(held: Iterable[GuestParts]) -> Iterable[GuestTopology]:
+    return (each.numa_topology for each in held if each.numa_topology is not None)
+
+
+def _addresses(held: Iterable[GuestParts]) -> set[str]:
+    return {one.device.address for each in held for one in each.pci_devices or ()}
+
+
+# --- looking --------------------------------------------------------------------------------------
+def conflicts(topology: HostTopology | None, held: Sequence[GuestParts]) -> list[str]:
+    """What two of these have at the same time, or more than there is, in words."""
+    found = []
+    addresses = [one.device.address for each in held for one in each.pci_devices or ()]
+    found += [f"device {address} is given out {addresses.count(address)} times"
+              for address in sorted({each for each in addresses if addresses.count(each) > 1})]
+    for cell in numa.used(topology, _topologies(held)).cells if topology is not None else ():
+        twice = sorted({cpu for cpu in cell.pinned if cell.pinned.count(cpu) > 1})
+        if twice:
+            found.append(f"CPUs {', '.join(map(str, twice))} of cell {cell.id} are given out more than once")
+        found += [f"{pages.used} pages of {pages.size_kb} KiB are given out of {pages.total - pages.reserved} in cell "
+                  f"{cell.id}" for pages in cell.pages if pages.used > pages.total - pages.reserved]
+    return found

@@ -1,0 +1,1 @@
+"""What flavors, images and requests ask for, read and checked."""

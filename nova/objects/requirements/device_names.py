@@ -1,0 +1,58 @@
+"""The names by which users and guests know the disks of a server: given once, they last."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import string
+from collections.abc import Iterator, Sequence
+
+from nova import exception
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.requirements import local_disks
+
+_PREFIXES = {"virtio": "vd", "ide": "hd", "fdc": "fd"}
+_NAME = re.compile(r"/dev/(?:xvd|[vsh]d)([a-z]+)")
+
+
+def assign(instance: Instance, devices: Sequence[BlockDevice]) -> None:
+    """Give a name to each of these volumes (new ones of the server): the one that is asked for, else the next free.
+
+    A name is called as the bus has it: /dev/sdc is /dev/vdc on virtio. Raises DevicePathInUse.
+    """
+    bus = str((instance.image.properties if instance.image else {}).get("hw_disk_bus") or "virtio")
+    new = {id(device) for device in devices}
+    taken = {device.device_name for device in instance.volumes if id(device) not in new}
+    taken |= set(_local_names(instance, bus))
+    unnamed = []
+    for device in sorted(devices, key=lambda device: device.boot_index != 0):
+        prefix = _PREFIXES.get(device.disk_bus or bus, "sd")
+        asked = _NAME.fullmatch(device.device_name or "")
+        if device.boot_index == 0:
+            name = f"/dev/{prefix}a"
+        elif asked:
+            name = f"/dev/{prefix}{asked[1]}"
+        else:
+            unnamed.append((device, prefix))
+            continue
+        if name in taken:
+            raise exception.DevicePathInUse(path=device.device_name or name, instance_uuid=instance.uuid)
+        device.device_name = name
+        taken.add(name)
+    for device, prefix in unnamed:
+        device.device_name = next(name for name in _names(prefix) if name not in taken)
+        taken.add(device.device_name)
+
+
+def _local_names(instance: Instance, bus: str) -> Iterator[str]:
+    """Those of the disks that go with the server: root, ephemeral disks, swap, in this order."""
+    ephemerals = len(local_disks.ephemerals(instance.block_devices, instance.flavor))
+    # What is booted from, a disk or a volume, comes first.
+    return itertools.islice(_names(_PREFIXES.get(bus, "sd")), int(instance.volume_backed),
+                            1 + ephemerals + int(instance.flavor.swap > 0))
+
+
+def _names(prefix: str) -> Iterator[str]:
+    for length in itertools.count(1):
+        for letters in itertools.product(string.ascii_lowercase, repeat=length):
+            yield f"/dev/{prefix}{''.join(letters)}"

@@ -1,0 +1,88 @@
+"""How large the files of a server may be, which another host says that it has: what its flavor and its image pay for.
+
+Each file has a name that the server has a use for, and its own limit: so their sum has one, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects.instance import Instance
+from nova.objects.moves import DiskFile
+from nova.virt.image_formats import DISK_FORMATS
+from nova.virt.libvirt.files import disk_making
+from nova.virt.libvirt.files.disks import CONFIG_DRIVE, KERNEL, NVRAM, RAMDISK, ROOT, SWAP, ephemeral_name, is_iso
+from nova.virt.qemuimg import most_bytes
+
+_GIB, _MIB = 1 << 30, 1 << 20
+# A config drive (those of vfat have as much), and the variables of firmware.
+_SMALL = 64 * _MIB
+
+
+def check(instance: Instance, files: Sequence[DiskFile], bases: Sequence[DiskFile]) -> None:
+    """Whether a server may have these files, and the image (among ``bases``) that its root disk stands on.
+
+    Nothing of them is there yet. Raises MigrationError.
+    """
+    if len({file.name for file in files}) < len(files):
+        raise exception.MigrationError(reason="the other host sends a file more than once")
+    allowed = dict(_allowed(instance))
+    for file in files:
+        most = allowed.get(file.name)
+        if most is None:
+            raise exception.MigrationError(reason=f"{file.name} is no file of the server")
+        if file.name == ROOT:
+            base = _base(file, bases)
+            _check_base(instance, file, base)
+            most = most or base.size
+        elif file.base:
+            raise exception.MigrationError(reason=f"{file.name} stands on an image, as only a root disk does")
+        if file.format == "raw":
+            _check(file, file.length, most)
+        else:
+            _check(file, file.size, most)
+            _check(file, file.length, most_bytes(file.size))
+
+
+def _allowed(instance: Instance) -> Iterator[tuple[str, int]]:
+    """(name, bytes of the disk) of what a server may have; 0 for its root disk: it is as large as its image."""
+    if not instance.volume_backed:
+        yield ROOT, 0 if is_iso(instance) else instance.flavor.root_gb * _GIB
+    for index, (size, _filesystem) in enumerate(disk_making.ephemerals(instance, instance.flavor)):
+        yield ephemeral_name(index), size * _GIB
+    yield SWAP, instance.flavor.swap * _MIB
+    yield CONFIG_DRIVE, _SMALL
+    yield NVRAM, _SMALL
+    yield KERNEL, CONF.compute.kernel_size_limit_mb * _MIB
+    yield RAMDISK, CONF.compute.kernel_size_limit_mb * _MIB
+
+
+def _base(file: DiskFile, bases: Sequence[DiskFile]) -> DiskFile:
+    """The image that the disk stands on; it has no bytes if the disk stands on none."""
+    if not file.base:
+        return DiskFile(name="")
+    base = next((base for base in bases if base.name == file.base), None)
+    if base is None:
+        raise exception.MigrationError(reason=f"{file.name} stands on what is not the image of the server")
+    return base
+
+
+def _check_base(instance: Instance, file: DiskFile, base: DiskFile) -> None:
+    """A disk is never smaller than the image it stands on; how long that is as a file its download was allowed to be.
+
+    (How much room the cache of images has is looked at before it comes there.)
+    """
+    image = instance.image
+    told = (image.size or 0) if image is not None else 0
+    _check(base, base.size, file.size)
+    _check(base, base.length, max(told, most_bytes(base.size), instance.flavor.root_gb * _GIB))
+    if image is not None and (image.virtual_size or (told and DISK_FORMATS.get(image.disk_format or "") == "raw")):
+        _check(base, base.size, most_bytes(max(told, image.virtual_size or 0)))
+
+
+def _check(file: DiskFile, size: int, most: int) -> None:
+    if not 0 <= size <= most:
+        raise exception.MigrationError(
+            reason=f"{file.name} of {size} bytes is larger than the server may have ({most} bytes)")

@@ -1,0 +1,226 @@
+"""Copies of a guest's files that another host has, made on the host to which it moves.
+
+A file has its name only when it is complete, and the directory remembers from which disks it is copied: so a copy
+goes on where a crash ended it, and files of an earlier time do not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import re
+import stat
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from nova import exception
+from nova.objects.instance import Instance
+from nova.objects.moves import DiskFile, DiskSource
+from nova.virt import qemuimg
+from nova.virt.imagecache import ImageCache
+from nova.virt.libvirt.files import directories, disk_server, disks
+from nova.virt.libvirt.files.disk_server import Served
+
+LOG = logging.getLogger(__name__)
+
+# In the directory of a copy that is not finished: the token of the disks that it is made from.
+_COPIED_FROM = "copied-from"
+
+# How the file of an image in the cache of a host is called after its id: what it was verified by, and from where it was
+# copied.
+_BASE = re.compile(r"(?P<variant>(-[0-9a-f]{32})?)(-from-[0-9a-f]{16})?\.(?P<format>raw|qcow2)")
+_ORIGIN = 16
+
+# Makes the file of this path.
+Copier = Callable[[str], None]
+
+
+def begin(uuid: str, token: str, host: str) -> str:
+    """The guest's directory: empty, or with what was copied from just these disks."""
+    place = directories.directory(uuid)
+    known = directories.owner(place)
+    mark = os.path.join(place, _COPIED_FROM)
+    if os.path.isdir(place) and not (known and known.host == host and content(mark) == token):
+        LOG.warning("[instance: %s] Files of an earlier time are in the way of its move: removed", uuid)
+        directories.take(uuid, host)
+        directories.remove(uuid, host)
+    directories.make(uuid, host)
+    directories.once(place, _COPIED_FROM, writer(token))
+    return place
+
+
+def is_incomplete(uuid: str) -> bool:
+    """Whether what is here is a copy that nobody finished."""
+    return os.path.exists(os.path.join(directories.directory(uuid), _COPIED_FROM))
+
+
+def complete(uuid: str) -> None:
+    """What was copied is the guest's now."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(directories.directory(uuid), _COPIED_FROM))
+
+
+def receive(instance: Instance, place: str, file: DiskFile, source: DiskSource, seen: str = "") -> None:
+    """A copy of one file; ``seen`` is its directory on the source, if this host sees it ("": it does not).
+
+    The source may not be believed: nothing comes here but the files of a guest, and none leads to a file of this host.
+    """
+    check_name(file)
+    copy = (_local(os.path.join(seen, file.name), file.length) if seen else
+            _remote(instance.uuid, source, file.name, file.length))
+    directories.once(place, file.name, _on_base(copy, file, base_of(instance, file, source)))
+
+
+def check_name(file: DiskFile) -> None:
+    """Raises MigrationError for what is no file that goes with a guest."""
+    if disks.format_to_copy(file.name) != file.format:
+        raise exception.MigrationError(reason=f"{file.name} ({file.format}) is no file of a server")
+
+
+def base_of(instance: Instance, file: DiskFile, source: DiskSource) -> str:
+    """The path of the image that a disk stands on, in this host's cache; it is copied, too, if it is not there. "": the
+    disk stands on none.
+
+    What came from another host is never taken for the image when a server is built of that here, and what is here is
+    no base for others than the servers of that image. Raises MigrationError.
+    """
+    if not file.base:
+        return ""
+    base = next((base for base in source.bases if base.name == file.base), None)
+    image_id = instance.image_ref
+    named = _BASE.fullmatch(file.base.removeprefix(image_id))
+    if base is None or named is None or not file.base.startswith(image_id) or named["format"] != file.base_format:
+        raise exception.MigrationError(reason=f"{file.name} stands on what is not the image of the server")
+    cache = ImageCache(used=disks.bases_in_use)
+    name = base.name
+    if not os.path.exists(os.path.join(cache.directory, name)):
+        origin = hashlib.sha256(f"{source.host}/{name}".encode()).hexdigest()[:_ORIGIN]
+        name = f"{image_id}{named['variant']}-from-{origin}.{named['format']}"
+    path = cache.adopt(name, _remote(instance.uuid, source, base_name(base.name), base.length), base.length)
+    if disks.virtual_size(path, file.base_format) != base.size:
+        raise exception.MigrationError(reason=f"the host has another image named {base.name}")
+    return path
+
+
+# --- what there is ---------------------------------------------------------------------------------------
+def describe(place: str) -> tuple[list[DiskFile], dict[str, DiskFile]]:
+    """The files that go with a guest, and the images that they stand on by their paths."""
+    files: list[DiskFile] = []
+    bases: dict[str, DiskFile] = {}
+    for name, kind in disks.to_copy(place):
+        path = os.path.join(place, name)
+        base, base_format = "", ""
+        if kind == "qcow2":
+            header = qemuimg.Qcow2Header(path)
+            if header.backing and header.backing_format:
+                base, base_format = os.path.basename(header.backing), header.backing_format
+                bases[header.backing] = _described(header.backing, base_format)
+        files.append(_described(path, kind, base, base_format))
+    return files, bases
+
+
+def serve(uuid: str, place: str, files: list[DiskFile], bases: dict[str, DiskFile]) -> Served:
+    """Serve these files, and the images below them, until disk_server.stop()."""
+    return disk_server.serve(uuid, [(file.name, os.path.join(place, file.name)) for file in files]
+                             + [(base_name(base.name), path) for path, base in bases.items()])
+
+
+def base_name(name: str) -> str:
+    """What an image is called among the served files."""
+    return f"base/{name}"
+
+
+def _described(path: str, kind: str, base: str = "", base_format: str = "") -> DiskFile:
+    return DiskFile(name=os.path.basename(path), format=kind, length=os.stat(path).st_size,
+                    size=disks.virtual_size(path, kind), base=base, base_format=base_format)
+
+
+# --- copying ---------------------------------------------------------------------------------------------
+def _remote(uuid: str, source: DiskSource, name: str, length: int) -> Copier:
+    served = Served(source.address, source.port, source.key)
+    return lambda path: disk_server.fetch(uuid, served, name, length, path)
+
+
+def _local(source: str, length: int) -> Copier:
+    """Of a file of this length within one file system; without any work where that can share blocks."""
+    def copy(path: str) -> None:
+        with _opened(source, length) as file:
+            command = ["prlimit", f"--fsize={length}", "--", "cp", "--reflink=auto", "--sparse=always",
+                       f"/proc/self/fd/{file.fileno()}", path]
+            try:
+                subprocess.run(command, check=True, capture_output=True, text=True, timeout=qemuimg.COPY_TIMEOUT,
+                               env={**os.environ, "LC_ALL": "C"}, pass_fds=[file.fileno()])
+            except subprocess.CalledProcessError as error:
+                if "No space left" in error.stderr:
+                    raise exception.DiskFull(reason="no room for the server's disks") from error
+                raise exception.MigrationError(reason=f"{os.path.basename(source)} could not be copied") from error
+        with open(path, "r+b") as made:
+            os.fsync(made.fileno())
+
+    return copy
+
+
+@contextlib.contextmanager
+def _opened(path: str, length: int) -> Iterator[BinaryIO]:
+    """A file that another host may have written; links are not followed. Raises MigrationError."""
+    name = os.path.basename(path)
+    try:
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOENT, errno.ENXIO):
+            raise
+        raise exception.MigrationError(reason=f"{name} is not what the other host said it is") from error
+    with file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size != length:
+            raise exception.MigrationError(reason=f"{name} is not what the other host said it is")
+        yield file
+
+
+def keep(source: str, place: str, name: str) -> None:
+    """A copy of a file of this host."""
+    directories.once(place, name, _local(source, os.stat(source).st_size))
+
+
+def _on_base(copy: Copier, file: DiskFile, base: str) -> Copier:
+    """A copy that stands on this host's image."""
+    def make(path: str) -> None:
+        copy(path)
+        if file.format != "qcow2":
+            return
+        try:
+            header = qemuimg.Qcow2Header(path)
+        except (ValueError, struct.error) as error:
+            raise exception.MigrationError(reason=f"{file.name} is damaged") from error
+        if header.data_file or (header.backing and not base):
+            raise exception.MigrationError(reason=f"{file.name} refers to another file")
+        if header.virtual_size != file.size:
+            raise exception.MigrationError(
+                reason=f"{file.name} of {header.virtual_size} bytes is not what the other host said it is")
+        if base and (header.backing, header.backing_format) != (base, file.base_format):
+            qemuimg.rebase(path, base, file.base_format)
+
+    return make
+
+
+# --- small texts -----------------------------------------------------------------------------------------
+def writer(text: str) -> Copier:
+    def write(path: str) -> None:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    return write
+
+
+def content(path: str) -> str:
+    """Of a text file; "": there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""

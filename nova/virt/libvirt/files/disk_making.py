@@ -1,0 +1,214 @@
+"""Making the files of a guest, and giving its disks the sizes of another flavor: they grow, they never shrink."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+
+import msgspec
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects.flavor import Flavor, disk_too_small
+from nova.objects.image import Image
+from nova.objects.instance import Instance
+from nova.objects.requirements import local_disks
+from nova.virt import qemuimg
+from nova.virt.driver import Disks, rescue_disk_gb
+from nova.virt.imagecache import format_of
+from nova.virt.libvirt.files import directories
+from nova.virt.libvirt.files.disks import (
+    BEFORE_RESCUE,
+    CONFIG_DRIVE,
+    KERNEL,
+    RAMDISK,
+    RENAMED,
+    ROOT,
+    SWAP,
+    LocalDisk,
+    LocalDisks,
+    ephemeral_name,
+    is_ephemeral,
+    is_iso,
+    virtual_size,
+)
+
+_GIB = 1 << 30
+_MIB = 1 << 20
+_MKFS_TIMEOUT = 600
+
+# How a file system is made and given a label.
+_MKFS = {
+    **{name: [f"mkfs.{name}", "-q", "-F", "-L"] for name in ("ext2", "ext3", "ext4")},
+    "xfs": ["mkfs.xfs", "-q", "-f", "-L"],
+    "vfat": ["mkfs.vfat", "-n"],
+    "ntfs": ["mkfs.ntfs", "-q", "-F", "-f", "-L"],
+}
+
+
+def make(instance: Instance, disks: Disks, host: str) -> None:
+    """Make what is missing of a guest's files; files that are there are kept as they are. They are ``host``'s now.
+
+    Raises FlavorDiskTooSmall, InvalidDiskInfo, DiskFull.
+    """
+    with directories.full_disk():
+        place = directories.make(instance.uuid, host)
+        for name, build in _builders(instance, disks).items():
+            directories.once(place, name, build)
+        drive = os.path.join(place, CONFIG_DRIVE)
+        if os.path.exists(drive):
+            os.chmod(drive, 0o600)  # perhaps made in its place
+
+
+def make_anew(instance: Instance, disks: Disks, host: str, token: str, keep_ephemerals: bool,
+              give_up: Callable[[], None]) -> None:
+    """Make all of a guest's files, and put them in the place of those that it has once ``give_up()`` has removed it.
+
+    ``keep_ephemerals``: those of its ephemeral disks that are there stay. Raises what make() raises; then nothing was
+    given up.
+    """
+    with directories.full_disk():
+        place = directories.make(instance.uuid, host)
+        kept = {name for name in os.listdir(place) if keep_ephemerals and is_ephemeral(name)}
+        builders = {name: build for name, build in _builders(instance, disks).items() if name not in kept}
+        directories.replace(place, builders, kept, token, give_up)
+
+
+def make_rescue(instance: Instance, image: Image, disks: Disks, definition: str, host: str) -> None:
+    """Make what a guest is rescued with, from ``image``, beside its own files; ``definition``: how it is defined now.
+
+    Raises what make() raises, and InstanceNotRescuable.
+    """
+    most = rescue_disk_gb(instance)
+    # (also of an image that somebody else had fetched)
+    if disks.root and most and os.path.exists(disks.root) and virtual_size(
+            disks.root, format_of(disks.root) or disks.root_format) > most * _GIB:
+        raise exception.InstanceNotRescuable(
+            instance_id=instance.uuid, reason=f"its host gives it a disk of {most} GiB to be rescued from, and the "
+                                              f"image {image.id} is larger")
+    # As large as the image is, and nothing beside it.
+    bare = msgspec.structs.replace(instance.flavor, root_gb=0, ephemeral_gb=0, swap=0)
+    rescued = msgspec.structs.replace(instance, image=image, flavor=bare, block_devices=[])
+    builders = {RENAMED[name]: build for name, build in _builders(rescued, disks).items() if name in RENAMED}
+    with directories.full_disk():
+        place = directories.make(instance.uuid, host)
+        directories.once(place, BEFORE_RESCUE, lambda path: directories.write(path, definition))
+        directories.remove_files(instance.uuid, RENAMED.values())  # of a rescue that failed, by another image
+        for name, build in builders.items():
+            directories.once(place, name, build)
+
+
+def _builders(instance: Instance, disks: Disks) -> dict[str, Callable[[str], None]]:
+    """How each file of a guest is made, by its name."""
+    found: dict[str, Callable[[str], None]] = {}
+    if disks.root:
+        root, root_format = disks.root, format_of(disks.root) or disks.root_format
+        found[ROOT] = lambda path: _make_root(path, root, root_format, instance, disks.alone)
+    for name, source in ((KERNEL, disks.kernel), (RAMDISK, disks.ramdisk), (CONFIG_DRIVE, disks.config_drive)):
+        if source:
+            found[name] = _copier(source)
+    for index, (size, filesystem) in enumerate(ephemerals(instance, instance.flavor)):
+        found[ephemeral_name(index)] = _formatter(f"ephemeral{index}", size * _GIB, filesystem)
+    if instance.flavor.swap:
+        found[SWAP] = _formatter("swap", instance.flavor.swap * _MIB, "swap")
+    return found
+
+
+def ephemerals(instance: Instance, flavor: Flavor) -> list[tuple[int, str]]:
+    """(GiB, file system) of each."""
+    default = CONF.default_ephemeral_format or "ext4"
+    return [(size, filesystem or default)
+            for size, filesystem in local_disks.ephemerals(instance.block_devices, flavor)]
+
+
+def check_growth(local: LocalDisks, instance: Instance, flavor: Flavor) -> None:
+    """Raises ResizeError when a disk would have to shrink or go."""
+    if local.root is not None and local.root.device == "disk":
+        _check("root", local.root, flavor.root_gb * _GIB)
+    wanted = ephemerals(instance, flavor)
+    if len(wanted) < len(local.ephemerals):
+        raise exception.ResizeError(reason=f"the flavor {flavor.name} has no room for the ephemeral disk")
+    for disk, (size, _filesystem) in zip(local.ephemerals, wanted, strict=False):
+        _check("ephemeral", disk, size * _GIB)
+
+
+def grow(local: LocalDisks, instance: Instance) -> None:
+    """Give the disks the sizes of the instance's flavor; a swap disk of another size is removed: make() makes it."""
+    if local.root is not None and local.root.device == "disk":
+        _grow(local.root, instance.flavor.root_gb * _GIB)
+    for disk, (size, _filesystem) in zip(local.ephemerals, ephemerals(instance, instance.flavor), strict=False):
+        _grow(disk, size * _GIB)
+    if local.swap is not None and virtual_size(local.swap.path, local.swap.format) != instance.flavor.swap * _MIB:
+        os.unlink(local.swap.path)
+
+
+def _check(kind: str, disk: LocalDisk, want: int) -> None:
+    have = virtual_size(disk.path, disk.format)
+    # A flavor without a root disk takes it as large as it is.
+    if want and want < have:
+        raise exception.ResizeError(
+            reason=f"the {kind} disk of {have / _GIB:g} GiB cannot shrink to {want / _GIB:g} GiB")
+
+
+def _grow(disk: LocalDisk, want: int) -> None:
+    if virtual_size(disk.path, disk.format) < want:
+        qemuimg.resize(disk.path, disk.format, want)
+
+
+def _make_root(path: str, base: str, base_format: str, instance: Instance, alone: bool) -> None:
+    if not os.path.isfile(base):
+        raise exception.InvalidDiskInfo(reason="its image is not in the cache of the host")
+    have = virtual_size(base, base_format)
+    # a flavor without a root disk takes the image as large as it is
+    want = instance.flavor.root_gb * _GIB or have
+    if have > want:
+        raise disk_too_small(want, have)
+    if is_iso(instance):
+        want = have
+    if not alone:
+        qemuimg.create_overlay(path, base, base_format, want)
+        return
+    overlay = f"{path.removesuffix('.part')}.overlay.part"
+    try:
+        qemuimg.create_overlay(overlay, base, base_format, want)
+        qemuimg.flatten(overlay, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(overlay)
+
+
+def _copier(source: str) -> Callable[[str], None]:
+    return lambda path: _copy(source, path)
+
+
+def _copy(source: str, path: str) -> None:
+    try:
+        shutil.copyfile(source, path)
+    except FileNotFoundError as error:
+        raise exception.InvalidDiskInfo(reason=f"{os.path.basename(source)} is missing on the host") from error
+
+
+def _formatter(label: str, size: int, filesystem: str) -> Callable[[str], None]:
+    return lambda path: _format(path, label, size, filesystem)
+
+
+def _format(path: str, label: str, size: int, filesystem: str) -> None:
+    """A qcow2 image with an empty file system (or swap space)."""
+    if filesystem == "swap":
+        command = ["mkswap", "-q", "-L", label]
+    elif filesystem in _MKFS:
+        command = [*_MKFS[filesystem], label]
+    else:
+        raise exception.InvalidDiskInfo(reason=f"file system {filesystem} of a disk is not supported")
+    raw = f"{path.removesuffix('.part')}.raw.part"
+    try:
+        with open(raw, "wb") as file:
+            file.truncate(size)
+        qemuimg.run([*command, raw], _MKFS_TIMEOUT)
+        os.chmod(raw, 0o644)  # nothing is in it yet
+        qemuimg.convert(raw, "raw", path, "qcow2", size)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(raw)

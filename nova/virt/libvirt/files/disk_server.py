@@ -1,0 +1,184 @@
+"""Files of a guest that was shut down, served to the host it moves to, and the other side of that.
+
+One qemu-storage-daemon per guest serves all its files, read-only, over NBD with TLS and a key made for this move. It
+is no child of nova-compute: it goes on when that restarts, and is found again by its pid file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import random
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+
+from nova import exception
+from nova.conf import CONF
+from nova.virt import qemuimg
+from nova.virt.libvirt.files import peers
+
+LOG = logging.getLogger(__name__)
+
+_USER = "nova"
+_SERVED = "served.json"
+_START_TIMEOUT = 30
+_STOP_TIMEOUT = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """Where files are served, and what the other side must know. Never logged: it has the key."""
+
+    address: str
+    port: int
+    key: str
+
+
+def serve(uuid: str, files: Sequence[tuple[str, str]]) -> Served:
+    """Serve (name, path) pairs until stop(); if just these are served already that goes on. Raises MigrationError."""
+    place = _place(uuid)
+    known = _running(uuid, files)
+    if known is not None:
+        return known
+    stop(uuid)
+    os.makedirs(place, mode=0o700)
+    key = secrets.token_hex(32)
+    _write(place, "keys.psk", f"{_USER}:{key}\n")
+    address = CONF.libvirt.migration_inbound_addr
+    low, high = ports()
+    choice = list(range(low, high + 1))
+    random.shuffle(choice)
+    reason = "no port is free"
+    for port in choice:
+        try:
+            _start(place, address, port, files)
+        except subprocess.CalledProcessError as error:
+            reason = (error.stderr or "").strip()
+            if "in use" in reason:
+                continue
+            break
+        except (OSError, subprocess.TimeoutExpired) as error:
+            reason = str(error)
+            break
+        _write(place, _SERVED, json.dumps([address, port, list(files)]))
+        return Served(address, port, key)
+    stop(uuid)
+    LOG.error("[instance: %s] Its disks cannot be served on %s: %s", uuid, address, reason)
+    raise exception.MigrationError(reason="its host could not serve the disks")
+
+
+def stop(uuid: str) -> None:
+    """Serve no longer. Nothing is served: fine."""
+    place = _place(uuid)
+    pid = _pid(place)
+    if pid is not None:
+        deadline = time.monotonic() + _STOP_TIMEOUT
+        number = signal.SIGTERM
+        while _pid(place) == pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            if time.monotonic() > deadline:
+                number = signal.SIGKILL
+            time.sleep(0.05)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def ports() -> tuple[int, int]:
+    """[libvirt] move_ports. Raises InvalidInput."""
+    low, _, high = CONF.libvirt.move_ports.partition("-")
+    with contextlib.suppress(ValueError):
+        if 0 < int(low) <= int(high or low) < 1 << 16:
+            return int(low), int(high or low)
+    raise exception.InvalidInput(reason=f"[libvirt]move_ports {CONF.libvirt.move_ports}: not of the form first-last")
+
+
+def fetch(uuid: str, served: Served, name: str, length: int, path: str) -> None:
+    """Copy a served file of ``length`` bytes, sparse. Raises MigrationError (also if it is longer), DiskFull."""
+    source = ",".join(["driver=nbd", f"server.host={peers.address(served.address)}", "server.type=inet",
+                       f"server.port={served.port}", f"export={name}", "tls-creds=tls", "open-timeout=10"])
+    # A disk consists of whole sectors, a file of bytes.
+    whole = -(-length // 512) * 512
+    with open(path, "wb") as file:
+        file.truncate(whole)
+    if not length:
+        return
+    with _client(uuid, served.key) as credentials:
+        try:
+            qemuimg.run(["qemu-img", "convert", "-n", "--target-is-zero", "--object", credentials, "--image-opts",
+                         "-O", "raw", source, path], qemuimg.COPY_TIMEOUT, length=whole)
+        except exception.InvalidDiskInfo as error:
+            raise exception.MigrationError(reason=f"{name} could not be copied: {error.kwargs['reason']}") from error
+    # The tool writes without waiting for the device.
+    with open(path, "r+b") as file:
+        file.truncate(length)
+        os.fsync(file.fileno())
+
+
+# --- inside ----------------------------------------------------------------------------------------
+def _place(uuid: str) -> str:
+    return os.path.join(CONF.state_path, "moves", uuid)
+
+
+def _running(uuid: str, files: Sequence[tuple[str, str]]) -> Served | None:
+    """Where just these files are served already."""
+    place = _place(uuid)
+    if _pid(place) is None:
+        return None
+    try:
+        with open(os.path.join(place, _SERVED), encoding="utf-8") as file:
+            address, port, known = json.load(file)
+        with open(os.path.join(place, "keys.psk"), encoding="ascii") as file:
+            key = file.read().strip().partition(":")[2]
+    except (FileNotFoundError, ValueError):
+        return None  # it was killed before it told its port
+    return Served(address, port, key) if known == [list(pair) for pair in files] else None
+
+
+def _pid(place: str) -> int | None:
+    """The daemon that serves from here, if it lives and is no other process by now."""
+    try:
+        with open(os.path.join(place, "pid"), encoding="ascii") as file:
+            pid = int(file.read())
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return pid if os.path.join(place, "pid").encode() in file.read().split(b"\0") else None
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        return None
+
+
+def _start(place: str, address: str, port: int, files: Sequence[tuple[str, str]]) -> None:
+    command = ["qemu-storage-daemon", "--daemonize", "--pidfile", os.path.join(place, "pid"),
+               "--object", f"tls-creds-psk,id=tls,endpoint=server,dir={place}",
+               "--nbd-server", f"addr.type=inet,addr.host={address},addr.port={port},tls-creds=tls,max-connections=0"]
+    for number, (name, path) in enumerate(files):
+        command += ["--blockdev", f"driver=file,node-name=file{number},read-only=on,locking=off,"
+                                  f"filename={path.replace(',', ',,')}",
+                    "--export", f"type=nbd,id=export{number},node-name=file{number},name={name.replace(',', ',,')}"]
+    subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                   timeout=_START_TIMEOUT, env={**os.environ, "LC_ALL": "C"})
+
+
+def _write(place: str, name: str, text: str) -> None:
+    path = os.path.join(place, name)
+    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".new", path)
+
+
+@contextlib.contextmanager
+def _client(uuid: str, key: str) -> Iterator[str]:
+    """The credentials of one copy, in a directory that only this user can read."""
+    place = _place(uuid) + ".in"
+    shutil.rmtree(place, ignore_errors=True)
+    os.makedirs(place, mode=0o700)
+    try:
+        _write(place, "keys.psk", f"{_USER}:{key}\n")
+        yield f"tls-creds-psk,id=tls,endpoint=client,dir={place},username={_USER}"
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,168 @@
+"""The files of a guest as they are: its disks, kernel, config drive and console log."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+
+from nova import exception
+from nova.objects.instance import Instance
+from nova.virt import qemuimg
+from nova.virt.libvirt.files import directories
+from nova.virt.libvirt.files.console import log_path
+
+ROOT, SWAP, CONFIG_DRIVE, KERNEL, RAMDISK = "disk", "disk.swap", "disk.config", "kernel", "ramdisk"
+NVRAM = "nvram"
+# What a guest has while it is rescued, and how it was defined before.
+RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK = (
+    f"{name}.rescue" for name in (ROOT, CONFIG_DRIVE, KERNEL, RAMDISK))
+RENAMED = {ROOT: RESCUE, CONFIG_DRIVE: RESCUE_DRIVE, KERNEL: RESCUE_KERNEL, RAMDISK: RESCUE_RAMDISK}
+BEFORE_RESCUE = "unrescue.xml"
+OF_RESCUE = (RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK, BEFORE_RESCUE)  # the last one goes last
+_EPHEMERAL = "disk.eph"
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalDisk:
+    """``base``: the cached image that it stands on, as (path, format)."""
+
+    path: str
+    format: str = "qcow2"
+    device: str = "disk"
+    base: tuple[str, str] | None = None
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalDisks:
+    """The files of a guest as they are, in the order in which it sees its disks.
+
+    ``nvram`` is where the variables of UEFI firmware are, or will be.
+    """
+
+    console_log: str
+    nvram: str = ""
+    root: LocalDisk | None = None
+    ephemerals: tuple[LocalDisk, ...] = ()
+    swap: LocalDisk | None = None
+    config_drive: LocalDisk | None = None
+    kernel: str | None = None
+    ramdisk: str | None = None
+
+
+def ephemeral_name(index: int) -> str:
+    return f"{_EPHEMERAL}{index}"
+
+
+def name_in_metadata(name: str) -> str:
+    """What nova.objects.instance.disk_names() calls a file; "": it is no disk of the server's own."""
+    if is_ephemeral(name):
+        return f"ephemeral{name.removeprefix(_EPHEMERAL)}"
+    return {ROOT: "root", SWAP: "swap"}.get(name, "")
+
+
+def look(instance: Instance) -> LocalDisks:
+    """The files of a guest as they are. Raises InvalidDiskInfo when its root disk is missing."""
+    place = directories.directory(instance.uuid)
+
+    def disk(name: str) -> LocalDisk | None:
+        path = os.path.join(place, name)
+        return LocalDisk(path) if os.path.exists(path) else None
+
+    root, drive = disk(ROOT), disk(CONFIG_DRIVE)
+    if root is None and instance.image is not None and not instance.volume_backed:
+        raise exception.InvalidDiskInfo(reason="its root disk is missing on the host")
+    if root is not None:
+        root = dataclasses.replace(root, base=base_of(root.path), device="cdrom" if is_iso(instance) else "disk")
+    if drive is not None:
+        drive = LocalDisk(drive.path, "raw", "cdrom" if qemuimg.is_iso(drive.path) else "disk")
+    ephemerals: list[LocalDisk] = []
+    while (ephemeral := disk(ephemeral_name(len(ephemerals)))) is not None:
+        ephemerals.append(ephemeral)
+    kernel, ramdisk = disk(KERNEL), disk(RAMDISK)
+    return LocalDisks(
+        console_log=log_path(place), nvram=os.path.join(place, NVRAM), root=root, ephemerals=tuple(ephemerals),
+        swap=disk(SWAP), config_drive=drive, kernel=kernel.path if kernel else None,
+        ramdisk=ramdisk.path if ramdisk else None)
+
+
+def base_of(path: str) -> tuple[str, str] | None:
+    try:
+        header = qemuimg.Qcow2Header(path)
+    except ValueError as error:
+        raise exception.InvalidDiskInfo(reason="its root disk is damaged") from error
+    return (header.backing, header.backing_format) if header.backing and header.backing_format else None
+
+
+def is_iso(instance: Instance) -> bool:
+    return instance.image is not None and instance.image.disk_format == "iso"
+
+
+def virtual_size(path: str, image_format: str) -> int:
+    """Bytes of the disk that an image is. Raises InvalidDiskInfo."""
+    if image_format == "raw":
+        # a disk consists of whole sectors
+        return -(-os.stat(path).st_size // 512) * 512
+    try:
+        return int(qemuimg.Qcow2Header(path).virtual_size)
+    except ValueError as error:
+        raise exception.InvalidDiskInfo(reason="its image is not in the format qcow2") from error
+
+
+def to_copy(place: str) -> list[tuple[str, str]]:
+    """(name, format) of the files in a directory that go with a guest to another host."""
+    formats = {name: format_to_copy(name) for name in sorted(os.listdir(place))}
+    return [(name, kind) for name, kind in formats.items() if kind is not None]
+
+
+def format_to_copy(name: str) -> str | None:
+    """The format of a file that goes with a guest to another host; None: no such file does."""
+    fixed = {CONFIG_DRIVE: "raw", KERNEL: "raw", RAMDISK: "raw", NVRAM: "raw"}
+    return "qcow2" if _is_disk(name) else fixed.get(name)
+
+
+def has_any(place: str) -> bool:
+    """Whether there is a disk with data of the guest's own."""
+    with contextlib.suppress(FileNotFoundError):
+        return any(_is_disk(name) for name in os.listdir(place))
+    return False
+
+
+def _is_disk(name: str) -> bool:
+    return name in (ROOT, SWAP) or is_ephemeral(name)
+
+
+def is_ephemeral(name: str) -> bool:
+    return name.startswith(_EPHEMERAL) and name.removeprefix(_EPHEMERAL).isdigit()
+
+
+def bases_in_use() -> set[str]:
+    """The paths of the images that the disks of this host's guests stand on.
+
+    Raises OSError when a disk cannot be read: nobody may take its image for unused then.
+    """
+    found = set()
+    for path in _guest_disks():
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            backing = qemuimg.Qcow2Header(path).backing
+            if backing:
+                found.add(backing)
+    return found
+
+
+def promised_bytes() -> int:
+    """What the sparse disks of this host's guests may still grow by."""
+    total = 0
+    for path in _guest_disks():
+        with contextlib.suppress(OSError, ValueError):
+            total += max(0, qemuimg.Qcow2Header(path).virtual_size - os.stat(path).st_blocks * 512)
+    return total
+
+
+def _guest_disks() -> Iterator[str]:
+    return (path for path in directories.files() if _is_disk(name := os.path.basename(path)) or name == RESCUE)

@@ -1,0 +1,1 @@
+"""What the host is and has, as it is reported."""

@@ -1,0 +1,65 @@
+"""The NUMA cells of the host: as libvirt tells them, and as its operator shares them out."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+
+import msgspec
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects.parts.numa import HostCell, HostTopology, Pages
+from nova.objects.requirements.guest_numa import cpu_mask
+from nova.virt import host_cpus
+
+# CPU numbers in a list of siblings are below this.
+_MOST_CPUS = 1 << 16
+
+
+def of_host(capabilities: ET.Element) -> HostTopology | None:
+    """All CPUs as shared ones; None: libvirt tells of no cells."""
+    found = [_cell(item) for item in capabilities.findall("host/topology/cells/cell")]
+    return HostTopology(cells=found) if any(cell.cpus for cell in found) else None
+
+
+def _cell(item: ET.Element) -> HostCell:
+    cpus = item.findall("cpus/cpu")
+    cores = sorted({tuple(sorted(cpu_mask(cpu.get("siblings", cpu.get("id", "0")), _MOST_CPUS))) for cpu in cpus})
+    sockets = {cpu.get("socket_id") for cpu in cpus} - {None}
+    pages = [Pages(size_kb=int(each.get("size", 4)), total=int(each.text or 0)) for each in item.findall("pages")]
+    smallest = min((each.size_kb for each in pages), default=0)
+    return HostCell(
+        id=int(item.get("id", 0)), cpus=sorted(int(cpu.get("id", 0)) for cpu in cpus),
+        siblings=[list(core) for core in cores] if any(len(core) > 1 for core in cores) else [],
+        memory_mb=int(item.findtext("memory", "0")) // 1024,
+        socket=int(sockets.pop() or 0) if len(sockets) == 1 else None,
+        pages=[each for each in pages if each.total or each.size_kb == smallest])
+
+
+def all_cpus(topology: HostTopology) -> list[int]:
+    return sorted(cpu for cell in topology.cells for cpu in cell.cpus)
+
+
+def shared_out(topology: HostTopology) -> HostTopology:
+    """With the CPUs that guests share apart from those that are given to single ones, and without reserved pages.
+
+    Raises InvalidInput naming the option.
+    """
+    shared, dedicated = (set(cpus) for cpus in host_cpus.split(all_cpus(topology)))
+    reserved = _reserved(CONF.reserved_huge_pages)
+    return HostTopology(cells=[msgspec.structs.replace(
+        cell, cpus=sorted(shared.intersection(cell.cpus)), pcpus=sorted(dedicated.intersection(cell.cpus)),
+        pages=[msgspec.structs.replace(pages, reserved=min(pages.total, reserved.get((cell.id, pages.size_kb), 0)))
+               for pages in cell.pages]) for cell in topology.cells])
+
+
+def _reserved(options: Iterable[str]) -> dict[tuple[int, int], int]:
+    """(cell, KiB) -> pages."""
+    found = {}
+    for option in options:
+        given = dict(part.partition(":")[::2] for part in option.replace(" ", "").split(","))
+        if given.keys() != {"node", "size", "count"} or not all(value.isdecimal() for value in given.values()):
+            raise exception.InvalidInput(reason=f"reserved_huge_pages = {option} is not like node:0,size:2048,count:64")
+        found[int(given["node"]), int(given["size"])] = int(given["count"])
+    return found

@@ -1,0 +1,93 @@
+"""The compute node as it is reported: inventories, ratios, reservations, traits, facts about the host."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import socket
+import subprocess
+import uuid
+
+import libvirt
+
+from nova.conf import CONF
+from nova.objects.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode, Inventory, Provider
+from nova.objects.requirements.requested_resources import PCPU
+from nova.virt.imagecache import ImageCache
+from nova.virt.libvirt.files import disks
+from nova.virt.libvirt.node import node_devices, traits
+from nova.virt.libvirt.node.capabilities import Capabilities
+
+_GIB = 1 << 30
+# Node ids are made of host and node name, so that a lost file never makes a second node of a host.
+_NODES = uuid.UUID("6a1e3c52-6f0f-4bd4-9c56-6b1a0a2a4f5e")
+
+
+def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) -> ComputeNode:
+    """The node, measured now."""
+    _arch, memory, cpus, *_rest = connection.getInfo()
+    name = node_name(host, connection.getHostname())
+    identity = node_uuid(host, name)
+    usage = shutil.disk_usage(CONF.instances_path)
+    shared, dedicated = _cpus(capabilities, cpus)
+    inventories = {
+        VCPU: _inventory(shared, CONF.reserved_host_cpus, CONF.cpu_allocation_ratio, CONF.initial_cpu_allocation_ratio),
+        PCPU: _inventory(dedicated, 0, 1.0, 1.0),
+        MEMORY_MB: _inventory(memory, CONF.reserved_host_memory_mb, CONF.ram_allocation_ratio,
+                              CONF.initial_ram_allocation_ratio),
+        DISK_GB: _inventory(usage.total // _GIB, _reserved_disk(usage.total), CONF.disk_allocation_ratio,
+                            CONF.initial_disk_allocation_ratio),
+    }
+    return ComputeNode(
+        uuid=identity, host=host, hypervisor_hostname=name, hypervisor_type=connection.getType(),
+        hypervisor_version=connection.getVersion(), host_ip=CONF.my_ip, cpu_info=capabilities.cpu_info,
+        supported_instances=list(capabilities.guests), uptime=_uptime(),
+        numa_topology=capabilities.cells, pci_devices=node_devices.of_host(connection),
+        disk_available_least=(usage.free - disks.promised_bytes()) // _GIB,
+        provider=Provider(uuid=identity, name=name, inventories={
+            resource_class: inventory for resource_class, inventory in inventories.items() if inventory.total},
+                          traits=traits.of_node(capabilities, CONF.libvirt.virt_type)))
+
+
+def _cpus(capabilities: Capabilities, online: int) -> tuple[int, int]:
+    """How many guests share, and how many are given to single ones."""
+    if capabilities.cells is None or not (CONF.compute.cpu_shared_set or CONF.compute.cpu_dedicated_set):
+        return online, 0
+    cells = capabilities.cells.cells
+    return sum(len(cell.cpus) for cell in cells), sum(len(cell.pcpus) for cell in cells)
+
+
+def _reserved_disk(total: int) -> int:
+    """Of ``total`` bytes the GiB that guests do not get: what the operator says, and what cached images take or may."""
+    for_guests = max(0, total - ImageCache().room.reserved()) // _GIB
+    return min(total // _GIB, total // _GIB - for_guests + math.ceil(int(CONF.reserved_host_disk_mb) / 1024))
+
+
+def node_name(host: str, machine: str) -> str:
+    """The machine's name as libvirt has it, or ``host`` where that was configured to be something else
+    (several computes share a machine, then their nodes must differ)."""
+    short = socket.gethostname().partition(".")[0]
+    return machine if host.partition(".")[0] == short else host
+
+
+def node_uuid(host: str, name: str) -> str:
+    """The id in ``state_path``/compute_id if an operator put one there, else one made of the names."""
+    try:
+        with open(os.path.join(CONF.state_path, "compute_id"), encoding="utf-8") as file:
+            return str(uuid.UUID(file.read().strip()))
+    except FileNotFoundError:
+        return str(uuid.uuid5(_NODES, f"{host}\n{name}"))
+
+
+def _inventory(total: int, reserved: int, ratio: float | None, initial: float) -> Inventory:
+    # 0 counts as unset, as it always did
+    return Inventory(total=total, reserved=reserved, ratio=ratio or initial, max_unit=max(total, 1))
+
+
+def _uptime() -> str | None:
+    try:
+        done = subprocess.run(["uptime"], capture_output=True, text=True, timeout=10, env={**os.environ, "LC_ALL": "C"})
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip("\n") if done.returncode == 0 else None

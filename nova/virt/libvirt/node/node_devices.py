@@ -1,0 +1,70 @@
+"""The PCI devices of the host that guests may get."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+
+import libvirt
+
+from nova.conf import CONF
+from nova.objects.parts import pci, pci_spec
+from nova.objects.parts.pci import PciDevice
+
+
+def of_host(connection: libvirt.virConnect) -> list[PciDevice] | None:
+    """Those that [pci]device_spec names; without it nothing is looked at. Raises InvalidInput."""
+    specs = pci_spec.parse(CONF.pci.device_spec)
+    if not specs:
+        return None
+    flags = libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_NET
+    return chosen((device.XMLDesc() for device in connection.listAllDevices(flags)), specs) or None
+
+
+def chosen(texts: Iterable[str], specs: Iterable[pci_spec.DeviceSpec]) -> list[PciDevice]:
+    """The devices among these descriptions (PCI devices and network interfaces) that guests may get."""
+    found: dict[str, PciDevice] = {}
+    interfaces: dict[str, list[str]] = {}
+    for text in texts:
+        root = ET.fromstring(text)  # noqa: S314 - libvirt's own output
+        capability = root.find("capability")
+        if capability is None:
+            continue
+        if capability.get("type") == "net":
+            interfaces.setdefault(root.findtext("parent", ""), []).append(capability.findtext("interface", ""))
+        elif capability.get("type") == "pci" and not _is_bridge(capability):
+            found[root.findtext("name", "")] = _device(capability)
+    names = {found[parent].address: names for parent, names in interfaces.items() if parent in found}
+    return sorted(pci_spec.given_out(found.values(), specs, names), key=lambda device: device.address)
+
+
+def _is_bridge(capability: ET.Element) -> bool:
+    return any(each.get("type") == "pci-bridge" for each in capability.findall("capability"))
+
+
+def _device(capability: ET.Element) -> PciDevice:
+    functions = {each.get("type"): each for each in capability.findall("capability")}
+    physical = functions.get("phys_function")
+    kind, parent = pci.PCI, None
+    if physical is not None:
+        kind, parent = pci.VF, _address(physical.find("address"))
+    elif "virt_functions" in functions:
+        kind = pci.PF
+    cell = capability.find("numa")
+    return PciDevice(
+        address="{:04x}:{:02x}:{:02x}.{:x}".format(*(
+            int(capability.findtext(part, "0"), 0) for part in ("domain", "bus", "slot", "function"))),
+        vendor_id=_id(capability, "vendor"), product_id=_id(capability, "product"), dev_type=kind, parent=parent,
+        numa_node=int(cell.get("node", 0)) if cell is not None else None)
+
+
+def _id(capability: ET.Element, tag: str) -> str:
+    item = capability.find(tag)
+    return item.get("id", "").removeprefix("0x").lower() if item is not None else ""
+
+
+def _address(item: ET.Element | None) -> str | None:
+    if item is None:
+        return None
+    return "{:04x}:{:02x}:{:02x}.{:x}".format(*(
+        int(item.get(part, "0"), 0) for part in ("domain", "bus", "slot", "function")))

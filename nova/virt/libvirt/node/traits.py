@@ -1,0 +1,63 @@
+"""What a node can do, in the names of os-traits."""
+
+from __future__ import annotations
+
+from nova.virt.libvirt.node.capabilities import Capabilities
+from nova.virt.libvirt.xml import guest_config
+
+# libvirt's names of CPU features and those of the traits
+_CPU_FEATURES = {
+    "3dnow": "3DNOW", "abm": "ABM", "aes": "AESNI", "svm": "SVM", "vmx": "VMX", "avx": "AVX", "avx2": "AVX2",
+    "avx512bitalg": "AVX512BITALG", "avx512-bitalg": "AVX512BITALG", "avx512bw": "AVX512BW", "avx512cd": "AVX512CD",
+    "avx512dq": "AVX512DQ", "avx512er": "AVX512ER", "avx512f": "AVX512F", "gfni": "AVX512GFNI",
+    "avx512ifma": "AVX512IFMA", "avx512pf": "AVX512PF", "vaes": "AVX512VAES", "avx512vbmi": "AVX512VBMI",
+    "avx512vbmi2": "AVX512VBMI2", "avx512vl": "AVX512VL", "avx512vnni": "AVX512VNNI",
+    "vpclmulqdq": "AVX512VPCLMULQDQ", "avx512-vpopcntdq": "AVX512VPOPCNTDQ", "amx-bf16": "AMXBF16",
+    "amx-int8": "AMXINT8", "amx-tile": "AMXTILE", "bmi1": "BMI", "bmi2": "BMI2", "pclmuldq": "CLMUL",
+    "pclmulqdq": "CLMUL", "f16c": "F16C", "fma": "FMA3", "fma4": "FMA4", "mmx": "MMX", "mpx": "MPX",
+    "pdpe1gb": "PDPE1GB", "sgx": "SGX", "sha-ni": "SHA", "sse": "SSE", "sse2": "SSE2", "pni": "SSE3", "sse3": "SSE3",
+    "sse4.1": "SSE41", "sse4.2": "SSE42", "sse4a": "SSE4A", "ssse3": "SSSE3", "stibp": "STIBP", "tbm": "TBM",
+    "hle": "TSX", "rtm": "TSX", "xop": "XOP", "pcid": "INTEL_PCID", "spec-ctrl": "INTEL_SPEC_CTRL",
+    "ssbd": "INTEL_SSBD", "md-clear": "INTEL_MD_CLEAR", "ibpb": "AMD_IBPB", "amd-ssbd": "AMD_SSBD",
+    "virt-ssbd": "AMD_VIRT_SSBD", "amd-no-ssb": "AMD_NO_SSB",
+}
+_IMAGE_TYPES = ("AKI", "AMI", "ARI", "ISO", "QCOW2", "RAW", "VDI", "VHD", "VHDX", "VMDK")
+_ARCHES = {"x86_64": "X86_64", "aarch64": "AARCH64", "ppc64le": "PPC64LE", "mipsel": "MIPSEL", "s390x": "S390X",
+           "riscv64": "RISCV64"}
+_BUSES = ("fdc", "ide", "sata", "scsi", "usb", "virtio")
+
+
+def of_node(capabilities: Capabilities, virt_type: str) -> list[str]:
+    """The traits of the root provider, sorted."""
+    found = {"COMPUTE_NODE", "OWNER_NOVA", "COMPUTE_FIRMWARE_BIOS", "COMPUTE_NET_VIRTIO_PACKED", "COMPUTE_RESCUE_BFV"}
+    found |= {f"COMPUTE_IMAGE_TYPE_{name}" for name in _IMAGE_TYPES}
+    found |= {f"COMPUTE_STORAGE_BUS_{bus.upper()}" for bus in capabilities.disk_buses & set(_BUSES)}
+    found |= {f"COMPUTE_NET_VIF_MODEL_{name.upper()}" for name in guest_config.VIF_MODELS}
+    found |= {f"COMPUTE_GRAPHICS_MODEL_{name.upper()}"
+              for name in capabilities.video_models & set(guest_config.VIDEO_MODELS)}
+    found |= {f"COMPUTE_SOUND_MODEL_{name.upper()}" for name in guest_config.SOUND_MODELS}
+    found |= {f"COMPUTE_USB_MODEL_{name.upper().replace('-', '_')}"
+              for name in guest_config.USB_MODELS if name != "none"}
+    if capabilities.uefi:
+        found.add("COMPUTE_FIRMWARE_UEFI")
+    if capabilities.secure_boot:
+        found.add("COMPUTE_SECURITY_UEFI_SECURE_BOOT")
+    arch = _ARCHES.get(capabilities.arch)
+    if arch:
+        found.add(f"HW_ARCH_{arch}")
+        found |= {f"COMPUTE_ARCH_{name}" for guest, kind, _mode in capabilities.guests
+                  if kind == virt_type and (name := _ARCHES.get(guest)) and guest == capabilities.arch}
+    if capabilities.arch == "x86_64":
+        found |= _cpu_traits(capabilities.features)
+    if capabilities.cpu_info.get("topology", {}).get("threads", 1) > 1:
+        found.add("HW_CPU_HYPERTHREADING")
+    return sorted(found)
+
+
+def _cpu_traits(features: frozenset[str]) -> set[str]:
+    found = {f"HW_CPU_X86_{_CPU_FEATURES[name]}" for name in features if name in _CPU_FEATURES}
+    if "svm" in features:
+        found.add("HW_CPU_X86_AMD_SVM")
+    if "vmx" in features:
+        found.add("HW_CPU_X86_INTEL_VMX")
+    return found

@@ -1,0 +1,47 @@
+"""Where a guest finds its devices, as libvirt has placed them."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+
+from nova.objects.device_address import DeviceAddress
+from nova.virt.libvirt.files import disks
+from nova.virt.libvirt.xml.definition import Definition
+
+# Bus of a disk -> what metadata call it, where its address is that of a drive. SATA disks are SCSI disks for guests.
+_DRIVES = {"scsi": "scsi", "sata": "scsi", "ide": "ide"}
+_UNIT = ("controller", "bus", "target", "unit")
+
+
+def of_definition(text: str) -> list[DeviceAddress]:
+    """Of a domain's interfaces, volumes and own disks; the config drive is nobody's device."""
+    return list(_found(Definition(text)))
+
+
+def _found(definition: Definition) -> Iterator[DeviceAddress]:
+    for item in definition.devices.findall("interface"):
+        mac = item.find("mac")
+        if mac is not None:
+            yield _address(mac.get("address", "").lower(), item, "")
+    for key, disk in definition.disks.items():
+        if not disk.element.findtext("serial"):
+            key = disks.name_in_metadata(key)
+        if key:
+            yield _address(key, disk.element, disk.bus)
+
+
+def _address(device: str, item: ET.Element, bus: str) -> DeviceAddress:
+    found = item.find("address")
+    if found is None:
+        return DeviceAddress(device=device)
+    kind = found.get("type")
+    if kind == "pci":
+        domain, number, slot, function = (int(found.get(part, "0"), 16)
+                                          for part in ("domain", "bus", "slot", "function"))
+        return DeviceAddress(device=device, bus="pci", address=f"{domain:04x}:{number:02x}:{slot:02x}.{function:x}")
+    if kind == "drive" and bus in _DRIVES:
+        return DeviceAddress(device=device, bus=_DRIVES[bus], address=":".join(found.get(part, "0") for part in _UNIT))
+    if kind == "usb":
+        return DeviceAddress(device=device, bus="usb", address=f"{found.get('bus', '0')}:{found.get('port', '0')}")
+    return DeviceAddress(device=device)

@@ -1,0 +1,216 @@
+"""The devices of a domain: disks, interfaces, serial ports, screen and the small helpers."""
+
+from __future__ import annotations
+
+import copy
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+
+from nova import exception
+from nova.objects.network import VIF
+from nova.objects.volume import VolumeConnection
+from nova.virt.libvirt.files.disks import LocalDisk
+from nova.virt.libvirt.xml import guest_parts
+from nova.virt.libvirt.xml.guest_config import GuestConfig
+from nova.virt.libvirt.xml.layout import GuestDisk
+from nova.virt.libvirt.xml.settings import Settings, Spice
+from nova.virt.libvirt.xml.xmltree import element
+
+# Protocols of network disks that QEMU speaks itself.
+_NETWORK_PROTOCOLS = ("rbd", "iscsi", "nbd")
+# PCI Express ports for screen, balloon and so on, and for what is attached while the guest runs.
+_PORTS_OF_HELPERS, _SPARE_PORTS = 6, 8
+
+
+def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], interfaces: Sequence[VIF],
+        console_log: str, settings: Settings) -> ET.Element:
+    """Append <devices>, and return it."""
+    devices = element(domain, "devices")
+    for disk in disks:
+        add_disk(devices, disk, config, settings)
+    _add_controllers(devices, config, disks, len(interfaces), settings)
+    for vif in interfaces:
+        if is_plugged(vif):
+            add_interface(devices, vif, config)
+    for port in range(config.serial_ports):
+        # The first port is logged.
+        serial = element(devices, "serial", type="tcp" if config.serial_tcp else "pty")
+        if config.serial_tcp:
+            element(serial, "source", mode="bind", host=settings.serial_listen, service=config.serial_tcp[port])
+            element(serial, "protocol", type="raw")
+        if port == 0:
+            element(serial, "log", file=console_log, append="on")
+        element(serial, "target", port=port)
+    guest_parts.add_devices(devices, config.parts)
+    _add_screen(devices, config, settings)
+    if config.guest_agent:
+        channel = element(devices, "channel", type="unix")
+        element(channel, "target", type="virtio", name="org.qemu.guest_agent.0")
+    _add_helpers(devices, config, settings)
+    return devices
+
+
+# --- disks -----------------------------------------------------------------------------------------
+def add_disk(devices: ET.Element, disk: GuestDisk, config: GuestConfig, settings: Settings) -> ET.Element:
+    """Append a <disk>, and return it."""
+    if disk.kept is not None:
+        item = copy.deepcopy(disk.kept)
+        devices.append(item)
+        return item
+    if disk.local is not None:
+        item = _local_disk(devices, disk, disk.local, settings)
+        limits = config.disk_limits if disk.device == "disk" else ()
+    else:
+        assert disk.volume is not None
+        item = _volume(devices, disk, disk.volume, settings)
+        limits = tuple(sorted(disk.volume.limits.items()))
+    element(item, "target", dev=disk.target, bus=disk.bus)
+    if disk.boots:
+        element(item, "boot", order=1)
+    if limits:
+        tune = element(item, "iotune")
+        for name, value in limits:
+            element(tune, name, value)
+    if disk.volume is not None:
+        element(item, "serial", disk.key)
+        if disk.volume.shareable:
+            element(item, "shareable")
+    if disk.device == "cdrom" or (disk.volume is not None and disk.volume.read_only):
+        element(item, "readonly")
+    return item
+
+
+def _local_disk(devices: ET.Element, disk: GuestDisk, local: LocalDisk, settings: Settings) -> ET.Element:
+    item = element(devices, "disk", type="file", device=disk.device)
+    element(item, "driver", name="qemu", type=local.format, cache=settings.cache,
+            discard=settings.discard if disk.device == "disk" else None)
+    element(item, "source", file=local.path)
+    if local.base is not None:
+        # The chain is told, so that nothing is probed, and the image that guests share stays root's.
+        path, image_format = local.base
+        base = element(item, "backingStore", type="file")
+        element(base, "format", type=image_format)
+        element(element(base, "source", file=path), "seclabel", model="dac", relabel="no")
+        element(base, "backingStore")
+    return item
+
+
+def _volume(devices: ET.Element, disk: GuestDisk, volume: VolumeConnection, settings: Settings) -> ET.Element:
+    network = volume.protocol in _NETWORK_PROTOCOLS
+    kind = "network" if network else volume.protocol
+    if kind not in ("file", "block", "network"):
+        raise exception.InvalidDiskInfo(reason=f"volumes of the protocol {volume.protocol} are not supported")
+    item = element(devices, "disk", type=kind, device=disk.device)
+    # Past the page cache of the host wherever that is possible: somebody else may read the volume next.
+    cache = settings.cache if kind == "file" else "none"
+    element(item, "driver", name="qemu", type=volume.format, cache=cache,
+            discard="unmap" if volume.discard and disk.device == "disk" else None)
+    if not network:
+        element(item, "source", **{"file" if kind == "file" else "dev": volume.path})
+        if volume.format != "raw":
+            _add_chain(item, volume.below)
+        return item
+    if volume.auth_user and volume.secret_uuid:
+        auth = element(item, "auth", username=volume.auth_user)
+        element(auth, "secret", type="ceph" if volume.protocol == "rbd" else volume.protocol, uuid=volume.secret_uuid)
+    source = element(item, "source", protocol=volume.protocol, name=volume.path)
+    for name, port in volume.hosts:
+        element(source, "host", name=name, port=port or None)
+    return item
+
+
+def _add_chain(item: ET.Element, below: Sequence[tuple[str, str]]) -> None:
+    """The files below a disk, to the last: what the files themselves name is not followed."""
+    for path, disk_format in below:
+        item = element(item, "backingStore", type="file")
+        element(item, "format", type=disk_format)
+        element(item, "source", file=path)
+    element(item, "backingStore")
+
+
+def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], interfaces: int,
+                     settings: Settings) -> None:
+    if any(disk.bus == "scsi" for disk in disks):
+        element(devices, "controller", type="scsi", index=0, model=config.scsi_model)
+    if config.usb_model:
+        element(devices, "controller", type="usb", index=0, model=config.usb_model)
+    if "q35" in config.machine or config.machine.startswith("virt"):
+        # Every device sits on a port of its own, and ports cannot come later.
+        own = len(disks) + interfaces + len(config.parts.devices)
+        ports = settings.pcie_ports or own + _PORTS_OF_HELPERS + _SPARE_PORTS
+        for index in range(1, ports + 1):
+            element(devices, "controller", type="pci", index=index, model="pcie-root-port")
+
+
+# --- interfaces ------------------------------------------------------------------------------------
+def is_plugged(vif: VIF) -> bool:
+    """Whether the guest gets a device for it: an interface without a bridge exists in the books only."""
+    return bool(_bridge(vif))
+
+
+def _bridge(vif: VIF) -> str:
+    return vif.bridge or str(vif.details.get("bridge_name", ""))
+
+
+def add_interface(devices: ET.Element, vif: VIF, config: GuestConfig) -> ET.Element:
+    """Append an <interface>, and return it."""
+    item = element(devices, "interface", type="bridge")
+    element(item, "mac", address=vif.mac)
+    element(item, "source", bridge=_bridge(vif))
+    if vif.vif_type == "ovs":
+        port = element(item, "virtualport", type="openvswitch")
+        element(port, "parameters", interfaceid=vif.id)
+    element(item, "target", dev=vif.devname)
+    element(item, "model", type=config.vif_model)
+    if config.vif_queues > 1 or config.vif_packed:
+        element(item, "driver", queues=config.vif_queues if config.vif_queues > 1 else None,
+                packed="on" if config.vif_packed else None)
+    if config.vif_limits:
+        bandwidth = element(item, "bandwidth")
+        for direction, limits in config.vif_limits:
+            element(bandwidth, direction, **dict(limits))
+    element(item, "mtu", size=vif.mtu)
+    return item
+
+
+# --- consoles and helpers ----------------------------------------------------------------------------
+def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) -> None:
+    seen = bool(settings.vnc_listen or settings.spice)
+    if seen and config.usb_model != "none":
+        element(devices, "input", type="tablet", bus="usb")
+    if settings.vnc_listen:
+        graphics = element(devices, "graphics", type="vnc", port=-1, autoport="yes")
+        element(graphics, "listen", type="address", address=settings.vnc_listen)
+    if settings.spice:
+        _add_spice(devices, settings.spice)
+    if config.video_model or seen:
+        item = element(devices, "video")
+        # KiB, and only these two have it
+        vram = config.video_ram * 1024 if config.video_model in ("vga", "qxl") else 0
+        element(item, "model", type=config.video_model or "vga", vram=vram or None)
+
+
+def _add_spice(devices: ET.Element, spice: Spice) -> None:
+    graphics = element(devices, "graphics", type="spice", autoport="yes",
+                       defaultMode="secure" if spice.secure else None)
+    element(graphics, "listen", type="address", address=spice.listen)
+    for tag, attribute, value in spice.choices:
+        element(graphics, tag, **{attribute: value})
+    if spice.agent:
+        channel = element(devices, "channel", type="spicevmc")
+        element(channel, "target", type="virtio", name="com.redhat.spice.0")
+
+
+def _add_helpers(devices: ET.Element, config: GuestConfig, settings: Settings) -> None:
+    if config.sound_model:
+        element(devices, "sound", model=config.sound_model)
+    if config.watchdog:
+        element(devices, "watchdog", model="i6300esb", action=config.watchdog)
+    if config.rng is not None:
+        rng = element(devices, "rng", model="virtio")
+        if config.rng:
+            element(rng, "rate", bytes=config.rng[0], period=config.rng[1])
+        element(rng, "backend", "/dev/urandom", model="random")
+    balloon = element(devices, "memballoon", model="virtio")
+    if settings.balloon_period:
+        element(balloon, "stats", period=settings.balloon_period)

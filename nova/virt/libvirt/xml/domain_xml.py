@@ -1,0 +1,183 @@
+"""From a described server to the definition of a libvirt domain. Pure: the same input, the same XML."""
+
+from __future__ import annotations
+
+import os
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+
+from nova import __version__
+from nova.objects.instance import Instance
+from nova.virt.libvirt.files.disks import LocalDisks
+from nova.virt.libvirt.xml import definition, device_xml, guest_parts
+from nova.virt.libvirt.xml.guest_config import GuestConfig
+from nova.virt.libvirt.xml.layout import GuestDisk
+from nova.virt.libvirt.xml.settings import Settings
+from nova.virt.libvirt.xml.xmltree import clean, element
+
+# Marks a domain as Nova's; the element that monitoring agents (ceilometer, exporters) read.
+NAMESPACE = "http://openstack.org/xmlns/libvirt/nova/1.1"
+
+
+def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks: Sequence[GuestDisk],
+               settings: Settings, previous: definition.Definition | None = None) -> str:
+    """The definition. Devices have the addresses of the ``previous`` one if the machine is of the same kind."""
+    domain = ET.Element("domain", type=settings.virt_type)
+    element(domain, "uuid", instance.uuid)
+    element(domain, "name", instance.name)
+    _metadata(domain, instance, settings)
+    element(domain, "memory", config.memory_mb * 1024, unit="KiB")
+    guest_parts.add_memory(domain, config.parts)
+    element(domain, "vcpu", config.vcpus, cpuset=guest_parts.numbers(config.parts.cpuset) or None)
+    if config.cpu_limits or config.parts.pins:
+        tune = element(domain, "cputune")
+        for tag, value in config.cpu_limits:
+            element(tune, tag, value)
+        guest_parts.add_pins(tune, config.parts)
+    _system_information(domain, instance, settings)
+    machine = _lasting_machine(config, settings, previous)
+    _boot(domain, config, local, disks, settings, machine, previous)
+    _features(domain, config, settings)
+    _cpu(domain, config, settings)
+    _clock(domain, config)
+    element(domain, "on_poweroff", "destroy")
+    element(domain, "on_reboot", "restart")
+    element(domain, "on_crash", "destroy")
+    devices = device_xml.add(domain, config, disks, instance.network_info, local.console_log, settings)
+    if previous is not None and previous.machine == machine:
+        definition.carry_over(devices, previous)
+    ET.indent(domain)
+    return ET.tostring(domain, encoding="unicode")
+
+
+def _lasting_machine(config: GuestConfig, settings: Settings, previous: definition.Definition | None) -> str:
+    """The version of the machine type that the guest has, while the host knows it: a new one is another machine."""
+    had = previous.machine if previous is not None else ""
+    family = {"pc": "pc-i440fx-", "q35": "pc-q35-"}.get(config.machine, f"{config.machine}-")
+    return had if had.startswith(family) and had in settings.known_machines else config.machine
+
+
+def owner_of(metadata: str) -> str | None:
+    """The nova-compute host named by a domain's metadata element (None: it names none).
+
+    libvirt gives the element without its namespace.
+    """
+    try:
+        return ET.fromstring(metadata).findtext("{*}host")  # noqa: S314 - libvirt's own output
+    except ET.ParseError:
+        return None
+
+
+def _metadata(domain: ET.Element, instance: Instance, settings: Settings) -> None:
+    ET.register_namespace("nova", NAMESPACE)
+
+    def add(parent: ET.Element, tag: str, text: object = None, **attributes: object) -> ET.Element:
+        return element(parent, f"{{{NAMESPACE}}}{tag}", text, **attributes)
+
+    flavor = instance.flavor
+    nova = add(element(domain, "metadata"), "instance")
+    add(nova, "package", version=__version__)
+    add(nova, "host", settings.owner)
+    add(nova, "name", instance.display_name)
+    add(nova, "creationTime", instance.created_at.strftime("%Y-%m-%d %H:%M:%S"))
+    size = add(nova, "flavor", name=clean(flavor.name), id=clean(flavor.flavorid))
+    for tag, value in (("memory", flavor.memory_mb), ("disk", flavor.root_gb), ("swap", flavor.swap),
+                       ("ephemeral", flavor.ephemeral_gb), ("vcpus", flavor.vcpus)):
+        add(size, tag, value)
+    owner = add(nova, "owner")
+    add(owner, "user", uuid=clean(instance.user_id))
+    add(owner, "project", uuid=clean(instance.project_id))
+    if instance.image_ref:
+        add(nova, "root", type="image", uuid=clean(instance.image_ref))
+
+
+def _system_information(domain: ET.Element, instance: Instance, settings: Settings) -> None:
+    """What the guest reads from its SMBIOS; cloud-init knows OpenStack by it."""
+    if settings.arch not in ("x86_64", "i686", "aarch64"):
+        return
+    system = element(element(domain, "sysinfo", type="smbios"), "system")
+    element(system, "entry", "OpenStack Foundation", name="manufacturer")
+    element(system, "entry", "OpenStack Nova", name="product")
+    element(system, "entry", __version__, name="version")
+    serial = instance.uuid if settings.host_serial is None else settings.host_serial
+    if serial:
+        element(system, "entry", serial, name="serial")
+    element(system, "entry", instance.uuid, name="uuid")
+    element(system, "entry", "Virtual Machine", name="family")
+
+
+def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Sequence[GuestDisk], settings: Settings,
+          machine: str, previous: definition.Definition | None) -> None:
+    boot = element(domain, "os", firmware="efi" if config.uefi else None)
+    element(boot, "type", "hvm", arch=settings.arch, machine=machine)
+    if config.uefi:
+        choice = element(boot, "firmware")
+        for feature in ("secure-boot", "enrolled-keys"):
+            element(choice, "feature", enabled="yes" if config.secure_boot else "no", name=feature)
+        # Beside the disks, so that it goes where they go; where libvirt made one of its own, that one stays.
+        had = previous.nvram if previous is not None else ""
+        element(boot, "nvram", had if had and os.path.exists(had) else local.nvram)
+    chosen = next((disk for disk in disks if disk.boots), None)
+    first = chosen or (disks[0] if disks else None)
+    if local.kernel:
+        element(boot, "kernel", local.kernel)
+        if local.ramdisk:
+            element(boot, "initrd", local.ramdisk)
+        booted = first is not None and (first.boots or first.volume is not None or first.local is local.root)
+        root = f"root=/dev/{first.target}" if first is not None and booted else ""
+        parts = [root, "console=tty0 console=ttyS0", config.command_line]
+        element(boot, "cmdline", " ".join(part for part in parts if part))
+    elif chosen is None:
+        element(boot, "boot", dev="cdrom" if first is not None and first.device == "cdrom" else "hd")
+    if settings.arch in ("x86_64", "i686", "aarch64"):
+        element(boot, "smbios", mode="sysinfo")
+    if config.boot_menu:
+        element(boot, "bootmenu", enable="yes")
+
+
+def _features(domain: ET.Element, config: GuestConfig, settings: Settings) -> None:
+    features = element(domain, "features")
+    element(features, "acpi")
+    if settings.arch in ("x86_64", "i686"):
+        element(features, "apic")
+    if settings.virt_type == "kvm":
+        if config.windows:
+            hyperv = element(features, "hyperv")
+            element(hyperv, "relaxed", state="on")
+            element(hyperv, "vapic", state="on")
+            element(hyperv, "spinlocks", state="on", retries=8191)
+        if config.hidden:
+            element(element(features, "kvm"), "hidden", state="on")
+    if config.pmu is not None:
+        element(features, "pmu", state="on" if config.pmu else "off")
+    if config.secure_boot:
+        element(features, "smm", state="on")
+
+
+def _cpu(domain: ET.Element, config: GuestConfig, settings: Settings) -> None:
+    mode, arrangement = settings.cpu_mode, config.topology
+    if mode is None and arrangement is None and not config.parts.cells:
+        return
+    attributes: dict[str, str] = {}
+    if mode == "host-model":
+        attributes = {"mode": mode, "check": "partial"}
+    elif mode == "host-passthrough":
+        attributes = {"mode": mode, "check": "none"}
+    elif mode == "custom":
+        attributes = {"mode": mode, "match": "exact", "check": "partial"}
+    cpu = element(domain, "cpu", None, **attributes)
+    if mode == "custom":
+        element(cpu, "model", settings.cpu_model, fallback="forbid")
+    if arrangement is not None:
+        element(cpu, "topology", sockets=arrangement.sockets, cores=arrangement.cores, threads=arrangement.threads)
+    guest_parts.add_cells(cpu, config.parts)
+    if mode is not None:
+        for flag in settings.cpu_flags:
+            element(cpu, "feature", policy="disable" if flag.startswith("-") else "require", name=flag.lstrip("+-"))
+
+
+def _clock(domain: ET.Element, config: GuestConfig) -> None:
+    clock = element(domain, "clock", offset="localtime" if config.windows else "utc")
+    element(clock, "timer", name="pit", tickpolicy="delay")
+    element(clock, "timer", name="rtc", tickpolicy="catchup")
+    element(clock, "timer", name="hpet", present="yes" if config.hpet else "no")

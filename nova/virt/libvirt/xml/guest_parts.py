@@ -1,0 +1,149 @@
+"""What a guest has of its host for itself, as it stands in its definition: cells, CPUs, pages and devices."""
+
+from __future__ import annotations
+
+import dataclasses
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+
+from nova import exception
+from nova.objects.instance import Instance
+from nova.objects.parts.numa import GuestTopology
+from nova.objects.parts.pci import GuestDevice
+from nova.objects.requirements.guest_numa import guest_topology
+from nova.virt.libvirt.xml.settings import Settings
+from nova.virt.libvirt.xml.xmltree import element
+
+# Values that every host fulfils anyway.
+_NO_PROMISE = ("shared", "small", "any")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of the guest and the host's that it is in; ``page_kb``: the size of its huge pages, if it has some."""
+
+    id: int
+    cpus: tuple[int, ...]
+    memory_mb: int
+    host_cell: int
+    page_kb: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class HostDevice:
+    """``managed``: libvirt takes it from the host's driver and gives it back."""
+
+    address: str
+    managed: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """``pins``: each CPU of the guest with those of the host that it may run on; ``emulator``: those for the rest of
+    it. ``cpuset``: where a guest without cells may run. Empty: anywhere."""
+
+    cells: tuple[Cell, ...] = ()
+    pins: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    emulator: tuple[int, ...] = ()
+    cpuset: tuple[int, ...] = ()
+    devices: tuple[HostDevice, ...] = ()
+
+
+def parts_of(instance: Instance, settings: Settings) -> Parts:
+    """Raises InvalidInput for a server that was promised more than it has."""
+    devices = tuple(_device(one) for one in instance.pci_devices or ())
+    alias = instance.flavor.extra_specs.get("pci_passthrough:alias")
+    if alias and not devices:
+        raise exception.InvalidInput(reason=f"pci_passthrough:alias={alias}: the server has no devices of this host")
+    has = instance.numa_topology
+    if has is not None:
+        return dataclasses.replace(_cells(has, settings), devices=devices)
+    asked = _asked(instance)
+    if asked and guest_topology(instance.flavor, instance.image) is not None:
+        raise exception.InvalidInput(reason=f"{', '.join(asked)}: the server has no NUMA cells of this host")
+    return Parts(cpuset=settings.shared_cpus, devices=devices)
+
+
+def _asked(instance: Instance) -> list[str]:
+    """The properties that promise cells, for people."""
+    names = ("hw:cpu_policy", "hw:numa_nodes", "hw:mem_page_size", "resources:PCPU")
+    specs, properties = instance.flavor.extra_specs, instance.image.properties if instance.image else {}
+    found = [(name, specs[name]) for name in names if name in specs]
+    found += [(name, properties[name]) for name in (each.replace(":", "_") for each in names) if name in properties]
+    return [f"{name}={value}" for name, value in found if value not in _NO_PROMISE]
+
+
+def _cells(has: GuestTopology, settings: Settings) -> Parts:
+    cells, pins, kept = [], [], []
+    for cell in has.cells:
+        if cell.host_cell is None:
+            raise exception.InvalidInput(reason=f"cell {cell.id} of the server has no cell of this host")
+        huge = cell.pagesize_kb if cell.pagesize_kb != settings.page_kb else None
+        cells.append(Cell(cell.id, tuple(sorted([*cell.cpus, *cell.pcpus])), cell.memory_mb, cell.host_cell, huge))
+        floating = dict(settings.cells).get(cell.host_cell, ())
+        pins += [(cpu, floating) for cpu in cell.cpus if floating]
+        pins += [(cpu, (host,)) for cpu, host in cell.pinning.items()]
+        kept += cell.kept
+    everywhere = sorted({host for _cpu, hosts in pins for host in hosts})
+    emulator = everywhere
+    if has.emulator_policy == "isolate":
+        emulator = sorted(kept)
+    elif has.emulator_policy == "share" and settings.shared_cpus:
+        emulator = list(settings.shared_cpus)
+    return Parts(tuple(cells), tuple(sorted(pins)), tuple(emulator))
+
+
+def _device(one: GuestDevice) -> HostDevice:
+    return HostDevice(one.device.address, one.device.tags.get("managed", "yes") not in ("no", "false"))
+
+
+# --- into the definition --------------------------------------------------------------------------
+def add_memory(domain: ET.Element, parts: Parts) -> None:
+    """Append <memoryBacking> and <numatune>, where there are cells."""
+    huge = [cell for cell in parts.cells if cell.page_kb]
+    if huge:
+        pages = element(element(domain, "memoryBacking"), "hugepages")
+        for size in sorted({cell.page_kb for cell in huge if cell.page_kb}):
+            element(pages, "page", size=size, unit="KiB",
+                    nodeset=numbers(cell.id for cell in huge if cell.page_kb == size))
+    if parts.cells:
+        tune = element(domain, "numatune")
+        element(tune, "memory", mode="strict", nodeset=numbers({cell.host_cell for cell in parts.cells}))
+        for cell in parts.cells:
+            element(tune, "memnode", cellid=cell.id, mode="strict", nodeset=cell.host_cell)
+
+
+def add_pins(tune: ET.Element, parts: Parts) -> None:
+    """Into <cputune>."""
+    for cpu, hosts in parts.pins:
+        element(tune, "vcpupin", vcpu=cpu, cpuset=numbers(hosts))
+    if parts.emulator:
+        element(tune, "emulatorpin", cpuset=numbers(parts.emulator))
+
+
+def add_cells(cpu: ET.Element, parts: Parts) -> None:
+    """Into <cpu>."""
+    if parts.cells:
+        cells = element(cpu, "numa")
+        for cell in parts.cells:
+            element(cells, "cell", id=cell.id, cpus=numbers(cell.cpus), memory=cell.memory_mb * 1024, unit="KiB")
+
+
+def add_devices(devices: ET.Element, parts: Parts) -> None:
+    for one in parts.devices:
+        domain, bus, rest = one.address.split(":")
+        slot, _dot, function = rest.partition(".")
+        item = element(devices, "hostdev", mode="subsystem", type="pci", managed="yes" if one.managed else "no")
+        element(element(item, "source"), "address", domain=f"0x{domain}", bus=f"0x{bus}", slot=f"0x{slot}",
+                function=f"0x{function}")
+
+
+def numbers(these: Iterable[int]) -> str:
+    """As libvirt writes them: 0-3,6."""
+    ranges: list[list[int]] = []
+    for number in sorted(these):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)

@@ -1,0 +1,147 @@
+"""Which disks a guest has, in which order, on which bus and under which names.
+
+A name lasts: a disk keeps the one of the guest's last definition, else it gets the one that its block device
+asks for, else the first that is free.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import string
+from collections.abc import Iterator, Sequence
+from xml.etree.ElementTree import Element
+
+from nova import exception
+from nova.objects.instance import BlockDevice
+from nova.objects.volume import VolumeConnection
+from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
+from nova.virt.libvirt.xml.definition import Definition
+from nova.virt.libvirt.xml.guest_config import GuestConfig
+
+_PREFIXES = {"virtio": "vd", "ide": "hd", "fdc": "fd"}
+_NAME = re.compile(r"(?:/dev/)?(?:xvd|[vsh]d)([a-z]+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class GuestDisk:
+    """A disk of a guest: a local file, a connected volume, or one that stays as it was defined (``kept``).
+
+    ``target`` is its name in the guest (at first: the one that is asked for). ``boots``: the guest starts from it,
+    wherever it stands among the others.
+    """
+
+    key: str
+    bus: str
+    target: str = ""
+    device: str = "disk"
+    local: LocalDisk | None = None
+    volume: VolumeConnection | None = None
+    kept: Element | None = None
+    boots: bool = False
+
+
+def layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice],
+           previous: Definition) -> tuple[GuestDisk, ...]:
+    """All disks, the one that is booted from first. Raises InvalidDiskInfo for a volume that is not connected here."""
+    return _named(list(_wanted(config, local, block_devices, previous)), previous)
+
+
+def rescue_layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice], previous: Definition,
+                  rescue: GuestDisk, stable: bool) -> tuple[GuestDisk, ...]:
+    """The same with a disk to rescue the guest from: behind its own ones, which stay as they are (``stable``), or
+    before them, the guest's root disk being the second one then."""
+    wanted = list(_wanted(config, local, block_devices, previous))
+    if stable:
+        return _named([*wanted, rescue], previous)
+    first = [rescue, *wanted]
+    for place, disk in enumerate(first[:2]):
+        first[place] = dataclasses.replace(disk, target=f"{_PREFIXES.get(disk.bus, 'sd')}{'ab'[place]}")
+    return _named(first, Definition())
+
+
+def _named(wanted: Sequence[GuestDisk], previous: Definition) -> tuple[GuestDisk, ...]:
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+
+    def give(disk: GuestDisk, name: str) -> None:
+        if name and name not in taken and disk.key not in names:
+            names[disk.key] = name
+            taken.add(name)
+
+    for disk in wanted:
+        known = previous.disks.get(disk.key)
+        if known is not None and known.bus == disk.bus:
+            give(disk, known.target)
+    for disk in wanted:
+        give(disk, _with_prefix(disk))
+    for disk in wanted:
+        for name in _names(_PREFIXES.get(disk.bus, "sd")):
+            if disk.key in names:
+                break
+            give(disk, name)
+    return tuple(dataclasses.replace(disk, target=names[disk.key]) for disk in wanted)
+
+
+def volume_disk(config: GuestConfig, device: BlockDevice, definitions: Sequence[Definition]) -> GuestDisk:
+    """A volume that a guest with these definitions (as it runs, as it will start) gets in addition."""
+    wanted = _volume(config, device, Definition())
+    taken = {disk.target for definition in definitions for disk in definition.disks.values()}
+    names = itertools.chain([_with_prefix(wanted)], _names(_PREFIXES.get(wanted.bus, "sd")))
+    target = next(name for name in names if name and name not in taken)
+    return dataclasses.replace(wanted, target=target)
+
+
+def serial_of(device: BlockDevice) -> str:
+    """The serial number by which a guest, and we, know a volume."""
+    return (device.connection.serial if device.connection else "") or device.volume_id or ""
+
+
+def _wanted(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice],
+            previous: Definition) -> Iterator[GuestDisk]:
+    volumes = [device for device in block_devices if device.is_volume and device.volume_id]
+    volumes.sort(key=lambda device: device.boot_index != 0)
+    blank = [device.device_name or "" for device in block_devices if device.is_ephemeral]
+    if local.root is not None:
+        yield _file(config, local.root, "")
+    elif volumes and volumes[0].boot_index == 0:
+        yield _volume(config, volumes.pop(0), previous)
+    for ephemeral, name in itertools.zip_longest(local.ephemerals, blank[:len(local.ephemerals)], fillvalue=""):
+        assert isinstance(ephemeral, LocalDisk)
+        yield _file(config, ephemeral, str(name))
+    if local.swap is not None:
+        yield _file(config, local.swap, "")
+    for device in volumes:
+        yield _volume(config, device, previous)
+    if local.config_drive is not None:
+        yield _file(config, local.config_drive, "")
+
+
+def _file(config: GuestConfig, disk: LocalDisk, name: str) -> GuestDisk:
+    bus = config.cdrom_bus if disk.device == "cdrom" else config.disk_bus
+    return GuestDisk(disk.name, bus, name, disk.device, local=disk)
+
+
+def _volume(config: GuestConfig, device: BlockDevice, previous: Definition) -> GuestDisk:
+    key = serial_of(device)
+    kind = "cdrom" if device.device_type == "cdrom" else "disk"
+    bus = device.disk_bus or (config.cdrom_bus if kind == "cdrom" else config.disk_bus)
+    known = previous.disks.get(key)
+    if device.connection is None:
+        if known is None:
+            raise exception.InvalidDiskInfo(reason=f"volume {device.volume_id} is not connected to the host")
+        return GuestDisk(key, known.bus, known.target, kind, kept=known.element)
+    return GuestDisk(key, bus, device.device_name or "", kind, volume=device.connection)
+
+
+def _with_prefix(disk: GuestDisk) -> str:
+    """The name that is asked for as it is called on this bus: /dev/vdc is sdc there."""
+    found = _NAME.fullmatch(disk.target)
+    return _PREFIXES.get(disk.bus, "sd") + found[1] if found else ""
+
+
+def _names(prefix: str) -> Iterator[str]:
+    for length in (1, 2):
+        for letters in itertools.product(string.ascii_lowercase, repeat=length):
+            yield prefix + "".join(letters)

@@ -1,0 +1,93 @@
+"""A running guest's definition, as the destination of its migration has to have it."""
+
+from __future__ import annotations
+
+import copy
+import xml.etree.ElementTree as ET
+
+from nova import exception
+from nova.virt.libvirt.xml.definition import Definition, disk_key
+from nova.virt.libvirt.xml.domain_xml import NAMESPACE
+
+# What the destination decides of the guest as a whole; all the rest is what the guest sees, and stays.
+_OWN = ("metadata", "cputune", "numatune", "memoryBacking")
+_OWN_FILES = ("os/kernel", "os/initrd", "os/nvram")
+
+
+def for_destination(text: str, there: str) -> str:
+    """``text`` with the files, volumes, bridges and so on of the definition that the destination made (``there``).
+
+    Raises MigrationPreCheckError when that lacks a disk or an interface of the guest.
+    """
+    ET.register_namespace("nova", NAMESPACE)
+    root, other = ET.fromstring(text), ET.fromstring(there)  # noqa: S314 - libvirt's output, and our own
+    for tag in _OWN:
+        _replace(root, other, tag)
+    _confine(root, other)
+    for path in _OWN_FILES:
+        mine, theirs = root.find(path), other.find(path)
+        if mine is not None and theirs is not None:
+            mine.text = theirs.text
+    known = Definition(there)
+    for disk in root.findall("devices/disk"):
+        key = disk_key(disk)
+        if key not in known.disks:
+            raise exception.MigrationPreCheckError(reason=f"the destination does not have {key}")
+        theirs_disk = known.disks[key].element
+        disk.set("type", theirs_disk.get("type", "file"))
+        for tag in ("source", "auth", "backingStore"):
+            _replace(disk, theirs_disk, tag)
+    for card in root.findall("devices/interface"):
+        mac = card.find("mac")
+        address = mac.get("address", "") if mac is not None else ""
+        theirs_card = known.interface(address)
+        if theirs_card is None:
+            raise exception.MigrationPreCheckError(reason=f"the destination does not have the interface {address}")
+        card.set("type", theirs_card.get("type", "bridge"))
+        for tag in ("source", "virtualport", "target"):
+            _replace(card, theirs_card, tag)
+    _consoles(root, other)
+    return ET.tostring(root, encoding="unicode")
+
+
+def targets(text: str, keys: list[str]) -> list[str]:
+    """The names that these disks (by what tells a disk from the others) have in the guest."""
+    known = Definition(text).disks
+    return [known[key].target for key in keys if key in known]
+
+
+def _confine(root: ET.Element, other: ET.Element) -> None:
+    """The guest's CPUs run where the destination wants them."""
+    mine, theirs = root.find("vcpu"), other.find("vcpu")
+    if mine is not None and theirs is not None:
+        mine.attrib.pop("cpuset", None)
+        if theirs.get("cpuset"):
+            mine.set("cpuset", theirs.get("cpuset", ""))
+
+
+def _consoles(root: ET.Element, other: ET.Element) -> None:
+    """Ports and screens listen, and are logged, where the destination wants it."""
+    devices = root.find("devices")
+    for twin in root.findall("devices/console"):
+        target = twin.find("target")
+        if devices is not None and target is not None and target.get("type") == "serial":
+            devices.remove(twin)  # the first serial port once more: libvirt adds it
+    for mine, theirs in zip(root.findall("devices/serial"), other.findall("devices/serial"), strict=False):
+        mine.set("type", theirs.get("type", "pty"))
+        for tag in ("source", "protocol", "log", "alias"):
+            _replace(mine, theirs, tag)
+    screens = {screen.get("type"): screen for screen in other.findall("devices/graphics")}
+    for mine in root.findall("devices/graphics"):
+        screen = screens.get(mine.get("type"))
+        if screen is not None:
+            mine.attrib.pop("listen", None)
+            _replace(mine, screen, "listen")
+
+
+def _replace(mine: ET.Element, theirs: ET.Element, tag: str) -> None:
+    """All children of this name are those of the other one."""
+    at = next((number for number, child in enumerate(mine) if child.tag == tag), len(mine))
+    for child in mine.findall(tag):
+        mine.remove(child)
+    for number, child in enumerate(theirs.findall(tag)):
+        mine.insert(at + number, copy.deepcopy(child))

@@ -1,0 +1,141 @@
+"""What the host and its operator decide for every guest, read from the configuration once."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import uuid
+from collections.abc import Collection, Sequence
+
+from nova import exception
+from nova.conf import CONF
+from nova.objects.parts.numa import HostTopology
+
+
+@dataclasses.dataclass(frozen=True)
+class Spice:
+    """Screens by SPICE. ``choices``: (element, attribute, value) of what is not left to QEMU."""
+
+    listen: str
+    agent: bool = True
+    secure: bool = False
+    choices: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the host and its operator decide for every guest.
+
+    ``owner`` is the nova-compute host that a domain belongs to. ``machines``: the default machine type by
+    architecture, ``known_machines`` all of the host's (empty: not known). ``host_serial`` is the serial number
+    guests show (None: the server's id; "": none). ``balloon_period`` in seconds, 0: no statistics.
+    ``pcie_ports`` 0: as many as a guest's devices need, and a few. ``shared_cpus``: where guests without CPUs of their
+    own may run (empty: anywhere), and ``cells`` the same by the host's NUMA cells; ``page_kb``: of a small page.
+    """
+
+    owner: str
+    virt_type: str = "kvm"
+    arch: str = "x86_64"
+    machines: dict[str, str] = dataclasses.field(default_factory=dict)
+    known_machines: frozenset[str] = frozenset()
+    cpu_mode: str | None = None
+    cpu_model: str | None = None
+    cpu_flags: tuple[str, ...] = ()
+    cache: str = "none"
+    discard: str | None = None
+    host_serial: str | None = None
+    vnc_listen: str | None = None
+    spice: Spice | None = None
+    serial_listen: str | None = None
+    balloon_period: int = 10
+    pcie_ports: int = 0
+    shared_cpus: tuple[int, ...] = ()
+    cells: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    page_kb: int = 4
+
+
+def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
+              known_machines: frozenset[str] = frozenset()) -> Settings:
+    """As configured; the CPU is not decided yet (with_cpu)."""
+    conf = CONF.libvirt
+    caches = pairs("disk_cachemodes", conf.disk_cachemodes)
+    return Settings(
+        owner=owner, virt_type=conf.virt_type, arch=arch, machines=pairs("hw_machine_type", conf.hw_machine_type),
+        known_machines=known_machines,
+        cpu_mode=conf.cpu_mode, cpu_model=conf.cpu_models[0] if conf.cpu_models else None,
+        cpu_flags=tuple(conf.cpu_model_extra_flags), cache=caches.get("file", "none" if direct_io else "writeback"),
+        discard=conf.hw_disk_discard, host_serial=_host_serial(conf.sysinfo_serial, host_uuid),
+        vnc_listen=CONF.vnc.server_listen if CONF.vnc.enabled else None,
+        spice=_spice() if CONF.spice.enabled else None,
+        serial_listen=CONF.serial_console.proxyclient_address if CONF.serial_console.enabled else None,
+        balloon_period=conf.mem_stats_period_seconds,
+        pcie_ports=conf.num_pcie_ports)
+
+
+def with_cpu(settings: Settings, modes: Collection[str], models: Collection[str]) -> Settings:
+    """The CPU mode and model that guests get on a host with these. Raises InvalidInput naming the option."""
+    mode = settings.cpu_mode
+    if mode is None:
+        mode = "host-model" if "host-model" in modes else "none"
+    if mode == "none":
+        return dataclasses.replace(settings, cpu_mode=None, cpu_model=None)
+    if mode not in modes:
+        raise exception.InvalidInput(reason=f"[libvirt]cpu_mode {mode} is not possible on this host "
+                                            f"with virt_type {settings.virt_type}")
+    if mode != "custom":
+        return dataclasses.replace(settings, cpu_mode=mode, cpu_model=None)
+    for model in CONF.libvirt.cpu_models:
+        if model in models:
+            return dataclasses.replace(settings, cpu_mode=mode, cpu_model=model)
+    raise exception.InvalidInput(
+        reason=f"[libvirt]cpu_models {', '.join(CONF.libvirt.cpu_models) or '(empty)'}: the host has none of them")
+
+
+def with_cells(settings: Settings, topology: HostTopology | None) -> Settings:
+    """For a host with these cells, as its operator shared them out."""
+    if topology is None:
+        return settings
+    cells = tuple((cell.id, tuple(cell.cpus)) for cell in topology.cells)
+    confined = CONF.compute.cpu_shared_set or CONF.compute.cpu_dedicated_set
+    sizes = [pages.size_kb for cell in topology.cells for pages in cell.pages]
+    return dataclasses.replace(
+        settings, cells=cells, page_kb=min(sizes, default=settings.page_kb),
+        shared_cpus=tuple(sorted(cpu for _cell, cpus in cells for cpu in cpus)) if confined else ())
+
+
+def pairs(option: str, items: Sequence[str]) -> dict[str, str]:
+    """``name=value`` items. Raises InvalidInput naming the option."""
+    found = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not (name and equals and value):
+            raise exception.InvalidInput(reason=f"[libvirt]{option}: {item} is not of the form name=value")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _spice() -> Spice:
+    conf = CONF.spice
+    playback = None if conf.playback_compression is None else "on" if conf.playback_compression else "off"
+    choices: tuple[tuple[str, str, str | None], ...] = (
+        ("image", "compression", conf.image_compression), ("jpeg", "compression", conf.jpeg_compression),
+        ("zlib", "compression", conf.zlib_compression), ("playback", "compression", playback),
+        ("streaming", "mode", conf.streaming_mode))
+    return Spice(listen=conf.server_listen, agent=conf.agent_enabled, secure=conf.require_secure,
+                 choices=tuple((tag, attribute, value) for tag, attribute, value in choices if value is not None))
+
+
+def _host_serial(kind: str, host_uuid: str) -> str | None:
+    if kind == "unique":
+        return None
+    if kind == "none":
+        return ""
+    if kind in ("os", "auto"):
+        with contextlib.suppress(OSError):
+            with open("/etc/machine-id", encoding="ascii") as file:
+                identity = file.read().strip()
+            if identity:
+                return str(uuid.UUID(identity))
+    if kind == "os":
+        raise exception.InvalidInput(reason="[libvirt]sysinfo_serial os: the host has no /etc/machine-id")
+    return host_uuid
