@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from nova.api import microversion, routes
-from nova.api.legacy import removed
+from nova.api.legacy import removed, served
 from nova.api.router import Route, Router
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -34,8 +34,11 @@ _CELL = re.compile(r"`([^`]*)`")
 _Shape = tuple[str, str, str | None]
 
 SERVED, GONE, MISSING = "Served", "Gone: 410 in every microversion", "Not served yet"
+AGAIN = "Served again, if the operator wants it"
 _ABOUT = {
     SERVED: "In these microversions; in the others 404, as upstream.",
+    AGAIN: "Upstream has removed them. With `[api]legacy = true`, and the embedded networks, they are served in these "
+           "microversions (in the others 404); otherwise 410 in every microversion.",
     GONE: "Upstream has removed them, too. `tests/unit/api/test_operations.py` asks for each.",
     MISSING: "404. `tests/unit/test_house.py` lists them, and fails once one is served.",
 }
@@ -76,21 +79,30 @@ def _minor(version: str | None, default: int) -> int:
 
 
 @functools.cache
-def _routes() -> dict[_Shape, Route]:
-    return {(route.method, re.sub(r"{\w+}", "{}", route.path), route.action): route for route in routes.ROUTES}
+def _routes(table: tuple[Route, ...]) -> dict[_Shape, Route]:
+    return {(route.method, re.sub(r"{\w+}", "{}", route.path), route.action): route for route in table}
 
 
 def module_of(operation: Operation) -> str | None:
     """The module that serves an operation; None: it is not served."""
     if operation.path == "/":
         return "nova/api/versions.py"
-    route = _routes().get(operation.shape)
+    route = _routes(routes.ROUTES).get(operation.shape)
     if route is None or route.handler is removed.gone:
+        route = legacy_route(operation)
+    if route is None:
         return None
     return f"{route.handler.__module__.replace('.', '/')}.py"
 
 
+def legacy_route(operation: Operation) -> Route | None:
+    """What serves an operation if the operator wants it."""
+    return _routes(served.ROUTES).get(operation.shape)
+
+
 def state_of(operation: Operation) -> str:
+    if legacy_route(operation) is not None:
+        return AGAIN
     if module_of(operation) is not None:
         return SERVED
     return GONE if operation.gone else MISSING
@@ -212,7 +224,7 @@ def _match(known: Router, method: str, path: str, names: list[str]) -> Iterator[
 def document(before: str = "") -> str:
     """The whole page; ``before`` is the one that there is."""
     named = {cells[0]: cells[-1] for line in before.splitlines() if len(cells := _CELL.findall(line)) == 3}
-    by_state: dict[str, list[Operation]] = {SERVED: [], GONE: [], MISSING: []}
+    by_state: dict[str, list[Operation]] = {SERVED: [], AGAIN: [], GONE: [], MISSING: []}
     for operation in operations():
         by_state[state_of(operation)].append(operation)
     parts = ["# Operations", "",
@@ -225,7 +237,7 @@ def document(before: str = "") -> str:
 
 
 def _rows(state: str, lines: list[Operation], named: dict[str, str]) -> list[str]:
-    if state != SERVED:
+    if state not in (SERVED, AGAIN):
         return ["| operation | microversions |", "|---|---|",
                 *(f"| `{one.name}` | {_versions(one)} |" for one in lines)]
     return ["| operation | microversions | module | test |", "|---|---|---|---|",
@@ -233,8 +245,9 @@ def _rows(state: str, lines: list[Operation], named: dict[str, str]) -> list[str
 
 
 def _versions(operation: Operation) -> str:
-    since, until = microversion.text(operation.since), microversion.text(operation.until)
-    if operation.until == microversion.MAX:
+    last = min(operation.until, (legacy_route(operation) or operation).until)
+    since, until = microversion.text(operation.since), microversion.text(last)
+    if last == microversion.MAX:
         return "all" if operation.since == microversion.MIN else f"from {since}"
     return f"until {until}" if operation.since == microversion.MIN else f"{since} to {until}"
 

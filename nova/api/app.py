@@ -62,17 +62,18 @@ def create_app(bus_transport: Any = None, clients: Clients | None = None,
     app = falcon.App()
     app.req_options.strip_url_path_trailing_slash = False
     limits = limits or rates.Rates()
-    app.add_sink(observed(Dispatcher(clients, router.Router(routes.ROUTES), limits).serve), prefix="/")
+    app.add_sink(observed(Dispatcher(clients, routes.table(), limits).serve), prefix="/")
     return limits.by_address(auth.protect(app))
 
 
 class Dispatcher:
     """From a request to the handler's answer, or to an error."""
 
-    def __init__(self, clients: Clients, table: router.Router, limits: rates.Rates) -> None:
+    def __init__(self, clients: Clients, table: tuple[router.Route, ...], limits: rates.Rates) -> None:
         self._clients = clients
         self._limits = limits
-        self._router = table
+        self._table = table
+        self._router = router.Router(table)
 
     def serve(self, req: falcon.Request, resp: falcon.Response, **_: Any) -> None:
         started = time.monotonic()
@@ -85,7 +86,7 @@ class Dispatcher:
                 level = logging.INFO
                 (self._status if path == status_page.DATA else self._serve)(environ, path, resp)
             elif path in openapi.PATHS and environ["REQUEST_METHOD"] in ("GET", "HEAD"):
-                _send(resp, 200, openapi.document(routes.ROUTES, _version(environ), versions.host_url(environ)))
+                _send(resp, 200, openapi.document(self._table, _version(environ), versions.host_url(environ)))
             elif CONF.api.status_page and path in status_page.FILES and environ["REQUEST_METHOD"] == "GET":
                 status_page.show(path, resp)
             else:

@@ -14,7 +14,9 @@ from nova.rpcapi.availability_zones import Zones
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.consoles import Consoles
 from nova.rpcapi.external_events import ExternalEvents
+from nova.rpcapi.fixed_ips import FixedIps
 from nova.rpcapi.flavors import Flavors
+from nova.rpcapi.floating_ip_dns import FloatingIpDns
 from nova.rpcapi.floating_ips import FloatingIps
 from nova.rpcapi.hypervisors import Hypervisors
 from nova.rpcapi.instance_actions import Actions
@@ -24,6 +26,7 @@ from nova.rpcapi.networks import Networks
 from nova.rpcapi.overview import Overviews
 from nova.rpcapi.quotas import Quotas
 from nova.rpcapi.scheduler import Scheduler
+from nova.rpcapi.security_group_default_rules import SecurityGroupDefaultRules
 from nova.rpcapi.security_groups import SecurityGroups
 from nova.rpcapi.server_groups import ServerGroups
 from nova.rpcapi.servers import Servers
@@ -41,6 +44,8 @@ INTERFACES: dict[str, Any] = {
     "volume_snapshots": VolumeSnapshots,
     "overviews": Overviews,
     "consoles": Consoles,
+    "fixed_ips": FixedIps, "floating_ip_dns": FloatingIpDns,
+    "security_group_default_rules": SecurityGroupDefaultRules,
 }
 
 
@@ -70,6 +75,9 @@ class Clients:
         volume_snapshots: VolumeSnapshots
         overviews: Overviews
         consoles: Consoles
+        fixed_ips: FixedIps
+        floating_ip_dns: FloatingIpDns
+        security_group_default_rules: SecurityGroupDefaultRules
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect

@@ -22,8 +22,10 @@ from nova.conductor.endpoints import (
     availability_zones,
     consoles,
     external_events,
+    fixed_ips,
     flavors,
     fleet,
+    floating_ip_dns,
     floating_ips,
     guests,
     heartbeat,
@@ -36,6 +38,7 @@ from nova.conductor.endpoints import (
     networks,
     overview,
     quotas,
+    security_group_default_rules,
     security_groups,
     server_groups,
     servers,
@@ -64,8 +67,10 @@ from nova.rpcapi.availability_zones import Zones
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.consoles import Consoles
 from nova.rpcapi.external_events import ExternalEvents
+from nova.rpcapi.fixed_ips import FixedIps
 from nova.rpcapi.flavors import Flavors
 from nova.rpcapi.fleet import Fleet
+from nova.rpcapi.floating_ip_dns import FloatingIpDns
 from nova.rpcapi.floating_ips import FloatingIps
 from nova.rpcapi.guests import Guests
 from nova.rpcapi.heartbeat import Heartbeat
@@ -78,6 +83,7 @@ from nova.rpcapi.networks import Networks
 from nova.rpcapi.overview import Overviews
 from nova.rpcapi.quotas import Quotas
 from nova.rpcapi.scheduler import Scheduler
+from nova.rpcapi.security_group_default_rules import SecurityGroupDefaultRules
 from nova.rpcapi.security_groups import SecurityGroups
 from nova.rpcapi.server_groups import ServerGroups
 from nova.rpcapi.servers import Servers
@@ -187,8 +193,11 @@ class ConductorService:
             (ServerGroups, server_groups.ServerGroups(core)),
             (Networks, networks.Networks(core)),
             (FloatingIps, floating_ips.FloatingIps(core)),
+            (FloatingIpDns, floating_ip_dns.FloatingIpDns(core)),
+            (FixedIps, fixed_ips.FixedIps(core)),
             (NetworkHosts, network_hosts.NetworkHosts(core)),
             (SecurityGroups, security_groups.SecurityGroups(core)),
+            (SecurityGroupDefaultRules, security_group_default_rules.SecurityGroupDefaultRules(core)),
             (Volumes, volumes.Volumes(core)),
             (Usages, usages.Usages(core)),
             (VolumeSnapshots, volume_snapshots.VolumeSnapshots(core)),

@@ -37,6 +37,12 @@ OPTIONS = {
         cfg.StrOpt("auth_strategy", default="keystone", choices=["keystone", "noauth"],
                    help="noauth trusts the headers X-Auth-Token, X-User-Id, X-Project-Id, X-Roles: for tests only, and "
                         "from this machine only."),
+        cfg.BoolOpt("legacy", default=False,
+                    help="Serve again (to 2.35) what upstream removed with nova-network, where the networks are the "
+                         "embedded ones: making and removing os-networks and os-tenant-networks, os-fixed-ips, "
+                         "os-floating-ips-bulk, os-floating-ip-dns, os-security-group-default-rules and "
+                         "os-virtual-interfaces. Otherwise they are answered with 410, as everything else that is "
+                         "gone."),
         cfg.BoolOpt("status_page", default=False,
                     help="Serve a page for operators at /status: hosts, capacity, operations under way and failed. It "
                          "shows nothing to whom the policy nova:status does not let (by default admins, by a token)."),

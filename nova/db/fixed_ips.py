@@ -19,11 +19,13 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import models
+from nova.db.sql import rows
 from nova.objects.base import utcnow
-from nova.objects.network import SLAAC, Network, slaac_address
+from nova.objects.network import SLAAC, KnownAddress, Network, slaac_address
 
 NETWORKS = models.networks
 IPS = models.fixed_ips
+INSTANCES = models.instances
 
 # Addresses that a network gets at a time.
 POOL = 256
@@ -44,9 +46,10 @@ class Taken(NamedTuple):
 
 # --- taking --------------------------------------------------------------------------------------
 _FREE = (sa.select(IPS.c.id, IPS.c.address, IPS.c.mac)
-         .where(IPS.c.network_uuid == sa.bindparam("network"), IPS.c.version == 4, IPS.c.instance_uuid.is_(None))
+         .where(IPS.c.network_uuid == sa.bindparam("network"), IPS.c.version == 4, IPS.c.instance_uuid.is_(None),
+                IPS.c.reserved == sa.false())
          .order_by(IPS.c.updated_at, IPS.c.id).limit(1).with_for_update(skip_locked=True))
-_THIS = (sa.select(IPS.c.id, IPS.c.address, IPS.c.mac, IPS.c.instance_uuid)
+_THIS = (sa.select(IPS.c.id, IPS.c.address, IPS.c.mac, IPS.c.instance_uuid, IPS.c.reserved)
          .where(IPS.c.network_uuid == sa.bindparam("network"), IPS.c.address == sa.bindparam("address"))
          .with_for_update())
 _TAKE = (sa.update(IPS)
@@ -91,7 +94,7 @@ def check(network: Network, address: str) -> str:
     # With SLAAC the address follows from the MAC address: it cannot be chosen.
     cidr = network.cidr if wanted.version == 4 else network.cidr_v6 if network.ipv6_mode != SLAAC else None
     if cidr is None or wanted not in (subnet := ipaddress.ip_network(cidr)) or str(wanted) in _reserved(
-            network, subnet) or (wanted.version == 4 and wanted < _start(network)):
+            network, subnet) or (wanted.version == 4 and not _start(network) <= wanted <= _end(network)):
         raise exception.FixedIpInvalid(address=address, network_id=network.uuid)
     return str(wanted)
 
@@ -104,6 +107,11 @@ def _reserved(network: Network, subnet: ipaddress.IPv4Network | ipaddress.IPv6Ne
 def _start(network: Network) -> ipaddress.IPv4Address:
     """The first address of the pool: those before it are the operator's."""
     return ipaddress.IPv4Address(network.dhcp_start or ipaddress.IPv4Network(network.cidr)[1])
+
+
+def _end(network: Network) -> ipaddress.IPv4Address:
+    """The last address of the pool."""
+    return ipaddress.IPv4Address(network.dhcp_end or ipaddress.IPv4Network(network.cidr)[-2])
 
 
 def _free(connection: sa.Connection, network: Network) -> Any:
@@ -126,7 +134,7 @@ def _row(connection: sa.Connection, network: Network, address: str) -> Any:
         _lock(connection, network)  # rows are made by one at a time
         _insert(connection, network, address)
         row = connection.execute(_THIS, this).one()
-    if row.instance_uuid is not None:
+    if row.instance_uuid is not None or row.reserved:
         raise exception.FixedIpInUse(address=address)
     return row
 
@@ -162,7 +170,7 @@ def _lock(connection: sa.Connection, network: Network) -> int:
 def _add(connection: sa.Connection, network: Network, offset: int) -> bool:
     """More rows from ``offset`` on; false when the subnet has no more addresses."""
     subnet = ipaddress.IPv4Network(network.cidr)
-    end = min(offset + POOL, subnet.num_addresses - 1)
+    end = min(offset + POOL, int(_end(network)) - int(subnet.network_address) + 1)
     if offset >= end:
         return False
     found = [str(subnet[number]) for number in range(offset, end)]
@@ -234,6 +242,55 @@ def _random_v6(network: Network) -> str:
             return address
 
 
+# --- as administrators see them ------------------------------------------------------------------
+def show(connection: sa.Connection, address: str) -> KnownAddress:
+    """An address of a network, whether anybody ever had it or not. Raises FixedIpNotFoundForAddress."""
+    network = _network_of(connection, address)
+    row = connection.execute(
+        sa.select(IPS.c.reserved, IPS.c.instance_uuid, INSTANCES.c.hostname, INSTANCES.c.host)
+        .outerjoin(INSTANCES, INSTANCES.c.uuid == IPS.c.instance_uuid)
+        .where(IPS.c.network_uuid == network.uuid, IPS.c.address == address)).first()
+    cidr = network.cidr_v6 if ":" in address else network.cidr
+    if row is None:
+        return KnownAddress(address=address, cidr=cidr or "", reserved=not _given_out(network, address))
+    return KnownAddress(address=address, cidr=cidr or "", reserved=row.reserved, instance_uuid=row.instance_uuid,
+                        hostname=row.hostname, host=row.host)
+
+
+def reserve(connection: sa.Connection, address: str, reserved: bool) -> None:
+    """No server gets the address from now on, or servers get it again. Who has it keeps it.
+
+    Raises FixedIpNotFoundForAddress, InvalidInput (it is never given out, or is not of version 4).
+    """
+    network = _network_of(connection, address)
+    if ":" in address:  # which follows from the one of version 4
+        raise exception.InvalidInput(reason=f"address {address} is of version 6: reserve the one of version 4 with it")
+    if not _given_out(network, address):
+        raise exception.InvalidInput(reason=f"address {address} is not for servers anyway")
+    _lock(connection, network)  # rows are made by one at a time
+    _insert(connection, network, address)
+    connection.execute(sa.update(IPS).where(
+        IPS.c.network_uuid == network.uuid, IPS.c.address == address).values(reserved=reserved))
+
+
+def _network_of(connection: sa.Connection, address: str) -> Network:
+    wanted = ipaddress.ip_address(address)
+    for row in connection.execute(sa.select(NETWORKS).order_by(NETWORKS.c.id)):
+        cidr = row.cidr if wanted.version == 4 else row.cidr_v6
+        if cidr and wanted in ipaddress.ip_network(cidr):
+            return rows.to_object(Network, row)
+    raise exception.FixedIpNotFoundForAddress(address=address)
+
+
+def _given_out(network: Network, address: str) -> bool:
+    try:
+        check(network, address)
+    except exception.FixedIpInvalid:
+        return ":" in address and str(address) not in _reserved(
+            network, ipaddress.ip_network(network.cidr_v6 or ""))
+    return True
+
+
 # --- giving back ---------------------------------------------------------------------------------
 def release(connection: sa.Connection, instance_uuid: str, vif_id: str | None = None) -> None:
     """Free the addresses of an instance, or of one of its interfaces."""
@@ -241,6 +298,13 @@ def release(connection: sa.Connection, instance_uuid: str, vif_id: str | None = 
     if vif_id is not None:
         statement = statement.where(IPS.c.vif_id == vif_id)
     connection.execute(statement.values(instance_uuid=None, vif_id=None, updated_at=utcnow()))
+
+
+def is_taken(connection: sa.Connection, network_uuid: str, address: str) -> bool:
+    """Whether an address is somebody's, or to be nobody's."""
+    return connection.scalar(sa.select(IPS.c.id).where(
+        IPS.c.network_uuid == network_uuid, IPS.c.address == address,
+        sa.or_(IPS.c.instance_uuid.is_not(None), IPS.c.reserved == sa.true()))) is not None
 
 
 def owner_of(connection: sa.Connection, network_uuid: str, address: str) -> str | None:

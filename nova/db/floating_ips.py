@@ -77,6 +77,14 @@ def index(connection: sa.Connection, project_id: str | None = None) -> list[Floa
     return rows.to_objects(FloatingIp, connection.execute(statement))
 
 
+def on_host(connection: sa.Connection, host: str) -> list[FloatingIp]:
+    """Those that lead to servers of a host, oldest first."""
+    instances = models.instances
+    return rows.to_objects(FloatingIp, connection.execute(
+        sa.select(TABLE).join(instances, instances.c.uuid == TABLE.c.instance_uuid)
+        .where(instances.c.host == host, instances.c.deleted == sa.false()).order_by(TABLE.c.id)))
+
+
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> FloatingIp:
     """One that a project has (None: any project). Raises FloatingIpNotFound."""
     return _one(connection, TABLE.c.uuid == uuid, uuid, project_id)

@@ -76,6 +76,68 @@ def create(connection: sa.Connection, network: Network) -> Network:
     return get(connection, uuid)
 
 
+def associate(connection: sa.Connection, project_id: str, uuid: str | None = None) -> Network:
+    """A network of nobody's becomes the project's; None: the first that no server of another project is on.
+
+    Raises NetworkNotFound, NetworkInUse (it is another's, or its servers are on it), NetworkDuplicate, NoMoreNetworks.
+    """
+    quotas.serialize(connection, "networks")
+    if uuid is not None:
+        network = get(connection, uuid)
+        if network.project_id not in (None, project_id) or _has_servers(connection, uuid, besides=project_id):
+            raise exception.NetworkInUse(network_id=uuid)
+        return _owned(connection, network, project_id)
+    for network in index(connection):
+        if network.project_id is None and not _has_servers(connection, network.uuid, besides=project_id):
+            return _owned(connection, network, project_id)
+    raise exception.NoMoreNetworks()
+
+
+def disassociate(connection: sa.Connection, uuid: str, project: bool, host: bool) -> None:
+    """The network is no project's (so that everybody may use it), or belongs to no host any more, or both.
+
+    Raises NetworkNotFound, NetworkInUse (servers of the project are on it), NetworkDuplicate.
+    """
+    quotas.serialize(connection, "networks")
+    network = get(connection, uuid)
+    if project and network.project_id is not None:
+        if _has_servers(connection, uuid):
+            raise exception.NetworkInUse(network_id=uuid)
+        _owned(connection, network, None)
+    if host:
+        connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid).values(host=None))
+
+
+def associate_host(connection: sa.Connection, uuid: str, host: str) -> None:
+    """Raises NetworkNotFound, ComputeHostNotFound."""
+    network = get(connection, uuid)
+    services = models.services
+    if connection.scalar(sa.select(services.c.id).where(
+            services.c.host == host, services.c.binary == "nova-compute")) is None:
+        raise exception.ComputeHostNotFound(host=host)
+    connection.execute(sa.update(TABLE).where(TABLE.c.id == network.id).values(host=host))
+
+
+def _has_servers(connection: sa.Connection, uuid: str, besides: str | None = None) -> bool:
+    """Whether servers, of other projects than this one, have addresses of the network."""
+    instances = models.instances
+    statement = sa.select(IPS.c.id).join(instances, instances.c.uuid == IPS.c.instance_uuid).where(
+        IPS.c.network_uuid == uuid)
+    if besides is not None:
+        statement = statement.where(instances.c.project_id != besides)
+    return connection.scalar(statement.limit(1)) is not None
+
+
+def _owned(connection: sa.Connection, network: Network, project_id: str | None) -> Network:
+    """The network with another owner. Raises NetworkDuplicate: that one has a network of this name."""
+    same = sa.and_(TABLE.c.label == network.label, TABLE.c.id != network.id, TABLE.c.project_id.is_not_distinct_from(
+        project_id))
+    if connection.scalar(sa.select(TABLE.c.id).where(same).limit(1)) is not None:
+        raise exception.NetworkDuplicate(name=network.label, cidr=network.cidr)
+    connection.execute(sa.update(TABLE).where(TABLE.c.id == network.id).values(project_id=project_id))
+    return msgspec.structs.replace(network, project_id=project_id)
+
+
 def subnets(network: Network) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
     """The subnets of a network, of each version one."""
     return [ipaddress.ip_network(cidr) for cidr in (network.cidr, network.cidr_v6) if cidr]
@@ -102,6 +164,9 @@ def _checked(network: Network, uuid: str) -> Network:
         raise exception.InvalidInput(reason="label must have 1 to 255 characters")
     gateway = _host_address("gateway", network.gateway, cidr) if network.gateway else str(cidr[1])
     start = _host_address("dhcp_start", network.dhcp_start, cidr) if network.dhcp_start else None
+    end = _host_address("dhcp_end", network.dhcp_end, cidr) if network.dhcp_end else None
+    if end and ipaddress.IPv4Address(end) < ipaddress.IPv4Address(start or cidr[1]):
+        raise exception.InvalidInput(reason=f"dhcp_end {end} is before the first address that is given out")
     least = 1280 if network.cidr_v6 else 576
     if not least <= network.mtu <= 65535:
         raise exception.InvalidInput(reason=f"mtu {network.mtu} is not between {least} and 65535")
@@ -113,9 +178,9 @@ def _checked(network: Network, uuid: str) -> Network:
             raise exception.InvalidInput(reason=f"dns '{server}' is not an IP address") from error
     cidr_v6, gateway_v6 = _checked_v6(network)
     return msgspec.structs.replace(
-        network, uuid=uuid, cidr=str(cidr), gateway=gateway, dhcp_start=start, cidr_v6=cidr_v6, gateway_v6=gateway_v6,
-        bridge=f"br-{uuid.replace('-', '')[:11]}", bridge_interface=network.bridge_interface or None,
-        project_id=network.project_id or None)
+        network, uuid=uuid, cidr=str(cidr), gateway=gateway, dhcp_start=start, dhcp_end=end, cidr_v6=cidr_v6,
+        gateway_v6=gateway_v6, bridge=f"br-{uuid.replace('-', '')[:11]}",
+        bridge_interface=network.bridge_interface or None, project_id=network.project_id or None)
 
 
 def _check_wire(network: Network) -> None:

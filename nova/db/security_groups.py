@@ -20,6 +20,7 @@ from nova.objects.network import FilterRule, RuleSet, SecurityGroup, SecurityGro
 
 TABLE = models.security_groups
 RULES = models.security_group_rules
+DEFAULT_RULES = models.security_group_default_rules
 MEMBERS = models.security_group_members
 IPS = models.fixed_ips
 INSTANCES = models.instances
@@ -27,6 +28,7 @@ VERSIONS = models.versions
 
 DEFAULT = "default"
 ANYWHERE = "0.0.0.0/0"
+_RULE = ("protocol", "from_port", "to_port", "cidr")
 
 
 # --- groups ----------------------------------------------------------------------------------
@@ -80,6 +82,9 @@ def ensure_default(connection: sa.Connection, project_id: str) -> None:
         _insert(connection, project_id, DEFAULT, "Default security group")
     except exception.SecurityGroupExists as error:  # made by somebody else at the same moment
         raise db_exception.RetryRequest(error) from error
+    group = sa.select(TABLE.c.id, *(DEFAULT_RULES.c[name] for name in _RULE)).select_from(
+        TABLE.join(DEFAULT_RULES, sa.true())).where(TABLE.c.project_id == project_id, TABLE.c.name == DEFAULT)
+    connection.execute(sa.insert(RULES).from_select(["parent_group_id", *_RULE], group.order_by(DEFAULT_RULES.c.id)))
 
 
 def create(connection: sa.Connection, project_id: str, name: str, description: str) -> SecurityGroup:

@@ -19,6 +19,14 @@ class NetworkDuplicate(Conflict):
     template = "Network {name} or its CIDR {cidr} already exists."
 
 
+class NoMoreNetworks(Invalid):
+    template = "There is no network that could be the project's."
+
+
+class FixedIpNotFoundForAddress(NotFound):
+    template = "Fixed IP not found for address {address}."
+
+
 class NoMoreFixedIps(Conflict):
     template = "No fixed IP addresses available for network: {network_id}"
 
@@ -107,6 +115,26 @@ class SecurityGroupInUse(Invalid):
 
 class SecurityGroupRuleNotFound(NotFound):
     template = "Security group rule {rule_id} not found."
+
+
+class SecurityGroupDefaultRuleNotFound(NotFound):
+    template = "Security group default rule ({rule_id}) not found."
+
+
+class SecurityGroupDefaultRuleExists(Conflict):
+    template = "This default rule already exists."
+
+
+class DnsDomainNotFound(NotFound):
+    template = "DNS domain {domain} could not be found."
+
+
+class DnsEntryNotFound(NotFound):
+    template = "DNS entry {name} could not be found in domain {domain}."
+
+
+class FloatingIpNotFoundForHost(NotFound):
+    template = "Floating IP not found for host {host}."
 
 
 class FloatingIpNotFound(NotFound):

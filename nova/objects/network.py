@@ -39,6 +39,7 @@ class Network(Object, kw_only=True):
     gateway: str
     dns: list[str] = []
     dhcp_start: str | None = None
+    dhcp_end: str | None = None
     mtu: int = 1500
     bridge: str
     vlan: int | None = None
@@ -48,6 +49,7 @@ class Network(Object, kw_only=True):
     gateway_v6: str | None = None
     ipv6_mode: str = SLAAC
     project_id: str | None = None
+    host: str | None = None
     created_at: datetime.datetime | None = None
 
 
@@ -76,6 +78,20 @@ class FixedIp(Object, kw_only=True):
     dns: list[str] = []
     mode: str | None = None
     subnet_id: str = ""
+
+
+class KnownAddress(Object, kw_only=True):
+    """An address of a network as administrators see it (os-fixed-ips), with the server that has it.
+
+    ``reserved``: no server gets it (any more).
+    """
+
+    address: str
+    cidr: str
+    reserved: bool = False
+    instance_uuid: str | None = None
+    hostname: str | None = None
+    host: str | None = None
 
 
 class VIF(Object, kw_only=True):
@@ -149,6 +165,16 @@ class SecurityGroupRule(Object, kw_only=True):
     to_port: int | None = None
     cidr: str | None = None
     group_id: int | None = None
+
+
+class DefaultRule(Object, kw_only=True):
+    """One of the rules that the default group of a project begins with (os-security-group-default-rules)."""
+
+    id: int = 0
+    protocol: str | None = None
+    from_port: int | None = None
+    to_port: int | None = None
+    cidr: str | None = None
 
 
 class SecurityGroup(Object, kw_only=True):

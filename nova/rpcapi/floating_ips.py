@@ -25,6 +25,18 @@ class FloatingIps(Interface):
         """Raises FloatingIpNotFound."""
 
     @call
+    def create(self, ctx: RequestContext, pool: str, cidr: str) -> int:
+        """Put the host addresses of a network into a pool; how many. Raises InvalidInput, FloatingIpExists."""
+
+    @call
+    def delete(self, ctx: RequestContext, cidr: str) -> int:
+        """Take the addresses of a network out of their pools; how many. Raises InvalidInput, FloatingIpInUse."""
+
+    @call
+    def on_host(self, ctx: RequestContext, host: str) -> list[FloatingIp]:
+        """Those that lead to servers of a host, oldest first."""
+
+    @call
     def allocate(self, ctx: RequestContext, project_id: str, pool: str | None = None) -> FloatingIp:
         """An address of a pool (None: of the first one) for the project.
 

@@ -25,5 +25,23 @@ class Networks(Interface):
         """Raises NetworkDuplicate, InvalidInput."""
 
     @call
+    def associate(self, ctx: RequestContext, project_id: str, uuid: str | None = None) -> Network:
+        """A network of nobody's becomes the project's; None: one without servers of others.
+
+        Raises NetworkNotFound, NetworkInUse, NetworkDuplicate, NoMoreNetworks.
+        """
+
+    @call
+    def disassociate(self, ctx: RequestContext, uuid: str, project: bool, host: bool) -> None:
+        """Take the network from its project, from its host, or both.
+
+        Raises NetworkNotFound, NetworkInUse, NetworkDuplicate.
+        """
+
+    @call
+    def associate_host(self, ctx: RequestContext, uuid: str, host: str) -> None:
+        """Raises NetworkNotFound, ComputeHostNotFound."""
+
+    @call
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         """Raises NetworkInUse, NetworkNotFound."""

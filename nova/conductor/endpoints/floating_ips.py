@@ -8,7 +8,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.endpoints.derived import Endpoint, reads
+from nova.conductor.endpoints.derived import Endpoint, reads, writes
 from nova.context import RequestContext
 from nova.db import floating_ips as db
 from nova.db import servers
@@ -23,6 +23,9 @@ class FloatingIps(Endpoint):
 
     index = reads(db.index)
     get = reads(db.get)
+    on_host = reads(db.on_host)
+    create = writes(db.create)
+    delete = writes(db.delete)
 
     def pools(self, ctx: RequestContext) -> list[str]:
         return self.core.db.read(db.pools)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from nova.conductor.endpoints.derived import Endpoint, reads
+from nova.conductor.endpoints.derived import Endpoint, reads, writes
 from nova.context import RequestContext
 from nova.db import networks as db
 from nova.objects.network import Network
@@ -17,6 +17,9 @@ class Networks(Endpoint):
 
     index = reads(db.index)
     get = reads(db.get)
+    associate = writes(db.associate)
+    disassociate = writes(db.disassociate)
+    associate_host = writes(db.associate_host)
 
     def create(self, ctx: RequestContext, network: Network) -> Network:
         created = self.core.db.write(lambda connection: db.create(connection, network))

@@ -89,8 +89,8 @@ def choose(connection: sa.Connection, project_id: str,
             raise exception.NetworkNotFound(network_id=request.network_id)
         if request.fixed_ip:
             address = fixed_ips.check(network, request.fixed_ip)
-            if (network.uuid, address) in asked or fixed_ips.owner_of(
-                    connection, network.uuid, address) is not None:
+            if (network.uuid, address) in asked or fixed_ips.is_taken(
+                    connection, network.uuid, address):
                 raise exception.FixedIpInUse(address=address)
             asked.add((network.uuid, address))
     return list(wanted)

@@ -3,6 +3,7 @@
 import pytest
 
 from nova.api import routes
+from nova.api.legacy import served
 from nova.api.microversion import MAX
 
 
@@ -26,7 +27,8 @@ def _versions(declared, route):
     return sorted({route.since, *(step for step in declared.steps() if route.since <= step <= min(route.until, MAX))})
 
 
-@pytest.mark.parametrize("route", routes.ROUTES, ids=lambda route: f"{route.method} {route.path} {route.action}")
+@pytest.mark.parametrize("route", [*routes.ROUTES, *served.ROUTES],
+                         ids=lambda route: f"{route.method} {route.path} {route.action}")
 def test_every_list_of_a_request_has_a_bound(route):
     for declared in filter(None, (route.spec.body, route.query)):
         for version in _versions(declared, route):

@@ -45,7 +45,8 @@ def _cases(state):
             if route_table.state_of(one) == state and one.path != "/"]
 
 
-SERVED, GONE = _cases(route_table.SERVED), _cases(route_table.GONE)
+SERVED, AGAIN = _cases(route_table.SERVED), _cases(route_table.AGAIN)
+GONE = _cases(route_table.GONE) + AGAIN
 BODIES = [case for case in SERVED if _LINES[case.values[0].method, case.values[0].path, case.values[0].action]
           .get("request")]
 

@@ -51,10 +51,11 @@ NETWORK = View([
     Out("mtu", INTEGER),
     Out("dhcp_start", STRING_OR_NULL),
     Out("dhcp_server", STRING_OR_NULL, "gateway"),
+    Out("host", STRING_OR_NULL),
     Out("enable_dhcp", _ANY, lambda _network, _req: True),
     Out("project_id", STRING_OR_NULL),
     Out("created_at", STRING_OR_NULL, lambda network, _req: iso_precise(network.created_at)),
-    *map(_null, ("updated_at", "deleted", "deleted_at", "host", "injected", "multi_host", "priority", "rxtx_base",
+    *map(_null, ("updated_at", "deleted", "deleted_at", "injected", "multi_host", "priority", "rxtx_base",
                  "share_address", "vpn_private_address", "vpn_public_address", "vpn_public_port")),
 ])
 TENANT = View([Out("id", UUID, "uuid"), Out("label", STRING), Out("cidr", STRING)])

@@ -19,7 +19,7 @@ RULE_BODY = Object({"security_group_rule": Field(Object({
     "ip_protocol": ANY, "from_port": ANY, "to_port": ANY, "cidr": ANY,
 }, additional=True), required=True)}, additional=True)
 
-_EVERYBODY = "0.0.0.0/0"
+EVERYBODY = "0.0.0.0/0"
 # What is a port or not is for the conductor to say; this much fits any message.
 _HUGE = 1_000_000
 
@@ -30,8 +30,8 @@ def create(req: Request) -> dict[str, Any]:
     wanted = req.body["security_group_rule"]
     parent = security_groups.get(req, wanted["parent_group_id"])
     rule = SecurityGroupRule(
-        parent_group_id=parent.id, protocol=_text(wanted, "ip_protocol"), from_port=_number(wanted, "from_port"),
-        to_port=_number(wanted, "to_port"), cidr=_text(wanted, "cidr"))
+        parent_group_id=parent.id, protocol=text(wanted, "ip_protocol"), from_port=number(wanted, "from_port"),
+        to_port=number(wanted, "to_port"), cidr=text(wanted, "cidr"))
     if rule.protocol is None and (rule.from_port, rule.to_port) == (-1, -1):
         rule.from_port = rule.to_port = None
     peers: security_groups.Groups = {}
@@ -40,12 +40,13 @@ def create(req: Request) -> dict[str, Any]:
         rule.group_id = peer.id
         peers = security_groups.by_id([peer])
     elif rule.cidr is None:
-        rule.cidr = _EVERYBODY
+        rule.cidr = EVERYBODY
     made = req.clients.security_groups.add_rule(req.ctx, rule, req.scope)
     return {"security_group_rule": security_groups.RULE.render(security_groups.ShownRule(made, peers), req)}
 
 
-def _text(wanted: dict[str, Any], name: str) -> str | None:
+def text(wanted: dict[str, Any], name: str) -> str | None:
+    """A text that may be left out. Raises Invalid naming the field."""
     value = wanted.get(name)
     if value is None or value == "":
         return None
@@ -54,7 +55,8 @@ def _text(wanted: dict[str, Any], name: str) -> str | None:
     return value
 
 
-def _number(wanted: dict[str, Any], name: str) -> int | None:
+def number(wanted: dict[str, Any], name: str) -> int | None:
+    """A number, also as a string, that may be left out. Raises Invalid naming the field."""
     value = wanted.get(name)
     if value is None or value == "":
         return None

@@ -1,0 +1,45 @@
+"""os-fixed-ips: who has an address, and addresses that no server gets (2.1 to 2.35)."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+from nova import exception
+from nova.api.fields import STRING, STRING_OR_NULL, TRUTH, Object, Out, Query, View, only
+from nova.api.request import Request
+from nova.api.router import accepts
+
+FIXED_IP = View([
+    Out("address", STRING),
+    Out("cidr", STRING),
+    Out("hostname", STRING_OR_NULL),
+    Out("host", STRING_OR_NULL),
+    Out("reserved", TRUTH, since=4),
+])
+RESERVE, UNRESERVE = only("reserve"), only("unreserve")
+
+
+def _address(req: Request) -> str:
+    try:
+        return str(ipaddress.ip_address(req.params["id"]))
+    except ValueError:
+        raise exception.Invalid(f"Fixed IP {req.params['id']} is not an IP address.") from None
+
+
+@accepts(query=Query(strict=None), answer=Object({"fixed_ip": FIXED_IP}))
+def show(req: Request) -> dict[str, Any]:
+    """Show an address of a network, and the server that has it."""
+    return {"fixed_ip": FIXED_IP.render(req.clients.fixed_ips.show(req.ctx, _address(req)), req)}
+
+
+@accepts(body=RESERVE)
+def reserve(req: Request) -> None:
+    """Have no server get an address; who has it keeps it."""
+    req.clients.fixed_ips.reserve(req.ctx, _address(req), True)
+
+
+@accepts(body=UNRESERVE)
+def unreserve(req: Request) -> None:
+    """Let servers have an address again."""
+    req.clients.fixed_ips.reserve(req.ctx, _address(req), False)

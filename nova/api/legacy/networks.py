@@ -1,0 +1,160 @@
+"""Making and removing networks, and saying whose they are: os-networks and os-tenant-networks (2.1 to 2.35)."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+from nova import exception
+from nova.api.compute.networks import networks
+from nova.api.fields import (
+    ANY,
+    BOOLEAN,
+    Field,
+    Object,
+    Plain,
+    integer,
+    is_true,
+    only,
+    string,
+)
+from nova.api.request import Request, whole
+from nova.api.router import accepts
+from nova.objects.base import new_uuid
+from nova.objects.network import Network
+
+_IP = Plain(type="string", maxLength=45, oneOf=[{"format": "ipv4"}, {"format": "ipv6"}])
+_CIDR = string(minLength=1, maxLength=64)
+_CIDR_OR_NULL = Plain(type=["string", "null"], minLength=1, maxLength=64)
+_LABEL = string(minLength=1, maxLength=255)
+_PROJECT = string(minLength=1, maxLength=255)
+_DEVICE = string(minLength=1, maxLength=15)
+_PORTS = integer(1, 4094)
+
+CREATE = Object({"network": Field(Object({
+    "label": Field(_LABEL, required=True),
+    "cidr": _CIDR_OR_NULL, "cidr_v6": _CIDR_OR_NULL, "gateway": _IP, "gateway_v6": _IP, "dns1": _IP, "dns2": _IP,
+    "fixed_cidr": _CIDR, "allowed_start": _IP, "allowed_end": _IP, "project_id": _PROJECT, "mtu": integer(1, 65535),
+    "vlan": _PORTS, "bridge_interface": _DEVICE, "bridge": _DEVICE, "dhcp_server": _IP,
+    "enable_dhcp": BOOLEAN, "share_address": BOOLEAN, "multi_host": BOOLEAN,
+}), required=True)})
+ADD = Object({"id": Field(Plain(type=["string", "null"], maxLength=36), required=True)})
+TENANT_CREATE = Object({"network": Field(Object({
+    "label": Field(_LABEL, required=True), "cidr": Field(_CIDR, required=True), "ipam": BOOLEAN,
+    "vlan_start": ANY, "network_size": ANY, "num_networks": integer(1, 1),
+}), required=True)})
+DISASSOCIATE = only("disassociate")
+DISASSOCIATE_PROJECT = only("disassociate_project")
+DISASSOCIATE_HOST = only("disassociate_host")
+ASSOCIATE_HOST = only("associate_host", string(minLength=1, maxLength=255))
+
+_DEFAULT_MTU = 1500
+
+
+@accepts(body=CREATE, answer=Object({"network": networks.NETWORK}), errors=(409,))
+def create(req: Request) -> dict[str, Any]:
+    """Create a network."""
+    made = req.clients.networks.create(req.ctx, _wanted(req.body["network"]))
+    return {"network": networks.NETWORK.render(made, req)}
+
+
+def _wanted(given: dict[str, Any]) -> Network:
+    """Raises InvalidInput for what the embedded networks cannot do, rather than doing something else."""
+    if not given.get("cidr"):
+        raise exception.InvalidInput(reason="cidr: every network has an IPv4 subnet")
+    if "bridge" in given:
+        raise exception.InvalidInput(reason="bridge: hosts name their bridges themselves")
+    if not is_true(given.get("enable_dhcp", True)):
+        raise exception.InvalidInput(reason="enable_dhcp: every network has DHCP")
+    start, end = _range(given)
+    wanted = Network(
+        uuid=new_uuid(), label=given["label"], cidr=given["cidr"], cidr_v6=given.get("cidr_v6") or None,
+        gateway=given.get("gateway", ""), gateway_v6=given.get("gateway_v6"), bridge="",
+        dns=[given[name] for name in ("dns1", "dns2") if given.get(name)], dhcp_start=start, dhcp_end=end,
+        mtu=whole(given.get("mtu", _DEFAULT_MTU)), bridge_interface=given.get("bridge_interface"),
+        vlan=whole(given["vlan"]) if "vlan" in given else None, project_id=given.get("project_id"))
+    _check_dhcp_server(wanted, given.get("dhcp_server"))
+    return wanted
+
+
+def _range(given: dict[str, Any]) -> tuple[str | None, str | None]:
+    """The first and the last address for servers; None: those of the subnet."""
+    start, end = given.get("allowed_start"), given.get("allowed_end")
+    if "fixed_cidr" not in given:
+        return start, end
+    if start or end:
+        raise exception.InvalidInput(reason="fixed_cidr: allowed_start and allowed_end say the same in another way")
+    try:
+        fixed = ipaddress.IPv4Network(given["fixed_cidr"])
+        whole_range = ipaddress.IPv4Network(given["cidr"])
+    except ValueError as error:
+        raise exception.InvalidInput(reason=f"fixed_cidr or cidr is not an IPv4 network: {error}") from error
+    if not fixed.subnet_of(whole_range):
+        raise exception.InvalidInput(reason=f"fixed_cidr {fixed} is not within {whole_range}")
+    return str(max(fixed[0], whole_range[1])), str(min(fixed[-1], whole_range[-2]))
+
+
+def _check_dhcp_server(wanted: Network, address: str | None) -> None:
+    """It is the gateway, wherever that is."""
+    if address is None:
+        return
+    if not wanted.gateway:
+        wanted.gateway = address
+    elif ipaddress.ip_address(address) != ipaddress.ip_address(wanted.gateway):
+        raise exception.InvalidInput(reason=f"dhcp_server {address} is not the gateway, which answers DHCP")
+
+
+@accepts(errors=(409,))
+def delete(req: Request) -> None:
+    """Delete a network that no server is on."""
+    req.clients.networks.delete(req.ctx, req.params["id"])
+
+
+@accepts(body=ADD, errors=(409,))
+def add(req: Request) -> None:
+    """Have a network, or any that is nobody's, be the caller's project's."""
+    req.clients.networks.associate(req.ctx, req.ctx.project_id or "", req.body["id"])
+
+
+@accepts(body=DISASSOCIATE, errors=(409,))
+def disassociate(req: Request) -> None:
+    """Take a network from its project and from its host."""
+    req.clients.networks.disassociate(req.ctx, req.params["id"], project=True, host=True)
+
+
+@accepts(body=DISASSOCIATE_PROJECT, errors=(409,))
+def disassociate_project(req: Request) -> None:
+    """Take a network from its project: it is everybody's."""
+    req.clients.networks.disassociate(req.ctx, req.params["id"], project=True, host=False)
+
+
+@accepts(body=DISASSOCIATE_HOST)
+def disassociate_host(req: Request) -> None:
+    """Take a network from its host."""
+    req.clients.networks.disassociate(req.ctx, req.params["id"], project=False, host=True)
+
+
+@accepts(body=ASSOCIATE_HOST)
+def associate_host(req: Request) -> None:
+    """Say which host a network belongs to; it is kept and shown."""
+    req.clients.networks.associate_host(req.ctx, req.params["id"], req.body["associate_host"])
+
+
+# -- of a project -----------------------------------------------------------------------------------
+@accepts(body=TENANT_CREATE, answer=Object({"network": networks.TENANT}), errors=(409,))
+def tenant_create(req: Request) -> dict[str, Any]:
+    """Create a network of the caller's project."""
+    given = req.body["network"]
+    made = req.clients.networks.create(req.ctx, Network(
+        uuid=new_uuid(), label=given["label"], cidr=given["cidr"], gateway="", bridge="", mtu=_DEFAULT_MTU,
+        project_id=req.ctx.project_id))
+    return {"network": networks.TENANT.render(made, req)}
+
+
+@accepts(errors=(409,))
+def tenant_delete(req: Request) -> None:
+    """Delete a network of the caller's project that no server is on."""
+    found = req.clients.networks.get(req.ctx, req.params["id"], req.ctx.project_id)
+    if found.project_id is None:
+        raise exception.NetworkNotFound(network_id=found.uuid)
+    req.clients.networks.delete(req.ctx, found.uuid)

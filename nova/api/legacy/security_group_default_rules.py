@@ -1,0 +1,64 @@
+"""os-security-group-default-rules: what the default group of a new project lets in (2.1 to 2.35)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import exception
+from nova.api.compute.networks.security_group_rules import EVERYBODY, number, text
+from nova.api.fields import ANY, INTEGER, STRING_OR_NULL, Array, Field, Object, Out, Plain, Query, View
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.objects.network import DefaultRule
+
+_QUERY = Query(strict=None)
+CREATE = Object({"security_group_default_rule": Field(Object({
+    "ip_protocol": ANY, "from_port": ANY, "to_port": ANY, "cidr": ANY,
+}, additional=True), required=True)}, additional=True)
+_PORT = Plain(type=["integer", "null"])
+
+RULE = View([
+    Out("id", INTEGER),
+    Out("ip_protocol", STRING_OR_NULL, "protocol"),
+    Out("from_port", _PORT),
+    Out("to_port", _PORT),
+    Out("ip_range", Object(additional=True), lambda rule, _req: {"cidr": rule.cidr} if rule.cidr else {}),
+])
+_ONE = Object({"security_group_default_rule": RULE})
+
+
+def _id(req: Request) -> int:
+    shown = req.params["id"]
+    if not (shown.isascii() and shown.isdecimal()) or len(shown) > 18:
+        raise exception.Invalid(f"Security group default rule id should be an integer, not '{shown[:255]}'.")
+    return int(shown)
+
+
+@accepts(query=_QUERY, answer=Object({"security_group_default_rules": Array(RULE)}))
+def index(req: Request) -> dict[str, Any]:
+    """List the rules that default groups begin with."""
+    found = req.clients.security_group_default_rules.index(req.ctx)
+    return {"security_group_default_rules": [RULE.render(rule, req) for rule in found]}
+
+
+@accepts(query=_QUERY, answer=_ONE)
+def show(req: Request) -> dict[str, Any]:
+    """Show such a rule."""
+    return {"security_group_default_rule": RULE.render(
+        req.clients.security_group_default_rules.get(req.ctx, _id(req)), req)}
+
+
+@accepts(body=CREATE, answer=_ONE, errors=(409,))
+def create(req: Request) -> dict[str, Any]:
+    """Have default groups that are made from now on let more in."""
+    given = req.body["security_group_default_rule"]
+    made = req.clients.security_group_default_rules.create(req.ctx, DefaultRule(
+        protocol=text(given, "ip_protocol"), from_port=number(given, "from_port"), to_port=number(given, "to_port"),
+        cidr=text(given, "cidr") or EVERYBODY))
+    return {"security_group_default_rule": RULE.render(made, req)}
+
+
+@accepts()
+def delete(req: Request) -> None:
+    """Have default groups that are made from now on not let that in; those that there are keep it."""
+    req.clients.security_group_default_rules.delete(req.ctx, _id(req))

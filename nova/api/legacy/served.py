@@ -1,0 +1,83 @@
+"""What upstream removed and [api]legacy serves again: operations whose subject the embedded networks have."""
+
+from __future__ import annotations
+
+import functools
+
+from nova.api.legacy import (
+    fixed_ips,
+    floating_ip_dns,
+    floating_ips_bulk,
+    networks,
+    removed,
+    security_group_default_rules,
+    virtual_interfaces,
+)
+from nova.api.router import Route
+from nova.conf import CONF
+
+_LAST = 35
+_NETWORKS = "os_compute_api:os-networks:"
+_ASSOCIATE = "os_compute_api:os-networks-associate:"
+_TENANT = "os_compute_api:os-tenant-networks:"
+_FIXED = "os_compute_api:os-fixed-ips:"
+_BULK = "os_compute_api:os-floating-ips-bulk:"
+_DNS = "os_compute_api:os-floating-ip-dns:"
+_RULES = "os_compute_api:os-security-group-default-rules:"
+_NETWORK = "/os-networks/{id}"
+_ADDRESS = "/os-fixed-ips/{id}/action"
+_DOMAIN = "/os-floating-ip-dns/{domain}"
+_ENTRY = f"{_DOMAIN}/entries/{{name}}"
+_RULE = "/os-security-group-default-rules/{id}"
+
+ROUTES: tuple[Route, ...] = (
+    Route("POST", "/os-networks", networks.create, _NETWORKS + "create", until=_LAST),
+    Route("POST", "/os-networks/add", networks.add, _NETWORKS + "add", until=_LAST, success=202),
+    Route("DELETE", _NETWORK, networks.delete, _NETWORKS + "delete", until=_LAST, success=202),
+    Route("POST", f"{_NETWORK}/action", networks.disassociate, _NETWORKS + "disassociate", until=_LAST, success=202,
+          action="disassociate"),
+    Route("POST", f"{_NETWORK}/action", networks.disassociate_host, _ASSOCIATE + "disassociate_host", until=_LAST,
+          success=202, action="disassociate_host"),
+    Route("POST", f"{_NETWORK}/action", networks.disassociate_project, _ASSOCIATE + "disassociate_project",
+          until=_LAST, success=202, action="disassociate_project"),
+    Route("POST", f"{_NETWORK}/action", networks.associate_host, _ASSOCIATE + "associate_host", until=_LAST,
+          success=202, action="associate_host"),
+    Route("POST", "/os-tenant-networks", networks.tenant_create, _TENANT + "create", until=_LAST),
+    Route("DELETE", "/os-tenant-networks/{id}", networks.tenant_delete, _TENANT + "delete", until=_LAST, success=202),
+    Route("GET", "/os-fixed-ips/{id}", fixed_ips.show, _FIXED + "show", until=_LAST),
+    Route("POST", _ADDRESS, fixed_ips.reserve, _FIXED + "reserve", until=_LAST, success=202, action="reserve"),
+    Route("POST", _ADDRESS, fixed_ips.unreserve, _FIXED + "unreserve", until=_LAST, success=202, action="unreserve"),
+    Route("GET", "/os-floating-ips-bulk", floating_ips_bulk.index, _BULK + "list", until=_LAST),
+    Route("POST", "/os-floating-ips-bulk", floating_ips_bulk.create, _BULK + "create", until=_LAST),
+    Route("GET", "/os-floating-ips-bulk/{id}", floating_ips_bulk.show, _BULK + "show", until=_LAST),
+    Route("PUT", "/os-floating-ips-bulk/{id}", floating_ips_bulk.delete, _BULK + "delete", until=_LAST),
+    Route("GET", "/os-floating-ip-dns", floating_ip_dns.index, _DNS + "list", until=_LAST),
+    Route("PUT", _DOMAIN, floating_ip_dns.put_domain, _DNS + "domain:update", until=_LAST),
+    Route("DELETE", _DOMAIN, floating_ip_dns.delete_domain, _DNS + "domain:delete", until=_LAST, success=202),
+    Route("GET", _ENTRY, floating_ip_dns.show, _DNS + "show", until=_LAST),
+    Route("PUT", _ENTRY, floating_ip_dns.put_entry, _DNS + "update", until=_LAST),
+    Route("DELETE", _ENTRY, floating_ip_dns.delete_entry, _DNS + "delete", until=_LAST, success=202),
+    Route("GET", "/os-security-group-default-rules", security_group_default_rules.index, _RULES + "list", until=_LAST),
+    Route("POST", "/os-security-group-default-rules", security_group_default_rules.create, _RULES + "create",
+          until=_LAST),
+    Route("GET", _RULE, security_group_default_rules.show, _RULES + "show", until=_LAST),
+    Route("DELETE", _RULE, security_group_default_rules.delete, _RULES + "delete", until=_LAST, success=204),
+    Route("GET", "/servers/{server_id}/os-virtual-interfaces", virtual_interfaces.index, until=43),
+)
+_AGAIN = frozenset(route.path if route.path.startswith("/servers") else f"/{route.path.split('/')[1]}"
+                   for route in ROUTES)
+
+
+def is_on() -> bool:
+    """Whether the configuration wants them, and has the networks that they are about."""
+    return bool(CONF.api.legacy) and CONF.network.driver != "neutron"
+
+
+@functools.cache
+def added_to(table: tuple[Route, ...]) -> tuple[Route, ...]:
+    """The table with them, and without what says of their URLs that they are gone."""
+    return (*(route for route in table if route.handler is not removed.gone or not _is_served(route.path)), *ROUTES)
+
+
+def _is_served(path: str) -> bool:
+    return path in _AGAIN or f"/{path.split('/')[1]}" in _AGAIN

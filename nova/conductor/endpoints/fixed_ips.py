@@ -1,0 +1,13 @@
+"""Addresses of the embedded networks, as administrators see them."""
+
+from __future__ import annotations
+
+from nova.conductor.endpoints.derived import Endpoint, reads, writes
+from nova.db import fixed_ips as db
+
+
+class FixedIps(Endpoint):
+    """Implements :class:`nova.rpcapi.fixed_ips.FixedIps`."""
+
+    show = reads(db.show)
+    reserve = writes(db.reserve)

@@ -1,0 +1,148 @@
+"""The tables of the embedded networks: their addresses, security groups and names."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy import Column, Index, UniqueConstraint
+
+from nova.db.sql.tables import table
+from nova.db.sql.types import Json, Utc, big_id, text
+
+networks = table(
+    "networks",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("label", text(), nullable=False),
+    Column("cidr", text(64), nullable=False),
+    Column("gateway", text(64), nullable=False),
+    Column("dns", Json(list[str]), nullable=False),
+    Column("dhcp_start", text(64)),
+    Column("dhcp_end", text(64)),
+    Column("mtu", sa.Integer, nullable=False),
+    Column("bridge", text(15), nullable=False, unique=True),
+    Column("vlan", sa.Integer),
+    Column("bridge_interface", text(15)),
+    Column("vni", sa.Integer),
+    Column("cidr_v6", text(64)),
+    Column("gateway_v6", text(64)),
+    Column("ipv6_mode", text(32), nullable=False, server_default="slaac"),
+    Column("project_id", text()),
+    # The host that an administrator says it belongs to (os-networks): kept and shown.
+    Column("host", text()),
+    # The first offset in the IPv4 subnet that has no row in fixed_ips yet.
+    Column("next_offset", sa.BigInteger, nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Index("uq_networks_vni", "vni", unique=True),
+)
+
+# The hosts that have a network of kind VXLAN, and where their tunnels end.
+network_hosts = table(
+    "network_hosts",
+    Column("network_uuid", text(36), primary_key=True),
+    Column("host", text(), primary_key=True),
+    Column("address", text(64), nullable=False),
+    Index("ix_network_hosts_host", "host"),
+)
+
+# Addresses are rows before they are given out; instance_uuid null: free.
+fixed_ips = table(
+    "fixed_ips",
+    Column("id", big_id(), primary_key=True),
+    Column("network_uuid", text(36), nullable=False),
+    Column("address", text(64), nullable=False),
+    Column("version", sa.SmallInteger, nullable=False, server_default="4"),
+    # The MAC address of an interface with this address (of version 4); None until one is needed.
+    Column("mac", text(17)),
+    Column("instance_uuid", text(36)),
+    Column("vif_id", text(36)),
+    Column("updated_at", Utc),
+    # An administrator wants it to be nobody's: who has it keeps it, and is the last one.
+    Column("reserved", sa.Boolean, nullable=False, server_default=sa.false()),
+    UniqueConstraint("network_uuid", "address", name="uq_fixed_ips_network_address"),
+    Index("ix_fixed_ips_unused", "network_uuid", "version", "instance_uuid", "updated_at", "id"),
+    Index("ix_fixed_ips_instance", "instance_uuid"),
+    Index("uq_fixed_ips_mac", "mac", unique=True),
+)
+
+# Addresses of pools by which servers are reached from outside; project_id null: free.
+floating_ips = table(
+    "floating_ips",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("address", text(64), nullable=False, unique=True),
+    Column("pool", text(), nullable=False),
+    Column("project_id", text()),
+    Column("instance_uuid", text(36)),
+    Column("vif_id", text(36)),
+    Column("fixed_address", text(64)),
+    Column("updated_at", Utc),
+    Index("ix_floating_ips_unused", "pool", "project_id", "id"),
+    Index("ix_floating_ips_project", "project_id", "id"),
+    Index("ix_floating_ips_instance", "instance_uuid"),
+)
+
+security_groups = table(
+    "security_groups",
+    Column("id", big_id(), primary_key=True),
+    Column("project_id", text(), nullable=False),
+    Column("name", text(), nullable=False),
+    Column("description", text(), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    UniqueConstraint("project_id", "name", name="uq_security_groups_project_name"),
+)
+
+security_group_rules = table(
+    "security_group_rules",
+    Column("id", big_id(), primary_key=True),
+    Column("parent_group_id", sa.BigInteger, nullable=False),
+    Column("protocol", text(8)),
+    Column("from_port", sa.Integer),
+    Column("to_port", sa.Integer),
+    Column("cidr", text(64)),
+    Column("group_id", sa.BigInteger),
+    Index("ix_security_group_rules_parent", "parent_group_id"),
+    Index("ix_security_group_rules_group", "group_id"),
+)
+
+# What the default group of a project begins with (os-security-group-default-rules).
+security_group_default_rules = table(
+    "security_group_default_rules",
+    Column("id", big_id(), primary_key=True),
+    Column("protocol", text(8)),
+    Column("from_port", sa.Integer),
+    Column("to_port", sa.Integer),
+    Column("cidr", text(64)),
+)
+
+# Names of floating addresses (os-floating-ip-dns): domains, and the names in them.
+dns_domains = table(
+    "dns_domains",
+    Column("domain", text(), primary_key=True),
+    Column("scope", text(16), nullable=False),
+    Column("availability_zone", text()),
+    Column("project_id", text()),
+)
+
+dns_entries = table(
+    "dns_entries",
+    Column("domain", text(), primary_key=True),
+    Column("name", text(), primary_key=True),
+    Column("project_id", text()),
+    Column("type", text(8), nullable=False),
+    Column("address", text(64), nullable=False),
+    Index("ix_dns_entries_address", "domain", "address"),
+)
+
+security_group_members = table(
+    "security_group_members",
+    Column("group_id", sa.BigInteger, primary_key=True),
+    Column("instance_uuid", text(36), primary_key=True),
+    Index("ix_security_group_members_instance", "instance_uuid"),
+)
+
+# Counters that order what hosts are told: "rules:PROJECT", "peers:NETWORK" (nova.db.versions).
+versions = table(
+    "versions",
+    Column("name", text(300), primary_key=True),
+    Column("version", sa.BigInteger, nullable=False),
+)
