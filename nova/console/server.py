@@ -95,10 +95,10 @@ class ConsoleServer:
             return await self._admit(connection, request)
         except Refused as error:
             LOG.info("A connection from %s was refused: %s", client, error)
-            return _text(HTTPStatus.FORBIDDEN, str(error))
+            return _refusal(HTTPStatus.FORBIDDEN, str(error))
         except exception.ServiceUnavailable as error:
             LOG.warning("A connection from %s was refused: %s", client, error)
-            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Try again later.")
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Try again later.")
 
     async def _page(self, path: str) -> Response:
         if not self._directory:
@@ -111,7 +111,7 @@ class ConsoleServer:
         console = await asyncio.get_running_loop().run_in_executor(self._threads, self._gate.admit, asked.token)
         check_origin(asked, CONF.console.allowed_origins, console.access_url_base)
         if self._per_server[console.instance_uuid] >= CONF.console.connections_per_server:
-            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Too many consoles of this server are open.")
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many consoles of this server are open.")
         connection.console = console  # type: ignore[attr-defined]
         self._door.leave(connection)
         return None
@@ -229,10 +229,11 @@ def _client(connection: ServerConnection) -> str:
     return str(address)
 
 
-def _response(status: HTTPStatus, headers: dict[str, str], content: bytes) -> Response:
+def _response(status: HTTPStatus, headers: dict[str, str], content: bytes, phrase: str = "") -> Response:
     made = Headers({**headers, "Content-Length": str(len(content)), "Connection": "close"})
-    return Response(status.value, status.phrase, made, content)
+    return Response(status.value, phrase or status.phrase, made, content)
 
 
-def _text(status: HTTPStatus, text: str) -> Response:
-    return _response(status, {"Content-Type": "text/plain; charset=utf-8"}, f"{text}\n".encode())
+def _refusal(status: HTTPStatus, text: str) -> Response:
+    """Nothing comes after the headers: to clients that look no further that would be what the console says."""
+    return _response(status, {}, b"", text)

@@ -139,16 +139,19 @@ def release(connection: sa.Connection, uuid: str, project_id: str | None = None)
 
 
 # --- of a server, whose row is held --------------------------------------------------------------
+def server_of(connection: sa.Connection, address: str, project_id: str) -> str | None:
+    """The server that a project's floating address leads to just now. Raises FloatingIpNotFound."""
+    return _one(connection, TABLE.c.address == address, address, project_id).instance_uuid
+
+
 def give(connection: sa.Connection, instance: Instance, address: str, fixed_address: str | None = None) -> None:
     """Have a floating address of the server's project lead to one of its addresses (None: the first without one).
 
-    Raises FloatingIpNotFound, FloatingIpInUse (it leads elsewhere), InvalidInput, InstanceInvalidState.
+    It leads nowhere yet. Raises FloatingIpNotFound, FloatingIpInUse (it does), InvalidInput, InstanceInvalidState.
     """
-    found = _one(connection, TABLE.c.address == address, address, instance.project_id)
+    _one(connection, TABLE.c.address == address, address, instance.project_id)
     if instance.task_state == states.DELETING:  # which has perhaps let go of all that it had
         raise exception.InvalidInput(f"Instance {instance.uuid} is being deleted")
-    if found.instance_uuid is not None:
-        raise exception.FloatingIpInUse(address=address)
     usable = [vif for vif in instance.network_info if not vif.outside and vif.addresses(4)]
     if not usable:
         raise exception.InvalidInput("No fixed IPs associated to instance")

@@ -178,7 +178,8 @@ def _rules(connection: sa.Connection, known: Mapping[int, int]) -> list[GroupFil
     filters = {group_id: GroupFilter(id=group_id, rules_version=version) for group_id, version in known.items()}
     for row in connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(list(known)))
                                   .order_by(RULES.c.id)) if known else ():
-        sources = [] if row.group_id is not None else [row.cidr or security_groups.ANYWHERE]
+        source = security_groups.source_of(row)
+        sources = [] if source is None else [source]
         filters[row.parent_group_id].rules.append(FilterRule(
             protocol=row.protocol, from_port=row.from_port, to_port=row.to_port, sources=sources, group=row.group_id))
     return list(filters.values())

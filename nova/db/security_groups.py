@@ -5,6 +5,7 @@ Every project has a group ``default``, made when it is first needed.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -174,6 +175,11 @@ def add_rule(connection: sa.Connection, rule: SecurityGroupRule, project_id: str
     return msgspec.structs.replace(rule, id=next(iter(done.inserted_primary_key or (0,))))
 
 
+def source_of(rule: sa.Row[Any]) -> str | None:
+    """The network that a rule lets in, without a host's part; None: a group's members."""
+    return None if rule.group_id is not None else str(ipaddress.ip_network(rule.cidr or ANYWHERE, strict=False))
+
+
 def _count_rules(connection: sa.Connection, group_id: int) -> int:
     return connection.scalar(sa.select(sa.func.count()).select_from(RULES).where(
         RULES.c.parent_group_id == group_id)) or 0
@@ -281,7 +287,8 @@ def _resolved(connection: sa.Connection, group_ids: Collection[int]) -> dict[int
             addresses.setdefault(group_id, []).append(f"{address}/{128 if ':' in address else 32}")
     resolved: dict[int, list[FilterRule]] = {}
     for row in found:
-        peers_of_rule = addresses.get(row.group_id, []) if row.group_id is not None else [row.cidr or ANYWHERE]
+        source = source_of(row)
+        peers_of_rule = addresses.get(row.group_id, []) if source is None else [source]
         if peers_of_rule:
             resolved.setdefault(row.parent_group_id, []).append(FilterRule(
                 protocol=row.protocol, from_port=row.from_port, to_port=row.to_port, sources=peers_of_rule))

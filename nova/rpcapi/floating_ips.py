@@ -50,9 +50,9 @@ class FloatingIps(Interface):
     @call
     def give(self, ctx: RequestContext, instance_uuid: str, address: str, fixed_address: str | None = None,
              project_id: str | None = None) -> None:
-        """Have an address of the server's project lead to it.
+        """Have an address of the server's project lead to it, and to no other one that it led to.
 
-        Raises InstanceNotFound, FloatingIpNotFound, FloatingIpInUse, InvalidInput, InstanceIsLocked.
+        Raises InstanceNotFound, FloatingIpNotFound, InvalidInput, InstanceIsLocked (either server).
         """
 
     @call

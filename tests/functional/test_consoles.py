@@ -9,7 +9,7 @@ import socket
 import pytest
 import requests
 import sqlalchemy as sa
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from nova import bus, context
 from nova.conf import CONF
@@ -301,6 +301,13 @@ def test_a_token_is_kept_nowhere(suite, admin, member, port, server):
 @pytest.mark.parametrize("bad", ["", "x", "0" * 36, "%00", "11111111-2222-4333-8444-555555555555"])
 def test_what_is_no_token_opens_nothing(port, bad):
     assert status_of(port, bad) == 403
+
+
+def test_a_refusal_has_nothing_that_could_be_taken_for_the_consoles(port):
+    with pytest.raises(InvalidStatus) as refusal:
+        opened(port, "x")
+    response = refusal.value.response
+    assert (response.status_code, response.reason_phrase, response.body) == (403, "The token is not valid.", b"")
 
 
 def test_two_tokens_are_none(member, port, server):

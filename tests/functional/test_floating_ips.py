@@ -141,15 +141,40 @@ def test_what_cannot_be_is_refused(pool, admin, server, action, body, expected):
     assert refused(admin, "POST", f"/servers/{server}/action", {action: body}, "2.44")[0] == 404
 
 
-def test_an_address_that_leads_somewhere_is_not_given_twice(pool, admin, server):
+@pytest.fixture
+def other(admin, flavor, image_id, server, networks_of_two):
+    uuid = admin.boot(flavor, image_id, networks=[{"uuid": networks_of_two[0]}])
+    admin.wait(uuid, "ACTIVE")
+    yield uuid
+    admin.session.delete(f"{admin.url}/v2.1/servers/{uuid}", timeout=60)
+    admin.wait_gone(uuid)
+
+
+def test_an_address_that_leads_somewhere_moves_to_who_asks_for_it(suite, pool, admin, member, server, other):
+    address, before = taken(admin), told(suite, server)[1]
+    for uuid in (server, other, other):
+        admin.action(uuid, "addFloatingIp", {"address": address["ip"]}, version=OLD, expect=202)
+    assert shown(admin, server) == {"green": [], "blue": []}
+    assert shown(admin, other) == {"green": [address["ip"]]}
+    assert admin.get(f"{PATH}/{address['id']}", version=OLD)["floating_ip"]["instance_id"] == other
+    assert (told(suite, server)[0], told(suite, other)[0]) == ([], [address["ip"]])
+    assert told(suite, server)[1] > before + 1, "its host hears that it went"
+    path, body = f"/servers/{server}/action", {"address": address["ip"]}
+    assert refused(admin, "POST", path, {"removeFloatingIp": body})[0] == 409
+    admin.action(other, "lock")
+    assert refused(member, "POST", path, {"addFloatingIp": body})[0] == 409
+
+
+def test_an_address_that_many_ask_for_leads_to_one_server(suite, pool, admin, server, other):
     address = taken(admin)["ip"]
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
-        found = sorted(threads.map(lambda _number: Client(admin.url).session.post(
-            f"{admin.url}/v2.1/servers/{server}/action", json={"addFloatingIp": {"address": address}},
+        found = list(threads.map(lambda uuid: Client(admin.url).session.post(
+            f"{admin.url}/v2.1/servers/{uuid}/action", json={"addFloatingIp": {"address": address}},
             headers={**admin.session.headers, "OpenStack-API-Version": "compute 2.35"}, timeout=60).status_code,
-            range(4)))
-    assert found == [202, 400, 400, 400]
-    assert shown(admin, server) == {"green": [address], "blue": []}
+            [server, other] * 2))
+    assert found == [202] * 4
+    assert sorted(told(suite, server)[0] + told(suite, other)[0]) == [address]
+    assert sorted(sum([*shown(admin, server).values(), *shown(admin, other).values()], [])) == [address]
 
 
 def test_a_server_without_addresses_cannot_have_one(pool, admin, flavor, image_id):

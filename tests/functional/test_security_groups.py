@@ -51,6 +51,16 @@ class Groups:
             self.client.delete(f"/os-security-groups/{ident}", version="2.35")
 
 
+def test_a_group_keeps_its_name_as_it_was_given_and_a_rule_its_network(admin, groups):
+    groups.add(" of two words ")
+    made = admin.get(f"/os-security-groups/{groups.ids[' of two words ']}", version="2.35")["security_group"]
+    assert (made["name"], made["description"]) == (" of two words ", " of two words ")
+    rule = admin.post("/os-security-group-rules", {"security_group_rule": {
+        "parent_group_id": made["id"], "ip_protocol": "tcp", "from_port": 22, "to_port": 22, "cidr": "10.2.3.124/24"}},
+        version="2.35")["security_group_rule"]
+    assert rule["ip_range"] == {"cidr": "10.2.3.124/24"}
+
+
 @pytest.fixture
 def groups(admin):
     made = Groups(admin)

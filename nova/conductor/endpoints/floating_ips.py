@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conductor.endpoints.derived import Endpoint, reads, writes
@@ -43,8 +44,21 @@ class FloatingIps(Endpoint):
 
     def give(self, ctx: RequestContext, instance_uuid: str, address: str, fixed_address: str | None = None,
              project_id: str | None = None) -> None:
-        self._change(ctx, instance_uuid, project_id,
-                     lambda connection, instance: db.give(connection, instance, address, fixed_address))
+        def transaction(connection: sa.Connection) -> set[str]:
+            former = db.server_of(connection, address, servers.get(connection, instance_uuid, project_id).project_id)
+            uuids = {instance_uuid} | ({former} if former else set())
+            # in one order: others may want the same two servers the other way round
+            held = {uuid: _held(ctx, connection, uuid, project_id) for uuid in sorted(uuids)}
+            try:
+                if former is not None:
+                    db.take(connection, held[former], address)
+                db.give(connection, servers.get(connection, instance_uuid), address, fixed_address)
+            except (exception.FloatingIpNotAssociated, exception.FloatingIpInUse) as error:  # who has it has changed
+                raise db_exception.RetryRequest(error) from error
+            return uuids
+
+        for uuid in self.core.db.write(transaction):
+            self.core.filters.tell_server(uuid)
         LOG.info("[instance: %s] Floating IP %s leads to it", instance_uuid, address)
 
     def take(self, ctx: RequestContext, instance_uuid: str, address: str, project_id: str | None = None) -> None:
@@ -55,10 +69,14 @@ class FloatingIps(Endpoint):
     def _change(self, ctx: RequestContext, uuid: str, project_id: str | None,
                 change: Callable[[sa.Connection, Instance], None]) -> None:
         def transaction(connection: sa.Connection) -> None:
-            instance = servers.lock(connection, uuid, project_id)
-            if instance.locked and not ctx.is_admin:
-                raise exception.InstanceIsLocked(instance_uuid=uuid)
-            change(connection, instance)
+            change(connection, _held(ctx, connection, uuid, project_id))
 
         self.core.db.write(transaction)
         self.core.filters.tell_server(uuid)
+
+
+def _held(ctx: RequestContext, connection: sa.Connection, uuid: str, project_id: str | None) -> Instance:
+    instance = servers.lock(connection, uuid, project_id)
+    if instance.locked and not ctx.is_admin:
+        raise exception.InstanceIsLocked(instance_uuid=uuid)
+    return instance

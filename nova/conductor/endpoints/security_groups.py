@@ -83,7 +83,7 @@ def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:
     cidr = None
     if rule.cidr is not None:
         try:
-            cidr = str(ipaddress.ip_network(rule.cidr, strict=False))
+            cidr = str(ipaddress.ip_interface(rule.cidr))  # with the host's part: clients look for what they sent
         except ValueError as error:
             raise exception.InvalidInput(reason=f"cidr '{rule.cidr}' is not a network") from error
     return SecurityGroupRule(parent_group_id=rule.parent_group_id, protocol=protocol, from_port=low, to_port=high,

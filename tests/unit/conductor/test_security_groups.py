@@ -194,9 +194,10 @@ def test_bad_rules_name_the_field(groups: SecurityGroups, values: dict[str, obje
 def test_a_rule_is_there_once(groups: SecurityGroups) -> None:
     made = groups.create(ctx(), "web", "")
     rule = groups.add_rule(ctx(), _rule(made, protocol="TCP", from_port=80, to_port=80, cidr="10.0.0.7/24"))
-    assert (rule.protocol, rule.cidr) == ("tcp", "10.0.0.0/24")
-    with pytest.raises(exception.InvalidInput, match="already exists"):
-        groups.add_rule(ctx(), _rule(made, protocol="tcp", from_port=80, to_port=80, cidr="10.0.0.0/24"))
+    assert (rule.protocol, rule.cidr) == ("tcp", "10.0.0.7/24"), "as it was asked for"
+    for same in ("10.0.0.7/24", "10.0.0.7/255.255.255.0"):
+        with pytest.raises(exception.InvalidInput, match="already exists"):
+            groups.add_rule(ctx(), _rule(made, protocol="tcp", from_port=80, to_port=80, cidr=same))
     assert groups.get(ctx(), made.id).rules == [rule]
     groups.delete_rule(ctx(), rule.id)
     assert groups.get(ctx(), made.id).rules == []
@@ -207,7 +208,7 @@ def test_a_rule_is_there_once(groups: SecurityGroups) -> None:
 def test_rules_of_a_server(groups: SecurityGroups, core: Books, network: Network) -> None:
     web, app, lonely = (groups.create(ctx(), name, "") for name in ("web", "app", "lonely"))
     groups.add_rule(ctx(), _rule(web, protocol="tcp", from_port=80, to_port=80))
-    groups.add_rule(ctx(), _rule(web, protocol="icmp", from_port=-1, to_port=-1, cidr="192.0.2.0/24"))
+    groups.add_rule(ctx(), _rule(web, protocol="icmp", from_port=-1, to_port=-1, cidr="192.0.2.7/24"))
     groups.add_rule(ctx(), _rule(app, group_id=web.id))
     groups.add_rule(ctx(), _rule(app, protocol="tcp", from_port=22, to_port=22, group_id=lonely.id))
     front, address = _member(core, network, web)

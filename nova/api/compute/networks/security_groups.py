@@ -134,11 +134,11 @@ def show(req: Request) -> dict[str, Any]:
 
 def _texts(req: Request) -> tuple[str, str]:
     wanted = req.body["security_group"]
-    name, description = wanted["name"].strip(), wanted["description"].strip()
+    name, description = wanted["name"], wanted["description"]
     for field, value in (("name", name), ("description", description)):
         if not formats.printable(value):
             raise exception.Invalid(f"Security group {field} has characters that are not printable.")
-    if not name:
+    if not name.strip():
         raise exception.Invalid("Security group name cannot be empty.")
     return name, description
 
