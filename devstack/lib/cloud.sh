@@ -20,6 +20,7 @@ create_cloud() {
     (. "$DATA_DIR/openrc-demo" && "$VENV/bin/python" "$DEVSTACK_DIR/lib/cloud.py" open-group) ||
         die "opening the security group of demo" "$DATA_DIR/logs/nova-api.log"
     create_network
+    create_floating_pool
 }
 
 boot_first_server() { # with several hosts, one on each

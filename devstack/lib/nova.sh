@@ -3,6 +3,10 @@
 
 NOVA_SERVICES="nova-conductor nova-scheduler nova-api nova-compute nova-metadata nova-novncproxy nova-serialproxy"
 
+# Nova's own, and those by which users ask for the host of another server, or for any other one
+NOVA_FILTERS=ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter
+NOVA_FILTERS+=,SameHostFilter,DifferentHostFilter
+
 spice_wanted() { [ "$NOVA_SPICE" = True ]; }
 
 nova_services() { echo "$NOVA_SERVICES$(! spice_wanted || echo " nova-spicehtml5proxy")"; }
@@ -48,6 +52,7 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 	transport_url = $1
 	state_path = $DATA_DIR/nova
 	compute_driver = libvirt
+	allow_resize_to_same_host = True
 	debug = $DEBUG
 	# to the supervisor, which keeps one file per service
 	use_stderr = True
@@ -64,6 +69,8 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 	workers = $NOVA_CONDUCTOR_WORKERS
 	[scheduler]
 	workers = 1
+	[filter_scheduler]
+	enabled_filters = $NOVA_FILTERS
 	[database]
 	connection = $2
 	[libvirt]
@@ -156,6 +163,16 @@ create_network() { # one of all hosts, if there are several
     note "network $NETWORK_NAME: $NETWORK_CIDR"
     [ "$NOVA_HOSTS" = 1 ] || joins_hosts "$NETWORK_NAME" ||
         warn "network $NETWORK_NAME is from a time of one host: it does not join guests of different hosts"
+}
+
+create_floating_pool() { # whose addresses are asked for there: clients ask what pools there are, and cannot do without any
+    local log=$DATA_DIR/logs/stack/floating.log
+    [ -n "$FLOATING_RANGE" ] || return 0
+    nova_manage floating list > "$log" 2>&1 || die "nova-manage floating list" "$log"
+    ! grep -q "| $FLOATING_POOL *|" "$log" || return 0
+    nova_manage floating create --pool "$FLOATING_POOL" --ip_range "$FLOATING_RANGE" > "$log" 2>&1 ||
+        die "nova-manage floating create" "$log"
+    note "floating addresses $FLOATING_POOL: $FLOATING_RANGE"
 }
 
 joins_hosts() { # NETWORK: whether it has a VNI

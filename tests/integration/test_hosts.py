@@ -17,7 +17,7 @@ from tests.integration.libvirt_fixtures import ROOT, guest_image_fixture  # noqa
 from tests.integration.processes import eventually
 from tests.integration.two_hosts import RealHost, RealHosts, needs_hosts, real_hosts
 from tools.hosts import cgroups
-from tools.hosts.site import abandoned, sweep
+from tools.hosts.site import Site, abandoned, sweep
 
 pytestmark = [needs_hosts, pytest.mark.root]
 
@@ -102,6 +102,27 @@ def test_a_host_without_its_cable_is_not_reached(pair: tuple[RealHost, RealHost]
     finally:
         second.host.mend()
     eventually(lambda: pings(first, second), 10, "the host is reached again")
+
+
+def test_hosts_answer_the_machine_and_cannot_begin_to_talk_to_it(tmp_path: pathlib.Path) -> None:
+    """As those of devstack, behind whose outside addresses are servers; the networks are of this process alone."""
+    network = f"10.{100 + os.getpid() // 256 % 100}.{os.getpid() % 256 & 254}"
+    outside = f"{network.rsplit('.', 1)[0]}.{int(network.rsplit('.', 1)[1]) + 1}"
+    site = Site.create(tmp_path / "site", own=False, network=network, outside=outside)
+    ping = ["ping", "-c", "1", "-W", "2"]
+    try:
+        site.switch.set_up()
+        host = site.add(2, "nova-outside")
+        power = subprocess.Popen(host.power_command())
+        try:
+            eventually(lambda: host.pid is not None, 20, "the host is on")
+            eventually(lambda: subprocess.run([*ping, f"{outside}.2"], check=False).returncode == 0, 10, "it answers")
+            assert " 0 received" in host.run([*ping, f"{outside}.1"], check=False)
+        finally:
+            power.terminate()
+            power.wait(20)
+    finally:
+        site.remove()
 
 
 @pytest.mark.slow

@@ -77,6 +77,7 @@ lay_out_tree() {
     for program in dropbear dropbearkey resize2fs; do
         copy_program "$(command -v "$program")" "usr/sbin/$program"
     done
+    copy_program "$(command -v lsblk)" usr/bin/lsblk
     copy_drivers
 }
 

@@ -123,7 +123,8 @@ class Switch(Running):
         hidden = [f'ip saddr {self.outside}.0/24 oifname "{device}" masquerade' for device in uplink]
         _run(["nft", "-f", "-"], "\n".join([
             f"add table ip {self.bridge}", f"delete table ip {self.bridge}", f"table ip {self.bridge} {{",
-            *_chain("input", "filter hook input priority -10", [f'iifname "{bridge}" drop']),
+            *_chain("input", "filter hook input priority -10", [
+                f'iifname "{bridge}" ct state established,related accept', f'iifname "{bridge}" drop']),
             *_chain("forwarding", "filter hook forward priority -10", [
                 *allowed, f'iifname "{bridge}" drop', f'oifname "{bridge}" ct state established,related accept',
                 f'oifname "{bridge}" drop']),

@@ -13,9 +13,14 @@ read_config_drive() { # DIR
     mount -o ro "$drive" /run/config-drive || return 1
     understand "$1" /run/config-drive/openstack/latest/meta_data.json
     found=$?
+    write_files "$1/flat" copy_from_drive
     [ -f /run/config-drive/openstack/latest/user_data ] && cp /run/config-drive/openstack/latest/user_data "$1/user_data"
     umount /run/config-drive
     [ "$found" = 0 ] && echo config-drive > "$1/source"
+}
+
+copy_from_drive() { # PATH FILE
+    cp "/run/config-drive/$1" "$2"
 }
 
 fetch() { # PATH FILE; this busybox's wget knows no time limit of its own
@@ -27,6 +32,7 @@ read_metadata_service() { # DIR; the service may come up a little after the gues
     for _ in 1 2 3 4 5 6; do
         if fetch openstack/latest/meta_data.json "$1/meta_data.json" && understand "$1" "$1/meta_data.json"; then
             fetch openstack/latest/user_data "$1/user_data"
+            write_files "$1/flat" fetch
             echo metadata-service > "$1/source"
             return 0
         fi
@@ -42,6 +48,15 @@ read_ec2_service() { # DIR
     fetch latest/meta-data/public-keys/0/openssh-key "$1/keys"
     fetch latest/user-data "$1/user_data"
     echo ec2 > "$1/source"
+}
+
+write_files() { # FLAT_META_DATA COMMAND: the server's personality; COMMAND gets a path and the file to write
+    number=0
+    while path=$(sed -n "s/^files\.$number\.path\t//p" "$1") && [ -n "$path" ]; do
+        mkdir -p "$(dirname "$path")"
+        "$2" "openstack$(sed -n "s/^files\.$number\.content_path\t//p" "$1")" "$path"
+        number=$((number + 1))
+    done
 }
 
 understand() { # DIR META_DATA_JSON: split what matters into one file each
