@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from nova import bus, context, exception
-from nova.conductor.background import drains, precaches, reclaim, shelved, usage_audit
+from nova.conductor.background import drains, overdue, precaches, reclaim, usage_audit
 from nova.conductor.background.gauges import Gauges
 from nova.conductor.background.sender import sending
 from nova.conductor.core import Core
@@ -111,6 +111,8 @@ _HEARTBEAT_THREADS = 4
 _HEARTBEAT_CONNECTIONS = 2
 # Seconds between two looks for tokens of consoles that are over.
 _TOKENS = 60
+# And for servers that have been in rescue for too long.
+_RESCUED = 60
 # To the database, of all workers of a conductor.
 _CONNECTIONS = 40
 
@@ -162,8 +164,8 @@ class ConductorService:
                      functools.partial(drains.look_after, self.core, self.engine)),
             Periodic("precaches", CONF.conductor.recovery_interval,
                      functools.partial(precaches.look_after, self.core)),
-            Periodic("shelved", CONF.shelved_poll_interval,
-                     functools.partial(shelved.offload_overdue, self.core, self.engine)),
+            Periodic("shelved", CONF.shelved_poll_interval, functools.partial(overdue.offload, self.core, self.engine)),
+            Periodic("rescued", _RESCUED, functools.partial(overdue.unrescue, self.core, self.engine)),
             Periodic("consoles", _TOKENS, lambda: db.write(console_tokens.forget_expired)),
             Periodic("volumes", CONF.volume.removal_interval, functools.partial(volume_removals.remind, self.core)),
         ]

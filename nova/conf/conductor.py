@@ -8,6 +8,9 @@ OPTIONS = {
                     help="Whether a resize may choose the host that the server is on."),
         cfg.IntOpt("resize_confirm_window", default=0, min=0,
                    help="Seconds after which a resize or a cold migration is confirmed by itself; 0: never."),
+        cfg.IntOpt("rescue_timeout", default=0, min=0,
+                   help="Seconds after which a rescued server runs from its own disks again by itself; 0: never. It is "
+                        "looked for every minute."),
         cfg.IntOpt("shelved_offload_time", default=0, min=-1,
                    help="Seconds after which a shelved server gives its host back by itself; 0: at once, -1: never."),
         cfg.IntOpt("shelved_poll_interval", default=3600, min=1,

@@ -32,6 +32,18 @@ class Busy:
     asked: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class HostDone:
+    """A host of an aggregate has done all that it was asked for, as the ``index``-th of ``total``."""
+
+    aggregate_id: int
+    host: str
+    cached: list[str]
+    failed: list[str]
+    index: int
+    total: int
+
+
 def ask(connection: sa.Connection, aggregate_id: int, hosts: Sequence[str], images: Sequence[Image]) -> None:
     """The hosts shall have these images. What was told of the aggregate's earlier requests goes."""
     wanted = TABLE.c.image_id.in_([image.id for image in images])
@@ -64,17 +76,41 @@ def take(connection: sa.Connection, of: Busy, until: datetime.datetime) -> list[
     return [row.image for row in found]
 
 
-def give_up(connection: sa.Connection, of: Busy, reason: str) -> None:
-    connection.execute(sa.update(TABLE).where(
+def give_up(connection: sa.Connection, of: Busy, reason: str) -> list[HostDone]:
+    """Returns what the host has come to, if that had not ended before."""
+    done = connection.execute(sa.update(TABLE).where(
         TABLE.c.aggregate_id == of.aggregate_id, TABLE.c.host == of.host, _OPEN).values(
-        state=caches.FAILED, message=reason, ask_again_at=None, updated_at=utcnow()))
+        state=caches.FAILED, message=reason, ask_again_at=None, updated_at=utcnow())).rowcount
+    return _done(connection, of.host, [of.aggregate_id] if done else [])
 
 
-def ended(connection: sa.Connection, host: str, results: Sequence[CacheResult]) -> None:
-    """The host has the images, or cannot have them; in all aggregates that asked for them."""
+def ended(connection: sa.Connection, host: str, results: Sequence[CacheResult]) -> list[HostDone]:
+    """The host has the images, or cannot have them; in all aggregates that asked for them.
+
+    Returns those of which it has done all with this.
+    """
+    at_work = connection.scalars(sa.select(TABLE.c.aggregate_id).distinct().where(
+        TABLE.c.host == host, _OPEN, TABLE.c.image_id.in_([result.image_id for result in results]))).all()
     for result in results:
         connection.execute(sa.update(TABLE).where(TABLE.c.host == host, TABLE.c.image_id == result.image_id).values(
             state=result.state, message=result.message, ask_again_at=None, updated_at=utcnow()))
+
+
+    return _done(connection, host, at_work)
+
+
+def _done(connection: sa.Connection, host: str, aggregate_ids: Sequence[int]) -> list[HostDone]:
+    found = []
+    for aggregate_id in aggregate_ids:
+        lines = index(connection, aggregate_id)
+        busy_hosts = {line.host for line in lines if line.state not in caches.ENDS}
+        mine = [line for line in lines if line.host == host]
+        if mine and host not in busy_hosts:
+            hosts = {line.host for line in lines}
+            found.append(HostDone(
+                aggregate_id, host, [line.image_id for line in mine if line.state == caches.CACHED],
+                [line.image_id for line in mine if line.state != caches.CACHED], len(hosts - busy_hosts), len(hosts)))
+    return found
 
 
 def index(connection: sa.Connection, aggregate_id: int | None = None) -> list[PrecachedImage]:

@@ -230,8 +230,8 @@ def sharing_image_properties(connection: sa.Connection, properties: dict[str, st
     return {name: hosts for name, hosts in found.items() if hosts}
 
 
-def shelved(connection: sa.Connection, after: int, window: int) -> tuple[list[Instance], int | None]:
-    """Servers that are on the shelf and have their host still, while nothing is done with them.
+def at_rest(connection: sa.Connection, vm_state: str, after: int, window: int) -> tuple[list[Instance], int | None]:
+    """Servers in this state, while nothing is done with them.
 
     Looked for among the ``window`` rows whose ids follow ``after``, so that no statement takes long, however many there
     are and were; and the id to go on after, None at the end.
@@ -239,7 +239,7 @@ def shelved(connection: sa.Connection, after: int, window: int) -> tuple[list[In
     last = connection.scalar(
         sa.select(TABLE.c.id).where(TABLE.c.id > after).order_by(TABLE.c.id).offset(window - 1).limit(1))
     statement = sa.select(TABLE).where(
-        TABLE.c.id > after, TABLE.c.deleted == sa.false(), TABLE.c.vm_state == states.SHELVED,
+        TABLE.c.id > after, TABLE.c.deleted == sa.false(), TABLE.c.vm_state == vm_state,
         TABLE.c.action_uuid.is_(None)).order_by(TABLE.c.id)
     if last is not None:
         statement = statement.where(TABLE.c.id <= last)

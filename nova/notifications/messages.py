@@ -129,13 +129,13 @@ class Teller:
             publisher_id=publisher, payload=payload, context=self.context, created_at=self.now)
 
     def resource(self, event: str, subject: str, payload: dict[str, Any], old_name: str = "",
-                 old_payload: dict[str, Any] | None = None, by: str = "") -> list[Notification]:
+                 old_payload: dict[str, Any] | None = None, by: str = "", failed: bool = False) -> list[Notification]:
         """What happened to something else than a server; ``old_name``, ``old_payload``: unversioned, if it is told so.
 
-        By the API, unless it is told ``by`` somebody else.
+        By the API, unless it is told ``by`` somebody else. ``failed``: at the level of errors.
         """
         by, made = by or publisher("nova-api", CONF.host), []
-        priority = ERROR.upper() if payload["nova_object.name"] == "ExceptionPayload" else "INFO"
+        priority = ERROR.upper() if failed or payload["nova_object.name"] == "ExceptionPayload" else "INFO"
         if self.settings.versioned:
             made.append(self.message(subject, event, by, payload, True, priority))
         if self.settings.unversioned and old_name:

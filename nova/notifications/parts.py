@@ -126,3 +126,10 @@ MOMENTS: Mapping[str, Sequence[Moment]] = {
     "evacuate": (Moment("evacuate", "nova-api"), _EXISTED, Moment("rebuild_scheduled", "nova-conductor", "place")),
     "rebuild": (_EXISTED, Moment("rebuild_scheduled", "nova-conductor", "check", when="spec"),),
 }
+
+# operation -> what it is called when it found no host (compute_task.NAME.error), and those whose servers are lost then.
+UNPLACED: Mapping[str, str] = {
+    "build": "build_instances", "resize": "migrate_server", "migrate": "migrate_server",
+    "live_migrate": "migrate_server", "rebuild": "rebuild_server", "evacuate": "rebuild_server",
+}
+FATAL = frozenset({"build", "rebuild"})

@@ -12,7 +12,7 @@ from nova.objects.keypair import Keypair
 from nova.objects.server_group import ServerGroup
 from nova.objects.service import Service
 
-__all__ = ["aggregate", "flavor", "keypair", "server_group", "service", "unmade"]
+__all__ = ["aggregate", "aggregate_cache", "flavor", "keypair", "server_group", "service", "unmade"]
 
 
 def unmade(of: Aggregate) -> Aggregate:
@@ -24,6 +24,13 @@ def aggregate(of: Aggregate) -> Payload:
     return wrapped("AggregatePayload", "1.1", {
         "id": of.id or None, "uuid": of.uuid, "name": of.name, "hosts": list(of.hosts) if of.id else None,
         "metadata": dict(of.metadata)})
+
+
+def aggregate_cache(of: Aggregate, host: str, cached: list[str], failed: list[str], index: int,
+                    total: int) -> Payload:
+    return wrapped("AggregateCachePayload", "1.0", {
+        "id": of.id, "uuid": of.uuid, "name": of.name, "host": host, "images_cached": cached, "images_failed": failed,
+        "index": index, "total": total})
 
 
 def keypair(of: Keypair, unknown: dict[str, Any]) -> Payload:

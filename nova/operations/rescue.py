@@ -10,7 +10,7 @@ import contextlib
 from nova import exception
 from nova.objects import states
 from nova.objects.action import Failure
-from nova.objects.base import Object
+from nova.objects.base import Object, utcnow
 from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.operations import on_host
@@ -21,6 +21,8 @@ from nova.operations.power import PowerAction
 # What an image must say, and its host be able to do, where a server boots from a volume.
 _PROPERTIES = ("hw_rescue_device", "hw_rescue_bus")
 _TRAIT = "COMPUTE_RESCUE_BFV"
+# The item of system_metadata that says when a server was rescued.
+SINCE = "rescued_at"
 
 
 class RescueRequest(Object, kw_only=True):
@@ -83,6 +85,10 @@ class Rescue(_Rescue):
         host.rescue(self.data.image, self.data.kernel_id, self.data.ramdisk_id, timeout)
         on_host.report_guest(host)
 
+    def succeeded(self, ctl: Control) -> None:
+        super().succeeded(ctl)
+        ctl.set_items({SINCE: utcnow().isoformat()})
+
     def put_back(self, host: Host) -> None:
         host.driver.unrescue(host.instance)
         if self.data.running:
@@ -104,6 +110,10 @@ class Unrescue(_Rescue):
         host.driver.unrescue(host.instance)
         host.driver.power_on(host.instance)
         on_host.report_guest(host)
+
+    def succeeded(self, ctl: Control) -> None:
+        super().succeeded(ctl)
+        ctl.set_items({SINCE: None})
 
 
 def _image_beside_volumes(ctl: Acceptance, instance: Instance, request: RescueRequest) -> Image:

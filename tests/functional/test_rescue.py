@@ -1,12 +1,15 @@
 """Servers that are started from another disk, over HTTP on fake hosts, and get back to their own."""
 
+import datetime
 import uuid
 
 import pytest
 
 from nova import bus, context
+from nova.conductor.background import overdue
 from nova.conf import CONF
 from nova.db import compute_nodes, models
+from nova.objects.base import utcnow
 from nova.rpcapi.volumes import Volumes
 from tests.functional.client import Client, wait_for
 from tests.functional.conftest import remove_servers
@@ -63,6 +66,26 @@ def test_the_image_is_the_named_one_or_the_hosts_or_its_own(admin, server, drive
             admin.wait(server, "ACTIVE")
     finally:
         CONF.clear_override("rescue_image_id", "libvirt")
+
+
+def test_a_server_that_was_rescued_for_too_long_runs_from_its_own_disk_again(suite, admin, server, driver):
+    core, engine = suite.conductor.core, suite.conductor.engine
+    rescue(admin, server)
+    admin.wait(server, "RESCUE")
+    overdue.unrescue(core, engine)  # nobody set a time
+    CONF.set_override("rescue_timeout", 3600)
+    try:
+        overdue.unrescue(core, engine)
+        assert admin.server(server)["status"] == "RESCUE", "it is not an hour yet"
+        since = (utcnow() - datetime.timedelta(seconds=3601)).isoformat()
+        set_columns(core, models.instances, models.instances.c.uuid == server, system_metadata={"rescued_at": since})
+        overdue.unrescue(core, engine)
+        admin.wait(server, "ACTIVE")
+    finally:
+        CONF.clear_override("rescue_timeout")
+    assert driver.guest(server).rescued == ""
+    overdue.unrescue(core, engine)
+    assert admin.server(server)["status"] == "ACTIVE"
 
 
 def test_a_password_is_shown_if_passwords_are(admin, server):

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from nova import context, exception
-from nova.conductor.background import shelved
+from nova.conductor.background import overdue
 from nova.conf import CONF
 from nova.image.directory import DirectoryStore
 from nova.objects import states
@@ -147,7 +147,7 @@ def test_who_is_on_the_shelf_for_long_gives_the_host_back(suite, admin, server, 
         admin.action(server, "shelve")
         admin.wait(server, "SHELVED")
         CONF.set_override("shelved_offload_time", seconds)
-        shelved.offload_overdue(suite.conductor.core, suite.conductor.engine)
+        overdue.offload(suite.conductor.core, suite.conductor.engine)
         assert admin.wait_idle(server)["status"] == status
     finally:
         CONF.clear_override("shelved_offload_time")

@@ -6,8 +6,11 @@ import collections
 import functools
 import logging
 
+import sqlalchemy as sa
+
 from nova import context, exception
 from nova.conductor.core import Core
+from nova.conductor.feeds.cached_images import images_cached
 from nova.conf import CONF
 from nova.db import precaches as db
 from nova.db import services
@@ -56,4 +59,9 @@ def _ask(core: Core, busy: Busy) -> None:
 
 def _give_up(core: Core, busy: Busy, reason: str) -> None:
     LOG.warning("Host %s does not cache images: %s", busy.host, reason)
-    core.db.write(functools.partial(db.give_up, of=busy, reason=reason))
+
+    def write(connection: sa.Connection) -> None:
+        done = db.give_up(connection, busy, reason)
+        core.outbox.tell(connection, context.admin(), lambda teller: images_cached(connection, teller, done))
+
+    core.db.write(write)

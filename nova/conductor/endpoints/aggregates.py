@@ -51,12 +51,12 @@ class Aggregates(Endpoint):
                                    aggregate_id, metadata))
 
     def cache_images(self, ctx: RequestContext, aggregate_id: int, images: list[Image]) -> None:
-        def transaction(connection: sa.Connection) -> Aggregate:
+        def ask(connection: sa.Connection, aggregate_id: int) -> Aggregate:
             found = db.lock(connection, aggregate_id)
             precaches.ask(connection, aggregate_id, found.hosts, images)
             return found
 
-        aggregate = self.core.db.write(transaction)
+        aggregate = write(self.core, ctx, ask, telling.aggregate("cache_images"), aggregate_id)
         LOG.info("%d hosts of aggregate %s are to cache images %s", len(aggregate.hosts), aggregate.name,
                  ", ".join(image.id for image in images))
 

@@ -13,6 +13,7 @@ from nova.conductor import announcer
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.endpoints.derived import reads
+from nova.conductor.feeds.cached_images import images_cached
 from nova.conductor.saga.engine import Engine
 from nova.db import evictions, fixed_ips, precaches, server_migrations, servers, services
 from nova.objects import states
@@ -111,7 +112,12 @@ class Guests:
         if any(result.state not in ENDS for result in results):
             raise exception.InvalidInput(reason="the state of an image that was cached is none of those")
         told = [msgspec.structs.replace(result, message=result.message[:_MESSAGE]) for result in results]
-        self.core.db.write(lambda connection: precaches.ended(connection, host, told))
+
+        def write(connection: sa.Connection) -> None:
+            done = precaches.ended(connection, host, told)
+            self.core.outbox.tell(connection, ctx, lambda teller: images_cached(connection, teller, done))
+
+        self.core.db.write(write)
 
     def evicted(self, ctx: context.RequestContext, host: str, uuids: list[str],
                 since: dict[str, datetime.datetime] | None = None) -> None:

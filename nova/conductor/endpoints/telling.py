@@ -27,8 +27,9 @@ Messages = list[Notification]
 
 # --- aggregates ----------------------------------------------------------------------------------------
 def _aggregate(teller: Teller, event: str, phase: str, of: Aggregate) -> Messages:
-    return teller.resource(f"aggregate.{event}.{phase}", of.uuid, resources.aggregate(of),
-                           f"aggregate.{event.replace('_', '')}.{phase}", legacy.aggregate(of))
+    old_name = "" if event == "cache_images" else f"aggregate.{event.replace('_', '')}.{phase}"
+    return teller.resource(f"aggregate.{event}.{phase}", of.uuid, resources.aggregate(of), old_name,
+                           legacy.aggregate(of))
 
 
 def aggregate_created(teller: Teller, _connection: sa.Connection, do: Do, *_args: Any, **_named: Any) -> Messages:

@@ -38,6 +38,7 @@ from nova.db import (
 )
 from nova.db.sql import clock
 from nova.notifications.messages import SHOWN, Teller, publisher
+from nova.notifications.requests import Asked
 from nova.objects.action import Failure
 from nova.objects.base import utcnow
 from nova.objects.instance import Fault, Instance
@@ -79,6 +80,8 @@ class ConductorControl:
     _closes: bool = False
     # Who writes the server, as it is told.
     saved_by: str = ""
+    # What schedulers were asked: it is told with what comes of it.
+    asked: list[Asked] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._was = (self.instance.vm_state, self.instance.task_state)
@@ -124,7 +127,11 @@ class ConductorControl:
                              created=utcnow()))
 
     def select(self, spec: RequestSpec) -> list[list[Selection]]:
-        return self.core.scheduler.select(self.ctx, spec)
+        asked = Asked(msgspec.structs.replace(spec))
+        self.asked.append(asked)
+        chosen = self.core.scheduler.select(self.ctx, spec)
+        asked.found = True
+        return chosen
 
     def group_hosts(self, spec: RequestSpec) -> None:
         named = [uuid for key in ("same_host", "different_host") for uuid in _as_list(spec.hints.get(key))]

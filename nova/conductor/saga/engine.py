@@ -28,6 +28,7 @@ from nova.conductor.saga.walk import Walk, lease
 from nova.conf import CONF
 from nova.db import actions, servers
 from nova.notifications.messages import publisher
+from nova.notifications.requests import Asked
 from nova.objects.action import Action, Failure
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
@@ -137,6 +138,7 @@ class Engine:
             ConductorControl(self.core, ctx, runs[0].instance).group_hosts(spec)
             with tracing.span("conductor place together", ctx, servers=len(runs)):
                 chosen = self.core.scheduler.select(ctx, spec)
+            runs[0].asked.append(Asked(spec, found=True))
             for run, candidates in zip(runs, chosen, strict=True):
                 run.operation.data.candidates, run.operation.data.selected = candidates, True
         except Exception as error:

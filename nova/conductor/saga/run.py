@@ -8,6 +8,7 @@ import msgspec
 
 from nova import exception
 from nova.db import services
+from nova.notifications.requests import Asked
 from nova.objects.action import Action, Event, Failure
 from nova.objects.base import utcnow
 from nova.objects.instance import Instance
@@ -26,6 +27,8 @@ class Run:
         self.action = action
         self.instance = instance
         self.journal: Journal = journal(action)
+        # What schedulers were asked, and nobody was told yet.
+        self.asked: list[Asked] = []
         self.own: Operation = _operation(action.operation or "", instance, self.journal.data)
         self.operation: Operation = self.own
         if self.journal.inherited:

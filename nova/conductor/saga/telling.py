@@ -17,13 +17,16 @@ from nova.conductor.feeds.outbox import Outbox
 from nova.conductor.saga.run import Run
 from nova.conf import CONF
 from nova.exception import HostDown
-from nova.notifications import versioned
+from nova.notifications import requests, versioned
 from nova.notifications.messages import Happened, Teller, publisher
-from nova.notifications.parts import MOMENTS, PARTS, Moment, Part
+from nova.notifications.parts import FATAL, MOMENTS, PARTS, UNPLACED, Moment, Part
+from nova.notifications.requests import Asked
+from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import utcnow
 from nova.objects.instance import Instance
 from nova.objects.notification import Notification
+from nova.objects.scheduling import RequestSpec
 from nova.objects.usage import audit_period
 from nova.operations.base import CONDUCTOR, Operation, Step
 
@@ -37,12 +40,16 @@ class Notice:
     told: dict[str, str]
     happened: list[Happened] = dataclasses.field(default_factory=list)
     caught: Caught | None = None
+    asked: list[Sought] = dataclasses.field(default_factory=list)
+    unplaced: Unplaced | None = None
 
     def write(self, outbox: Outbox, connection: sa.Connection, ctx: context.RequestContext) -> None:
         """After the server was written: its messages say how it is then."""
-        if self.happened or self.caught:
+        if self.happened or self.caught or self.asked or self.unplaced:
             teller = Teller(outbox.settings, ctx)
-            outbox.write(connection, [*(self.caught.messages(teller) if self.caught else ()),
+            outbox.write(connection, [*(each for what in self.asked for each in what.messages(teller)),
+                                      *(self.unplaced.messages(teller) if self.unplaced else ()),
+                                      *(self.caught.messages(teller) if self.caught else ()),
                                       *(each for what in self.happened for each in teller.server(what))])
 
 
@@ -61,12 +68,49 @@ class Caught:
                                {"exception": self.failure.message, "args": args}, publisher(_COMPUTE, self.host))
 
 
+@dataclasses.dataclass(frozen=True)
+class Sought:
+    """Schedulers were asked for hosts: a request that they found none for has no end."""
+
+    asked: Asked
+    instance: Instance
+
+    def messages(self, teller: Teller) -> list[Notification]:
+        spec, of = self.asked.spec, self.instance
+        return [each for phase in ("start", *(["end"] if self.asked.found else []))
+                for name in (f"scheduler.select_destinations.{phase}",)
+                for each in teller.resource(
+                    name, of.uuid, requests.request(spec, of), name,
+                    {"request_spec": requests.old_request(spec, of)}, publisher("nova-scheduler", CONF.host))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Unplaced:
+    """A server got no host, in an operation that ends with that."""
+
+    method: str
+    spec: RequestSpec
+    instance: Instance
+    state: str
+    failure: Failure
+
+    def messages(self, teller: Teller) -> list[Notification]:
+        given = (self.spec, self.instance, self.state, self.failure)
+        return teller.resource(
+            f"compute_task.{self.method}.error", self.instance.uuid, requests.task(*given),
+            f"compute_task.{self.method}", requests.old_task(self.method, *given),
+            publisher("nova-conductor", CONF.host), failed=True)
+
+
 def passed(outbox: Outbox, run: Run, before: Step | None, to: Step | None, failure: Failure | None = None) -> Notice:
     """The operation goes from one step (that has ended or failed now, if any has) to another (None: it ends)."""
     told = run.journal.told
+    asked, run.asked[:] = list(run.asked), []
     if not outbox.on or run.inheriting:
         return Notice(told)
-    return _Passage(run, before, to, failure).notice()
+    notice = _Passage(run, before, to, failure).notice()
+    notice.asked = [Sought(each, run.instance) for each in asked]
+    return notice
 
 
 def superseded(outbox: Outbox, run: Run, failure: Failure) -> Notice:
@@ -98,6 +142,7 @@ class _Passage:
     def notice(self) -> Notice:
         undoing = self.run.action.undoing and self.to is not None
         self._notice.caught = self._caught()
+        self._notice.unplaced = self._unplaced()
         self._begin(self._begun_here())
         for part in reversed(self.forwards):
             if part.event in self._notice.told and (self.failing or not self._covers(part, self.to)):
@@ -118,6 +163,16 @@ class _Passage:
         if failure is None or step is None or step.place == CONDUCTOR or failure.kind == HostDown.__name__:
             return None
         return Caught(step.name, self.run.own.host_of(step), self.run.instance.uuid, failure)
+
+    def _unplaced(self) -> Unplaced | None:
+        """A failed search is told unless the operation goes on with another host."""
+        failure, step, run = self.failure, self.before, self.run
+        method = UNPLACED.get(run.own.name)
+        if failure is None or step is None or not step.asks_scheduler or not method or not run.action.undoing:
+            return None
+        return Unplaced(method, self.data.spec, run.instance,
+                        states.ERROR if run.own.name in FATAL else run.instance.vm_state,
+                        run.journal.failure or failure)
 
     def _begun_here(self) -> list[Part]:
         """Parts that a step of the conductor has begun: that is told when it has ended, for nobody is told of its

@@ -77,7 +77,7 @@ class Walk:
             self._run_here(ctx, run, step)
 
     def _control(self, ctx: context.RequestContext, run: Run) -> ConductorControl:
-        ctl = ConductorControl(self.core, ctx, run.instance)
+        ctl = ConductorControl(self.core, ctx, run.instance, asked=run.asked)
         until = run.journal.waits_until
         ctl.waited_out = until is not None and clock.now() >= until
         return ctl

@@ -28,8 +28,8 @@ def test_servers_on_the_shelf_are_looked_for_in_windows(core: Books) -> None:
             connection, uuid, {"vm_state": states.SHELVED, "action_uuid": None}))
     found, after, windows = [], 0, 0
     while after is not None:
-        several, after = core.db.read(lambda connection, after=after: servers.shelved(  # type: ignore[misc]
-            connection, after, window=2))
+        several, after = core.db.read(lambda connection, after=after: servers.at_rest(  # type: ignore[misc]
+            connection, states.SHELVED, after, window=2))
         assert len(several) <= 2
         found += [each.uuid for each in several]
         windows += 1

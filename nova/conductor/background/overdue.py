@@ -1,0 +1,76 @@
+"""Servers that have been in a state for so long that they leave it by themselves: on the shelf, or in rescue."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import logging
+
+from nova import context, exception
+from nova.conductor.acceptance import start
+from nova.conductor.core import Core
+from nova.conductor.saga.engine import Engine
+from nova.conf import CONF
+from nova.db import servers
+from nova.objects import states
+from nova.objects.base import utcnow
+from nova.objects.instance import Instance
+from nova.operations import rescue, shelve
+
+LOG = logging.getLogger(__name__)
+
+# Among how many servers they are looked for at once.
+_WINDOW = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stay:
+    """``since``: the item of system_metadata that says when it began; ``ends``: the operation that ends it."""
+
+    vm_state: str
+    since: str
+    ends: str
+    what: str
+
+
+_SHELF = _Stay(states.SHELVED, shelve.SINCE, shelve.ShelveOffload.name, "on the shelf")
+_RESCUE = _Stay(states.RESCUED, rescue.SINCE, rescue.Unrescue.name, "in rescue")
+
+
+def offload(core: Core, engine: Engine) -> None:
+    """Shelved servers give their hosts back, also those that could not when it was time."""
+    if CONF.shelved_offload_time >= 0:
+        _end(core, engine, _SHELF, CONF.shelved_offload_time)
+
+
+def unrescue(core: Core, engine: Engine) -> None:
+    """Rescued servers run from their own disks again after [DEFAULT]rescue_timeout (0: never)."""
+    if CONF.rescue_timeout:
+        _end(core, engine, _RESCUE, CONF.rescue_timeout)
+
+
+def _end(core: Core, engine: Engine, stay: _Stay, seconds: int) -> None:
+    before = utcnow() - datetime.timedelta(seconds=seconds)
+    after: int | None = 0
+    while after is not None:
+        found, after = core.db.read(functools.partial(
+            servers.at_rest, vm_state=stay.vm_state, after=after, window=_WINDOW))
+        for server in found:
+            if _began(server, stay) <= before:
+                _leave(engine, server, stay, seconds)
+
+
+def _began(server: Instance, stay: _Stay) -> datetime.datetime:
+    try:
+        return datetime.datetime.fromisoformat(server.system_metadata[stay.since])
+    except (KeyError, ValueError):  # a reset brought it into the state
+        return utcnow()
+
+
+def _leave(engine: Engine, server: Instance, stay: _Stay, seconds: int) -> None:
+    try:
+        start(engine, context.admin(), server.uuid, stay.ends, {})
+        LOG.info("[instance: %s] It has been %s for %d s: %s begins", server.uuid, stay.what, seconds, stay.ends)
+    except exception.NovaException as error:
+        LOG.info("[instance: %s] It stays %s for now: %s", server.uuid, stay.what, error)

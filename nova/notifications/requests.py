@@ -1,0 +1,118 @@
+"""What is told of requests for a host: the payloads of what was asked of schedulers, and of who got none."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from nova.notifications.versioned import Payload, failure, flavor, wrapped
+from nova.objects.action import Failure
+from nova.objects.image import Image
+from nova.objects.instance import Instance
+from nova.objects.parts.numa import GuestCell, GuestTopology
+from nova.objects.parts.pci import PciRequest
+from nova.objects.scheduling import GroupSpec, RequestSpec
+
+# What the properties of an image begin with that have a meaning here.
+_MEANINGFUL = ("hw_", "os_", "img_", "traits_required")
+
+
+@dataclasses.dataclass
+class Asked:
+    """What schedulers were asked. ``found``: they named hosts."""
+
+    spec: RequestSpec
+    found: bool = False
+
+
+def request(spec: RequestSpec, of: Instance) -> Payload:
+    """A RequestSpecPayload, of the request for this server (and perhaps others)."""
+    uuid = spec.instance_uuids[0] if spec.instance_uuids else of.uuid
+    return wrapped("RequestSpecPayload", "1.1", {
+        "instance_uuid": uuid, "project_id": spec.project_id, "user_id": spec.user_id or of.user_id,
+        "availability_zone": spec.availability_zone, "flavor": flavor(spec.flavor),
+        "force_hosts": [spec.force_host] if spec.force_host else None,
+        "force_nodes": [spec.force_node] if spec.force_node else None,
+        "ignore_hosts": list(spec.ignore_hosts) or None, "image": _image(spec.image),
+        "instance_group": _group(spec.group, spec, of) if spec.group else None,
+        "numa_topology": _topology(spec.numa_topology, uuid) if spec.numa_topology else None,
+        "pci_requests": wrapped("InstancePCIRequestsPayload", "1.0", {
+            "instance_uuid": uuid, "requests": [_devices(each) for each in spec.pci_requests]}),
+        "num_instances": max(1, len(spec.instance_uuids)),
+        "requested_destination": _destination(spec) if spec.requested_host or spec.requested_node else None,
+        "retry": None,
+        "scheduler_hints": {name: [str(each) for each in (value if isinstance(value, list) else [value])]
+                            for name, value in spec.hints.items()},
+        "security_groups": list(of.security_groups)})
+
+
+def _image(of: Image | None) -> Payload | None:
+    if of is None:
+        return None
+    return wrapped("ImageMetaPayload", "1.0", {
+        "id": of.id, "name": of.name, "status": of.status, "visibility": of.visibility, "protected": of.protected,
+        "checksum": of.checksum, "owner": of.owner, "size": of.size, "virtual_size": of.virtual_size,
+        "container_format": of.container_format, "disk_format": of.disk_format, "created_at": of.created_at,
+        "updated_at": of.updated_at, "tags": [], "direct_url": None, "min_ram": of.min_ram, "min_disk": of.min_disk,
+        "properties": wrapped("ImageMetaPropsPayload", "1.20", {
+            name: value for name, value in of.properties.items() if name.startswith(_MEANINGFUL)})})
+
+
+def _group(group: GroupSpec, spec: RequestSpec, of: Instance) -> Payload:
+    return wrapped("ServerGroupPayload", "1.1", {
+        "uuid": group.uuid, "name": None, "user_id": of.user_id, "project_id": spec.project_id,
+        "policies": [group.policy], "policy": group.policy,
+        "rules": {"max_server_per_host": str(group.max_server_per_host)}, "members": None,
+        "hosts": sorted(group.hosts)})
+
+
+def _topology(of: GuestTopology, uuid: str) -> Payload:
+    return wrapped("InstanceNUMATopologyPayload", "1.0", {
+        "cells": [_cell(cell, of) for cell in of.cells], "emulator_threads_policy": of.emulator_policy or None,
+        "instance_uuid": uuid})
+
+
+def _cell(cell: GuestCell, of: GuestTopology) -> Payload:
+    return wrapped("InstanceNUMACellPayload", "1.2", {
+        "id": cell.id, "cpuset": sorted(cell.cpus), "pcpuset": sorted(cell.pcpus), "memory": cell.memory_mb,
+        "pagesize": cell.pagesize_kb, "cpu_topology": None, "cpuset_reserved": None,
+        "cpu_pinning_raw": {str(guest): host for guest, host in cell.pinning.items()} or None,
+        "cpu_policy": "dedicated" if cell.pcpus else None, "cpu_thread_policy": of.thread_policy or None})
+
+
+def _devices(of: PciRequest) -> Payload:
+    return wrapped("InstancePCIRequestPayload", "1.1", {
+        "count": of.count, "spec": [dict(each) for each in of.specs], "alias_name": of.alias, "request_id": None,
+        "numa_policy": of.numa_policy})
+
+
+def _destination(spec: RequestSpec) -> Payload:
+    return wrapped("DestinationPayload", "1.0", {
+        "aggregates": None, "cell": None, "host": spec.requested_host, "node": spec.requested_node})
+
+
+def task(spec: RequestSpec, of: Instance, state: str, reason: Failure) -> Payload:
+    """A ComputeTaskPayload: the server got no host. ``state``: the vm_state that it is in for that."""
+    return wrapped("ComputeTaskPayload", "1.0", {
+        "instance_uuid": of.uuid, "request_spec": request(spec, of), "state": state, "reason": failure(reason)})
+
+
+# --- unversioned ----------------------------------------------------------------------------------------
+def old_request(spec: RequestSpec, of: Instance) -> dict[str, Any]:
+    return {"image": {"id": spec.image.id, "name": spec.image.name, "properties": dict(spec.image.properties)}
+            if spec.image else {}, "instance_properties": _properties(of), "num_instances": max(
+                1, len(spec.instance_uuids)),
+            "instance_type": {"flavorid": spec.flavor.flavorid, "name": spec.flavor.name, "vcpus": spec.flavor.vcpus,
+                              "memory_mb": spec.flavor.memory_mb, "root_gb": spec.flavor.root_gb,
+                              "ephemeral_gb": spec.flavor.ephemeral_gb, "swap": spec.flavor.swap}}
+
+
+def _properties(of: Instance) -> dict[str, Any]:
+    return {"uuid": of.uuid, "project_id": of.project_id, "user_id": of.user_id, "display_name": of.display_name,
+            "availability_zone": of.availability_zone, "host": of.host, "vm_state": of.vm_state,
+            "reservation_id": of.reservation_id}
+
+
+def old_task(method: str, spec: RequestSpec, of: Instance, state: str, reason: Failure) -> dict[str, Any]:
+    return {"request_spec": old_request(spec, of), "instance_properties": _properties(of), "instance_id": of.uuid,
+            "state": state, "method": method, "reason": reason.message}
