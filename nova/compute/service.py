@@ -17,6 +17,7 @@ from nova.compute.inventory import NodeReports
 from nova.compute.precache import Precacher
 from nova.compute.reconcile import Reconciler
 from nova.compute.runner import TICK, Runner
+from nova.compute.volume_usage import VolumeUsage
 from nova.conf import CONF
 from nova.objects.console import PROTOCOLS, SERIAL, SPICE, SPICE_DIRECT, VNC, ConsoleAddress
 from nova.objects.guest import Diagnostics, GuestStatus
@@ -26,6 +27,7 @@ from nova.objects.network import GroupFilter, Peers, RuleSet
 from nova.objects.order import StepOrder
 from nova.objects.volume import VolumeRemoval
 from nova.operations.base import context_of
+from nova.operations.failures import failure_of
 from nova.rpcapi import COMPUTE, compute, guests, journal, network_hosts, volumes
 from nova.service import liveness
 from nova.service.drain import Drain
@@ -111,6 +113,9 @@ class ComputeService:
                           *gauges.watch([(self.runner, self.machine.driver)])]
         if self.machine.driver.needs_images:
             gauges.watch_cache(self.machine.cache.room)
+        if CONF.volume_usage_poll_interval:
+            usage = VolumeUsage(self.machine, self._guests)
+            self.periodic.append(Periodic("volume usage", CONF.volume_usage_poll_interval, usage.report))
         self._server: messaging.RPCServer | None = None
         self._taking = False
 
@@ -124,6 +129,7 @@ class ComputeService:
     def begin(self) -> None:
         """As start(), but somebody else does what is to be done again and again."""
         ctx = context.admin()
+        self.machine.driver.on_unreachable = self._hypervisor_lost
         self.machine.driver.start(self.reconciler.guest_changed)
         self.machine.volumes.start()
         bus.retry_until_available(self._register, "a conductor")
@@ -246,6 +252,12 @@ class ComputeService:
         if silent > CONF.service_down_time / 2:
             LOG.warning("No conductor heard us for %.0f s", silent)
             self.reconciler.heard_again()
+
+    def _hypervisor_lost(self, error: exception.NovaException) -> None:
+        try:
+            self._guests.hypervisor_lost(context.admin(), self.host, CONF.my_ip, failure_of(error, self.host))
+        except exception.NovaException as away:
+            LOG.warning("No conductor heard that the hypervisor is away: %s", away)
 
     def _clean_images(self) -> None:
         self.machine.cache.clean(set(self.machine.driver.used_images()))

@@ -23,6 +23,9 @@ OPTIONS = {
         cfg.IntOpt("update_resources_interval", default=60, min=1, help="Seconds between two inventories."),
         cfg.IntOpt("sync_power_state_interval", default=600, help="Seconds between two full comparisons of rows and "
                                                                   "guests; below 0: never."),
+        cfg.IntOpt("volume_usage_poll_interval", default=0, min=0,
+                   help="Seconds between two reports of what guests have read from volumes and written to them, which "
+                        "are told as volume.usage; 0: none."),
         cfg.IntOpt("shutdown_timeout", default=60, min=0, help="Seconds a guest gets to shut down by itself."),
         cfg.BoolOpt("resume_guests_state_on_host_boot", default=False,
                     help="After a boot of the host start the guests that ran before, unless their servers were "

@@ -11,6 +11,7 @@ from nova.objects.image import METADATA
 from nova.objects.instance import Instance
 from nova.objects.keypair import Keypair
 from nova.objects.server_group import ServerGroup
+from nova.objects.volume import VolumeCounters
 
 # Events of a server that begin and end, by the name of their versioned twin.
 _PHASED = {
@@ -103,3 +104,10 @@ def keypair(of: Keypair, project_id: str | None) -> dict[str, Any]:
 def server_group(of: ServerGroup) -> dict[str, Any]:
     return {"server_group_id": of.uuid, "name": of.name, "project_id": of.project_id, "user_id": of.user_id,
             "policies": [of.policy], "members": list(of.members)}
+
+
+def volume_usage(counted: VolumeCounters, of: Instance, now: datetime.datetime) -> dict[str, Any]:
+    return {"volume_id": counted.volume_id, "tenant_id": of.project_id, "user_id": of.user_id,
+            "availability_zone": of.availability_zone, "instance_id": of.uuid, "last_refreshed": _time(now),
+            "reads": counted.reads, "read_bytes": counted.read_bytes, "writes": counted.writes,
+            "write_bytes": counted.write_bytes}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import msgspec
 
 from nova.notifications.versioned import Payload, flavor, time_of, wrapped
 from nova.objects.aggregate import Aggregate
+from nova.objects.instance import Instance
 from nova.objects.keypair import Keypair
 from nova.objects.server_group import ServerGroup
 from nova.objects.service import Service
+from nova.objects.volume import VolumeCounters
 
-__all__ = ["aggregate", "aggregate_cache", "flavor", "keypair", "server_group", "service", "unmade"]
+__all__ = ["aggregate", "aggregate_cache", "flavor", "keypair", "server_group", "service", "unmade", "volume_usage"]
 
 
 def unmade(of: Aggregate) -> Aggregate:
@@ -45,6 +48,14 @@ def server_group(of: ServerGroup) -> Payload:
         "uuid": of.uuid, "name": of.name, "user_id": of.user_id, "project_id": of.project_id,
         "policies": [of.policy], "policy": of.policy, "rules": {name: str(rule) for name, rule in of.rules.items()},
         "members": list(of.members), "hosts": None})
+
+
+def volume_usage(counted: VolumeCounters, of: Instance, now: datetime.datetime) -> Payload:
+    return wrapped("VolumeUsagePayload", "1.0", {
+        "volume_id": counted.volume_id, "project_id": of.project_id, "user_id": of.user_id,
+        "availability_zone": of.availability_zone, "instance_uuid": of.uuid, "last_refreshed": time_of(now),
+        "reads": counted.reads, "read_bytes": counted.read_bytes, "writes": counted.writes,
+        "write_bytes": counted.write_bytes})
 
 
 def service(of: Service) -> Payload:

@@ -111,6 +111,17 @@ class Attachment(Object, kw_only=True):
     tag: str | None = None
 
 
+class VolumeCounters(Object, kw_only=True):
+    """What a guest has done with a volume since it was started: requests, and bytes."""
+
+    instance_uuid: str
+    volume_id: str
+    reads: int
+    read_bytes: int
+    writes: int
+    write_bytes: int
+
+
 class VolumeRemoval(Object, kw_only=True):
     """The data of this ``generation`` of a volume is to go from ``host`` ("": from the shared pool)."""
 

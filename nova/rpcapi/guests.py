@@ -6,10 +6,12 @@ import datetime
 
 from nova.bus import Interface, by_hosts, call
 from nova.context import RequestContext
+from nova.objects.action import Failure
 from nova.objects.guest import Eviction, ExpectedGuest, GuestStatus, Resumed, Whereabouts
 from nova.objects.image_cache import CacheResult
 from nova.objects.instance import Instance
 from nova.objects.node import ComputeNode
+from nova.objects.volume import VolumeCounters
 from nova.rpcapi import CONDUCTOR
 
 
@@ -83,6 +85,16 @@ class Guests(Interface):
     @call
     def images_cached(self, ctx: RequestContext, host: str, results: list[CacheResult]) -> None:
         """What has become of images that the host was asked to cache."""
+
+    @by_hosts
+    @call
+    def volumes_used(self, ctx: RequestContext, host: str, counters: list[VolumeCounters]) -> None:
+        """What the host's guests have done with volumes; it is told on the bus."""
+
+    @by_hosts
+    @call
+    def hypervisor_lost(self, ctx: RequestContext, host: str, address: str, failure: Failure) -> None:
+        """The host, which is at ``address``, cannot reach its hypervisor; it is told on the bus."""
 
     @by_hosts
     @call

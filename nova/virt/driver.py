@@ -62,6 +62,8 @@ class Driver(GuestDriver):
 
     def __init__(self, host: str) -> None:
         self.host = host
+        # Called once when the hypervisor cannot be reached any more.
+        self.on_unreachable: Callable[[exception.NovaException], None] = lambda _error: None
 
     @classmethod
     def of_all_hosts(cls) -> Sequence[Driver]:

@@ -15,7 +15,7 @@ from nova.objects.guest import GuestStatus
 from nova.objects.image_cache import CacheResult
 from nova.objects.node import VCPU, ComputeNode, Inventory, Provider
 from nova.objects.order import StepReport
-from nova.objects.volume import VolumeRemoval
+from nova.objects.volume import VolumeCounters, VolumeRemoval
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.guests import Guests
 from nova.rpcapi.heartbeat import Heartbeat
@@ -25,6 +25,7 @@ from nova.rpcapi.servers import Servers
 from nova.rpcapi.volumes import Volumes
 from tests.functional.client import wait_for
 from tests.functional.hosts import SECOND
+from tests.functional.listening import listen
 from tests.unit.test_wire_schema import interfaces
 
 METHODS = {f"{declared.namespace}.{name}": (declared, method)
@@ -71,6 +72,7 @@ class Evil:
         self.transport = bus.connect(CONF, SECOND)
         self.db = suite.conductor.core.db
         self.victim = victim
+        self.suite = suite
 
     def proxy(self, declared):
         made = bus.client(self.transport, declared)
@@ -251,6 +253,17 @@ def cache_for_others(evil):
         evil.proxy(Guests).images_cached(CTX, SECOND, [CacheResult(image_id="i", state="waiting")])
 
 
+def counters_of_others(evil):
+    counted = VolumeCounters(instance_uuid=evil.victim, volume_id="v", reads=1, read_bytes=1, writes=1, write_bytes=1)
+    with listen(evil.suite) as listener:
+        evil.proxy(Guests).volumes_used(CTX, SECOND, [counted])
+        evil.proxy(Guests).hypervisor_lost(CTX, SECOND, "192.0.2.1", Failure(message="x" * 100_000))
+        wait_for(lambda: listener.versioned, reason="of itself a host may say it")
+        [message] = listener.versioned
+        assert (message["event_type"], message["publisher_id"]) == ("libvirt.connect.error", f"nova-compute:{SECOND}")
+        assert len(str(message)) < 20_000
+
+
 def post_a_password(evil):
     with pytest.raises(exception.InstanceNotFound):
         evil.proxy(Guests).set_password(CTX, evil.victim, {"password_0": "mine"})
@@ -288,6 +301,7 @@ ATTACKS = {
     "guests.on_host": read_servers, "guests.expected": read_servers, "guests.described": read_servers,
     "servers.get": read_servers, "guests.by_address": read_by_address, "guests.whereabouts": where_others_are,
     "guests.evictions": where_others_are, "guests.power_states": power_states_of_others,
+    "guests.volumes_used": counters_of_others, "guests.hypervisor_lost": counters_of_others,
     "guests.images_cached": cache_for_others, "guests.resume": start_others,
     "guests.evicted": evicted_elsewhere, "guests.set_password": post_a_password,
     "network_hosts.rules": rules_of_others, "network_hosts.present": join_a_network,

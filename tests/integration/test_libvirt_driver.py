@@ -333,6 +333,8 @@ def test_libvirtd_dies_and_returns(driver: Any, guest_image: pathlib.Path, event
         instance, second = server(), server()
         boot(driver, instance, kernel_disks(guest_image))
         driver.prepare(second, kernel_disks(guest_image))
+        lost: list[Exception] = []
+        driver.on_unreachable = lost.append
         libvirt_daemon.kill_daemon()
         started = time.monotonic()
         with pytest.raises(exception.HypervisorUnavailable):
@@ -342,6 +344,7 @@ def test_libvirtd_dies_and_returns(driver: Any, guest_image: pathlib.Path, event
         with pytest.raises(exception.HypervisorUnavailable):
             driver.nodes()
         assert time.monotonic() - started < 15
+        assert [type(error) for error in lost] == [exception.HypervisorUnavailable], "it is told once"
 
         CONF.set_override("reconnect_timeout", 30, "libvirt")
         outcome: list[object] = []

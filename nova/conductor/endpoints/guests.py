@@ -13,20 +13,25 @@ from nova.conductor import announcer
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.endpoints.derived import reads
+from nova.conductor.feeds import host_notices
 from nova.conductor.feeds.cached_images import images_cached
 from nova.conductor.saga.engine import Engine
 from nova.db import evictions, fixed_ips, precaches, server_migrations, servers, services
 from nova.objects import states
+from nova.objects.action import Failure
 from nova.objects.guest import PASSWORD_MAX, GuestStatus, Resumed, Whereabouts, password_items, password_of
 from nova.objects.image_cache import ENDS, CacheResult
 from nova.objects.instance import Instance
 from nova.objects.node import ComputeNode
+from nova.objects.volume import VolumeCounters
 from nova.operations.power import ResumeOnBoot, SyncPower, differs
 
 LOG = logging.getLogger(__name__)
 
 # Characters that a host may say of an image.
 _MESSAGE = 1000
+# And of an error: its traceback, and the address of the host.
+_DETAILS, _ADDRESS = 10_000, 64
 
 
 class Guests:
@@ -118,6 +123,24 @@ class Guests:
             self.core.outbox.tell(connection, ctx, lambda teller: images_cached(connection, teller, done))
 
         self.core.db.write(write)
+
+    def volumes_used(self, ctx: context.RequestContext, host: str, counters: list[VolumeCounters]) -> None:
+        def write(connection: sa.Connection) -> None:
+            found = servers.get_many(connection, list({each.instance_uuid for each in counters}), host)
+            by_uuid = {instance.uuid: instance for instance in found}
+            self.core.outbox.tell(connection, context.admin(),
+                                  lambda teller: host_notices.volumes_used(teller, host, by_uuid, counters))
+
+        if self.core.outbox.on:
+            self.core.db.write(write)
+
+    def hypervisor_lost(self, ctx: context.RequestContext, host: str, address: str, failure: Failure) -> None:
+        LOG.warning("Host %s has lost its hypervisor: %s", host, failure.message[:_MESSAGE])
+        short = msgspec.structs.replace(failure, message=failure.message[:_MESSAGE], kind=failure.kind[:_MESSAGE],
+                                        details=failure.details[:_DETAILS])
+        self.core.db.write(lambda connection: self.core.outbox.tell(
+            connection, context.admin(),
+            lambda teller: host_notices.hypervisor_lost(teller, host, address[:_ADDRESS], short)))
 
     def evicted(self, ctx: context.RequestContext, host: str, uuids: list[str],
                 since: dict[str, datetime.datetime] | None = None) -> None:

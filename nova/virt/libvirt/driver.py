@@ -73,9 +73,10 @@ class LibvirtDriver(Driver):
         self._events.start()
         self._host.on_lifecycle = self._events.changed
         self._host.on_connected = self._reconnected
+        self._host.on_unreachable = lambda error: self.on_unreachable(error)
 
     def stop(self) -> None:
-        self._host.on_lifecycle = self._host.on_connected = None
+        self._host.on_lifecycle = self._host.on_connected = self._host.on_unreachable = None
         if self._events is not None:
             self._events.stop()
         self._host.stop()

@@ -59,13 +59,15 @@ class Host:
     """The connection of one driver.
 
     ``on_lifecycle(uuid)`` is called, in libvirt's thread, when the state of any domain changed;
-    ``on_connected()`` after every connection that is made.
+    ``on_connected()`` after every connection that is made; ``on_unreachable(error)`` once, when one that was lost
+    cannot be made anew.
     """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.on_lifecycle: Callable[[str], None] | None = None
         self.on_connected: Callable[[], None] | None = None
+        self.on_unreachable: Callable[[exception.NovaException], None] | None = None
         self._connection: libvirt.virConnect | None = None
         self._registrations: list[int] = []
         self._lock = threading.Lock()
@@ -201,6 +203,7 @@ class Host:
 
     def _watch(self) -> None:
         """Reconnect as soon as libvirtd is back, so that events flow even if nobody asks for anything."""
+        told = False
         while not self._stopped.is_set():
             self._lost.wait()
             if self._stopped.is_set():
@@ -208,7 +211,11 @@ class Host:
             try:
                 self.connection()
                 self._lost.clear()
-            except exception.HypervisorUnavailable:
+                told = False
+            except exception.HypervisorUnavailable as error:
+                if not told and self.on_unreachable is not None:
+                    self.on_unreachable(error)
+                told = True
                 self._stopped.wait(RETRY_INTERVAL)
             except Exception:
                 LOG.exception("Reconnecting to libvirt failed")

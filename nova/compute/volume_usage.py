@@ -1,0 +1,53 @@
+"""Tells how much this host's guests have read from volumes and written to them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from nova import context, exception
+from nova.compute.host import Machine
+from nova.objects import states
+from nova.objects.instance import Instance
+from nova.objects.volume import VolumeCounters
+from nova.rpcapi.guests import Guests
+
+LOG = logging.getLogger(__name__)
+
+# Servers that are asked for at a time.
+_PAGE = 200
+
+
+class VolumeUsage:
+    """The reports of one host."""
+
+    def __init__(self, machine: Machine, guests: Guests) -> None:
+        self._machine, self._guests = machine, guests
+
+    def report(self) -> None:
+        """Of every volume of a guest that runs here now."""
+        ctx, host, marker = context.admin(), self._machine.name, None
+        while True:
+            page = self._guests.on_host(ctx, host, _PAGE, marker)
+            counters = [each for instance in page if instance.host == host for each in self._of(instance)]
+            if counters:
+                self._guests.volumes_used(ctx, host, counters)
+            if len(page) < _PAGE:
+                return
+            marker = page[-1].uuid
+
+    def _of(self, instance: Instance) -> Iterator[VolumeCounters]:
+        if not instance.volumes or instance.power_state not in (states.RUNNING, states.POWER_PAUSED):
+            return
+        try:
+            counted = self._machine.driver.diagnostics(instance).flat
+        except exception.NovaException as error:
+            LOG.info("[instance: %s] What it reads and writes is not known: %s", instance.uuid, error)
+            return
+        for device in instance.volumes:
+            name = (device.device_name or "").removeprefix("/dev/")
+            if device.volume_id and f"{name}_read" in counted:
+                yield VolumeCounters(
+                    instance_uuid=instance.uuid, volume_id=device.volume_id, reads=counted[f"{name}_read_req"],
+                    read_bytes=counted[f"{name}_read"], writes=counted[f"{name}_write_req"],
+                    write_bytes=counted[f"{name}_write"])
