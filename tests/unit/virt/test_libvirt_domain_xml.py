@@ -79,6 +79,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, Any]]] = {
     "helpers": ({"hw_rng:rate_bytes": "100", "hw:watchdog_action": "reset", "hw:sound_model": "ich6"},
                 {"hw_qemu_guest_agent": "yes"}, {"balloon_period": 0}),
     "ports": ({"hw:serial_port_count": "3", "hw:boot_menu": "true"}, {"hw_serial_port_count": "2"}, {}),
+    "USB of users": ({"hw:redirected_usb_ports": "3"}, {}, {"vnc_listen": "127.0.0.1", "spice": Spice("::1")}),
     "serial": ({}, {}, {"host_serial": "11111111-2222-3333-4444-555555555555"}),
 }
 
@@ -260,6 +261,26 @@ def test_a_screen_by_spice_beside_that_by_vnc() -> None:
     assert define(server(), spice=Spice("::1", agent=False)).find("devices/channel") is None
     secure = define(server(), spice=Spice("::1", secure=True)).find("devices/graphics")
     assert secure.get("defaultMode") == "secure"
+
+
+@pytest.mark.parametrize(("specs", "properties", "model"), [
+    ({"hw:redirected_usb_ports": "2"}, {}, "qemu-xhci"), ({}, {"hw_redirected_usb_ports": "2"}, "qemu-xhci"),
+    ({"hw:redirected_usb_ports": "2"}, {"hw_usb_model": "nec-xhci"}, "nec-xhci")])
+def test_a_screen_by_spice_lends_usb_ports(specs: dict[str, str], properties: dict[str, str], model: str) -> None:
+    root = define(server(specs, properties), spice=Spice("::1"))
+    assert [(item.get("bus"), item.get("type")) for item in root.findall("devices/redirdev")] == [
+        ("usb", "spicevmc")] * 2
+    assert root.find("devices/controller[@type='usb']").get("model") == model
+    assert define(server({"hw:redirected_usb_ports": "0"})).find("devices/redirdev") is None
+
+
+@pytest.mark.parametrize(("value", "changes", "properties"), [
+    ("2", {}, {}), ("16", {"spice": Spice("::1")}, {}), ("many", {"spice": Spice("::1")}, {}),
+    ("1", {"spice": Spice("::1")}, {"hw_usb_model": "none"})])
+def test_usb_ports_that_no_screen_has_are_refused(value: str, changes: dict[str, Any],
+                                                  properties: dict[str, str]) -> None:
+    with pytest.raises(exception.InvalidInput, match=f"hw_redirected_usb_ports={value}"):
+        define(server({"hw:redirected_usb_ports": value}, properties), **changes)
 
 
 def test_rng_unless_refused() -> None:

@@ -182,7 +182,7 @@ def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) ->
         graphics = element(devices, "graphics", type="vnc", port=-1, autoport="yes")
         element(graphics, "listen", type="address", address=settings.vnc_listen)
     if settings.spice:
-        _add_spice(devices, settings.spice)
+        _add_spice(devices, settings.spice, config.usb_ports)
     if config.video_model or seen:
         item = element(devices, "video")
         # KiB, and only these two have it
@@ -190,12 +190,14 @@ def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) ->
         element(item, "model", type=config.video_model or "vga", vram=vram or None)
 
 
-def _add_spice(devices: ET.Element, spice: Spice) -> None:
+def _add_spice(devices: ET.Element, spice: Spice, usb_ports: int) -> None:
     graphics = element(devices, "graphics", type="spice", autoport="yes",
                        defaultMode="secure" if spice.secure else None)
     element(graphics, "listen", type="address", address=spice.listen)
     for tag, attribute, value in spice.choices:
         element(graphics, tag, **{attribute: value})
+    for _port in range(usb_ports):
+        element(devices, "redirdev", type="spicevmc", bus="usb")
     if spice.agent:
         channel = element(devices, "channel", type="spicevmc")
         element(channel, "target", type="virtio", name="com.redhat.spice.0")

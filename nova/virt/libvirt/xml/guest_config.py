@@ -28,6 +28,8 @@ _DEFAULT_MACHINES = {"x86_64": "pc", "i686": "pc", "aarch64": "virt", "riscv64":
                      "ppc64": "pseries", "ppc64le": "pseries"}
 _MULTIQUEUE_MAX = 256
 _SERIAL_PORTS_MAX = 4
+# The wish for USB ports of a screen, and how many there may be.
+_USB_PORTS, _USB_PORTS_MAX = "redirected_usb_ports", 15
 _DISK_LIMITS = ("total_bytes_sec", "read_bytes_sec", "write_bytes_sec", "total_iops_sec", "read_iops_sec",
                 "write_iops_sec")
 
@@ -72,6 +74,8 @@ class GuestConfig:
     # MiB
     video_ram: int = 0
     usb_model: str | None = None
+    # By which a screen by SPICE lends the guest devices of the user's machine.
+    usb_ports: int = 0
     sound_model: str | None = None
     watchdog: str | None = None
     rng: tuple[int, ...] | None = ()
@@ -106,7 +110,7 @@ def guest_config(instance: Instance, settings: Settings) -> GuestConfig:
         vif_model=model, vif_queues=queues if model == "virtio" else 1,
         vif_packed=wishes.flag("virtio_packed_ring") and model == "virtio", vif_limits=_vif_limits(wishes),
         serial_ports=_serial_ports(wishes), video_model=wishes.image_choice("hw_video_model", VIDEO_MODELS),
-        video_ram=_video_ram(wishes), usb_model=wishes.choice("usb_model", USB_MODELS),
+        video_ram=_video_ram(wishes), usb_model=_usb_model(wishes), usb_ports=_usb_ports(wishes, settings),
         sound_model=wishes.choice("sound_model", SOUND_MODELS), watchdog=_watchdog(wishes), rng=_rng(wishes),
         guest_agent=wishes.image_flag("hw_qemu_guest_agent"), parts=parts_of(instance, settings))
 
@@ -171,6 +175,24 @@ def _video_ram(wishes: Properties) -> int:
     if ram > most:
         raise exception.InvalidInput(reason=f"hw_video_ram={ram} is more than the flavor allows ({most})")
     return ram
+
+
+def _usb_ports(wishes: Properties, settings: Settings) -> int:
+    value = wishes.get(_USB_PORTS)
+    count = number(f"hw_{_USB_PORTS}", value) or 0
+    if count > _USB_PORTS_MAX:
+        raise exception.InvalidInput(reason=f"hw_{_USB_PORTS}={value} is more than {_USB_PORTS_MAX}")
+    if count and settings.spice is None:
+        raise exception.InvalidInput(reason=f"hw_{_USB_PORTS}={value} needs a host with screens by SPICE")
+    if count and wishes.get("usb_model") == "none":
+        raise exception.InvalidInput(reason=f"hw_{_USB_PORTS}={value} and hw_usb_model=none exclude each other")
+    return count
+
+
+def _usb_model(wishes: Properties) -> str | None:
+    """The usual controller has no room for devices of users."""
+    return wishes.choice("usb_model", USB_MODELS) or (
+        "qemu-xhci" if number(f"hw_{_USB_PORTS}", wishes.get(_USB_PORTS)) else None)
 
 
 def _watchdog(wishes: Properties) -> str | None:
