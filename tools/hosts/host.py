@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -73,8 +74,9 @@ class Host(Running):
 
     @property
     def group(self) -> str:
-        """The name of its cgroups."""
-        return f"{self.directory.parent.name}.{self.directory.name}"
+        """The name of its cgroups: its own, though sites are called alike (those of devstack are "hosts")."""
+        site = self.directory.parent
+        return f"{site.name}-{hashlib.sha256(str(site).encode()).hexdigest()[:6]}.{self.directory.name}"
 
     def boot_environment(self) -> dict[str, str]:
         return {"HOST": str(self.directory), "HOST_NAME": self.name, "HOST_KVM": "yes" if self.kvm else "no",
