@@ -79,7 +79,8 @@ SHOWN = frozenset({
 _STATES = frozenset({"exists", "update"})
 # event -> fields that are as the server has them.
 _OF_SERVER: dict[str, Callable[[Instance], dict[str, Any]]] = {
-    "create": lambda of: {"keypairs": versioned.keypairs(of), "tags": sorted(of.tags), "instance_name": of.name,
+    "create": lambda of: {"keypairs": versioned.keypairs(of), "tags": sorted(of.tags),
+                          "instance_name": of.name_by(CONF.instance_name_template),
                           "trusted_image_certificates": of.trusted_certs},
     "rebuild": lambda of: {"trusted_image_certificates": of.trusted_certs},
     "rebuild_scheduled": lambda of: {"trusted_image_certificates": of.trusted_certs},

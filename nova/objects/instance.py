@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
-from nova.conf import CONF
 from nova.objects import states
 from nova.objects.base import Object
 from nova.objects.device_address import DeviceAddresses
@@ -178,10 +177,8 @@ class Instance(Object, kw_only=True):
             return ""
         return hashlib.sha224((self.project_id + self.host).encode()).hexdigest()
 
-    @property
-    def name(self) -> str:
-        """The name of the domain on the hypervisor."""
-        template = CONF.instance_name_template if "instance_name_template" in CONF else "instance-%08x"
+    def name_by(self, template: str) -> str:
+        """The name of the domain on the hypervisor; ``template`` is [DEFAULT]instance_name_template."""
         return template % {"uuid": self.uuid, "id": self.id} if "%(" in template else template % self.id
 
     @property

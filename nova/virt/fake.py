@@ -77,7 +77,7 @@ class FakeDriver(FakeMoves):
         self.behaviour = Behaviour.configured(group)
         self._group = group or fake_scenario.Group(name="fake", nodes=CONF.fake.nodes)
         self._consoles = Consoles()
-        self._guests = GuestStore(_kept_in(host), self._consoles.guest_changed)
+        self._guests = GuestStore(_kept_in(host), self._consoles.guest_changed, CONF.instance_name_template)
         self._disks = fake_disks.of_host(host, CONF.fake.directory, CONF.fake.shared_storage)
         self._jobs: dict[str, Job] = {}
         self._cable = Cable(CONF.fake.directory)

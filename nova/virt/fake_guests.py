@@ -55,9 +55,9 @@ class Guest:
         """Whether it has a process here."""
         return self.power_state in (states.RUNNING, states.POWER_PAUSED) and not self.incoming and not self.went
 
-    def define(self, instance: Instance) -> None:
+    def define(self, instance: Instance, name: str) -> None:
         """Renew the definition. Volumes that are not connected here stay if the guest has them."""
-        self.name, self.rescued = instance.name, ""
+        self.name, self.rescued = name, ""
         self.size = _size_of(instance.flavor)
         here = {volume: device for device, volume in self.volumes}
         self.volumes = tuple((device.device_name or here.get(device.volume_id, ""), device.volume_id)
@@ -70,10 +70,12 @@ class Guest:
 
 class GuestStore:
     """Guests by uuid; thread-safe. ``path``: the file that they are kept in (None: nowhere). ``changed`` is told of
-    every change of a guest, whether it is on then, and must not wait."""
+    every change of a guest, whether it is on then, and must not wait. ``names``: the template of their names."""
 
-    def __init__(self, path: str | None, changed: Callable[[str, bool], None] = lambda _uuid, _on: None) -> None:
+    def __init__(self, path: str | None, changed: Callable[[str, bool], None] = lambda _uuid, _on: None,
+                 names: str = "instance-%08x") -> None:
         self._changed = changed
+        self._names = names
         self._guests: dict[str, Guest] = {}
         self._lock = threading.Lock()
         self._file = KeptLines(path) if path else None
@@ -100,7 +102,7 @@ class GuestStore:
             guest = self._guests.get(instance.uuid)
             if guest is None:
                 guest = self._guests[instance.uuid] = Guest(power_state)
-            guest.define(instance)
+            guest.define(instance, instance.name_by(self._names))
             guest.power_state = power_state
             guest.incoming = guest.went = False
             guest.booted = (*guest.booted[-9:], int(time.time()))
@@ -110,7 +112,7 @@ class GuestStore:
         """There is such a guest, defined like this and in this state."""
         with self._lock:
             guest = self._guests.setdefault(instance.uuid, Guest(power_state))
-            guest.define(instance)
+            guest.define(instance, instance.name_by(self._names))
             guest.power_state = power_state
             for name, value in changes.items():
                 setattr(guest, name, value)

@@ -187,7 +187,8 @@ class Guests:
 
     def _define(self, instance: Instance, xml: str) -> None:
         """As described; nothing is left of a rescue."""
-        self.call(lambda connection: define_domain(connection, instance, xml), instance.uuid)
+        name = instance.name_by(self.settings.names)
+        self.call(lambda connection: define_domain(connection, name, xml), instance.uuid)
         directories.remove_files(instance.uuid, disks.OF_RESCUE)
 
     # --- life --------------------------------------------------------------------------------------
@@ -268,10 +269,10 @@ def _serial_ports_of_all(connection: libvirt.virConnect) -> dict[str, tuple[bool
     return found
 
 
-def define_domain(connection: libvirt.virConnect, instance: Instance, xml: str) -> None:
+def define_domain(connection: libvirt.virConnect, name: str, xml: str) -> None:
     try:
         connection.defineXML(xml)
     except libvirt.libvirtError as error:
-        if f"domain '{instance.name}' already exists" in error.get_error_message():
-            raise exception.Conflict(f"Another guest on the host has the name {instance.name}.") from error
+        if f"domain '{name}' already exists" in error.get_error_message():
+            raise exception.Conflict(f"Another guest on the host has the name {name}.") from error
         raise

@@ -55,9 +55,10 @@ class Rescues:
                                  previous, disk, _is_stable(image))
             xml = domain_xml.domain_xml(_hardware(instance, image), guests.with_ports(instance, config), local, laid,
                                         guests.settings, previous)
+            name = instance.name_by(guests.settings.names)
             with contextlib.suppress(exception.GuestNotFound):
                 guests.on_domain(uuid, power.stop)
-            guests.call(lambda connection: define_domain(connection, instance, xml), uuid)
+            guests.call(lambda connection: define_domain(connection, name, xml), uuid)
             guests.on_domain(uuid, power.start)
 
     def unrescue(self, instance: Instance) -> None:

@@ -33,6 +33,7 @@ from nova.api.fields import (
 )
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.conf import CONF
 from nova.objects.instance import Instance
 from nova.objects.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode
 
@@ -77,7 +78,8 @@ def _status(shown: Shown, _req: Request) -> str:
 def _servers(shown: Shown, req: Request) -> Any:
     if shown.servers is None:
         return ABSENT
-    found = [{"name": server.name, "uuid": server.uuid} for server in shown.servers.get(shown.node.host, [])]
+    found = [{"name": server.name_by(CONF.instance_name_template), "uuid": server.uuid}
+             for server in shown.servers.get(shown.node.host, [])]
     # An empty list was left out before 2.75.
     return found if found or req.version >= 75 else ABSENT
 

@@ -43,8 +43,8 @@ _IMAGE_NAMES = frozenset({
 class Look:
     """What decides how servers are shown, asked once per request."""
 
-    __slots__ = ("_hosts", "admin_pass", "extended", "flavor_specs", "glance", "host_status", "precise_addresses",
-                 "req", "version")
+    __slots__ = ("_hosts", "admin_pass", "extended", "flavor_specs", "glance", "host_status", "names",
+                 "precise_addresses", "req", "version")
 
     def __init__(self, req: Request, precise_addresses: bool = True, admin_pass: str | None = None) -> None:
         """``admin_pass``: the password that the server was just given, if it is to be shown."""
@@ -55,6 +55,7 @@ class Look:
         self.extended = req.allowed(EXTENDED)
         self.flavor_specs = req.version >= 47 and req.allowed(FLAVOR_SPECS)
         self.glance = CONF.api.glance_link_prefix.rstrip("/") if CONF.api.glance_link_prefix else None
+        self.names = CONF.instance_name_template
         self.host_status = None
         if req.version >= 16:
             if req.allowed(HOST_STATUS):
@@ -169,6 +170,10 @@ def _extended(attribute: str) -> Any:
     return get
 
 
+def _instance_name(server: Instance, look: Look) -> Any:
+    return server.name_by(look.names) if look.extended else ABSENT
+
+
 # Name, type, getter, and the version from which show, detail and the answer of PUT have it (None: never).
 _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
     ("id", STRING, "uuid", 1, 1, 1),
@@ -201,7 +206,7 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
     ("os-extended-volumes:volumes_attached", Array(_OPEN), _volumes, 1, 1, 75),
     ("OS-EXT-SRV-ATTR:host", STRING_OR_NULL, _extended("host"), 1, 1, 75),
     ("OS-EXT-SRV-ATTR:hypervisor_hostname", STRING_OR_NULL, _extended("node"), 1, 1, 75),
-    ("OS-EXT-SRV-ATTR:instance_name", STRING, _extended("name"), 1, 1, 75),
+    ("OS-EXT-SRV-ATTR:instance_name", STRING, _instance_name, 1, 1, 75),
     ("OS-EXT-SRV-ATTR:reservation_id", STRING, _extended("reservation_id"), 3, 3, 75),
     ("OS-EXT-SRV-ATTR:launch_index", INTEGER, _extended("launch_index"), 3, 3, 75),
     ("OS-EXT-SRV-ATTR:hostname", STRING, _hostname, 3, 3, 75),

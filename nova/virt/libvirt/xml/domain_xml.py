@@ -24,7 +24,7 @@ def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks
     """The definition. Devices have the addresses of the ``previous`` one if the machine is of the same kind."""
     domain = ET.Element("domain", type=settings.virt_type)
     element(domain, "uuid", instance.uuid)
-    element(domain, "name", instance.name)
+    element(domain, "name", instance.name_by(settings.names))
     _metadata(domain, instance, settings)
     element(domain, "memory", config.memory_mb * 1024, unit="KiB")
     guest_parts.add_memory(domain, config.parts)

@@ -31,6 +31,7 @@ class Settings:
     guests show (None: the server's id; "": none). ``balloon_period`` in seconds, 0: no statistics.
     ``pcie_ports`` 0: as many as a guest's devices need, and a few. ``shared_cpus``: where guests without CPUs of their
     own may run (empty: anywhere), and ``cells`` the same by the host's NUMA cells; ``page_kb``: of a small page.
+    ``names``: the template of domains' names.
     """
 
     owner: str
@@ -52,6 +53,7 @@ class Settings:
     shared_cpus: tuple[int, ...] = ()
     cells: tuple[tuple[int, tuple[int, ...]], ...] = ()
     page_kb: int = 4
+    names: str = "instance-%08x"
 
 
 def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
@@ -69,7 +71,7 @@ def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
         spice=_spice() if CONF.spice.enabled else None,
         serial_listen=CONF.serial_console.proxyclient_address if CONF.serial_console.enabled else None,
         balloon_period=conf.mem_stats_period_seconds,
-        pcie_ports=conf.num_pcie_ports)
+        pcie_ports=conf.num_pcie_ports, names=CONF.instance_name_template)
 
 
 def with_cpu(settings: Settings, modes: Collection[str], models: Collection[str]) -> Settings:
