@@ -62,6 +62,7 @@ class AllInOne:
             self._services.append(MetadataService(transport, secure=tls.context("metadata")))
         self.consoles = {kind.name: ConsoleProxy(transport, kind) for kind in KINDS if CONF[kind.group].enabled}
         self._services += self.consoles.values()
+        self._started: list[run.Service] = []
         bus.prepare()
 
     @property
@@ -72,12 +73,13 @@ class AllInOne:
         """Returns when a first server can be placed."""
         for service in self._services:
             service.start()
+            self._started.append(service)
         end = time.monotonic() + 10
         while not len(self.scheduler.fleet) and time.monotonic() < end:
             time.sleep(0.01)  # the news of the first node is on its way
 
     def stop(self) -> None:
-        for service in reversed(self._services):
+        for service in reversed(self._started):
             service.stop()
         for used in {self.transport, self._on_host}:
             used.cleanup()
@@ -99,7 +101,7 @@ def set_defaults() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or Ctrl-C; 1 when the database cannot be used."""
+    """Run until SIGTERM or Ctrl-C; 1 when the database cannot be used, or is not the one of this machine."""
     set_defaults()
     CONF.set_default("state_path", os.path.join(os.environ.get("XDG_STATE_HOME")
                                                 or os.path.expanduser("~/.local/state"), "nova"))
@@ -111,7 +113,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (exception.DatabaseUnusable, exception.InvalidInput) as error:
         print(f"nova-allinone: {error}", file=sys.stderr)
         return 1
-    suite.start()
+    try:
+        suite.start()
+    except exception.HostIdentityMismatch as error:
+        suite.stop()
+        print(f"nova-allinone: {error}", file=sys.stderr)  # the last line, where it is seen
+        return 1
     print(f"Nova is at {suite.url}/v2.1 (no authentication; send X-Auth-Token: admin:admin)", flush=True)
     run.told_to_end().wait()
     suite.stop()

@@ -220,14 +220,19 @@ class ComputeService:
 
     def _register(self) -> None:
         """Raises HostIdentityMismatch: the database knows this name as another machine's, or this machine otherwise,
-        or our key is another host's.
+        or is not the one that we belong to; or our key is another host's.
         """
         known_as = bus.keys_of(self._transport).host
         if known_as not in ("", self.host):
             raise exception.HostIdentityMismatch(host=self.host, reason=f"[rpc]key_file is of host {known_as}")
-        whose = identity.of_virtual_host(self.host) if self.machine.driver.virtual else identity.of_this_machine()
-        service = self._heartbeat.register(context.admin(), self.host, BINARY, COMPUTE, SERVICE_VERSION, whose,
-                                           self.machine.volumes.connector(self.host))
+        # Of the hosts that one machine plays there may be more today than there were.
+        virtual, belongs_to = self.machine.driver.virtual, identity.deployment()
+        service = self._heartbeat.register(
+            context.admin(), self.host, BINARY, COMPUTE, SERVICE_VERSION,
+            identity.of_virtual_host(self.host) if virtual else identity.of_this_machine(),
+            self.machine.volumes.connector(self.host), belongs_to, returning=bool(belongs_to and not virtual))
+        if service.deployment is not None:  # a conductor of the last release does not know it
+            identity.join(service.deployment)
         self.runner.clock.learn(service.last_seen_up)
 
     def _beat(self) -> None:

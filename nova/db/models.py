@@ -63,6 +63,20 @@ services = _table(
     Index("ix_services_identity", "identity", unique=True),
 )
 
+# Machines whose nova-compute was deleted by an operator: they may register again.
+deleted_hosts = _table(
+    "deleted_hosts",
+    Column("identity", text(36), primary_key=True),
+    Column("deleted_at", Utc, nullable=False),
+)
+
+# One row: by its uuid hosts recognize the database that they belong to.
+deployment = _table(
+    "deployment",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False),
+)
+
 compute_nodes = _table(
     "compute_nodes",
     Column("id", big_id(), primary_key=True),

@@ -12,7 +12,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, liveness, models, network_hosts, server_migrations
+from nova.db import aggregates, deployment, liveness, models, network_hosts, server_migrations
 from nova.db.sql import clock, rows
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.scheduling import ServiceFlags
@@ -148,11 +148,14 @@ def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, Servic
 
 # --- liveness --------------------------------------------------------------------------------
 def register(connection: sa.Connection, host: str, binary: str, topic: str, version: int,
-             identity: str | None = None, connector: dict[str, Any] | None = None) -> Service:
+             identity: str | None = None, connector: dict[str, Any] | None = None,
+             belongs_to: str | None = None, returning: bool = False) -> Service:
     """A service started: make or renew its row, alive from now on.
 
-    Raises HostIdentityMismatch when the row is of another machine than that of ``identity``.
+    Raises HostIdentityMismatch when the row is of another machine than that of ``identity``, or the host's deployment
+    (``belongs_to``) is another one, or its row is missing though it is ``returning``.
     """
+    deployment.check(connection, host, belongs_to)
     now = clock.now()
     this = sa.and_(TABLE.c.host == host, TABLE.c.binary == binary)
     values: dict[str, Any] = {"topic": topic, "version": version, "up": True, "last_seen": now}
@@ -164,6 +167,7 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
     try:
         if connection.execute(sa.update(TABLE).where(this).values(
                 **values, updated_at=now, generation=_NEXT)).rowcount == 0:
+            deployment.admit(connection, host, identity, returning)
             disabled = binary == COMPUTE and not CONF.enable_new_services
             connection.execute(sa.insert(TABLE).values(
                 **values, uuid=new_uuid(), host=host, binary=binary, disabled=disabled, forced_down=False,
@@ -172,7 +176,9 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
                 disabled_reason="New computes are disabled (enable_new_services)." if disabled else None))
     except db_exception.DBDuplicateEntry as error:  # it, or its like, started twice at the same moment
         raise db_exception.RetryRequest(error) from error
-    return _fill(connection, connection.execute(sa.select(TABLE).where(this)).all())[0]
+    service = _fill(connection, connection.execute(sa.select(TABLE).where(this)).all())[0]
+    service.deployment = deployment.uuid(connection)
+    return service
 
 
 def connector(connection: sa.Connection, host: str) -> dict[str, Any] | None:
@@ -285,6 +291,7 @@ def delete(connection: sa.Connection, service: Service) -> None:
     connection.execute(sa.delete(TABLE).where(TABLE.c.id == service.id))
     if service.binary == COMPUTE:
         network_hosts.forget_host(connection, service.host)
+        deployment.forget(connection, service.identity)
 
 
 def check_zone(connection: sa.Connection, zone: str) -> None:

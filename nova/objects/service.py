@@ -23,6 +23,8 @@ class Service(Object, kw_only=True):
     version: int = 0
     # Of the machine of a nova-compute; None: it has never told.
     identity: str | None = None
+    # Which one the database is of; told to a service that registers, else None.
+    deployment: str | None = None
     # Grows with every change of what schedulers are told of it.
     generation: int = 0
     availability_zone: str | None = None

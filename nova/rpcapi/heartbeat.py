@@ -20,12 +20,14 @@ class Heartbeat(Interface):
     @by_hosts
     @slow_call(5)
     def register(self, ctx: RequestContext, host: str, binary: str, topic: str, version: int,
-                 identity: str | None = None, connector: dict[str, Any] | None = None) -> Service:
+                 identity: str | None = None, connector: dict[str, Any] | None = None,
+                 belongs_to: str | None = None, returning: bool = False) -> Service:
         """A service started; makes its row if it is new.
 
-        ``identity``: of its machine, and ``connector``: how that reaches volumes, kept there. Raises
-        HostIdentityMismatch when the database knows another machine by this name, or this machine by another name:
-        then the service must not start.
+        ``identity``: of its machine, and ``connector``: how that reaches volumes, kept there. ``belongs_to``: the
+        deployment that the host was told of when it registered last, and ``returning``: it has had a row of this
+        deployment. Raises HostIdentityMismatch when the database knows another machine by this name, or this machine
+        by another name, is of another deployment, or has forgotten the host: then the service must not start.
         """
 
     @by_hosts

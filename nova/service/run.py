@@ -135,10 +135,13 @@ def _worker(name: str, make: Callable[[messaging.RPCTransport, int], Service]) -
             begin(name, self._id)
             self._service = make(bus.connect(conf.CONF), self._id)
             bus.prepare()  # what drivers and plugins brought
+            refused = ""
             try:
                 self._service.start()
-            except (exception.HostIdentityMismatch, exception.CallerRefused) as error:
-                LOG.critical("%s", error)
+            except (exception.HostIdentityMismatch, exception.CallerRefused, exception.InvalidInput) as error:
+                refused = str(error)
+            if refused:  # told outside of the handler: the log would have the error once more behind it
+                LOG.critical("%s", refused)
                 os.kill(os.getppid(), signal.SIGTERM)  # another worker would fare no better
                 return
             self._started.set()

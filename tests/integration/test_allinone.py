@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from tests.integration.allinone import start_allinone
 from tests.integration.client import Client
+from tests.integration.processes import eventually
 
 
 @pytest.fixture(name="client")
@@ -35,3 +37,15 @@ def test_a_server_moves_between_the_hosts_that_one_process_plays(client: Client)
     client.wait(server, "ACTIVE")
     client.delete(f"/servers/{server}")
     client.wait_gone([server])
+
+
+def test_a_database_that_is_not_the_one_it_ran_with_is_refused_in_one_line(tmp_path: pathlib.Path) -> None:
+    with start_allinone(tmp_path, "") as (process, _url, _image):
+        pass
+    for file in (tmp_path / "state").glob("nova.sqlite*"):
+        file.unlink()
+    process.start()
+    eventually(lambda: not process.running(), 60, "it has ended")
+    *_, last = process.log.read_text().splitlines()
+    assert re.fullmatch(r"nova-allinone: Host \S+ must not start: it belongs to deployment .*", last)
+    assert "Traceback" not in process.log.read_text()

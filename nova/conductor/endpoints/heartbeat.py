@@ -30,12 +30,13 @@ class Heartbeat:
         self.core = core
 
     def register(self, ctx: RequestContext, host: str, binary: str, topic: str, version: int,
-                 identity: str | None = None, connector: dict[str, Any] | None = None) -> Service:
+                 identity: str | None = None, connector: dict[str, Any] | None = None,
+                 belongs_to: str | None = None, returning: bool = False) -> Service:
         _check_binary(ctx, binary)
         if ctx.asking_host and topic != COMPUTE:
             raise exception.CallerRefused(f"Host {host} may not be asked at {topic}.")
         service = write(self.core, ctx, db.register, telling.service_registered,
-                        host, binary, topic, version, identity, connector)
+                        host, binary, topic, version, identity, connector, belongs_to, returning)
         LOG.info("%s on %s started", binary, host)
         announcer.publish_services(self.core, [(service, True)])
         return service

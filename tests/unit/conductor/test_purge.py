@@ -92,9 +92,10 @@ def left(core: Books) -> set[str]:
 
 
 def rows(core: Books) -> dict[str, int]:
+    """By table; {}: as many as a new database has."""
     return core.db.read(lambda connection: {
-        table.name: number for table in models.metadata.tables.values()
-        if (number := connection.scalar(sa.select(sa.func.count()).select_from(table)))})
+        table.name: number for table in models.metadata.tables.values() if table.name != "deployment"
+        and (number := connection.scalar(sa.select(sa.func.count()).select_from(table)))})
 
 
 def test_deleted_servers_go_with_all_that_hangs_on_them(core: Books) -> None:
