@@ -23,7 +23,9 @@ _CONDUCTOR = ("conductor", "conductor-reports")
 _BOOTS = 100
 # A compute must be back before it counts as down: then nothing may be built anywhere else.
 _OPTIONS = {"DEFAULT": {"service_down_time": 60},
-            "fake": {"latency": "spawn:0.3,destroy:0.1,*:0.05"}}
+            "fake": {"latency": "spawn:0.3,destroy:0.1,*:0.05", "shared_storage": True},
+            "volume": {"shared": True}}
+_OLD = "2.35"  # the last version that makes volumes
 _ANSWERED = frozenset({202, 204, 404, 409, 503})
 
 
@@ -38,6 +40,7 @@ def cluster(transport_url: str, new_database: Callable[[], str | None],
     points = Points(tmp_path_factory.mktemp("points"))  # for its journal of guests
     with Cluster(transport_url, new_database(), computes=len(_COMPUTES), options=_OPTIONS,
                  launcher=points.launcher) as made:
+        made.flavor("larger", ram=128, disk=1)
         yield made
 
 
@@ -187,3 +190,133 @@ def test_a_compute_dies_in_the_middle_of_a_hundred_boots_and_none_is_lost(nova: 
     assert statuses == ["ACTIVE"] * _BOOTS
     built = invariants.times_built(nova) - before
     assert {uuid: built[uuid] for uuid in accepted} == dict.fromkeys(accepted, 1)
+
+
+# --- longer stories ----------------------------------------------------------------------------------------
+# Seconds for one operation of which several messages come to grief, one after the other.
+_LONGEST = 2 * invariants.BOUND
+# Seconds by which a message is late: the lease of what it says is over then.
+_LATE = invariants.LEASE + 2
+
+
+def resize(nova: Cluster, uuid: str) -> None:
+    nova.api.action(uuid, "resize", {"flavorRef": "larger"})
+    nova.api.wait(uuid, "VERIFY_RESIZE", _LONGEST)
+    nova.api.action(uuid, "confirmResize")
+    assert nova.api.wait(uuid, "ACTIVE", _LONGEST)["flavor"]["original_name"] == "larger"
+
+
+def live_migrate(nova: Cluster, uuid: str) -> None:
+    here = nova.api.show(uuid)["OS-EXT-SRV-ATTR:host"]
+    nova.api.action(uuid, "os-migrateLive", {"host": None, "block_migration": "auto"})
+    assert nova.api.wait(uuid, "ACTIVE", _LONGEST)["OS-EXT-SRV-ATTR:host"] != here
+
+
+def rebuild(nova: Cluster, uuid: str) -> None:
+    nova.api.action(uuid, "rebuild", {"imageRef": nova.api.image_id})
+    nova.api.wait(uuid, "ACTIVE", _LONGEST)
+
+
+def shelve(nova: Cluster, uuid: str) -> None:
+    nova.api.action(uuid, "shelve")
+    nova.api.wait(uuid, "SHELVED_OFFLOADED", _LONGEST)
+    assert invariants.images_of_servers(nova)[uuid] == 1
+    nova.api.action(uuid, "unshelve")
+    nova.api.wait(uuid, "ACTIVE", _LONGEST)
+
+
+def attach_volume(nova: Cluster, uuid: str) -> None:
+    """And detach it, and attach it again: the server has it in the end."""
+    volume = nova.api.post("/os-volumes", {"volume": {"size": 1}}, _OLD)["volume"]["id"]
+
+    def becomes(status: str) -> None:
+        eventually(lambda: nova.api.get(f"/os-volumes/{volume}", _OLD)["volume"]["status"] == status, _LONGEST,
+                   f"the volume becomes {status}", interval=0.3)
+
+    def attach() -> None:
+        nova.api.post(f"/servers/{uuid}/os-volume_attachments", {"volumeAttachment": {"volumeId": volume}})
+        becomes("in-use")
+
+    attach()
+    nova.api.delete(f"/servers/{uuid}/os-volume_attachments/{volume}")
+    becomes("available")
+    attach()
+
+
+def attach_interfaces(nova: Cluster, uuid: str) -> None:
+    """Two, and detach one of them: the server has another one in the end."""
+    path = f"/servers/{uuid}/os-interface"
+    ports = [nova.api.post(path, {"interfaceAttachment": {}})["interfaceAttachment"]["port_id"] for _ in range(2)]
+
+    def active() -> set[str]:
+        return {port["port_id"] for port in nova.api.get(path)["interfaceAttachments"]
+                if port["port_state"] == "ACTIVE"}
+
+    eventually(lambda: active() >= set(ports), _LONGEST, "both are attached", interval=0.3)
+    nova.api.delete(f"{path}/{ports[0]}")
+    eventually(lambda: ports[0] not in active(), _LONGEST, "one is detached", interval=0.3)
+    assert len(nova.api.get(path)["interfaceAttachments"]) == 2
+
+
+# How often a guest has been made for the server when its story is over.
+_STORIES = {resize: 2, live_migrate: 2, rebuild: 2, shelve: 2, attach_volume: 1, attach_interfaces: 1}
+
+
+_KINDS = {"orders": _HOSTS, "reports": ("conductor-reports",), "select": ("scheduler",)}
+# Every message twice, at once and later; a third of them, the first among these, not at all or too late.
+_TREATMENTS: dict[str, Callable[[random.Random], Sequence[float]]] = {
+    "doubled": lambda _chance: (0, 0.7),
+    "lost": lambda chance: () if chance.random() < 1 / 3 else (0,),
+    "late": lambda chance: (_LATE,) if chance.random() < 1 / 3 else (0,)}
+_CASES = [pytest.param(kind, treatment, marks=[] if (kind, treatment) == ("orders", "doubled") else pytest.mark.full)
+          for kind in _KINDS for treatment in _TREATMENTS]
+
+
+def met(relay: Relay, treatment: str) -> None:
+    """What was to befall the messages has done so."""
+    assert relay.taken
+    assert relay.delivered == {"doubled": 2 * relay.taken, "late": relay.taken}.get(treatment, relay.delivered)
+    assert (relay.delivered < relay.taken) == (treatment == "lost")
+
+
+@pytest.mark.parametrize(("kind", "treatment"), _CASES)
+def test_messages_of_longer_operations_lose_and_double_no_effect(nova: Cluster, transport_url: str, kind: str,
+                                                                 treatment: str) -> None:
+    stories = {nova.api.boot(story.__name__): story for story in _STORIES}
+    nova.all_active(list(stories), _LONGEST)
+    before = invariants.times_built(nova)
+    with (Relay(transport_url, _KINDS[kind], _TREATMENTS[treatment]) as relay,
+          concurrent.futures.ThreadPoolExecutor(len(stories)) as pool):
+        for future in [pool.submit(story, nova, uuid) for uuid, story in stories.items()]:
+            future.result()
+        time.sleep(1)  # what is still on its way comes while all is done
+    met(relay, treatment)
+    invariants.check(nova, stories)
+    built = invariants.times_built(nova)
+    assert {before[uuid] for uuid in stories} == {1}
+    assert {story.__name__: built[uuid] for uuid, story in stories.items()} == {
+        story.__name__: times for story, times in _STORIES.items()}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("kind", "treatment"), [case.values for case in _CASES])
+def test_messages_of_an_evacuation_lose_and_double_no_effect(nova: Cluster, transport_url: str, kind: str,
+                                                             treatment: str) -> None:
+    source, destination = _COMPUTES
+    moved = [nova.api.boot(f"evacuate-{number}", host=source) for number in range(4)]
+    nova.all_active(moved, _LONGEST)
+    nova.kill(source)
+    host = nova.api.get(f"/os-services?binary=nova-compute&host={source}")["services"][0]["id"]
+    nova.api.request("PUT", f"/os-services/{host}", {"forced_down": True})
+    with Relay(transport_url, _KINDS[kind], _TREATMENTS[treatment]) as relay:
+        for uuid in moved:
+            nova.api.action(uuid, "evacuate", {}, "2.94")
+        nova.all_active(moved, _LONGEST)
+        nova.start(source)
+        eventually(lambda: nova.api.request("PUT", f"/os-services/{host}", {
+            "forced_down": False}).status_code == 200, _LONGEST, f"{source} counts as up again", interval=0.3)
+    met(relay, treatment)
+    invariants.check(nova, moved)
+    made = [entry for entry in invariants.journal(nova) if entry[2] in moved]
+    assert sorted(made) == sorted((verb, place, uuid) for uuid in moved for verb, place in (
+        ("create", source), ("remove", source), ("create", destination)))
