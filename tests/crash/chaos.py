@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import amqp
+import requests
 import sqlalchemy as sa
 
 from nova.db import models
@@ -23,22 +24,26 @@ from tests.crash import clockwork, relay
 from tests.crash.storm import Fault, Plan
 from tests.integration.cluster import Cluster
 from tests.integration.databases import Server
+from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
 # Rows that operations of different servers share; transactions that lock them in another order may deadlock.
 _SHARED = (models.inventories, models.compute_nodes, models.quota_usages)
+# Seconds until a host that was evacuated counts as up again, whatever else breaks meanwhile.
+_RETURNS = 90.0
 
 
 class Chaos:
-    """Carries out the faults of a plan. ``note`` gets a line for each."""
+    """Carries out the faults of a plan. ``note`` gets a line for each; ``evacuate`` is told which host is down."""
 
     def __init__(self, nova: Cluster, rabbit: Rabbit, transport_url: str, server: Server | None,
-                 note: Callable[[str], None]) -> None:
+                 note: Callable[[str], None], evacuate: Callable[[str], None]) -> None:
         self.nova = nova
         self.rabbit = rabbit
         self.messages = Messages(transport_url)
         self.server = server
         self._note = note
+        self._evacuate = evacuate
 
     def run(self, plan: Plan) -> None:
         """Both lanes, to their ends."""
@@ -69,6 +74,26 @@ class Chaos:
         self.nova.freeze(fault.victim)
         time.sleep(fault.seconds)
         self.nova.thaw(fault.victim)
+
+    def _down(self, fault: Fault) -> None:
+        """It is dead, and an operator knows; until it has let go of what is elsewhere it may not count as up."""
+        self.nova.kill(fault.victim)
+        if self._declared(fault.victim, down=True):
+            self._evacuate(fault.victim)
+        time.sleep(fault.seconds)
+        self.nova.start(fault.victim)
+        eventually(lambda: self._declared(fault.victim, down=False), _RETURNS, f"{fault.victim} counts as up",
+                   interval=0.5)
+
+    def _declared(self, host: str, down: bool) -> bool:
+        """Whether that is so now, which nobody says while the API or the conductors are away."""
+        try:
+            found = self.nova.api.get(f"/os-services?binary=nova-compute&host={host}")["services"][0]
+            response = self.nova.api.request("PUT", f"/os-services/{found['id']}", {"forced_down": down})
+        except (requests.RequestException, AssertionError):
+            return False
+        self._note(f"{host} is {'down' if down else 'up'}: {response.status_code} {response.text[:120]}")
+        return response.status_code == 200
 
     def _clock(self, fault: Fault) -> None:
         clockwork.jump(self.nova, fault.victim, float(fault.kind.removeprefix("clock")))

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from nova.db import audit, models
 from nova.objects import states
+from nova.virt.fake_disks import ASIDE
 from tests.integration.cluster import Cluster
 
 # Seconds, as tests.integration.cluster configures them.
@@ -64,7 +65,8 @@ def check(nova: Cluster, accepted: Collection[str], *, deleted: Collection[str] 
 def violations(nova: Cluster, accepted: Collection[str], deleted: Collection[str] = ()) -> Iterator[str]:
     """What is wrong now. The dear checks run only once the cheap ones find nothing."""
     wanted = _Wanted(set(accepted) - set(deleted), set(deleted))
-    for look in (_servers, _guests, _volumes, _images, _migrations, _sums, _actions, _journal, _audit):
+    for look in (_servers, _guests, _volumes, _interfaces, _disks, _images, _migrations, _sums, _actions, _journal,
+                 _audit):
         try:
             found = list(look(nova, wanted))
         except (requests.RequestException, AssertionError, OSError, sa.exc.DBAPIError) as error:
@@ -184,17 +186,51 @@ def _volumes(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
                 yield f"the guest of {uuid} on {host} has volumes {has}, its server {owned[uuid]}"
 
 
+def _interfaces(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
+    """Every guest has the interfaces of its server, and is rescued if its server is."""
+    rows = {row.uuid: row for row in _rows(nova, sa.select(
+        models.instances.c.uuid, models.instances.c.vm_state, models.instances.c.network_info).where(
+        models.instances.c.deleted == sa.false(), models.instances.c.vm_state != states.ERROR))}
+    for host, guests in _remembered(nova).items():
+        for uuid, guest in guests.items():
+            if (row := rows.get(uuid)) is None:
+                continue
+            has, wanted = sorted(guest.get("interfaces", ())), sorted(vif.mac for vif in row.network_info)
+            if has != wanted:
+                yield f"the guest of {uuid} on {host} has interfaces {has}, its server {wanted}"
+            if bool(guest.get("rescued")) != (row.vm_state == states.RESCUED):
+                yield f"the guest of {uuid} on {host} is rescued from {guest.get('rescued')}, its server {row.vm_state}"
+
+
+def _disks(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
+    """Disks that all hosts share belong to servers that have a place; those set aside to ones that may go back."""
+    servers = nova.api.servers()
+    for name in disks_of(nova):
+        uuid = name.removesuffix(ASIDE)
+        if uuid not in servers:
+            yield f"disk {name} is left of a server that is gone"
+        elif servers[uuid]["status"] == "SHELVED_OFFLOADED" or (
+                name != uuid and servers[uuid]["status"] not in (_WAITS, "ERROR")):
+            yield f"disk {name} is left: {_state(servers[uuid])}"
+
+
+def disks_of(nova: Cluster) -> list[str]:
+    """The disks in the storage that all hosts share, by uuid, with ASIDE behind it where it was set aside."""
+    return sorted(path.name for path in nova.directory.glob("guests/disks/*") if not path.name.startswith("."))
+
+
 def _migrations(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
     """Whoever waits for the user's word has a finished migration that is open, and nobody else has an open one."""
     servers = nova.api.servers()
     waiting = {uuid for uuid, server in servers.items() if server["status"] == _WAITS}
     opened = {row.instance_uuid: row for row in _moving(nova)}
+    same_host = "allow_resize_to_same_host = True" in nova.config.read_text()
     for uuid in waiting ^ opened.keys():
         state = _state(servers[uuid]) if uuid in servers else "gone"
         yield f"{uuid}: open migration {opened.get(uuid)}, server {state}"
     for uuid in waiting & opened.keys():
         row, host = opened[uuid], servers[uuid]["OS-EXT-SRV-ATTR:host"]
-        if row.status != "finished" or row.dest_compute != host or row.source_compute == host:
+        if row.status != "finished" or row.dest_compute != host or (row.source_compute == host and not same_host):
             yield f"{uuid} is on {host}, its migration is {row.status} {row.source_compute} -> {row.dest_compute}"
 
 
@@ -228,20 +264,22 @@ def _rows(nova: Cluster, statement: sa.Select[Any]) -> Sequence[Any]:
 
 def _sums(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
     """What hypervisors and limits show as used is what the flavors of the servers sum up to."""
-    servers, moving = nova.api.servers().values(), _moving(nova)
+    servers, moving = nova.api.servers(), _moving(nova)
     for node in nova.api.get("/os-hypervisors/detail", version="2.87")["hypervisors"]:
-        here = [server for server in servers
+        here = [server for server in servers.values()
                 if server["OS-EXT-SRV-ATTR:hypervisor_hostname"] == node["hypervisor_hostname"]]
         # What was moved away and may come back has its room still.
-        left = [row.old_flavor for row in moving if row.source_node == node["hypervisor_hostname"]]
-        sums = {"vcpus_used": _sum(here, "vcpus") + sum(flavor.vcpus for flavor in left),
-                "memory_mb_used": _sum(here, "ram") + sum(flavor.memory_mb for flavor in left),
-                "local_gb_used": _sum(here, "disk") + sum(flavor.root_gb for flavor in left),
+        left = {row.instance_uuid: row.old_flavor for row in moving if row.source_node == node["hypervisor_hostname"]}
+        sums = {"vcpus_used": _sum(here, "vcpus") + sum(flavor.vcpus for flavor in left.values()),
+                "memory_mb_used": _sum(here, "ram") + sum(flavor.memory_mb for flavor in left.values()),
+                # Who boots from a volume has no disk there.
+                "local_gb_used": _sum((server for server in here if server["image"]), "disk") + sum(
+                    flavor.root_gb for uuid, flavor in left.items() if servers[uuid]["image"]),
                 "running_vms": len(here) + len(left), "current_workload": 0}
         yield from (f"{node['hypervisor_hostname']}: {name} is {node[name]}, its servers sum up to {value}"
                     for name, value in sums.items() if node[name] != value)
     limits = nova.api.get("/limits")["limits"]["absolute"]
-    counted = [server for server in servers if server["status"] != "SOFT_DELETED"]
+    counted = [server for server in servers.values() if server["status"] != "SOFT_DELETED"]
     charged = {"totalInstancesUsed": len(counted), "totalCoresUsed": _sum(counted, "vcpus"),
                "totalRAMUsed": _sum(counted, "ram")}
     yield from (f"{name} is {limits[name]}, the servers sum up to {value}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import random
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 
 import requests
 
+from tests.crash import verbs
 from tests.integration.cluster import Cluster
 
 CLIENTS = 12
@@ -33,33 +35,17 @@ COMPUTES = ("compute-1", "compute-2", "compute-3")
 CONDUCTORS = ("conductor-1", "conductor-2")
 SCHEDULERS = ("scheduler-1", "scheduler-2")
 
-# What clients do, and how often.
-_VERBS = {
-    "create": 26, "create-many": 4, "delete": 12, "stop": 8, "start": 8, "reboot-soft": 5, "reboot-hard": 5,
-    "pause": 4, "unpause": 4, "suspend": 4, "resume": 4, "metadata": 5, "show": 4, "list": 2,
-    "resize": 6, "migrate": 5, "confirm": 5, "revert": 4, "live-migrate": 7, "attach": 8, "detach": 5,
-    "image": 3, "backup": 2, "shelve": 5, "unshelve": 6,
-    # Requests that have to be refused, and one that is accepted and cannot be fulfilled.
-    "no-flavor": 2, "no-name": 1, "no-action": 1, "no-server": 2, "no-room": 1,
-}
-_ACTIONS: dict[str, dict[str, Any]] = {
-    "stop": {"os-stop": None}, "start": {"os-start": None}, "pause": {"pause": None}, "unpause": {"unpause": None},
-    "suspend": {"suspend": None}, "resume": {"resume": None}, "no-action": {"explode": None},
-    "reboot-soft": {"reboot": {"type": "SOFT"}}, "reboot-hard": {"reboot": {"type": "HARD"}},
-    "resize": {"resize": {"flavorRef": "larger"}}, "migrate": {"migrate": None}, "confirm": {"confirmResize": None},
-    "revert": {"revertResize": None}, "live-migrate": {"os-migrateLive": {"host": None, "block_migration": "auto"}},
-    "image": {"createImage": {"name": "image"}}, "shelve": {"shelve": None}, "unshelve": {"unshelve": None},
-    "backup": {"createBackup": {"name": "backup", "backup_type": "daily", "rotation": 2}}}
+_HEADERS = {"X-Auth-Token": "tester:" + "p" * 32, "X-Roles": "admin,service", "OpenStack-API-Version": "compute 2.104"}
 # Volumes that the servers of several slots have in turns.
 _VOLUMES = 12
-# The answers that are right, besides 503 ("try again": a part of Nova is away).
-_RIGHT = {
-    "create": {202}, "create-many": {202}, "no-room": {202}, "delete": {204, 404}, "metadata": {200, 404, 409},
-    "show": {200, 404}, "list": {200}, "no-flavor": {400}, "no-name": {400}, "no-action": {400, 404},
-    "no-server": {404}, **{verb: {202, 404, 409} for verb in _ACTIONS if verb != "no-action"},
-    # 400: it has that flavor already; somebody else has the volume; it is being attached still.
-    "resize": {202, 400, 404, 409}, "confirm": {204, 404, 409}, "attach": {202, 400, 404, 409},
-    "detach": {202, 400, 404, 409}}
+_GROUP = "web"
+# The last microversion in which volumes and security groups are made here.
+_OLD = "2.35"
+# The longest that clients go on, as often as LENGTH, while fewer than ENOUGH were accepted; and the seconds after which
+# one whose server was refused since a part of Nova is away asks again.
+_PROLONGED, _AGAIN = 4, 1.0
+# How often a client looks for the migration that it has just asked for, and how long it waits in between.
+_LOOKS, _PAUSE = 6, 0.15
 
 
 # --- the plan --------------------------------------------------------------------------------------------
@@ -108,8 +94,8 @@ def make_plan(seed: int, database: str | None = None) -> Plan:
     """The plan of a seed; the seeds take turns with the databases unless one is named."""
     chance = random.Random(seed)
     chosen = database or DATABASES[seed % len(DATABASES)]
-    verbs, weights = list(_VERBS), list(_VERBS.values())
-    operations = [[Operation(chance.choices(verbs, weights)[0], chance.randrange(_SLOTS),
+    names, weights = list(verbs.WEIGHTS), list(verbs.WEIGHTS.values())
+    operations = [[Operation(chance.choices(names, weights)[0], chance.randrange(_SLOTS),
                              round(chance.uniform(0.2, 2 * LENGTH / _OPERATIONS - 0.2), 2))
                    for _ in range(_OPERATIONS)] for _ in range(CLIENTS)]
     return Plan(seed, chosen, operations, [_lane(chance, _process_fault), _lane(chance, _ground_fault, chosen)])
@@ -123,12 +109,15 @@ def _lane(chance: random.Random, make: Any, *arguments: Any) -> list[Fault]:
 
 
 def _process_fault(chance: random.Random) -> Fault:
-    kind = chance.choices(["kill", "freeze", "term", "clock"], [6, 3, 2, 2])[0]
+    kind = chance.choices(["kill", "freeze", "term", "clock", "down"], [6, 3, 2, 2, 2])[0]
     among = [*COMPUTES, *CONDUCTORS * 2, *SCHEDULERS]
     if kind in ("kill", "term"):
         among += ["api", "+".join(CONDUCTORS), "+".join(COMPUTES), "+".join(SCHEDULERS)]
     # A frozen one sleeps through its leases; a heartbeat is missed by one that is killed.
-    seconds = {"kill": chance.uniform(0.2, 3), "freeze": chance.uniform(5, 7), "term": 0.0, "clock": 0.0}[kind]
+    seconds = {"kill": chance.uniform(0.2, 3), "freeze": chance.uniform(5, 7), "term": 0.0, "clock": 0.0,
+               "down": chance.uniform(2, 5)}[kind]
+    if kind == "down":  # an operator says so of the host, and has its servers go on elsewhere
+        among = [*COMPUTES]
     if kind == "clock":
         kind = chance.choice(["clock+300", "clock-300", "clock+20", "clock-20"])
     return Fault(kind, chance.choice(among), round(chance.uniform(0.5, 2), 1), round(seconds, 1))
@@ -150,10 +139,11 @@ def _ground_fault(chance: random.Random, database: str) -> Fault:
 
 # --- the clients -------------------------------------------------------------------------------------------
 class Storm:
-    """The clients of one run, and what they saw."""
+    """The clients of one run, and what they saw. ``image``: another one than the servers are made from."""
 
-    def __init__(self, nova: Cluster, plan: Plan) -> None:
+    def __init__(self, nova: Cluster, plan: Plan, image: str) -> None:
         self.nova = nova
+        self._images = (nova.api.image_id, image)
         self.plan = plan
         self.accepted: set[str] = set()
         self.violations: list[str] = []
@@ -163,11 +153,17 @@ class Storm:
         self._deleted: set[str] = set()
         # Deletes of which nobody knows whether they were accepted.
         self._doubtful: set[str] = set()
+        # Soft-deleted, perhaps: they may be restored, or reclaimed before anybody does.
+        self._doomed: set[str] = set()
         # Names of servers whose create was refused: the API takes back what was made all the same, unless it dies.
         self._refused: set[str] = set()
         self._slots: dict[int, str] = {}
-        self._volumes = [nova.api.post("/os-volumes", {"volume": {"size": 1}}, "2.35")["volume"]["id"]
-                         for _ in range(_VOLUMES)]
+        self._on_volume: set[str] = set()
+        # By verb: to whom it was done, for what only makes sense afterwards.
+        self._done_to: dict[str, list[str]] = collections.defaultdict(list)
+        self.volumes = [nova.api.post("/os-volumes", {"volume": {"size": 1}}, _OLD)["volume"]["id"]
+                        for _ in range(_VOLUMES)]
+        nova.api.post("/os-security-groups", {"security_group": {"name": _GROUP, "description": ""}}, _OLD)
         self._lock = threading.Lock()
         self._begin = time.monotonic()
         self._log: list[str] = []
@@ -190,7 +186,10 @@ class Storm:
             return "\n".join([str(self.plan), *self._log, *waiting, f"answers: {dict(self.answers)}"])
 
     def settle(self) -> tuple[set[str], set[str]]:
-        """(accepted, deleted) for the invariants: what lost answers left open is looked up."""
+        """(accepted, deleted) for the invariants: what lost answers left open is looked up.
+
+        A server that was soft-deleted may be in neither: it is right that it is there, and that it is not.
+        """
         servers = self.nova.api.servers()
         refused = {uuid for uuid, server in servers.items() if _request_of(server["name"]) in self._refused}
         # Everything else was asked for by somebody: a request without an answer may have made it.
@@ -198,66 +197,125 @@ class Storm:
         deleted = set(self._deleted)
         if not any(fault.victim == "api" for lane in self.plan.faults for fault in lane):
             deleted |= refused
-        for uuid in self._doubtful:
+        for uuid in self._doubtful - self._doomed:
             path = f"/servers/{uuid}"
             action = None if uuid not in servers else self.nova.api.get(
                 f"{path}/os-instance-actions")["instanceActions"][0]["action"]
             if action in (None, "delete"):
                 deleted.add(uuid)
-        return accepted, deleted
+        return accepted - (self._doomed - deleted), deleted
+
+    def evacuate(self, host: str) -> None:
+        """What an operator does when a host is down: every server that is there is asked for elsewhere."""
+        with contextlib.suppress(requests.RequestException, AssertionError):
+            for uuid, server in self.nova.api.servers().items():
+                if server["OS-EXT-SRV-ATTR:host"] == host:
+                    self._ask(requests, Operation("evacuate", 0, 0.0), uuid, "", f"evacuate {uuid} from {host}")
 
     # --- one client --------------------------------------------------------------------------------
     def _client(self, number: int) -> None:
         session = requests.Session()
         for index, operation in enumerate(self.plan.operations[number]):
-            if time.monotonic() - self._begin > LENGTH * (1 if len(self.accepted) >= ENOUGH else 2):
+            if self._is_over():
                 self.note(f"client {number} ends {len(self.plan.operations[number]) - index} requests early")
                 return
             time.sleep(operation.pause)
-            target = self._slots.get(operation.slot) or str(uuidlib.UUID(int=number * 1000 + index))
-            what = f"{operation.verb} {target if 'create' not in operation.verb else operation.slot}"
+            target = self._target(operation) or str(uuidlib.UUID(int=number * 1000 + index))
+            what = f"{operation.verb} {target if operation.verb not in verbs.CREATES else operation.slot}"
             self.under_way[number] = f"{what} since {time.monotonic() - self._begin:.2f}"
             try:
-                self._ask(session, operation, target, f"s{number}-{index}", what)
+                if operation.verb in verbs.STEERS:
+                    before = dataclasses.replace(operation, verb="live-migrate")
+                    self._ask(session, before, target, "", f"{what}, before that live-migrate")
+                again = 0
+                while (self._ask(session, operation, target, f"s{number}-{index}.{again}", what) == 503
+                       and operation.verb in verbs.CREATES and not self._is_over()):
+                    time.sleep(_AGAIN)
+                    again += 1
             finally:
                 del self.under_way[number]
 
-    def _ask(self, session: requests.Session, operation: Operation, target: str, name: str, what: str) -> None:
+    def _is_over(self) -> bool:
+        """Who was served enough ends in time, with what is left of the plan."""
+        return time.monotonic() - self._begin > LENGTH * (1 if len(self.accepted) >= ENOUGH else _PROLONGED)
+
+    def _target(self, operation: Operation) -> str | None:
+        with self._lock:
+            before = self._done_to[verbs.FOLLOWS.get(operation.verb, "")]
+            if before:
+                return before.pop(0)
+            # A slot that nobody has filled yet leads to the server that was made last.
+            return self._slots.get(operation.slot) or next(reversed(self._slots.values()), None)
+
+    def _ask(self, session: Any, operation: Operation, target: str, name: str, what: str) -> int | None:
+        """Returns the status; None if there was no answer."""
         verb = operation.verb
-        method, path, body = _request(verb, target, name, self.nova.api.image_id,
-                                      self._volumes[operation.slot % _VOLUMES])
+        world = verbs.World(self._images, self.volumes[operation.slot % _VOLUMES], _GROUP)
+        method, path, body = verbs.request(verb, target, name, world)
+        if verb in verbs.STEERS:
+            path += f"/{self._migration(session, path)}" + ("/action" if verb == "force" else "")
+        elif verb == "detach-interface":
+            path += f"/{self._interface(session, path, operation.slot)}"
         # Noted before: an answer that gets lost may have been yes.
         if verb == "delete" and target in self.accepted:
             self._doubtful.add(target)
+        elif verb == "soft-delete":
+            self._doomed.add(target)
         begin = time.monotonic()
         try:
-            response = session.request(method, self.nova.api.url + path, json=body, timeout=_PATIENCE, headers={
-                "X-Auth-Token": "tester:" + "p" * 32, "X-Roles": "admin", "OpenStack-API-Version": "compute 2.104"})
+            response = session.request(method, self.nova.api.url + path, json=body, timeout=_PATIENCE, headers=_HEADERS)
         except requests.Timeout:
             self._violated(f"{what}: no answer in {_PATIENCE:g} s")
-            return
+            return None
         except requests.RequestException as error:
             self.answers["none"] += 1
             self.note(f"{what}: {type(error).__name__}")
-            return
+            return None
         status = response.status_code
         self.answers[str(status)] += 1
         self.note(f"{what}: {status} after {time.monotonic() - begin:.2f} s"
                   + ("" if status < 300 else f" {response.text[:120]}"))
-        if status not in _RIGHT[verb] | {503}:
+        right = verbs.RIGHT[verb] | (verbs.RIGHT_ON_VOLUME.get(verb, set()) if target in self._on_volume else set())
+        if status not in right | {503}:
             self._violated(f"{what}: {status} {response.text[:500]}")
         if status < 300:
             self._noted(verb, operation.slot, target, response)
-        elif verb in ("create", "create-many", "no-room"):
+        elif verb in verbs.CREATES:
             self._refused.add(name)
+        return int(status)
+
+    def _migration(self, session: Any, path: str) -> int:
+        """The live migration of the server that goes on; 0: there is none, or nobody says."""
+        for _ in range(_LOOKS):
+            if found := self._list(session, path, "migrations"):
+                return int(found[0]["id"])
+            time.sleep(_PAUSE)
+        return 0
+
+    def _interface(self, session: Any, path: str, number: int) -> str:
+        """One of the server's interfaces; one that nobody has, if nobody says which it has."""
+        found = self._list(session, path, "interfaceAttachments")
+        return str(found[number % len(found)]["port_id"] if found else uuidlib.uuid4())
+
+    def _list(self, session: Any, path: str, key: str) -> list[dict[str, Any]]:
+        with contextlib.suppress(requests.RequestException, KeyError):
+            found: list[dict[str, Any]] = session.get(
+                self.nova.api.url + path, timeout=_PATIENCE, headers=_HEADERS).json()[key]
+            return found
+        return []
 
     def _noted(self, verb: str, slot: int, target: str, response: requests.Response) -> None:
-        if verb in ("create", "no-room"):
+        if verb in verbs.CREATES and verb != "create-many":
             uuid = response.json()["server"]["id"]
             self.accepted.add(uuid)
-            self._slots[slot] = uuid
+            if verb == "create-on-volume":
+                self._on_volume.add(uuid)
+            with self._lock:
+                self._slots[slot] = uuid
         elif verb == "delete":
             self._deleted.add(target)
+        with self._lock:
+            self._done_to[verb].append(target)
 
     def _violated(self, text: str) -> None:
         self.note(f"VIOLATION {text}")
@@ -267,35 +325,3 @@ class Storm:
 def _request_of(server: str) -> str:
     """The name in the request that asked for the server of this name: one of several has a number at its end."""
     return "-".join(server.split("-")[:2])
-
-
-def _request(verb: str, target: str, name: str, image: str, volume: str) -> tuple[str, str, Any]:
-    """(method, path, body)"""
-    server: dict[str, Any] = {"name": name, "flavorRef": "tiny", "imageRef": image, "networks": "auto"}
-    path = f"/servers/{target}"
-    match verb:
-        case "create":
-            return "POST", "/servers", {"server": server}
-        case "create-many":
-            return "POST", "/servers", {"server": {**server, "min_count": 1, "max_count": 3}}
-        case "no-room":
-            return "POST", "/servers", {"server": {**server, "flavorRef": "huge"}}
-        case "no-flavor":
-            return "POST", "/servers", {"server": {**server, "flavorRef": "unknown"}}
-        case "no-name":
-            return "POST", "/servers", {"server": {**server, "name": ""}}
-        case "no-server":
-            return "POST", f"/servers/{uuidlib.uuid4()}/action", _ACTIONS["stop"]
-        case "delete":
-            return "DELETE", path, None
-        case "attach":
-            return "POST", f"{path}/os-volume_attachments", {"volumeAttachment": {"volumeId": volume}}
-        case "detach":
-            return "DELETE", f"{path}/os-volume_attachments/{volume}", None
-        case "metadata":
-            return "POST", f"{path}/metadata", {"metadata": {"said": name}}
-        case "show":
-            return "GET", path, None
-        case "list":
-            return "GET", "/servers/detail", None
-    return "POST", f"{path}/action", _ACTIONS[verb]

@@ -257,11 +257,16 @@ class Cluster:
         assert not others, f"{len(others)} of {len(ids)} servers did not become ACTIVE: {others}"
         assert set(servers) == set(ids)
 
-    def delete_all(self, timeout: float = 60.0) -> None:
-        """Delete every server, and wait until they are gone."""
+    def delete_all(self, timeout: float = 60.0, at_once: bool = False) -> None:
+        """Delete every server, and wait until they are gone; ``at_once``: also where they could be restored."""
         ids = list(self.api.servers())
         for uuid in ids:
-            self.api.delete(f"/servers/{uuid}")
+            if not at_once:
+                self.api.delete(f"/servers/{uuid}")
+                continue
+            # (what was deleted before may just be reclaimed)
+            response = self.api.request("POST", f"/servers/{uuid}/action", {"forceDelete": None})
+            assert response.status_code in (202, 404), response.text
         self.api.wait_gone(ids, timeout)
 
     def restore(self, timeout: float | None = None) -> None:
