@@ -8,10 +8,12 @@ from typing import Any
 from nova.cli import find
 from nova.cli.client import Nova
 from nova.cli.declare import SERVER, arg, doing, flag, listing, showing
-from nova.cli.errors import CommandError
+from nova.cli.errors import CommandError, Refused
 
 _EMBEDDED = ("This cloud has no network service: its networks are embedded in Nova, and administrators manage them "
              "with nova-manage network {} on a machine with Nova's configuration.")
+# The last microversion that makes and removes embedded networks, and what it answers where that is not wanted.
+_OLD, _GONE = 35, 410
 
 
 @listing()
@@ -38,9 +40,9 @@ def show_network(nova: Nova, args: argparse.Namespace) -> Any:
          arg("--dns1", metavar="ADDRESS"), arg("--dns2", metavar="ADDRESS"),
          flag("--share", help="for all projects (administrators)"))
 def create(nova: Nova, args: argparse.Namespace) -> Any:
-    """Create a network in the network service, with one subnet."""
+    """Create a network with one subnet: in the network service or, without one, in Nova ([api]legacy)."""
     if not nova.has("network"):
-        raise CommandError(_EMBEDDED.format("create"))
+        return _create_embedded(nova, args)
     wanted = {"name": args.name} | ({"shared": True} if args.share else {})
     network = nova.ask("network", "POST", "/networks", {"network": wanted})["network"]
     if not args.cidr:
@@ -59,10 +61,28 @@ def create(nova: Nova, args: argparse.Namespace) -> Any:
 
 @doing(arg("network", metavar="NETWORK", help="name or id of a network"))
 def delete(nova: Nova, args: argparse.Namespace) -> None:
-    """Delete a network of the network service."""
-    if not nova.has("network"):
-        raise CommandError(_EMBEDDED.format("delete"))
-    nova.ask("network", "DELETE", f"/networks/{find.network(nova, args.network)['id']}")
+    """Delete a network of the network service or, without one, of Nova ([api]legacy)."""
+    if nova.has("network"):
+        nova.ask("network", "DELETE", f"/networks/{find.network(nova, args.network)['id']}")
+    else:
+        _embedded(nova, "DELETE", f"/os-networks/{find.network(nova, args.network)['id']}", None, "delete")
+
+
+def _create_embedded(nova: Nova, args: argparse.Namespace) -> Any:
+    wanted = {"label": args.name, "cidr": args.cidr, "gateway": args.gateway, "dns1": args.dns1, "dns2": args.dns2,
+              "project_id": None if args.share else nova.project_id}
+    made = _embedded(nova, "POST", "/os-networks",
+                     {"network": {name: value for name, value in wanted.items() if value is not None}}, "create")
+    return dict(sorted(made["network"].items()))
+
+
+def _embedded(nova: Nova, method: str, path: str, body: Any, what: str) -> Any:
+    try:
+        return nova.call(method, path, body, version=_OLD)
+    except Refused as error:
+        if error.status == _GONE:
+            raise CommandError(_EMBEDDED.format(what)) from error
+        raise
 
 
 # --- interfaces --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 
 from nova import bus, context
 from nova.api import auth
+from nova.api.service import ApiService
 from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.network import Network
@@ -78,6 +79,30 @@ def test_networks_that_are_embedded(nova, blue):
     assert nova("network-show", "blue", "-f", "json").document["id"] == blue
     assert "nova-manage network create" in nova("network-create", "green", "--cidr", "10.32.0.0/24", code=1).err
     assert "nova-manage network delete" in nova("network-delete", "blue", code=1).err
+
+
+@pytest.fixture
+def legacy(suite, identity):
+    """The API of the catalogue makes and removes embedded networks."""
+    CONF.set_override("legacy", True, group="api")
+    service = ApiService(suite.transport)
+    CONF.clear_override("legacy", group="api")
+    service.start()
+    identity.catalog["compute"] = f"{service.url}/v2.1"
+    yield
+    service.stop()
+
+
+def test_embedded_networks_that_the_api_makes_and_removes(nova, legacy, project):
+    made = nova("network-create", "green", "--fixed-range-v4", "10.32.0.0/24", "--dns1", "192.0.2.53", "-f",
+                "json").document
+    assert (made["label"], made["cidr"], made["dns1"], made["project_id"]) == (
+        "green", "10.32.0.0/24", "192.0.2.53", PROJECT)
+    assert [made["id"], "green", "10.32.0.0/24"] in nova("network-list").rows
+    assert "HTTP 409" in nova("network-create", "green", "--cidr", "10.32.0.0/24", "--share", code=1).err
+    assert "cidr" in nova("network-create", "red", code=1).err
+    nova("network-delete", "green")
+    assert "green" not in [row[1] for row in nova("network-list").rows]
 
 
 def test_security_groups(nova, server, project):
