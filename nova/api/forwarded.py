@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from nova import exception
-from nova.api.http.peers import among, client_of
+from nova.api.http.peers import among
 from nova.conf import CONF
+from nova.service.rates import client_of
 
 Environ = dict[str, Any]
 
@@ -39,7 +40,7 @@ def base_url(environ: Environ) -> str:
 
 
 def client(environ: Environ) -> str | None:
-    """Who asks, as ``peers.client_of`` has it: of what proxies say, the last that is no proxy of ours.
+    """Who asks, as ``rates.client_of`` has it: of what proxies say, the last that is no proxy of ours.
 
     None for a proxy that does not say for whom it asks.
     """

@@ -1,18 +1,8 @@
-"""How many requests a project, a user and an address may send: [api]rate_limit_*.
-
-Each limit is "so many in so many seconds", as many at once if nothing came before. What is kept of each is one time:
-when all that it has used will have come back. It is in memory that all workers of a service share (made before they
-are forked), so that a limit is that of the host, whichever worker is asked.
-"""
+"""How many requests a project, a user and an address may send: [api]rate_limit_*."""
 
 from __future__ import annotations
 
-import hashlib
 import math
-import mmap
-import os
-import re
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,53 +11,17 @@ import msgspec
 from nova.api import errors, forwarded
 from nova.conf import CONF
 from nova.context import RequestContext
+from nova.service.rates import limiter
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-# Two that meet in one place share a limit: there are many, and nobody can know who meets whom.
-_PLACES = 1 << 17
-_RATE = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,5})")
-
-
-class Limiter:
-    """``most`` requests in ``seconds``, of each of those who are told apart by a text."""
-
-    def __init__(self, most: int, seconds: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._each = seconds / most
-        self._ahead = seconds - self._each
-        self._clock = clock
-        self._salt = os.urandom(16)
-        self._times = memoryview(mmap.mmap(-1, _PLACES * 8)).cast("d")
-
-    def take(self, who: str) -> float:
-        """0: the request may be done. Else it may not, and the next may in so many seconds."""
-        digest = hashlib.blake2b(who.encode(), digest_size=8, key=self._salt).digest()
-        place = int.from_bytes(digest, "big") % _PLACES
-        now = self._clock()
-        # Two workers may do this at the same moment: then one request more is done, which hurts nobody.
-        until = max(self._times[place], now)
-        if until - now > self._ahead:
-            return until - now - self._ahead
-        self._times[place] = until + self._each
-        return 0.0
-
-
-def limiter(option: str) -> Limiter | None:
-    """What [api]rate_limit_``option`` says; None: no limit. Raises ValueError."""
-    text: str | None = getattr(CONF.api, f"rate_limit_{option}")
-    if not text:
-        return None
-    match = _RATE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"[api]rate_limit_{option} = {text}: it must be like 600/60, requests in seconds")
-    return Limiter(int(match[1]), int(match[2]))
-
 
 class Rates:
-    """The limits of one API; make it before forking. Raises ValueError for options that say nothing."""
+    """The limits of one API; make it before forking. Raises InvalidInput for options that say nothing."""
 
     def __init__(self) -> None:
-        self._project, self._user, self._address = (limiter(name) for name in ("project", "user", "address"))
+        self._project, self._user, self._address = (
+            limiter("api", f"rate_limit_{name}") for name in ("project", "user", "address"))
         self._free = frozenset(CONF.api.rate_limit_free_roles)
 
     def count(self, ctx: RequestContext) -> None:

@@ -73,9 +73,9 @@ class Worker(cotyledon.Service):
 def main(argv: list[str] | None = None) -> int:
     conf.load(sys.argv[1:] if argv is None else argv)
     tracing.check(Worker.name)
-    limits = rates.Rates()
     run.check_key(Worker.name)
     try:
+        limits = rates.Rates()
         tls.context("api")  # of files that cannot be read say so now, and not in every worker
         shared = service.listen(CONF.api.listen, CONF.api.port)
     except exception.InvalidInput as error:

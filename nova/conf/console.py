@@ -22,7 +22,11 @@ OPTIONS = {
                    help="Connections to a proxy, at most as many as half of the files that it may have open; further "
                         "ones are closed at once."),
         cfg.IntOpt("connections_per_server", default=16, min=1,
-                   help="Consoles of one server that are open in a proxy at the same time; one more is refused (503)."),
+                   help="Consoles of one server that are open in a proxy at the same time; one more is refused (429)."),
+        cfg.StrOpt("rate_limit_address",
+                   help="Requests that a client (an IPv4 address, an IPv6 /64) may send to a proxy, in how many "
+                        "seconds, as 600/60 (a web page of consoles is some 100); more are 429 with Retry-After. "
+                        "Unset: any number."),
         cfg.ListOpt("guest_networks", default=[],
                     help="Networks (10.1.0.0/24) where the consoles of guests are: a proxy connects to no others, "
                          "whatever a host says. Empty: any."),

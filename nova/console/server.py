@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
-import functools
 import ipaddress
 import logging
-import resource
+import math
 import ssl
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers
@@ -21,19 +20,20 @@ from websockets.http11 import Request, Response
 from nova import context, exception
 from nova.conf import CONF
 from nova.console import pages, rfb
+from nova.console.door import Door, Listener
 from nova.console.gate import Asked, Gate, Refused, check_origin
 from nova.console.session import Session
 from nova.console.streams import Browser, Host, Networks, connect
 from nova.objects.base import new_uuid
 from nova.objects.console import PROTOCOLS, SERIAL, Console
 from nova.rpcapi.consoles import Consoles
+from nova.service.rates import Limiter, client_of
 
 LOG = logging.getLogger(__name__)
 
-# Seconds in which a request has to come in and be answered; conductor and host are asked meanwhile.
+# Seconds in which TLS has to be agreed on, and then a request to come in and be answered; conductor and host are asked
+# meanwhile.
 _HANDSHAKE = 20.0
-# Connections of one client (an IPv4 address, an IPv6 /64) that have shown no token yet.
-_HANDSHAKES = 64
 # Seconds between two questions whether the browser is there, and until it counts as gone.
 _PING, _PONG = 20.0, 20.0
 # Bytes of a message, and how many messages are taken before they can be passed on.
@@ -42,8 +42,8 @@ _MESSAGE, _MESSAGES = 1 << 20, 4
 _THREADS = 8
 # Seconds between two questions whether the servers of open consoles are still what they were, and consoles in each.
 LOOK, _PAGE = 15.0, 500
-# File descriptors that are not for connections.
-_OTHER_FILES = 128
+# Seconds after which whoever found too many, or nobody who knows, may try again.
+_AGAIN = 5
 # The closing codes of WebSockets.
 _POLICY, _RESTART = 1008, 1012
 
@@ -52,27 +52,29 @@ _SILENT = logging.getLogger("nova.console.websockets")
 
 
 class ConsoleServer:
-    """All of it on one event loop. ``directory`` has the web pages ("": none)."""
+    """All of it on one event loop. ``directory`` has the web pages ("": none), ``rate`` counts what clients ask."""
 
     def __init__(self, gate: Gate, consoles: Consoles, directory: str,
-                 schemes: Callable[[Host], dict[int, rfb.Scheme]]) -> None:
+                 schemes: Callable[[Host], dict[int, rfb.Scheme]], rate: Limiter | None = None) -> None:
         self._gate, self._consoles, self._directory, self._schemes = gate, consoles, directory, schemes
         self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "console")
         self._networks: Networks = [ipaddress.ip_network(name) for name in CONF.console.guest_networks]
         self._sessions: dict[str, Session] = {}
         self._per_server: collections.Counter[str] = collections.Counter()
-        self._door = _Door()
+        self._door = Door()
+        self._rate = rate
         self._server: Server | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int, secure: ssl.SSLContext | None) -> int:
         """Returns the port. Raises OSError."""
         _SILENT.disabled = True
+        in_time: dict[str, Any] = {"ssl_handshake_timeout": _HANDSHAKE} if secure is not None else {}
         self._server = await serve(
-            self._serve, host, port, ssl=secure, process_request=self._answer, select_subprotocol=_subprotocol,
-            create_connection=self._connection, compression=None, server_header=None, open_timeout=_HANDSHAKE,
+            self._serve, sock=Listener(self._door, host, port), ssl=secure, process_request=self._answer,
+            select_subprotocol=_subprotocol, compression=None, server_header=None, open_timeout=_HANDSHAKE,
             ping_interval=_PING, ping_timeout=_PONG, close_timeout=5, max_size=_MESSAGE, max_queue=_MESSAGES,
-            logger=_SILENT)
+            logger=_SILENT, **in_time)
         self._watch = asyncio.create_task(self._look_after())
         return int(next(iter(self._server.sockets)).getsockname()[1])
 
@@ -88,7 +90,9 @@ class ConsoleServer:
     # --- requests ----------------------------------------------------------------------------------
     async def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
         """None: it becomes a session."""
-        client = _client(connection)
+        client = client_of(connection.remote_address[0])
+        if self._rate is not None and (wait := self._rate.take(client)):
+            return _later(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests.", math.ceil(wait))
         try:
             if request.headers.get("Upgrade", "").lower() != "websocket":
                 return await self._page(request.path)
@@ -98,7 +102,7 @@ class ConsoleServer:
             return _refusal(HTTPStatus.FORBIDDEN, str(error))
         except exception.ServiceUnavailable as error:
             LOG.warning("A connection from %s was refused: %s", client, error)
-            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Try again later.")
+            return _later(HTTPStatus.SERVICE_UNAVAILABLE, "Try again later.")
 
     async def _page(self, path: str) -> Response:
         if not self._directory:
@@ -111,9 +115,9 @@ class ConsoleServer:
         console = await asyncio.get_running_loop().run_in_executor(self._threads, self._gate.admit, asked.token)
         check_origin(asked, CONF.console.allowed_origins, console.access_url_base)
         if self._per_server[console.instance_uuid] >= CONF.console.connections_per_server:
-            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "Too many consoles of this server are open.")
+            return _later(HTTPStatus.TOO_MANY_REQUESTS, "Too many consoles of this server are open.")
         connection.console = console  # type: ignore[attr-defined]
-        self._door.leave(connection)
+        self._door.shown(connection.remote_address)
         return None
 
     # --- sessions ----------------------------------------------------------------------------------
@@ -137,10 +141,6 @@ class ConsoleServer:
             self._per_server[console.instance_uuid] -= 1
             if not self._per_server[console.instance_uuid]:
                 del self._per_server[console.instance_uuid]
-
-    @property
-    def _connection(self) -> type[ServerConnection]:
-        return cast(type[ServerConnection], functools.partial(_Connection, self._door))
 
     def _take_over(self, console: Console) -> None:
         """A serial port has one client: whoever comes last has it, since the one before may be gone unnoticed."""
@@ -168,65 +168,10 @@ class ConsoleServer:
                     if ident in self._sessions:
                         self._sessions[ident].end(_POLICY, "The server was stopped, moved or deleted.")
 
-class _Door:
-    """The connections that have shown no token yet, by client."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[ServerConnection, str] = {}
-        self._clients: collections.Counter[str] = collections.Counter()
-
-    def enter(self, connection: ServerConnection) -> bool:
-        """Whether this one more may wait."""
-        client = _client(connection)
-        if self._clients[client] >= _HANDSHAKES:
-            return False
-        self._clients[client] += 1
-        self._waiting[connection] = client
-        return True
-
-    def leave(self, connection: ServerConnection) -> None:
-        """It is let in, or gone. Does nothing the second time."""
-        client = self._waiting.pop(connection, None)
-        if client is not None:
-            self._clients[client] -= 1
-            if not self._clients[client]:
-                del self._clients[client]
-
-
-class _Connection(ServerConnection):
-    """A connection that is closed at once if there are too many."""
-
-    def __init__(self, door: _Door, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._door = door
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if len(self.server.handler_tasks) > most_connections() or not self._door.enter(self):
-            self.transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._door.leave(self)
-        super().connection_lost(exc)
-
-
-def most_connections() -> int:
-    """[console]max_connections, as far as this process may open files: a session has two."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return min(int(CONF.console.max_connections), max(1, (files - _OTHER_FILES) // 2))
-
 
 def _subprotocol(_connection: ServerConnection, offered: Any) -> Any:
     """Bytes as they are; who asks for nothing gets the same."""
     return "binary" if "binary" in offered else None
-
-
-def _client(connection: ServerConnection) -> str:
-    peer = connection.remote_address
-    address = ipaddress.ip_address(str(peer[0]).partition("%")[0]) if peer else ipaddress.ip_address("0.0.0.0")
-    if isinstance(address, ipaddress.IPv6Address):
-        return str(address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False))
-    return str(address)
 
 
 def _response(status: HTTPStatus, headers: dict[str, str], content: bytes, phrase: str = "") -> Response:
@@ -237,3 +182,9 @@ def _response(status: HTTPStatus, headers: dict[str, str], content: bytes, phras
 def _refusal(status: HTTPStatus, text: str) -> Response:
     """Nothing comes after the headers: to clients that look no further that would be what the console says."""
     return _response(status, {}, b"", text)
+
+
+def _later(status: HTTPStatus, text: str, seconds: int = _AGAIN) -> Response:
+    made = _refusal(status, text)
+    made.headers["Retry-After"] = str(seconds)
+    return made

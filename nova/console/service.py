@@ -20,6 +20,7 @@ from nova.console.streams import Host
 from nova.objects import console
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.consoles import Consoles
+from nova.service.rates import limiter
 
 if TYPE_CHECKING:
     import oslo_messaging as messaging
@@ -58,6 +59,7 @@ class ConsoleProxy:
     def __init__(self, transport: messaging.RPCTransport, kind: Kind) -> None:
         self._kind = kind
         self._secure = tls.of_browsers()
+        self._rate = limiter("console", "rate_limit_address")
         self._schemes = schemes_of(CONF.vnc.auth_schemes)
         consoles = bus.client(transport, Consoles)
         self._gate = Gate(consoles, bus.client(transport, Compute), kind.types)
@@ -81,7 +83,7 @@ class ConsoleProxy:
         self._thread.join(_STOP)
 
     async def _listen(self, host: str, port: int) -> int:
-        self._server = ConsoleServer(self._gate, self._consoles, self._pages(), self._schemes)
+        self._server = ConsoleServer(self._gate, self._consoles, self._pages(), self._schemes, self._rate)
         return await self._server.start(host, port, self._secure)
 
     def _pages(self) -> str:

@@ -92,3 +92,14 @@ def ended(websocket, seconds=10):
             except ConnectionClosed as closed:
                 return (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd else (None, "")
     raise AssertionError("it is still open")
+
+
+def is_closed(connection):
+    """Whether the other side has ended it."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

@@ -1,6 +1,7 @@
 """What the options of a console proxy do: a proxy of its own for each test, beside the suite's."""
 
 import contextlib
+import socket
 import ssl
 
 import pytest
@@ -12,7 +13,7 @@ from nova.conf import CONF
 from nova.console.service import NOVNC, ConsoleProxy
 from tests.certificates import Authority
 from tests.functional.client import wait_for
-from tests.functional.consoles import Screen, ended, opened, token_of
+from tests.functional.consoles import Screen, ended, is_closed, opened, token_of
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def proxy(suite, tmp_path):
     for each in started:
         each.stop()
     CONF.clear_override("novncproxy_port", group="vnc")
-    for name in ("guest_networks", "max_connections", "ssl_minimum_version"):
+    for name in ("guest_networks", "max_connections", "ssl_minimum_version", "rate_limit_address"):
         CONF.clear_override(name, group="console")
     for name in ("web", "cert", "key", "ssl_only"):
         CONF.clear_override(name)
@@ -102,3 +103,34 @@ def test_more_connections_than_a_proxy_may_have_are_closed_at_once(proxy, token)
             return Screen(websocket).width
 
     assert wait_for(again, reason="when they are gone there is room") == 64
+
+
+def test_who_begins_no_tls_is_counted_too(proxy, token, tmp_path):
+    """Neither is the proxy full of those who only connect, nor has one of them more than others."""
+    authority = Authority(tmp_path)
+    pair = authority.issue("proxy")
+    trusting, told = ssl.create_default_context(cafile=authority.file), token("https")
+    for most, options in ((3, {"max_connections": 4}), (64, {"max_connections": 1000})):
+        port = proxy({"cert": pair.certificate, "key": pair.key}, **options)
+        with contextlib.ExitStack() as stack:
+            screen = Screen(stack.enter_context(opened(port, told, scheme="wss", ssl=trusting)))
+            silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 10)) for _each in range(80)]
+            wait_for(lambda: sum(not is_closed(one) for one in silent) == most)  # noqa: B023
+            assert screen.ask() == 0x2040FF
+
+
+def test_a_client_that_asks_too_often_is_told_when_to_ask_again(proxy, tmp_path):
+    """Whether for pages or with tokens."""
+    port = proxy(rate_limit_address="3/600")
+    (tmp_path / "hello.html").write_text("<p>hello</p>")
+    upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",
+               "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
+    asked = [requests.get(f"http://127.0.0.1:{port}/hello.html", headers=headers, timeout=10)
+             for headers in ({}, upgrade, {}, {}, upgrade)]
+    assert [answer.status_code for answer in asked] == [200, 403, 200, 429, 429]
+    assert 0 < int(asked[-1].headers["Retry-After"]) <= 200
+
+
+def test_a_rate_that_says_nothing_is_refused_at_the_start(proxy):
+    with pytest.raises(exception.InvalidInput, match="rate_limit_address"):
+        proxy(rate_limit_address="often")

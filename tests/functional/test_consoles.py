@@ -18,7 +18,7 @@ from nova.objects.base import new_uuid, utcnow
 from nova.objects.console import ConsoleAddress, digest
 from nova.rpcapi.compute import Compute
 from tests.functional.client import Client, Failed, wait_for
-from tests.functional.consoles import Screen, ended, linked, opened, status_of, token_of
+from tests.functional.consoles import Screen, ended, is_closed, linked, opened, status_of, token_of
 from tests.functional.hosts import refused
 from tests.functional.test_secrets import everything
 
@@ -472,17 +472,6 @@ def test_a_client_that_shows_no_token_has_few_connections(member, port, server):
         assert wait_for(lambda: can_open(port, told))
 
 
-def is_closed(connection):
-    """Whether the other side has ended it."""
-    connection.setblocking(False)
-    try:
-        return connection.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-
-
 def can_open(port, told):
     try:
         return status_of(port, told) == 101
@@ -496,7 +485,10 @@ def test_consoles_of_one_server_are_counted(member, port, server):
         told = token(member, server)
         with opened(port, told) as first, opened(port, told) as second:
             Screen(first), Screen(second)
-            assert status_of(port, told) == 503
+            with pytest.raises(InvalidStatus) as refused:
+                opened(port, told)
+            assert refused.value.response.status_code == 429
+            assert refused.value.response.headers["Retry-After"] == "5"
         wait_for(lambda: status_of(port, told) == 101)
     finally:
         CONF.clear_override("connections_per_server", group="console")

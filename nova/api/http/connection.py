@@ -18,7 +18,7 @@ from nova.api import errors
 from nova.api.http import messages
 from nova.api.http.exchange import Exchange
 from nova.api.http.limits import Limits
-from nova.api.http.peers import client_of
+from nova.service.rates import client_of
 
 _PIECE = 64 * 1024
 # Seconds that a connection may be idle between requests, or before the first.

@@ -1,4 +1,4 @@
-"""Who is connected: addresses, those of our own proxies, and how many connections each client has."""
+"""Whose addresses are those of our own proxies."""
 
 from __future__ import annotations
 
@@ -7,20 +7,6 @@ import ipaddress
 from collections.abc import Callable, Sequence
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-@functools.lru_cache(4096)
-def client_of(address: str) -> str:
-    """What counts as one client: an IPv4 address; of IPv6 the /64, whose addresses one client takes as it likes."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(ipaddress.IPv6Address(int(found) >> 64 << 64)) + "/64"
-    return str(found)
 
 
 def among(texts: Sequence[str]) -> Callable[[str], bool]:

@@ -6,8 +6,9 @@ import multiprocessing
 
 import pytest
 
-from nova.api import rates
+from nova import exception
 from nova.conf import CONF
+from nova.service import rates
 from tests.unit.api.conftest import Client
 
 
@@ -83,7 +84,7 @@ def test_processes_that_are_forked_count_together():
 
 @pytest.mark.parametrize("text", ["many", "10", "0/60", "10/0", "-1/60", "10/60s", "10 / 60"])
 def test_an_option_that_says_nothing_is_refused_at_the_start(limited, text):
-    with pytest.raises(ValueError, match="rate_limit_user"):
+    with pytest.raises(exception.InvalidInput, match="rate_limit_user"):
         limited(rate_limit_user=text)
 
 
