@@ -116,6 +116,9 @@ class ConductorAcceptance(ConductorControl):
                     instances=1)
         self.set(soft_deleted_at=None)
 
+    def check_room_to_wait(self) -> None:
+        quotas.check_waiting(self.connection, self.instance.project_id, self.instance.flavor)
+
     def open_migrations(self) -> list[Migration]:
         return server_migrations.open_of(self.connection, [self.instance.uuid])
 

@@ -5,7 +5,7 @@ from oslo_config import cfg
 _DEFAULTS = {
     "instances": 10, "cores": 20, "ram": 50 * 1024, "metadata_items": 128, "injected_files": 5,
     "injected_file_content_bytes": 10 * 1024, "injected_file_path_length": 255, "key_pairs": 100,
-    "server_groups": 10, "server_group_members": 10, "security_groups": 10, "fixed_ips": -1,
+    "server_groups": 10, "server_group_members": 10, "security_groups": 10, "fixed_ips": -1, "floating_ips": 10,
 }
 
 OPTIONS = {

@@ -12,17 +12,18 @@ from nova import exception
 from nova.conf import CONF
 from nova.db import models
 from nova.objects import states
+from nova.objects.flavor import Flavor
 
 LIMITS = models.quotas
 USAGES = models.quota_usages
 
-# Resource name of a quota set -> its option in [quota]; None: unlimited unless somebody sets a limit.
-RESOURCES: dict[str, str | None] = {
+# Resource name of a quota set -> its option in [quota].
+RESOURCES = {
     "instances": "instances", "cores": "cores", "ram": "ram", "metadata_items": "metadata_items",
     "injected_files": "injected_files", "injected_file_content_bytes": "injected_file_content_bytes",
     "injected_file_path_bytes": "injected_file_path_length", "key_pairs": "key_pairs",
     "server_groups": "server_groups", "server_group_members": "server_group_members",
-    "fixed_ips": "fixed_ips", "floating_ips": None, "security_groups": "security_groups",
+    "fixed_ips": "fixed_ips", "floating_ips": "floating_ips", "security_groups": "security_groups",
     "security_group_rules": "security_group_rules",
 }
 # What quota_usages counts.
@@ -44,7 +45,7 @@ _LOCK = (sa.select(USAGES).where(USAGES.c.project_id == sa.bindparam("project"),
 # --- limits ----------------------------------------------------------------------------------
 def configured() -> dict[str, int]:
     """The limits of the configuration, below all rows."""
-    return {name: getattr(CONF.quota, option) if option else -1 for name, option in RESOURCES.items()}
+    return {name: getattr(CONF.quota, option) for name, option in RESOURCES.items()}
 
 
 def explicit(connection: sa.Connection, project_id: str,
@@ -201,6 +202,22 @@ def reserve(connection: sa.Connection, project_id: str, user_id: str, cores: int
     check_interfaces(connection, project_id, project["fixed_ips"], count * interfaces)
     spend(connection, project_id, user_id, count, count * cores, count * ram)
     return count
+
+
+def check_waiting(connection: sa.Connection, project_id: str, flavor: Flavor) -> None:
+    """Whether one server more may be soft-deleted: those count nothing, and still keep their hosts' room and their
+    addresses. A project has as many of them as may count. Raises TooManyWait."""
+    allowed = limits(connection, project_id)
+    table = models.instances
+    waiting = connection.scalars(sa.select(table.c.flavor).where(
+        table.c.project_id == project_id, table.c.deleted == sa.false(), sa.or_(
+            table.c.soft_deleted_at.is_not(None), table.c.task_state == states.SOFT_DELETING))).all()
+    try:
+        _room(allowed, {"instances": len(waiting), "cores": sum(each.vcpus for each in waiting),
+                        "ram": sum(each.memory_mb for each in waiting)},
+              {"instances": 1, "cores": flavor.vcpus, "ram": flavor.memory_mb}, 1, 1)
+    except exception.OverQuota as error:
+        raise exception.TooManyWait() from error
 
 
 def grow(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, instances: int = 0) -> None:

@@ -29,6 +29,12 @@ class InstancePasswordSetFailed(Conflict):
     template = "Failed to set admin password on {instance} because {reason}"
 
 
+class TooManyWait(Conflict):
+    """To be deleted for now a server would have to be one of too many: it can be deleted for good."""
+
+    template = "Too many servers of the project are soft-deleted."
+
+
 class InstanceNotRescuable(Invalid):
     template = "Instance {instance_id} cannot be rescued: {reason}"
 

@@ -325,6 +325,9 @@ class Acceptance(Control, Protocol):
     def reserve(self, cores: int = 0, ram: int = 0) -> None:
         """As charge(), within the project's limits. Raises OverQuota."""
 
+    def check_room_to_wait(self) -> None:
+        """Whether the project's soft-deleted servers, with this one, are within its quota. Raises TooManyWait."""
+
     def reserve_again(self) -> None:
         """As undelete(), within the project's limits. Raises OverQuota."""
 

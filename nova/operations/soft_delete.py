@@ -1,6 +1,7 @@
 """Soft delete: the server is powered off, and its user may have it back until it is reclaimed.
 
-It counts nothing against its project meanwhile, and keeps what it has on its host.
+It counts nothing against its project meanwhile, and keeps what it has on its host; so a project has no more of such
+servers than its quota allows beside those that count, and what it deletes then goes at once.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class SoftDelete(EndsMove):
     final = states.SOFT_DELETED
 
     look, forget, settle = EndsMove.look, EndsMove.forget, EndsMove.settle
+
+    def accept(self, ctl: Acceptance, request: Object) -> None:
+        if ctl.instance.soft_deleted_at is None:
+            ctl.check_room_to_wait()
+        super().accept(ctl, request)
 
     @step("host", event="compute_soft_delete_instance", task_state=states.SOFT_DELETING, when_down="skip")
     def power_off(self, host: Host) -> None:

@@ -93,6 +93,20 @@ def test_of_another_project_nothing_is_seen_or_changed(suite, pool, admin, serve
     assert refused(stranger, "POST", f"/servers/{server}/action", given)[0] == 404
 
 
+def test_without_a_word_of_operators_no_project_has_a_whole_pool(suite, member):
+    db = suite.conductor.core.db
+    db.write(lambda connection: floating_ips.create(connection, "wide", "203.0.113.64/27"))
+    try:
+        for _each in range(10):
+            member.post(PATH, {"pool": "wide"}, version=OLD)
+        with pytest.raises(Failed, match="403"):
+            member.post(PATH, {"pool": "wide"}, version=OLD)
+    finally:
+        for held in member.get(PATH, version=OLD)["floating_ips"]:
+            member.delete(f"{PATH}/{held['id']}", version=OLD)
+        db.write(lambda connection: floating_ips.delete(connection, "203.0.113.64/27"))
+
+
 def test_a_project_has_as_many_as_its_quota_says(pool, admin, member):
     admin.put("/os-quota-sets/p", {"quota_set": {"floating_ips": 1}}, version=OLD)
     try:

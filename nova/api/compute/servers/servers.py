@@ -93,10 +93,10 @@ def delete(req: Request) -> None:
     """Delete a server; where it can be restored for a while ([DEFAULT]reclaim_instance_interval) it is powered off."""
     authorize(req, "os_compute_api:servers:delete")
     if CONF.reclaim_instance_interval:
-        with contextlib.suppress(exception.InstanceStateUnknown, exception.InstanceInvalidState):
+        with contextlib.suppress(exception.InstanceStateUnknown, exception.InstanceInvalidState, exception.TooManyWait):
             operate(req, "soft_delete")
             return
-    # Also what never ran, and what is being deleted already.
+    # Also what never ran, what is being deleted already, and what would be one of too many that wait.
     operate(req, "delete")
 
 
