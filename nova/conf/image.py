@@ -11,6 +11,11 @@ OPTIONS = {
     "image": [
         cfg.StrOpt("driver", default="directory", help="A name of the entry points nova.image.drivers."),
         cfg.StrOpt("directory", default="$state_path/images", help="Where the directory back end keeps images."),
+        cfg.IntOpt("quota_images", default=100, min=-1,
+                   help="How many images the servers of a project may be made into in the directory back end (Glance "
+                        "has limits of its own); -1 is unlimited."),
+        cfg.IntOpt("quota_gigabytes", default=1000, min=-1,
+                   help="How large the images of a project may be there together, in GiB; -1 is unlimited."),
         cfg.StrOpt("certificates", default="$state_path/certificates",
                    help="Where [key_manager]backend nova_files has certificates of images, ID.pem. Read by nova-api."),
     ],

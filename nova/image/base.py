@@ -49,7 +49,7 @@ class ImageStore(abc.ABC):
     def upload(self, ctx: RequestContext, image_id: str, path: str, disk_format: str) -> None:
         """Give an image that waits for them its data, the file ``path``; it is active then. One that is: fine.
 
-        Raises DiskFull.
+        Raises DiskFull, QuotaLimit.
         """
 
     @abc.abstractmethod

@@ -78,17 +78,20 @@ class DirectoryStore(ImageStore):
         self._make_directory()
         with self._locked():
             if self._load(image.id) is None:
+                self._check_quota(image)
                 self._save(msgspec.structs.replace(image, status="queued", created_at=_now(), updated_at=_now()))
 
     def upload(self, ctx: RequestContext, image_id: str, path: str, disk_format: str) -> None:
         if self.show(ctx, image_id).status == "active":
             return
+        self._check_quota(self.show(ctx, image_id), os.stat(path).st_size)
         partial = os.path.join(self.directory, f".{image_id}.{new_uuid()}")
         size, checksum = _copy(path, partial)
         try:
             with self._locked():
                 # whoever deleted it meanwhile has the last word
                 found = self.show(ctx, image_id)
+                self._check_quota(found, size)
                 self._put(partial, self._data(image_id))
                 self._save(msgspec.structs.replace(found, status="active", size=size, checksum=checksum,
                                                    disk_format=disk_format, container_format="bare", updated_at=_now()))
@@ -111,10 +114,11 @@ class DirectoryStore(ImageStore):
 
     def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str],
                        replace: bool, token: str | None = None) -> Image:
-        found = self._writable(ctx, image_id, token)
-        found.properties = dict(properties) if replace else {**found.properties, **properties}
-        found.updated_at = _now()
-        self._save(found)
+        with self._locked():
+            found = self._writable(ctx, image_id, token)
+            found.properties = dict(properties) if replace else {**found.properties, **properties}
+            found.updated_at = _now()
+            self._save(found)
         return found
 
     def add(self, path: str, image: Image) -> Image:
@@ -199,6 +203,15 @@ class DirectoryStore(ImageStore):
                 _give(path, self.directory)
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield
+
+    def _check_quota(self, image: Image, size: int = 0) -> None:
+        """Whether its project may have the image, with ``size`` bytes, beside its others. Raises QuotaLimit."""
+        most, most_gb = CONF.image.quota_images, CONF.image.quota_gigabytes
+        others = [each for each in self._all() if each.owner == image.owner and each.id != image.id]
+        if 0 <= most <= len(others):
+            raise exception.QuotaLimit("Maximum number of images exceeded")
+        if most_gb >= 0 and size + sum(each.size or 0 for each in others) > most_gb << 30:
+            raise exception.QuotaLimit("Maximum size of images exceeded")
 
     def _writable(self, ctx: RequestContext, image_id: str, token: str | None) -> Image:
         found = self.show(ctx, image_id, token)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
+import time
 
 import pytest
 
-from nova import context, exception
+from nova import conf, context, exception
+from nova.conf import CONF
 from nova.image import directory
 from nova.image.directory import DirectoryStore
 from nova.objects.image import Image
@@ -20,6 +23,7 @@ TOKEN = "token"
 
 @pytest.fixture
 def store(tmp_path):
+    conf.register()
     return DirectoryStore(str(tmp_path / "images"))
 
 
@@ -182,6 +186,61 @@ def test_an_image_that_is_made_waits_for_its_data_and_has_them_once(store, sourc
     store.upload(ADMIN, "i1", str(other), "qcow2")
     store.download(ADMIN, "i1", str(tmp_path / "out"), lambda size: None)
     assert (tmp_path / "out").read_bytes() == b"data" * 1000
+
+
+@pytest.fixture
+def quota():
+    yield lambda **limits: [CONF.set_override(name, value, group="image") for name, value in limits.items()]
+    for name in ("quota_images", "quota_gigabytes"):
+        CONF.clear_override(name, group="image")
+
+
+def test_a_project_has_so_many_images_and_another_its_own(store, source, quota):
+    quota(quota_images=2)
+    for name in ("i1", "i2"):
+        store.create(ADMIN, Image(id=name, owner="p1"))
+    with pytest.raises(exception.QuotaLimit, match="number of images"):
+        store.create(ADMIN, Image(id="i3", owner="p1"))
+    store.create(ADMIN, Image(id="i2", owner="p1"))  # it is there
+    store.create(ADMIN, Image(id="other", owner="p2"))
+    store.upload(ADMIN, "i2", source, "raw")
+    store.delete(ADMIN, "i1")
+    store.create(ADMIN, Image(id="i3", owner="p1"))
+
+
+def test_the_images_of_a_project_have_so_many_bytes(store, tmp_path, quota):
+    quota(quota_gigabytes=1)
+    large = tmp_path / "large"
+    large.touch()
+    os.truncate(large, 600 << 20)
+    for name in ("i1", "i2"):
+        store.create(ADMIN, Image(id=name, owner="p1"))
+    store.add(str(large), Image(id="i1", owner="p1"))
+    with pytest.raises(exception.QuotaLimit, match="size of images"):
+        store.upload(ADMIN, "i2", str(large), "raw")
+    assert names(tmp_path / "images") == ["i1", "i1.json", "i2.json"], "nothing was copied"
+    os.truncate(large, 400 << 20)
+    store.upload(ADMIN, "i2", str(large), "raw")
+
+
+def test_properties_that_are_set_during_an_upload_leave_the_image_its_data(store, source, monkeypatch):
+    store.create(ADMIN, Image(id="i1", owner="p1"))
+    save, told = store._save, threading.Event()
+
+    def slowly(image):
+        if threading.current_thread() is not threading.main_thread():
+            told.set()
+            time.sleep(0.3)
+        save(image)
+
+    monkeypatch.setattr(store, "_save", slowly)
+    setting = threading.Thread(target=store.set_properties, args=(OWNER, "i1", {"a": "1"}, False, TOKEN))
+    setting.start()
+    assert told.wait(10)
+    store.upload(ADMIN, "i1", source, "raw")
+    setting.join()
+    found = store.show(OWNER, "i1", TOKEN)
+    assert (found.status, found.properties) == ("active", {"a": "1"})
 
 
 def test_data_of_an_image_that_is_deleted_meanwhile_do_not_stay(store, source, tmp_path, monkeypatch):
