@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import amqp
 import kombu.exceptions
+import msgspec
 import oslo_messaging as messaging
 
 from nova import context, exception
@@ -31,6 +32,8 @@ _CAST_SECONDS = 300.0
 _LONGEST_PAUSE = 10.0
 _UNREACHABLE = (messaging.MessagingTimeout, messaging.MessageDeliveryFailure, messaging.MessageUndeliverable,
                 kombu.exceptions.KombuError, amqp.AMQPError, OSError)
+# Characters of an error that a host tells, and of what is logged of an answer that cannot be read.
+_MESSAGE, _LISTED = 2000, 200
 # A topic at which nobody listens: what is sent there tells whether there is a broker.
 NOBODY = "nobody"
 # What a server of another release answers to a method that it has never heard of.
@@ -123,7 +126,7 @@ class _Proxy(Generic[I]):
         transport.SENT.add(f"{self.declared.namespace}.{method.name}", 2 if method.kind == "call" else 1)
         try:
             if method.kind == "call":
-                return _answer(method, self._call(method, ctx, payload), self.declared.on_hosts)
+                return answered(method, self._call(method, ctx, payload), self.declared.on_hosts)
             if method.kind == "fanout":
                 # One that is lost shows as a gap and is made up for; waiting would hold up its sender.
                 outgoing = transport.Outgoing(ctx, seal=self._seal(method, payload))
@@ -188,8 +191,30 @@ def _reach(bus: messaging.RPCTransport) -> None:
         _REACHED.add(bus)
 
 
-def _answer(method: interface.Method, reply: dict[str, Any], from_host: bool) -> Any:
-    if "e" in reply:
-        name, message, kwargs = reply["e"]
-        raise exception.NovaException.rebuild(name, message, kwargs)
-    return method.decode_result(reply["r"], from_host)
+class _Reply(msgspec.Struct):
+    """``r``: the result; else the error's class, message and arguments."""
+
+    r: str | None = None
+    e: tuple[str, str, dict[str, Any]] | None = None
+
+
+def answered(method: interface.Method, reply: Any, from_host: bool) -> Any:
+    """What the other side has answered. Raises what it raised, and ServiceUnavailable for what is no answer."""
+    try:
+        known = msgspec.convert(reply, _Reply)
+        if known.e is None:
+            return method.decode_result(known.r or "", from_host)
+        error = _rebuilt(*known.e, from_host)
+    except (msgspec.MsgspecError, TypeError) as unreadable:
+        LOG.warning("What was answered to %s cannot be read: %s", method.name, str(unreadable)[:_LISTED])
+        raise exception.ServiceUnavailable(f"The answer to {method.name} cannot be read.") from unreadable
+    raise error
+
+
+def _rebuilt(name: str, message: str, kwargs: dict[str, Any], from_host: bool) -> exception.NovaException:
+    """Raises TypeError."""
+    if from_host:  # users read it, and whoever answers them holds it in memory
+        message = message[:_MESSAGE]
+        kwargs = {key: value[:_MESSAGE] if isinstance(value, str) else value for key, value in kwargs.items()
+                  if value is None or isinstance(value, str | int | float)}
+    return exception.NovaException.rebuild(name, message, kwargs)

@@ -89,7 +89,10 @@ class Host:
 async def connect(host: str, port: int, networks: Networks) -> Host:
     """Raises OSError, also for a host that is in none of the ``networks`` (none given: anywhere)."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a name that no name can be
+        raise OSError(f"{host} is no name of a host") from error
     addresses = [address for address in (str(item[4][0]) for item in found)
                  if not networks or _is_in(address, networks)]
     if not addresses:

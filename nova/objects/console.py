@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from typing import Annotated
+
+from msgspec import Meta
 
 from nova.objects.base import Object
 
@@ -19,13 +22,16 @@ SPICE_DIRECT = "spice-direct"
 PROTOCOLS = {NOVNC: VNC, SPICE_HTML5: SPICE, SPICE_DIRECT: SPICE, SERIAL: SERIAL}
 
 
+_Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
 class ConsoleAddress(Object, kw_only=True):
     """Where the console of a running guest listens (``port`` 0: with TLS only). ``tls_port``: the same with TLS, if it
     has that (SPICE)."""
 
-    host: str
-    port: int
-    tls_port: int | None = None
+    host: Annotated[str, Meta(max_length=255, pattern=r"^[!-~]+$")]
+    port: _Port
+    tls_port: _Port | None = None
 
 
 class Console(Object, kw_only=True):

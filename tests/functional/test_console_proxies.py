@@ -4,6 +4,7 @@ import contextlib
 import socket
 import ssl
 
+import msgspec
 import pytest
 import requests
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
@@ -86,6 +87,16 @@ def test_a_proxy_connects_to_guests_networks_only(proxy, token):
     with opened(proxy(guest_networks=["127.0.0.0/8"]), told) as websocket:
         assert Screen(websocket).ask() == 0x2040FF
     with opened(proxy(guest_networks=["10.9.0.0/16"]), told) as websocket:
+        assert ended(websocket) == (1011, "The console cannot be reached.")
+
+
+def test_a_name_that_is_none_is_not_connected_to(proxy, token, suite, monkeypatch):
+    """A host says where the screens of its guests are."""
+    driver = suite.compute.machine.driver
+    real = driver.console_address
+    monkeypatch.setattr(driver, "console_address", lambda *asked: msgspec.structs.replace(
+        real(*asked), host="x" * 64 + ".example"))
+    with opened(proxy(), token()) as websocket:
         assert ended(websocket) == (1011, "The console cannot be reached.")
 
 

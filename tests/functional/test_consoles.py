@@ -257,6 +257,15 @@ def test_a_server_that_is_being_deleted_opens_no_console(admin, server, hold):
     admin.wait_gone(server)
 
 
+@pytest.mark.parametrize(("host", "port"), [("x" * 256, 1), ("", 1), ("a b", 1), ("h\0", 1), ("h", 65536), ("h", -1)])
+def test_a_host_that_says_what_is_no_address_leads_nowhere(suite, member, server, monkeypatch, host, port):
+    before = rows(suite)
+    monkeypatch.setattr(suite.compute.machine.driver, "console_address",
+                        lambda *_asked: ConsoleAddress(host=host, port=port))
+    assert refused(lambda: token(member, server)) == (503, "The answer to console cannot be read.")
+    assert rows(suite) == before
+
+
 def test_servers_of_other_projects_do_not_exist(suite, server):
     stranger = Client(suite.url, project="another", user="x", roles="member,reader")
     assert refused(lambda: url_of(stranger, server))[0] == 404

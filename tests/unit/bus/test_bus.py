@@ -13,6 +13,7 @@ from oslo_messaging._drivers.base import PollStyleListenerAdapter
 
 from nova import bus, conf, context, exception
 from nova.bus.answers import Question
+from nova.bus.client import answered
 from nova.bus.server import endpoint
 from nova.conf import CONF
 from nova.objects.flavor import Flavor
@@ -217,14 +218,15 @@ class Book:
         return "x" * length
 
 
-def test_what_a_host_says_is_shorter_than_what_others_may_say(transport):
+def test_what_a_host_says_is_shorter_than_what_others_may_say(transport, caplog):
     """A few kilobytes of it would become gigabytes of a conductor's memory."""
     server = bus.serve(transport, "shelf", "h1", [(Shelf, Book())])
     try:
         proxy = bus.at(bus.client(transport, Shelf), "h1")
         assert len(proxy.read(CTX, 1 << 20)) == 1 << 20
-        with pytest.raises(msgspec.DecodeError, match="longer than 2 MiB"):
+        with pytest.raises(exception.ServiceUnavailable):
             proxy.read(CTX, 3 << 20)
+        assert "longer than 2 MiB" in caplog.text
     finally:
         bus.stop_taking(server)
         server.wait()
@@ -235,3 +237,29 @@ def test_what_a_host_says_is_shorter_than_what_others_may_say(transport):
 def test_what_is_no_payload_is_malformed_and_no_accident(transport, counters, payload):
     asked = endpoint(Shop, counters[0])
     assert asked.find(context.RequestContext(overwrite=False), payload)["e"][0] == "InvalidInput"
+
+
+FIND = Shop.methods()["find"]
+
+
+@pytest.mark.parametrize("reply", [
+    None, [], "r", {}, {"r": None}, {"r": 1}, {"r": "!"}, {"r": base64.b64encode(msgspec.msgpack.encode("x")).decode()},
+    {"e": None}, {"e": []}, {"e": ["FlavorNotFound"]}, {"e": ["FlavorNotFound", 1, {}]},
+    {"e": ["FlavorNotFound", "x", []]}, {"e": ["FlavorNotFound", "x", {"message": "y"}]}, {"e": [["x"], "x", {}]},
+    {"e": ["FlavorNotFound", "x", {"self": "y"}]}])
+def test_what_is_no_answer_is_none(reply):
+    """Whoever answers may have taken a host: who asked goes on, and users hear that they may try again."""
+    with pytest.raises(exception.ServiceUnavailable, match="The answer to find cannot be read"):
+        answered(FIND, reply, from_host=True)
+
+
+def test_an_error_that_a_host_tells_has_a_bound():
+    """A user reads it: its own host may say why something failed, and nothing of another size or shape."""
+    told = ["FlavorNotFound", "x" * 100_000, {"flavor_id": "y" * 100_000, "more": {"a": "z" * 100_000}, "count": 1}]
+    with pytest.raises(exception.FlavorNotFound) as caught:
+        answered(FIND, {"e": told}, from_host=True)
+    assert len(str(caught.value)) + len(str(caught.value.kwargs)) < 5000
+    assert caught.value.kwargs["count"] == 1
+    with pytest.raises(exception.FlavorNotFound) as caught:
+        answered(FIND, {"e": told}, from_host=False)
+    assert len(str(caught.value)) == 100_000
