@@ -90,6 +90,8 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
             elif _write(connection, node, row, stored):
                 result.changed.append(node.uuid)
             result.nodes.append(node)
+        if new and not trusted:
+            _check_number(connection, host, len(new))
         _insert(connection, new)
     except db_exception.DBDuplicateEntry as error:  # the same report twice at the same moment
         raise db_exception.RetryRequest(error) from error
@@ -110,6 +112,12 @@ def _check_distinct(connection: sa.Connection, nodes: Sequence[ComputeNode], sto
     new = set(uuids) - stored.providers.keys()
     if new and connection.scalar(sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.uuid.in_(new)).limit(1)) is not None:
         raise exception.InvalidInput(reason="a provider of the report is another host's")
+
+
+def _check_number(connection: sa.Connection, host: str, more: int) -> None:
+    known = connection.scalar(sa.select(sa.func.count()).select_from(TABLE).where(TABLE.c.host == host)) or 0
+    if known + more > node_limits.NODES:
+        raise exception.InvalidInput(reason=f"host {host} would have more than {node_limits.NODES} nodes")
 
 
 def _check_taken_over(connection: sa.Connection, row: Any, node: ComputeNode, host: str, trusted: bool) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sized
 
+import msgspec
+
 from nova import exception
 from nova.objects.node import ComputeNode, Inventory, Provider
 
@@ -15,8 +17,13 @@ _TRAITS = 1000
 _CELLS = 128
 _DEVICES = 10_000
 _GUESTS = 200
+# Bytes of what is told of a node beside its devices.
+_SIZE = 1 << 20
+# Nodes of one host that speaks for itself (one of bare metal has many).
+NODES = 10_000
 _LARGEST = (1 << 31) - 1
 _RATIO = 1_000_000.0
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def check(node: ComputeNode) -> None:
@@ -27,6 +34,8 @@ def check(node: ComputeNode) -> None:
     _bound("kinds of guests", node.supported_instances, _GUESTS)
     for provider in (node.provider, *node.children):
         _check_provider(provider)
+    if len(_encode(msgspec.structs.replace(node, pci_devices=None))) > _SIZE:
+        raise exception.InvalidInput(reason=f"a node has more to tell than {_SIZE} bytes")
 
 
 def _check_provider(provider: Provider) -> None:

@@ -24,7 +24,7 @@ from nova.rpcapi.network_hosts import NetworkHosts
 from nova.rpcapi.servers import Servers
 from nova.rpcapi.volumes import Volumes
 from tests.functional.client import wait_for
-from tests.functional.hosts import SECOND
+from tests.functional.hosts import SECOND, newest_action
 from tests.functional.listening import listen
 from tests.unit.test_wire_schema import interfaces
 
@@ -341,6 +341,46 @@ def test_a_report_changes_what_its_step_declares_and_nothing_else(suite, admin, 
     shown = admin.wait(uuid, "ACTIVE")
     assert (shown["OS-EXT-SRV-ATTR:host"], shown["tenant_id"], shown["flavor"]["vcpus"]) == (SECOND, "p", 1)
     assert shown["OS-SRV-USG:launched_at"]
+
+
+def test_what_a_report_says_of_a_failure_is_bounded(suite, admin, second, flavor, image_id, monkeypatch):
+    """Lists show it of a thousand servers at a time: whoever asks for one holds all of it in memory."""
+    real = second.runner._report
+
+    def report(job, told):
+        told.failure = {"code": -(1 << 40), "message": "m\0" * 500_000, "kind": "k" * 100_000, "inside": "i" * 100_000,
+                        "details": "d" * 100_000 + "the end", "retry": False}
+        real(job, told)
+
+    monkeypatch.setattr(second.runner, "_report", report)
+    uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
+    fault = admin.wait(uuid, "ERROR")["fault"]
+    assert fault["code"] == 500
+    assert fault["message"].startswith("m?m?")
+    assert fault["details"].endswith("the end")
+    assert len(str(fault)) < 40_000
+    for action in admin.get(f"/servers/{uuid}/os-instance-actions")["instanceActions"]:
+        shown = admin.get(f"/servers/{uuid}/os-instance-actions/{action['request_id']}")
+        assert len(str(shown)) < 200_000
+
+
+@pytest.mark.parametrize("state", [99, -1, 1 << 40])
+def test_a_host_tells_of_no_state_that_there_is_not(suite, admin, second, flavor, image_id, evil, state, monkeypatch):
+    uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
+    admin.wait(uuid, "ACTIVE")
+    evil.proxy(Guests).power_states(CTX, SECOND, [GuestStatus(uuid=uuid, power_state=state)])
+    assert admin.server(uuid)["OS-EXT-STS:power_state"] == 1
+    real = second.runner._report
+
+    def report(job, told):
+        told.changes["power_state"] = state
+        real(job, told)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(second.runner, "_report", report)
+        admin.action(uuid, "os-stop")
+        wait_for(lambda: newest_action(admin, uuid, "stop")["message"] == "Error", 60)
+    assert admin.server(uuid)["OS-EXT-STS:power_state"] == 1
 
 
 def test_a_host_cannot_report_a_step_that_it_was_not_ordered(suite, admin, pair, hold):

@@ -59,7 +59,7 @@ class Guests:
         return announcer.report_nodes(self.core, host, nodes, after, upto, trusted=not ctx.asking_host)
 
     def power_states(self, ctx: context.RequestContext, host: str, guests: list[GuestStatus]) -> None:
-        reported = {guest.uuid: guest.power_state for guest in guests}
+        reported = {guest.uuid: guest.power_state for guest in guests if guest.power_state in states.POWER_STATES}
         late = {guest.uuid for guest in guests if guest.late}
 
         def write(connection: sa.Connection) -> list[str]:

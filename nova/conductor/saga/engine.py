@@ -22,7 +22,7 @@ from nova.conductor.saga.control import ConductorControl, converted
 from nova.conductor.saga.debts import Debts
 from nova.conductor.saga.leases import InFlightLeases
 from nova.conductor.saga.recovery import Recovery
-from nova.conductor.saga.reports import narrowed
+from nova.conductor.saga.reports import check_power_state, failure_of, narrowed
 from nova.conductor.saga.run import Run, current, owner_of
 from nova.conductor.saga.walk import Walk, lease
 from nova.conf import CONF
@@ -162,6 +162,7 @@ class Engine:
     def step_done(self, ctx: context.RequestContext, report: StepReport) -> None:
         """The end of an order. Raises StaleReport when the attempt is not the current one."""
         run, step = self._load(ctx, report)
+        check_power_state(report.changes)
         ctx = _asked_by(ctx, run)
         ctl = ConductorControl(self.core, ctx, run.instance,
                                saved_by=publisher("nova-compute", run.operation.host_of(step)))
@@ -169,7 +170,7 @@ class Engine:
         run.operation.data = msgspec.convert({**msgspec.to_builtins(run.operation.data), **report.results},
                                              run.operation.data_type)
         if report.failure is not None:
-            failure = msgspec.convert(report.failure, Failure)
+            failure = failure_of(report)
             failure.host = run.operation.host_of(step)
             # An earlier try of the same order may have come further than this one.
             again = run.journal.tries > 1 and not run.action.undoing

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
+
+import msgspec
 
 from nova import exception
 from nova.conductor.saga.run import Run
+from nova.objects import states
+from nova.objects.action import Failure
 from nova.objects.order import StepReport
 from nova.operations.base import CONDUCTOR, Step
 
@@ -15,6 +19,8 @@ LOG = logging.getLogger(__name__)
 
 # How far the running step is; the other values of its progress are for the operation (Operation.noted).
 _PROGRESS = "progress"
+# Characters of a failure: they are in rows that lists of servers and actions show, many at a time.
+_MOST = {"kind": 255, "message": 2000, "inside": 4000, "details": 32 * 1024}
 
 
 def narrowed(run: Run, report: StepReport) -> Step:
@@ -35,6 +41,25 @@ def narrowed(run: Run, report: StepReport) -> Step:
         sets.add(_PROGRESS)
     report.changes = _only(run, report.changes, sets)
     return step
+
+
+def failure_of(report: StepReport) -> Failure:
+    """Why the step failed, in no more words than anybody needs. Raises ValidationError."""
+    told = msgspec.convert(report.failure, Failure)
+    if not 400 <= told.code <= 599:
+        told.code = 500
+    for name, most in _MOST.items():
+        text = getattr(told, name)
+        if len(text) > most:  # what a traceback ends with says most
+            text = text[-most:] if name == "details" else text[:most]
+        setattr(told, name, text.replace("\0", "?"))  # NUL is in no text of PostgreSQL
+    return told
+
+
+def check_power_state(changes: Mapping[str, Any]) -> None:
+    """Raises InvalidInput for a state that no guest is in."""
+    if "power_state" in changes and changes["power_state"] not in states.POWER_STATES:
+        raise exception.InvalidInput(reason="there is no such power state")
 
 
 def _only(run: Run, said: dict[str, Any], names: Collection[str]) -> dict[str, Any]:

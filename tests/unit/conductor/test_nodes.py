@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import uuid
 from typing import Any
 
 import pytest
@@ -433,3 +434,38 @@ def test_what_no_machine_has_is_refused(hosts: Books, many: str) -> None:
     with pytest.raises(exception.InvalidInput, match="at most may be reported"):
         _report(hosts, told)
     assert hosts.db.read(compute_nodes.index) == []
+
+
+@pytest.mark.parametrize("what", ["cpu_info", "traits", "children"])
+def test_what_no_machine_tells_is_refused(hosts: Books, what: str) -> None:
+    """Lists of hypervisors hold a thousand of them at a time."""
+    told = node("h1")
+    match what:
+        case "cpu_info":
+            told.cpu_info = {"model": "x" * (1 << 20)}
+        case "traits":
+            told.provider.traits = [f"CUSTOM_{number}_" + "X" * 2000 for number in range(900)]
+        case "children":
+            told.children = [Provider(uuid=new_uuid(), name="x" * 3000) for _number in range(900)]
+    with pytest.raises(exception.InvalidInput, match="more to tell"):
+        _report(hosts, told)
+    assert hosts.db.read(compute_nodes.index) == []
+
+
+def test_a_host_that_speaks_for_itself_has_so_many_nodes(hosts: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it parts them into reports."""
+    monkeypatch.setattr("nova.objects.node_limits.NODES", 3)
+
+    def report(first: int, count: int, trusted: bool) -> None:
+        uuids = [str(uuid.UUID(int=number)) for number in range(first, first + count)]
+        nodes = [node("h1", name=f"n{number}", uuid=each) for number, each in enumerate(uuids, first)]
+        hosts.db.write(lambda connection: compute_nodes.report(
+            connection, "h1", nodes, str(uuid.UUID(int=first - 1)), uuids[-1], trusted))
+
+    report(1, 2, trusted=False)
+    report(1, 2, trusted=False)
+    report(3, 1, trusted=False)
+    with pytest.raises(exception.InvalidInput, match="more than 3 nodes"):
+        report(4, 1, trusted=False)
+    report(4, 1, trusted=True)
+    assert len(hosts.db.read(compute_nodes.index)) == 4
