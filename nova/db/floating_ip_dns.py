@@ -18,8 +18,9 @@ ENTRIES = models.dns_entries
 
 PUBLIC, PRIVATE = "public", "private"
 
-# How many domains there may be, and names in each.
+# How many domains there may be, names in each, and names that a project has in all of them.
 _MOST = 1000
+_OF_PROJECT = 100
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?")
 
 
@@ -113,6 +114,11 @@ def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = 
     if (connection.scalar(sa.select(sa.func.count()).select_from(ENTRIES).where(
             ENTRIES.c.domain == wanted.domain)) or 0) >= _MOST:
         raise exception.QuotaLimit(f"Quota exceeded, too many names in {wanted.domain}.")
+    if project_id is not None:
+        quotas.lock(connection, project_id)
+        if (connection.scalar(sa.select(sa.func.count()).select_from(ENTRIES).where(
+                ENTRIES.c.project_id == project_id)) or 0) >= _OF_PROJECT:
+            raise exception.QuotaLimit("Quota exceeded, the project has too many names.")
     connection.execute(sa.insert(ENTRIES).values(rows.values_of(ENTRIES, wanted)))
     return wanted
 

@@ -313,6 +313,19 @@ def test_a_name_in_a_domain_of_all_is_its_projects(url, domains):
     mine.put(www, entry)
 
 
+def test_no_project_takes_all_names_of_a_domain(url, domains, monkeypatch):
+    domains("all.example.org", scope="public")
+    monkeypatch.setattr("nova.db.floating_ip_dns._OF_PROJECT", 2)
+    entry = {"dns_entry": {"ip": "192.0.2.1", "dns_type": "A"}}
+    names = "/os-floating-ip-dns/all.example.org/entries"
+    mine, others = (Client(url, project=project, roles="member,reader", version=OLD) for project in ("mine", "others"))
+    for name in ("a", "b"):
+        mine.put(f"{names}/{name}", entry)
+    assert refused(mine, "PUT", f"{names}/c", entry) == (403, "Quota exceeded, the project has too many names.")
+    mine.put(f"{names}/a", entry)  # it has that
+    others.put(f"{names}/c", entry)
+
+
 @pytest.mark.parametrize(("name", "body"), [
     ("a", {"scope": "public", "availability_zone": "nova"}), ("a", {"scope": "private", "project": "p"}),
     ("a", {"scope": "other"}), ("a", {}), ("a_b.-c", {"scope": "public"}), ("a b", {"scope": "public"}),

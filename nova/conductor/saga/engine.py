@@ -29,7 +29,7 @@ from nova.conf import CONF
 from nova.db import actions, servers
 from nova.notifications.messages import publisher
 from nova.notifications.requests import Asked
-from nova.objects.action import Action, Failure
+from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
 from nova.objects.order import StepOrder, StepReport
