@@ -26,6 +26,7 @@ from tests.unit.conductor.test_claims import hosts as selections  # noqa: F401
 from tests.unit.conductor.test_expressions import *  # noqa: F403
 from tests.unit.conductor.test_fixed_ips import *  # noqa: F403
 from tests.unit.conductor.test_flavors import *  # noqa: F403
+from tests.unit.conductor.test_legacy_networks import *  # noqa: F403
 from tests.unit.conductor.test_lengths import *  # noqa: F403
 from tests.unit.conductor.test_network_hosts import *  # noqa: F403
 from tests.unit.conductor.test_networks import *  # noqa: F403
