@@ -230,7 +230,7 @@ class CinderService:
                                f"reserve, but the current status is {found.status}.")
         if not again:
             found.status = "reserved"
-        made = Attachment(volume=found.id, server=wanted["instance_uuid"])
+        made = Attachment(volume=found.id, server=wanted["instance_uuid"], connector=wanted["connector"])
         self.attachments[made.id] = made
         return self.attached(made)
 
@@ -242,7 +242,8 @@ class CinderService:
                     "secret_uuid": "457eb676-33da-42ec-9a8c-9293d545c337", "discard": True, "qos_specs": None,
                     "access_mode": "rw", "encrypted": False, "volume_id": attachment.volume,
                     "attachment_id": attachment.id}
-        return {"id": attachment.id, "status": "reserved", "instance": attachment.server,
+        status = "attached" if attachment.complete else "attaching" if info else "reserved"
+        return {"id": attachment.id, "status": status, "instance": attachment.server,
                 "volume_id": attachment.volume, "connection_info": info}
 
     def attachment(self, uuid_: str) -> Attachment:
@@ -252,6 +253,9 @@ class CinderService:
 
     def update_attachment(self, uuid_: str, wanted: Raw) -> Raw:
         found = self.attachment(uuid_)
+        others = [each for each in self.attachments.values() if each.volume == found.volume]
+        if len(others) > 1 and any(each.connector for each in others):
+            raise Refused(409, f"Resource conflict: duplicate connectors detected on volume {found.volume}")
         found.connector = wanted["connector"]
         if self.volumes[found.volume].status != "in-use":
             self.volumes[found.volume].status = "attaching"

@@ -7,6 +7,8 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from nova.objects import states
 from nova.objects.base import Object
 from nova.objects.device_address import DeviceAddresses
@@ -79,6 +81,14 @@ def disk_names(devices: Iterable[BlockDevice]) -> list[str]:
         else:
             names.append("swap" if device.guest_format == "swap" else "root")
     return names
+
+
+def with_ways(devices: Iterable[BlockDevice], ways: Iterable[BlockDevice]) -> list[BlockDevice]:
+    """These devices, reached as those of ``ways`` that are the same ones are."""
+    known = {way.uuid: way for way in ways}
+    return [msgspec.structs.replace(device, attachment_id=known[device.uuid].attachment_id,
+                                    connection_info=known[device.uuid].connection_info)
+            if device.uuid in known else device for device in devices]
 
 
 class Key(Object, kw_only=True):

@@ -298,6 +298,10 @@ class Operation:
         """The consumer whose cells and devices the guest has where this step runs; "": those of its instance's row."""
         return ""
 
+    def devices_at(self, of: Step) -> list[BlockDevice]:
+        """The volumes that are reached in another way where this step runs than the row of the instance says."""
+        return []
+
     def batch(self, start: Step, undo: bool) -> list[Step]:
         """``start`` and the steps after it (before it, when undoing) that belong to the same host."""
         found = [start]

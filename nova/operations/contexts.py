@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from nova.context import RequestContext
@@ -132,6 +132,16 @@ class OutsideVolumes(Protocol):
 
     def disconnect(self, host: str, *devices: BlockDevice) -> None:
         """They cannot be used on this host any more, and are still the instance's."""
+
+    def connect_also(self, host: str) -> list[BlockDevice]:
+        """They can be used on this host, too, while the instance moves: how. The instance's row stays as it is."""
+
+    def adopt(self, devices: Iterable[BlockDevice]) -> None:
+        """The instance's row has these ways to its volumes. Nobody outside is asked."""
+
+    def settle(self, host: str = "") -> None:
+        """They are reached in the ways of the instance's row, and in no other ones; what has lost its way gets one to
+        ``host``, if there is one."""
 
     def reimage(self, device: BlockDevice, image: Image) -> None:
         """Have it, which no host can use, made anew from an image; the service tells by an event when it is done."""

@@ -79,6 +79,11 @@ class Evacuate(Move):
         self.use_claim(ctl, self.data.migration)
         ctl.set(host=chosen.host, node=chosen.node, availability_zone=chosen.availability_zone)
 
+    @step(CONDUCTOR, undo="unbind_volumes", external=True, when="outside_volumes")
+    def bind_volumes(self, ctl: Control) -> None:
+        super().bind_volumes(ctl)
+        ctl.outside_volumes.adopt(self.data.there)
+
     @step(CONDUCTOR, undo="bind_back", external=True, when="outside_interfaces")
     def bind(self, ctl: Control) -> None:
         ctl.outside_interfaces.bind(self.data.host)
@@ -122,6 +127,8 @@ class Evacuate(Move):
     @step("host", event=_EVENT, task_state=states.REBUILD_SPAWNING, evict=True, when="plugs")
     def go(self, host: Host) -> None:
         plugging.go(host)
+
+    leave_volumes = Move.leave_volumes
 
     # --- compensations ---------------------------------------------------------------------------------
     def look_away(self, host: Host) -> None:

@@ -1,7 +1,8 @@
 """Live migration: the guest goes on running while its memory (and disks, where they are not shared) go to another host.
 
 place (conductor) → describe (source) → make_room (destination) → depart (conductor) → migrate (source) →
-arrive_there (conductor) → finish (destination) → clean (source). Until it has arrived the guest is the source's, and
+arrive_there (conductor) → finish (destination) → clean (source); of volumes and interfaces that outside services keep
+tells nova/operations/moves.py. Until it has arrived the guest is the source's, and
 everything is taken back there; afterwards it is the destination's, whatever else fails.
 """
 
@@ -77,6 +78,8 @@ class LiveMigrate(Move):
     def place(self, ctl: Control) -> None:
         self.choose(ctl, moves.PREPARING)
 
+    bind_volumes = Move.bind_volumes
+
     @step(CONDUCTOR, undo="bind", external=True, when="follows")
     def unbound(self, ctl: Control) -> None:
         """Only its compensation does anything: a guest that has come over takes its interfaces along."""
@@ -130,12 +133,21 @@ class LiveMigrate(Move):
         host.driver.destroy(host.instance, keep_disks=self._shared())
         on_host.disconnect(host)
 
+    leave_volumes = Move.leave_volumes
+
+    def unbind_volumes(self, ctl: Control) -> None:
+        if self.data.arrived:
+            self._keep_ways(ctl, self.data.there, self.data.host)
+        else:
+            super().unbind_volumes(ctl)
+
     def _shared(self) -> bool:
         return self.data.target is not None and self.data.target.shared
 
     def _move(self, ctl: Control) -> None:
         chosen = self.data.candidates[0]
         self.use_claim(ctl, self.data.migration)
+        ctl.outside_volumes.adopt(self.data.there)
         ctl.set(host=chosen.host, node=chosen.node, availability_zone=chosen.availability_zone)
 
     # --- while it runs -------------------------------------------------------------------------------------

@@ -1,25 +1,34 @@
-"""What all moves of a server from one host to another share: the choice of the host, and the books."""
+"""What all moves of a server from one host to another share: the choice of the host, and the books.
+
+Volumes that an outside service keeps are reached from both hosts while the server moves (bind_volumes); in the end its
+row has the ways from the new one, and the others are closed (leave_volumes).
+"""
 
 from __future__ import annotations
+
+import logging
 
 from nova import exception
 from nova.objects import migration as moves
 from nova.objects.action import Failure
 from nova.objects.base import Object, new_uuid, utcnow
 from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
+from nova.objects.instance import BlockDevice, Instance
 from nova.objects.migration import Migration
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.operations import placing, plugging
-from nova.operations.base import Operation, Step
+from nova.operations.base import CONDUCTOR, Operation, Step, step
 from nova.operations.contexts import Acceptance, Control
+
+LOG = logging.getLogger(__name__)
 
 
 class MoveData(Object, kw_only=True):
     """``source`` and ``host`` (the destination) are places of the guest while ``migration`` (a uuid) is open.
 
     ``plugs``: the interfaces whose plug on the destination the guest waits for. ``outside_interfaces``: an outside
-    service keeps them, and has to hear where the server is.
+    service keeps them, and has to hear where the server is. ``outside_volumes``: the same of volumes; ``here`` and
+    ``there``: these, as source and destination reach them.
     """
 
     spec: RequestSpec
@@ -33,6 +42,9 @@ class MoveData(Object, kw_only=True):
     tries: int = 0
     plugs: list[str] = []
     outside_interfaces: bool = False
+    outside_volumes: bool = False
+    here: list[BlockDevice] = []
+    there: list[BlockDevice] = []
 
 
 def fitted(instance: Instance) -> bool:
@@ -41,11 +53,46 @@ def fitted(instance: Instance) -> bool:
 
 
 class Bound(Operation):
-    """Base of the operations whose external step (``bind``) binds the server's interfaces to a host."""
+    """Base of the operations whose external steps bind the server's interfaces (``bind``), and its volumes
+    (``bind_volumes``), to a host.
+
+    A subclass that takes volumes along names their steps among its own, and has the data of moves that are about them.
+    """
+
+    @step(CONDUCTOR, undo="unbind_volumes", external=True, when="outside_volumes")
+    def bind_volumes(self, ctl: Control) -> None:
+        self.data.here = [device for device in ctl.instance.block_devices if device.is_volume]
+        self.data.there = ctl.outside_volumes.connect_also(self.data.host)
+
+    @step(CONDUCTOR, when="outside_volumes")
+    def adopt_volumes(self, ctl: Control) -> None:
+        """Before anything is closed, so that the row never has a way that is not there."""
+        ctl.outside_volumes.adopt(self.data.there)
+
+    @step(CONDUCTOR, external=True, owed=True, when="outside_volumes")
+    def leave_volumes(self, ctl: Control) -> None:
+        try:
+            ctl.outside_volumes.settle()
+        except (exception.InvalidVolume, exception.Forbidden) as error:
+            LOG.warning("[instance: %s] What its volumes were attached by before it moved stays: %s",
+                        self.instance.uuid, error)
+
+    def unbind_volumes(self, ctl: Control) -> None:
+        self._keep_ways(ctl, self.data.here, self.data.source)
+
+    @staticmethod
+    def _keep_ways(ctl: Control, ways: list[BlockDevice], host: str) -> None:
+        ctl.outside_volumes.adopt(ways)
+        ctl.outside_volumes.settle(host)
 
     def take_back(self, of: Step, ctl: Control) -> None:
         """They are bound to the host where the server is now, wherever that may be."""
-        if ctl.instance.deleted or not ctl.instance.host:
+        if of.when == "outside_volumes":
+            if ctl.instance.deleted:
+                ctl.outside_volumes.release()
+            else:
+                ctl.outside_volumes.settle()
+        elif ctl.instance.deleted or not ctl.instance.host:
             ctl.outside_interfaces.release()
         else:
             ctl.outside_interfaces.bind(ctl.instance.host)
@@ -77,6 +124,7 @@ class Move(Bound):
         self.data.source_zone = instance.availability_zone
         self.data.host = ""
         self.data.outside_interfaces = ctl.network_is_outside
+        self.data.outside_volumes = ctl.has_outside_volumes()
         ctl.open_migration(Migration(
             uuid=self.data.migration, instance_uuid=instance.uuid, migration_type=self.migration_type,
             status=self.first_status, source_compute=self.data.source, source_node=self.data.source_node,
@@ -88,6 +136,9 @@ class Move(Bound):
 
     def relocate(self) -> bool:
         return False  # choose() looks where the server is
+
+    def devices_at(self, of: Step) -> list[BlockDevice]:
+        return list({"source": self.data.here, "host": self.data.there}.get(of.place, []))
 
     # --- cells and devices -----------------------------------------------------------------------------
     def claim_of(self, step: Step) -> str:
@@ -133,6 +184,8 @@ class Move(Bound):
             ctl.finish_io(failed=None, consumer=data.migration)
             ctl.release_claim(data.migration)
             ctl.migrate(data.migration, dest_compute="", dest_node="")
+            if data.here:
+                ctl.outside_volumes.adopt(data.here)
         placing.rule_out(data)
 
     def may_retry(self, failure: Failure) -> bool:

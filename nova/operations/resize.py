@@ -1,8 +1,9 @@
 """Resize and cold migration: the guest is shut down, its disks are copied, and it waits for a word of its user.
 
 place (conductor) → move_out (source) → receive (destination) → close (source); where the network back end tells when
-interfaces are plugged, plugged (conductor) → go (destination) come before the last. The source keeps the disks that it
-set aside until the move is confirmed; reverting puts them back.
+interfaces are plugged, plugged (conductor) → go (destination) come before the last. Of volumes and interfaces that
+outside services keep tells nova/operations/moves.py. The source keeps the disks that it set aside until the move is
+confirmed; reverting puts them back.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
+from nova.objects.instance import BlockDevice, Instance
 from nova.objects.migration import Migration
 from nova.objects.moves import DiskSource
 from nova.objects.requirements import local_disks
@@ -89,6 +90,8 @@ class Resize(Move):
     def place(self, ctl: Control) -> None:
         self.choose(ctl, moves.MIGRATING)
 
+    bind_volumes = Move.bind_volumes
+
     @step("source", event="compute_resize_instance", task_state=states.RESIZE_MIGRATING, undo="move_back",
           results=("disks",), undo_results=("stranded",))
     def move_out(self, host: Host) -> None:
@@ -124,6 +127,8 @@ class Resize(Move):
     @step("source", event="compute_finish_resize", when_down="skip")
     def close(self, host: Host) -> None:
         host.driver.close_disks(host.instance)
+
+    adopt_volumes, leave_volumes = Move.adopt_volumes, Move.leave_volumes
 
     def _moved(self, instance: Instance) -> Instance:
         """The server as it is on the destination."""
@@ -215,7 +220,7 @@ class FinishData(Object, kw_only=True):
 
     ``stays``: the destination kept its guest when it should have let go of it; ``gone``: it has it no longer, though
     another operation took over; ``fitted``: the server has cells or devices for itself on one of them.
-    ``outside_interfaces``: as for other moves.
+    ``outside_interfaces``, ``outside_volumes``: as for other moves; ``there``: these, as the source reaches them.
     """
 
     host: str = ""
@@ -228,6 +233,8 @@ class FinishData(Object, kw_only=True):
     gone: bool = False
     fitted: bool = False
     outside_interfaces: bool = False
+    outside_volumes: bool = False
+    there: list[BlockDevice] = []
 
 
 class _Finish(Bound):
@@ -350,6 +357,20 @@ class RevertResize(_Finish):
         if left:
             raise exception.InvalidVolume(
                 reason=f"the host that the server came from cannot reach {', '.join(left)}: detach before you revert")
+        self.data.outside_volumes = ctl.has_outside_volumes()
+
+    def devices_at(self, of: Step) -> list[BlockDevice]:
+        return list(self.data.there) if of.place == "source" else []
+
+    @step(CONDUCTOR, undo="unbind_volumes", external=True, when="outside_volumes")
+    def bind_volumes(self, ctl: Control) -> None:
+        self.data.there = ctl.outside_volumes.connect_also(self.data.source)
+
+    def unbind_volumes(self, ctl: Control) -> None:
+        if self.data.gone if self.taken_over else not self.data.stays:
+            self._keep_ways(ctl, self.data.there, self.data.source)
+        else:
+            self._keep_ways(ctl, [], self.data.host)
 
     @step("host", event="compute_revert_resize", task_state=states.RESIZE_REVERTING, when_down="skip", evict=True,
           undo="keep", undo_results=("gone", "stays"))
@@ -368,6 +389,8 @@ class RevertResize(_Finish):
     def back(self, host: Host) -> None:
         before = msgspec.structs.replace(host.instance, flavor=self.data.old_flavor, host=self.data.source)
         put_back(host, before, self.data.running)
+
+    adopt_volumes, leave_volumes = Bound.adopt_volumes, Bound.leave_volumes
 
     def keep(self, host: Host) -> None:
         """On the destination: a guest that could not be removed goes on."""
@@ -411,4 +434,5 @@ class RevertResize(_Finish):
             ctl.use_claim()
         ctl.migrate(data.migration, status=status, open=False)
         self._forget_before(ctl)
+        ctl.outside_volumes.adopt(data.there)
         ctl.set(flavor=old, host=data.source, node=data.source_node, availability_zone=ctl.zone_of(data.source))

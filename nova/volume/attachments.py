@@ -76,6 +76,20 @@ class Attachments(Protocol):
                    connection: Connection = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
         """The host does not need the way any more; the server keeps the volume. Returns what hosts are to be told."""
 
+    def connect_also(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
+                     connector: Mapping[str, Any], connection: Connection = None) -> BlockDevice:
+        """The server moves: the device as this host reaches it, while another one reaches it as before.
+
+        Raises InvalidVolume, VolumeNotFound.
+        """
+
+    def settle(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str = "",
+               connector: Mapping[str, Any] = {}, connection: Connection = None) -> BlockDevice:
+        """The move is over: the device is reached in the way that it has, and in no other one.
+
+        If that way is gone it gets another one to ``host``, if there is one.
+        """
+
     def complete(self, ctx: RequestContext, device: BlockDevice, connection: Connection = None) -> BlockDevice:
         """The guest has the volume."""
 

@@ -32,6 +32,7 @@ _MARK = "nova_device"
 # Seconds until the service is asked again for a new volume.
 _PAUSE = 1.0
 _DOWNLOADING = "downloading"
+_ATTACHED = "attached"
 _IMAGE_FIELDS = {"image_id": "id", "image_name": "name", "checksum": "checksum", "container_format": "container_format",
                  "disk_format": "disk_format"}
 _IMAGE_NUMBERS = ("min_disk", "min_ram", "size")
@@ -131,6 +132,31 @@ class CinderAttachments:
         for each in ways:
             self._api.delete_attachment(ctx, each["id"])
         return msgspec.structs.replace(device, attachment_id=kept["id"], connection_info={}), []
+
+    def connect_also(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
+                     connector: Mapping[str, Any], connection: object = None) -> BlockDevice:
+        volume = device.volume_id or ""
+        for each in self._api.attachments(ctx, instance.uuid, volume):
+            if each["id"] != device.attachment_id:
+                self._api.delete_attachment(ctx, each["id"])  # from half a run: it cannot be told of a connector now
+            elif each.get("connection_info") and each.get("status") != _ATTACHED:
+                # Cinder takes no second attachment while the first one is on its way.
+                self._api.complete_attachment(ctx, each["id"])
+        second = self._api.create_attachment(ctx, volume, instance.uuid,
+                                             {**connector, "mountpoint": device.device_name})
+        return self.complete(ctx, msgspec.structs.replace(
+            device, attachment_id=second["id"],
+            connection_info={**second["connection_info"], "volume_id": device.volume_id}))
+
+    def settle(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str = "",
+               connector: Mapping[str, Any] = {}, connection: object = None) -> BlockDevice:
+        found = self._api.attachments(ctx, instance.uuid, device.volume_id)
+        if device.attachment_id not in [each["id"] for each in found]:
+            return self.connect_also(ctx, instance, device, host, connector) if host else device
+        for each in found:
+            if each["id"] != device.attachment_id:
+                self._api.delete_attachment(ctx, each["id"])
+        return device
 
     def complete(self, ctx: RequestContext, device: BlockDevice, connection: object = None) -> BlockDevice:
         self._api.complete_attachment(ctx, device.attachment_id or "")

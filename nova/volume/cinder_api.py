@@ -44,10 +44,12 @@ class _Attachment(TypedDict, total=False):
     id: Required[_Id]
     instance: str | None
     volume_id: str | None
+    status: str | None
     connection_info: dict[str, Any] | None
 
 
 class _Connected(TypedDict):
+    id: _Id
     connection_info: dict[str, Any]
 
 
@@ -137,11 +139,15 @@ class CinderApi:
         return [each for each in found if each.get("instance") == instance_uuid
                 and volume in (None, each.get("volume_id"))]
 
-    def create_attachment(self, ctx: RequestContext, volume: str, instance_uuid: str) -> Raw:
-        """The volume is the server's. Raises VolumeNotFound, InvalidVolume (it is somebody else's)."""
-        wanted = {"volume_uuid": volume, "instance_uuid": instance_uuid, "connector": None}
+    def create_attachment(self, ctx: RequestContext, volume: str, instance_uuid: str,
+                          connector: Mapping[str, Any] | None = None) -> Raw:
+        """The volume is the server's; a host will use it, if there is a ``connector``: connection_info says how.
+
+        Raises VolumeNotFound, InvalidVolume (it is somebody else's).
+        """
+        wanted = {"volume_uuid": volume, "instance_uuid": instance_uuid, "connector": connector}
         return self._asked(ctx, "POST", "/attachments", "attachment",  # type: ignore[no-any-return]
-                           json={"attachment": wanted}, volume=volume)
+                           shape=_Connected if connector else None, json={"attachment": wanted}, volume=volume)
 
     def update_attachment(self, ctx: RequestContext, attachment: str, connector: Mapping[str, Any]) -> Raw:
         """A host will use the volume; connection_info says how. Raises InvalidVolume."""

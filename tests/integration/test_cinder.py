@@ -17,7 +17,7 @@ from tests.integration.real_cinder import RealCinder, cinder_fixture, needs_cind
 
 pytestmark = [needs_cinder, pytest.mark.root]
 
-_HOST = "nfs-host"
+_HOST, _OTHER = "nfs-host", "nfs-other"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,8 @@ def nova(rabbitmq: Rabbit, cinder: RealCinder) -> Iterator[Cluster]:
         "volume": {"driver": "cinder"}, "cinder": cinder.options(), "api": {"auth_strategy": "keystone"},
         "keystone_authtoken": cinder.middleware()}
     made = Cluster(rabbitmq.new_vhost(), computes=0, conductors=1, schedulers=1, options=options,
-                   places=[Place(_HOST, cinder.mounting(), {"metadata": {"port": free_port()}})])
+                   places=[Place(host, cinder.mounting(), {"metadata": {"port": free_port()}})
+                           for host in (_HOST, _OTHER)])
     made.api.sign_in(cinder.token())
     with made:
         yield made
@@ -34,7 +35,7 @@ def nova(rabbitmq: Rabbit, cinder: RealCinder) -> Iterator[Cluster]:
 
 @pytest.fixture
 def server(nova: Cluster, cinder: RealCinder) -> Iterator[str]:
-    uuid = nova.api.boot("web")
+    uuid = nova.api.boot("web", availability_zone=f"nova:{_HOST}")
     nova.api.wait(uuid, "ACTIVE", 60)
     yield uuid
     nova.delete_all(120)
@@ -74,7 +75,7 @@ def test_a_volume_is_attached_on_nfs_and_detached(nova: Cluster, cinder: RealCin
 def test_servers_boot_from_volumes(nova: Cluster, cinder: RealCinder, server: str) -> None:
     system = cinder.new()
     cinder.ask("POST", f"/volumes/{system}/action", {"os-set_bootable": {"bootable": True}})
-    booted = nova.api.boot("booted", imageRef="", block_device_mapping_v2=[
+    booted = nova.api.boot("booted", imageRef="", availability_zone=f"nova:{_HOST}", block_device_mapping_v2=[
         {"source_type": "volume", "uuid": system, "destination_type": "volume", "boot_index": 0},
         {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "delete_on_termination": True}])
     nova.api.wait(booted, "ACTIVE", 120)
@@ -105,3 +106,29 @@ def test_a_service_is_killed_in_the_middle(nova: Cluster, cinder: RealCinder, se
     nova.api.delete(f"/servers/{server}")
     nova.api.wait_gone([server], 120)
     cinder.wait(volume, "available")
+
+
+def test_a_volume_goes_where_its_server_goes(nova: Cluster, cinder: RealCinder, server: str) -> None:
+    volume = cinder.new()
+    nova.api.post(path(server), {"volumeAttachment": {"volumeId": volume}})
+    cinder.wait(volume, "in-use")
+    for action, value, status, host in _MOVES:
+        nova.api.action(server, action, value)
+        eventually(lambda status=status, host=host: _is(nova, server, status, host), 120,  # type: ignore[misc]
+                   f"after {action} it is {status} on {host}")
+        shown, = cinder.volume(volume)["attachments"]
+        item, = nova.api.get(path(server))["volumeAttachments"]
+        assert (shown["server_id"], shown["host_name"], shown["device"]) == (server, host, "/dev/vdb")
+        assert (item["attachment_id"], cinder.volume(volume)["status"]) == (shown["attachment_id"], "in-use")
+        assert len(cinder.attachments()) == 1
+
+
+def _is(nova: Cluster, server: str, status: str, host: str) -> bool:
+    shown = nova.api.show(server)
+    return (shown["status"], shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-STS:task_state"]) == (status, host, None)
+
+
+_MOVES = [
+    ("os-migrateLive", {"host": None, "block_migration": "auto"}, "ACTIVE", _OTHER),
+    ("migrate", None, "VERIFY_RESIZE", _HOST), ("revertResize", None, "ACTIVE", _OTHER),
+    ("migrate", None, "VERIFY_RESIZE", _HOST), ("confirmResize", None, "ACTIVE", _HOST)]

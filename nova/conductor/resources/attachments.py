@@ -84,6 +84,14 @@ class EmbeddedAttachments:
         removal = volumes.unbind(connection, volume) if volume.attachment_id == device.attachment_id else None
         return msgspec.structs.replace(device, connection_info={}), [removal] if removal else []
 
+    def connect_also(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
+                     connector: Mapping[str, Any], connection: sa.Connection) -> BlockDevice:
+        return device  # where a server with it may go, its data are reached in the same way
+
+    def settle(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
+               connector: Mapping[str, Any], connection: sa.Connection) -> BlockDevice:
+        return device
+
     def complete(self, ctx: RequestContext, device: BlockDevice, connection: sa.Connection) -> BlockDevice:
         volumes.complete(connection, device.volume_id or "", device.attachment_id or "")
         volume = volumes.get(connection, device.volume_id or "")

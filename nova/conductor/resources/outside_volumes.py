@@ -5,6 +5,7 @@ The service is asked at once, outside of any transaction; what it answers is wri
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,7 +17,7 @@ from nova.conf import CONF
 from nova.db import servers, services
 from nova.objects import volume as states
 from nova.objects.image import Image
-from nova.objects.instance import BlockDevice
+from nova.objects.instance import BlockDevice, with_ways
 from nova.operations.base import Wait
 
 _BEING_MADE = ("creating", "downloading")
@@ -83,6 +84,25 @@ class OutsideVolumes:
         self._record([self._attachments.disconnect(self._ctx, self._wishes.instance, device, host)[0]
                       for device in devices or self._of_server()])
 
+    # --- while the server moves ------------------------------------------------------------------------
+    def connect_also(self, host: str) -> list[BlockDevice]:
+        connector = self._connector(host)
+        return [self._attachments.connect_also(self._ctx, self._wishes.instance, device, host, connector)
+                for device in self._of_server() if device.attachment_id]
+
+    def adopt(self, devices: Iterable[BlockDevice]) -> None:
+        self._record(with_ways(self._of_server(), devices))
+
+    def settle(self, host: str = "") -> None:
+        connector = self._connector(host) if host else {}
+        settled = []
+        for device in self._of_server():
+            if device.attachment_id:
+                with contextlib.suppress(exception.VolumeNotFound):  # nobody has any way to it then
+                    settled.append(self._attachments.settle(
+                        self._ctx, self._wishes.instance, device, host, connector))
+        self._record(settled)
+
     def reimage(self, device: BlockDevice, image: Image) -> None:
         self._attachments.reimage(self._ctx, self._wishes.instance, device, image)
 
@@ -111,6 +131,8 @@ class OutsideVolumes:
         """Have the server's row know these devices as they are now; those that it lost meanwhile stay lost."""
         now = {device.uuid: device for device in devices}
         wishes = self._wishes
+        if not now:
+            return []
 
         def renewed(given: list[BlockDevice]) -> list[BlockDevice]:
             return [now.get(device.uuid, device) for device in given]

@@ -214,8 +214,7 @@ def _check_fits(image: Image | None, device: BlockDevice) -> None:
 def host_of(core: Core, connection: sa.Connection, instance: Instance) -> str | None:
     """The host on which the server with its volumes has to be; None: anywhere. Raises InvalidVolume."""
     if core.attachments.external:
-        # The way of an attachment leads to one host, and moves do not take it along.
-        return instance.host if instance.volumes else None
+        return None
     hosts = core.attachments.hosts(instance.volumes, connection)
     if len(hosts) > 1:
         raise exception.InvalidVolume(reason="these volumes cannot be reached from one and the same host")
@@ -225,7 +224,7 @@ def host_of(core: Core, connection: sa.Connection, instance: Instance) -> str | 
 def bound_elsewhere(core: Core, connection: sa.Connection, instance: Instance, host: str) -> list[str]:
     """The ids of the server's volumes that cannot be reached from this host."""
     if core.attachments.external:
-        return [device.volume_id or "" for device in instance.volumes if instance.host != host]
+        return []
     return [device.volume_id or "" for device in instance.volumes
             if core.attachments.hosts([device], connection) - {host}]
 

@@ -26,6 +26,7 @@ from nova.db.sql import clock
 from nova.objects import states
 from nova.objects.action import Action, Failure
 from nova.objects.base import utcnow
+from nova.objects.instance import with_ways
 from nova.objects.network import RuleSet
 from nova.objects.order import StepOrder
 from nova.operations.base import CONDUCTOR, Step, Wait, context_of
@@ -310,6 +311,9 @@ class Walk:
         if consumer:
             has = parts.of_claim(connection, consumer)
             instance = msgspec.structs.replace(instance, numa_topology=has.numa_topology, pci_devices=has.pci_devices)
+        devices = run.operation.devices_at(step)
+        if devices:
+            instance = msgspec.structs.replace(instance, block_devices=with_ways(instance.block_devices, devices))
         if instance.encrypted_pass:
             instance = msgspec.structs.replace(instance, admin_pass=self._password(run), encrypted_pass=None)
         return StepOrder(action=run.ordered(), step=step.name, attempt=attempt, undo=run.action.undoing,
