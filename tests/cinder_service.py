@@ -39,6 +39,7 @@ class Volume:
     image: Raw = dataclasses.field(default_factory=dict)
     metadata: dict[str, str] = dataclasses.field(default_factory=dict)
     volume_type: str | None = None
+    multiattach: bool = False
     # How often it is looked at until it is made.
     looks: int = 0
     id: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
@@ -165,7 +166,7 @@ class CinderService:
     def shown(self, volume: Volume) -> Raw:
         return {"id": volume.id, "status": volume.status, "size": volume.size, "name": volume.name,
                 "user_id": "u", "bootable": "true" if volume.bootable else "false", "encrypted": False,
-                "multiattach": False, "metadata": volume.metadata, "volume_type": volume.volume_type,
+                "multiattach": volume.multiattach, "metadata": volume.metadata, "volume_type": volume.volume_type,
                 "os-vol-tenant-attr:tenant_id": volume.project, "availability_zone": "nova",
                 "volume_image_metadata": volume.image, "attachments": [
                     {"id": volume.id, "attachment_id": each.id, "volume_id": volume.id, "server_id": each.server}
@@ -225,7 +226,8 @@ class CinderService:
     def create_attachment(self, project: str, wanted: Raw) -> Raw:
         found = self.volume(project, wanted["volume_uuid"])
         again = found.status in ("in-use", "reserved") and wanted["instance_uuid"] in self.servers_of(found.id)
-        if found.status not in ("available", "downloading") and not again:
+        shared = found.multiattach and found.status == "in-use"
+        if found.status not in ("available", "downloading") and not again and not shared:
             raise Refused(400, f"Invalid volume: Volume {found.id} status must be available or downloading to "
                                f"reserve, but the current status is {found.status}.")
         if not again:
@@ -254,7 +256,7 @@ class CinderService:
     def update_attachment(self, uuid_: str, wanted: Raw) -> Raw:
         found = self.attachment(uuid_)
         others = [each for each in self.attachments.values() if each.volume == found.volume]
-        if len(others) > 1 and any(each.connector for each in others):
+        if len(others) > 1 and not self.volumes[found.volume].multiattach and any(each.connector for each in others):
             raise Refused(409, f"Resource conflict: duplicate connectors detected on volume {found.volume}")
         found.connector = wanted["connector"]
         if self.volumes[found.volume].status != "in-use":
@@ -274,6 +276,8 @@ class CinderService:
         left = [each for each in self.attachments.values() if each.volume == found.volume]
         if not any(each.connector for each in left):
             self.volumes[found.volume].status = "reserved" if left else "available"
+        elif all(each.complete for each in left):
+            self.volumes[found.volume].status = "in-use"
 
 
 def _over() -> threading.Event:

@@ -32,7 +32,7 @@ from nova.objects.migration import Migration
 from nova.objects.network import VIF, NetworkRequest
 from nova.objects.requirements.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
-from nova.objects.volume import IN_USE, VolumeContent
+from nova.objects.volume import IN_USE, Volume, VolumeContent
 from nova.operations import REGISTRY
 from nova.operations.base import Inherited, Journal, Operation, check, context_of, journal
 
@@ -49,9 +49,10 @@ class ConductorDesk:
     instance: Instance
     core: Core
 
-    def check_volume(self, volume_id: str, status: str) -> None:
-        if self.core.attachments.external:
-            self.core.attachments.validate(self.ctx, self.instance.project_id, volume_id, status)
+    def check_volume(self, volume_id: str, status: str) -> Volume | None:
+        if not self.core.attachments.external:
+            return None
+        return self.core.attachments.validate(self.ctx, self.instance.project_id, volume_id, status)
 
     def check_detachable(self, volume_id: str) -> bool:
         try:

@@ -100,6 +100,8 @@ def _uuid(request: ServerCreate, index: int) -> str:
 def _create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
     tried: list[tuple[list[Run], ServerCreated]] = []
     seen = server_volumes.look(engine.core, ctx, request.block_devices)
+    if not request.shares_volumes and any(volume.multiattach for volume in seen.values()):
+        raise exception.MultiattachTooOld()
     _look_at_boot_files(engine, ctx, request, seen)
     networks = _outside_networks(engine, ctx, request)
 

@@ -19,6 +19,18 @@ class InvalidVolume(Invalid):
     template = "Invalid volume: {reason}"
 
 
+class MultiattachTooOld(Invalid):
+    template = "Multiattach volumes are only supported starting with compute API version 2.60."
+
+
+class MultiattachShelved(Invalid):
+    template = "A volume that several servers may have cannot be attached to a shelved server without a host."
+
+
+class MultiattachUnsupported(Conflict):
+    template = "Volume {volume_id} has 'multiattach' set, which is not supported for this instance."
+
+
 class VolumeNotAttached(NotFound):
     template = "Instance {instance_uuid} is not attached to volume {volume_id}"
 

@@ -50,6 +50,8 @@ class BlockDevice(Object, kw_only=True):
     tag: str | None = None
     uuid: str | None = None
     volume_type: str | None = None
+    # Other servers may have the volume, too.
+    multiattach: bool = False
     attachment_id: str | None = None
     connection_info: ConnectionInfo = {}
     connection: VolumeConnection | None = None

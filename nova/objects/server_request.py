@@ -75,6 +75,8 @@ class ServerCreate(Object, kw_only=True):
     request_digest: str | None = None
     # May a flavor of zero disk be used with an image? (policy servers:create:zero_disk_flavor)
     zero_disk_allowed: bool = False
+    # May it have volumes that other servers have, too? (2.60)
+    shares_volumes: bool = False
     min_count: int = 1
     max_count: int = 1
 

@@ -70,6 +70,8 @@ class Volume(Object, kw_only=True):
     volume_type: str | None = None
     availability_zone: str | None = None
     metadata: dict[str, str] = {}
+    # Several servers may have it (of a service outside alone).
+    multiattach: bool = False
     bootable: bool = False
     image: Image | None = None
     host: str | None = None

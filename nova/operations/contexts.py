@@ -20,7 +20,7 @@ from nova.objects.instance import BlockDevice, Instance, Key, Personality
 from nova.objects.migration import Migration
 from nova.objects.network import VIF, NetworkRequest, RuleSet
 from nova.objects.scheduling import RequestSpec, Selection
-from nova.objects.volume import ConnectionInfo, VolumeContent
+from nova.objects.volume import ConnectionInfo, Volume, VolumeContent
 from nova.operations.guest_driver import GuestDriver
 
 
@@ -30,8 +30,9 @@ class Desk(Protocol):
     ctx: RequestContext
     instance: Instance
 
-    def check_volume(self, volume_id: str, status: str) -> None:
-        """An outside service lets the caller use the volume, which is in this status.
+    def check_volume(self, volume_id: str, status: str) -> Volume | None:
+        """An outside service lets the caller use the volume, which is in this status (or in use by others, if several
+        servers may have it). None: no outside service keeps it.
 
         Raises VolumeNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable.
         """

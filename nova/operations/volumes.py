@@ -14,6 +14,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import BlockDevice, Instance
+from nova.objects.requirements.requested_resources import MULTIATTACH
 from nova.objects.volume import AVAILABLE, Attachment
 from nova.operations import on_host
 from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, Step, step
@@ -26,13 +27,14 @@ _STATES = frozenset({states.ACTIVE, states.PAUSED, states.STOPPED, states.RESIZE
 
 
 class AttachRequest(Object, kw_only=True):
-    """``shelved``: whether a shelved server may be meant (2.20)."""
+    """``shelved``: whether a shelved server may be meant (2.20); ``shares``: a volume that others have, too (2.60)."""
 
     volume_id: str
     device_name: str | None = None
     tag: str | None = None
     delete_on_termination: bool = False
     shelved: bool = True
+    shares: bool = False
 
 
 class DetachRequest(Object, kw_only=True):
@@ -44,7 +46,8 @@ class VolumeData(Object, kw_only=True):
     """The device that the operation is about, as the server's row has it.
 
     ``outside_volumes``: an outside service keeps it; ``let_go``: the guest does not have it any more; ``released``:
-    nor does the server, for that service. ``lost``: that service has lost the volume, or broke it.
+    nor does the server, for that service. ``lost``: that service has lost the volume, or broke it. ``multiattach``:
+    other servers may have it, too.
     """
 
     host: str = ""
@@ -53,6 +56,7 @@ class VolumeData(Object, kw_only=True):
     let_go: bool = False
     released: bool = False
     lost: bool = False
+    multiattach: bool = False
 
 
 class _Volume(Operation):
@@ -74,21 +78,33 @@ class AttachVolume(_Volume):
     answer_type = Attachment
 
     def prepare(self, desk: Desk, request: AttachRequest) -> None:
-        desk.check_volume(request.volume_id, AVAILABLE)
+        found = desk.check_volume(request.volume_id, AVAILABLE)
+        self.data.multiattach = found is not None and found.multiattach
 
     def accept(self, ctl: Acceptance, request: AttachRequest) -> Attachment:
         _check_shelved(self.instance, request.shelved, self.rules.label)
         if request.tag and self.instance.vm_state == states.SHELVED_OFFLOADED:
             raise exception.InvalidInput(reason="a device of a shelved server cannot have a tag.")
+        if self.data.multiattach:
+            self._check_multiattach(ctl, request)
         device = ctl.add_volume(BlockDevice(
             source="volume", destination="volume", volume_id=request.volume_id, device_name=request.device_name,
-            tag=request.tag, delete_on_termination=request.delete_on_termination))
+            tag=request.tag, delete_on_termination=request.delete_on_termination,
+            multiattach=self.data.multiattach))
         self.data.device = device
         self.data.outside_volumes = ctl.has_outside_volumes()
         return Attachment(
             volume_id=request.volume_id, instance_uuid=self.instance.uuid, device_name=device.device_name,
             attachment_id=device.attachment_id, bdm_uuid=device.uuid, tag=device.tag,
             delete_on_termination=device.delete_on_termination)
+
+    def _check_multiattach(self, ctl: Acceptance, request: AttachRequest) -> None:
+        if not request.shares:
+            raise exception.MultiattachTooOld()
+        if self.instance.vm_state == states.SHELVED_OFFLOADED:
+            raise exception.MultiattachShelved()
+        if not ctl.host_has_trait(MULTIATTACH):
+            raise exception.MultiattachUnsupported(volume_id=request.volume_id)
 
     @step(CONDUCTOR, undo="give_back", external=True, when="outside_volumes")
     def take(self, ctl: Control) -> None:

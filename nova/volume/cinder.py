@@ -21,7 +21,7 @@ from nova.context import RequestContext
 from nova.objects import volume as states
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import Volume, VolumeContent, VolumeRemoval
+from nova.objects.volume import ConnectionInfo, Volume, VolumeContent, VolumeRemoval
 from nova.volume.cinder_api import CinderApi, Raw
 from nova.volume.cinder_snapshots import CinderSnapshots
 
@@ -33,6 +33,8 @@ _MARK = "nova_device"
 _PAUSE = 1.0
 _DOWNLOADING = "downloading"
 _ATTACHED = "attached"
+# One server is getting the volume, or losing it.
+_PASSING = (states.RESERVED, states.ATTACHING, states.DETACHING)
 _IMAGE_FIELDS = {"image_id": "id", "image_name": "name", "checksum": "checksum", "container_format": "container_format",
                  "disk_format": "disk_format"}
 _IMAGE_NUMBERS = ("min_disk", "min_ram", "size")
@@ -57,7 +59,8 @@ class CinderAttachments:
     # --- looking -------------------------------------------------------------------------------------
     def validate(self, ctx: RequestContext, project_id: str, volume_id: str, status: str = states.AVAILABLE) -> Volume:
         raw = self._api.volume(ctx, volume_id, ctx.auth_token)
-        if raw["status"] != status:
+        shared = bool(raw.get("multiattach")) and status == states.AVAILABLE
+        if raw["status"] != status and not (shared and raw["status"] == states.IN_USE):
             servers = ", ".join(str(each.get("server_id")) for each in raw.get("attachments", ()))
             raise exception.InvalidVolume(reason=(
                 f"volume {volume_id} is already attached to instances: {servers}"
@@ -105,17 +108,26 @@ class CinderAttachments:
                 connection: object = None) -> Volume:
         volume = device.volume_id or ""
         found = self._api.attachments(ctx, instance.uuid, volume)
-        attachment = found[0] if found else self._api.create_attachment(ctx, volume, instance.uuid)
+        attachment = found[0] if found else self._reserved(ctx, instance, device)
         return Volume(uuid=volume, project_id=instance.project_id, size_gb=device.size_gb or 0, status=status,
                       instance_uuid=instance.uuid, attachment_id=attachment["id"])
+
+    def _reserved(self, ctx: RequestContext, instance: Instance, device: BlockDevice) -> Raw:
+        volume = device.volume_id or ""
+        try:
+            return self._api.create_attachment(ctx, volume, instance.uuid)
+        except exception.InvalidVolume as error:
+            if device.multiattach and self._api.volume(ctx, volume)["status"] in _PASSING:
+                # Cinder gives it to one server after the other: our turn comes.
+                raise exception.VolumeServiceUnavailable(reason=error.kwargs["reason"]) from error
+            raise
 
     # --- the way to it -------------------------------------------------------------------------------
     def connect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
                 connector: Mapping[str, Any], connection: object = None) -> BlockDevice:
         found = self._api.update_attachment(ctx, device.attachment_id or "",
                                             {**connector, "mountpoint": device.device_name})
-        return msgspec.structs.replace(device, connection_info={
-            **found["connection_info"], "volume_id": device.volume_id})
+        return msgspec.structs.replace(device, connection_info=_connection(device, found))
 
     def disconnect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
                    connection: object = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
@@ -145,8 +157,7 @@ class CinderAttachments:
         second = self._api.create_attachment(ctx, volume, instance.uuid,
                                              {**connector, "mountpoint": device.device_name})
         return self.complete(ctx, msgspec.structs.replace(
-            device, attachment_id=second["id"],
-            connection_info={**second["connection_info"], "volume_id": device.volume_id}))
+            device, attachment_id=second["id"], connection_info=_connection(device, second)))
 
     def settle(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str = "",
                connector: Mapping[str, Any] = {}, connection: object = None) -> BlockDevice:
@@ -228,13 +239,20 @@ class CinderAttachments:
             LOG.warning("Volume %s could not be deleted: %s", volume, error)
 
 
+def _connection(device: BlockDevice, found: Raw) -> ConnectionInfo:
+    """What a host is told of its way to the volume."""
+    shared = {"multiattach": True} if device.multiattach else {}
+    return {**found["connection_info"], "volume_id": device.volume_id, **shared}
+
+
 def to_volume(raw: Raw, project_id: str) -> Volume:
     """Cinder's description of a volume as Nova's."""
     return Volume(
         uuid=raw["id"], project_id=raw.get("os-vol-tenant-attr:tenant_id") or project_id, size_gb=raw["size"],
         user_id=raw.get("user_id") or "", name=raw.get("name") or "", status=raw["status"],
         volume_type=raw.get("volume_type"), availability_zone=raw.get("availability_zone"),
-        bootable=raw.get("bootable") == "true", image=_image(raw.get("volume_image_metadata") or {}))
+        multiattach=bool(raw.get("multiattach")), bootable=raw.get("bootable") == "true",
+        image=_image(raw.get("volume_image_metadata") or {}))
 
 
 def _image(told: Mapping[str, Any]) -> Image | None:

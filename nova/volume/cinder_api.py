@@ -37,6 +37,7 @@ _Volume = TypedDict("_Volume", {
     "id": Required[_Id], "status": Required[str], "size": Required[Annotated[int, Meta(ge=0, le=2**31 - 1)]],
     "attachments": list[_Use], "metadata": dict[str, Any], "user_id": str | None, "name": str | None,
     "volume_type": str | None, "availability_zone": str | None, "bootable": str | None,
+    "multiattach": bool | None,
     "os-vol-tenant-attr:tenant_id": str | None, "volume_image_metadata": dict[str, Any] | None}, total=False)
 
 

@@ -43,7 +43,8 @@ class CinderVolumes(HostVolumes):
         if info.get("encrypted"):
             raise exception.VolumeUnusable(volume_id=volume, reason="it is encrypted, which is not supported")
         made = VolumeConnection(
-            volume_id=volume, serial=volume, read_only=info.get("access_mode") == "ro")
+            volume_id=volume, serial=volume, read_only=info.get("access_mode") == "ro",
+            shareable=bool(info.get("multiattach")))
         try:
             made.limits = _limits(info)
             if kind == "rbd":
@@ -64,6 +65,9 @@ class CinderVolumes(HostVolumes):
         except self._error as error:
             raise exception.VolumeUnusable(volume_id=made.volume_id, reason=str(error)) from error
         made.protocol, made.path, made.format = "file", path, disk_format
+        if made.shareable and disk_format != "raw":
+            raise exception.VolumeUnusable(volume_id=made.volume_id, reason=(
+                f"several servers may have it, and a file in {disk_format} is written by one alone"))
         try:
             made.below = self._below(path, disk_format)
         except exception.InvalidDiskInfo as error:

@@ -190,7 +190,7 @@ def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, ins
             if not volume.bootable:
                 raise exception.InvalidVolume(reason=f"volume {volume.uuid} is not bootable")
             instance.image = volume.image
-        device.volume_id, device.size_gb = volume.uuid, volume.size_gb
+        device.volume_id, device.size_gb, device.multiattach = volume.uuid, volume.size_gb, volume.multiattach
 
 
 def _given(core: Core, ctx: context.RequestContext, connection: sa.Connection, instance: Instance,

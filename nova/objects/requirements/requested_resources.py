@@ -33,6 +33,8 @@ from nova.objects.scheduling import GroupSpec, RequestGroup, RequestSpec
 LOG = logging.getLogger(__name__)
 
 PCPU = "PCPU"
+# A host whose guests may share volumes.
+MULTIATTACH = "COMPUTE_VOLUME_MULTI_ATTACH"
 HYPERTHREADING = "HW_CPU_HYPERTHREADING"
 
 _SUFFIX = r"(?P<suffix>[a-zA-Z0-9_-]{1,64})?"
@@ -71,10 +73,13 @@ def request_spec(instance: Instance, flavor: Flavor, group: GroupSpec | None = N
 
     ``aliases``: the option [pci]alias. Raises InvalidInput for what no host can give.
     """
+    asked = asked_of_hosts(flavor, instance.image, instance.volume_backed, aliases)
+    if any(device.multiattach for device in instance.block_devices):
+        asked["required_traits"] = sorted({*asked["required_traits"], MULTIATTACH})
     return RequestSpec(
         instance_uuids=[instance.uuid], project_id=instance.project_id, user_id=instance.user_id,
         availability_zone=instance.pinned_availability_zone, hints=instance.scheduler_hints, group=group,
-        **asked_of_hosts(flavor, instance.image, instance.volume_backed, aliases), **how)
+        **asked, **how)
 
 
 def asked_of_hosts(flavor: Flavor, image: Image | None = None, volume_backed: bool = False,

@@ -201,7 +201,8 @@ def test_attaching_answers_as_the_version_has_it(api, operations, version, body,
     assert operations.last("operate") == {
         "uuid": SERVER, "operation": "attach_volume", "project_id": "p", "payload": {
             "volume_id": UUID, "device_name": "/dev/vdc", "tag": body.get("tag"),
-            "delete_on_termination": "delete_on_termination" in body, "shelved": version != "2.1"}}
+            "delete_on_termination": "delete_on_termination" in body, "shelved": version != "2.1",
+            "shares": version in ("2.70", "2.79", "2.100")}}
     assert [name for name, _given in operations.calls] == ["operate"]  # no look at the server beside
 
 

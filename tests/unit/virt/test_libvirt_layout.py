@@ -94,6 +94,9 @@ def test_connections_are_valid(connection: dict[str, object], schema: etree.Rela
     disk = ET.fromstring(text).findall("devices/disk")[1]
     assert disk.findtext("serial") == "s"
     assert (disk.find("readonly") is not None) == bool(connection.get("read_only"))
+    if connection.get("shareable"):
+        # What one guest has written the others read.
+        assert (disk.find("shareable") is not None, disk.find("driver").get("cache")) == (True, "none")
 
 
 @pytest.mark.parametrize("below", [[], [("/pool/v.1", "qcow2"), ("/pool/v", "raw")]])

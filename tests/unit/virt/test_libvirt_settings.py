@@ -103,6 +103,7 @@ def test_traits_come_from_what_guests_get() -> None:
     assert names == sorted(set(names))
     assert {"HW_CPU_X86_AVX2", "HW_CPU_X86_SSE3", "HW_CPU_HYPERTHREADING", "COMPUTE_STORAGE_BUS_VIRTIO",
             "COMPUTE_GRAPHICS_MODEL_VGA", "COMPUTE_FIRMWARE_UEFI", "OWNER_NOVA", "COMPUTE_NODE", "COMPUTE_RESCUE_BFV",
+            "COMPUTE_VOLUME_MULTI_ATTACH",
             "COMPUTE_ARCH_X86_64", "HW_ARCH_X86_64"} <= set(names)
     assert "COMPUTE_SECURITY_UEFI_SECURE_BOOT" not in names
     assert "COMPUTE_STORAGE_BUS_IDE" not in names

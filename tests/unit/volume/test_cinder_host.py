@@ -85,6 +85,15 @@ def test_a_qcow2_volume_of_one_file(volumes, share):
     assert (found.path, found.format, found.below) == (str(share / NAME), "qcow2", [])
 
 
+def test_a_volume_of_several_servers_is_raw(volumes, share):
+    assert volumes.connect({**RBD, "multiattach": True}).shareable
+    (share / NAME).write_bytes(qcow2())
+    assert volumes.connect({**NFS, "multiattach": True}).shareable
+    with pytest.raises(exception.VolumeUnusable) as refused:
+        volumes.connect({**NFS, "format": "qcow2", "multiattach": True})
+    assert "qcow2" in refused.value.message
+
+
 @pytest.mark.parametrize("kind", ["raw", "qcow2"])
 def test_a_volume_with_snapshots_stands_on_its_own_files(volumes, share, kind):
     qemuimg.create(str(share / NAME), kind, 1 << 20)

@@ -194,6 +194,7 @@ def _check_policy(req: Request, request: ServerCreate, wanted: Mapping[str, Any]
         req.authorize(rule)
     # Whether the flavor has a disk is known to the conductor only.
     request.zero_disk_allowed = req.allowed(f"{POLICY}:zero_disk_flavor")
+    request.shares_volumes = req.version >= 60
 
 
 def given_password(wanted: Mapping[str, Any]) -> str | None:

@@ -107,7 +107,7 @@ def create(req: Request) -> dict[str, Any] | None:
     accepted = req.clients.servers.operate(req.ctx, server_id(req), "attach_volume", {
         "volume_id": wanted["volumeId"], "device_name": wanted.get("device"), "tag": wanted.get("tag"),
         "delete_on_termination": is_true(wanted.get("delete_on_termination", False)),
-        "shelved": req.version >= 20}, project_id=req.scope)
+        "shelved": req.version >= 20, "shares": req.version >= 60}, project_id=req.scope)
     if req.version >= 101:
         return None
     return {"volumeAttachment": CREATED.render(Attachment(**accepted.answer), req)}

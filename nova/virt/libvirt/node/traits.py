@@ -29,7 +29,8 @@ _BUSES = ("fdc", "ide", "sata", "scsi", "usb", "virtio")
 
 def of_node(capabilities: Capabilities, virt_type: str) -> list[str]:
     """The traits of the root provider, sorted."""
-    found = {"COMPUTE_NODE", "OWNER_NOVA", "COMPUTE_FIRMWARE_BIOS", "COMPUTE_NET_VIRTIO_PACKED", "COMPUTE_RESCUE_BFV"}
+    found = {"COMPUTE_NODE", "OWNER_NOVA", "COMPUTE_FIRMWARE_BIOS", "COMPUTE_NET_VIRTIO_PACKED", "COMPUTE_RESCUE_BFV",
+             "COMPUTE_VOLUME_MULTI_ATTACH"}
     found |= {f"COMPUTE_IMAGE_TYPE_{name}" for name in _IMAGE_TYPES}
     found |= {f"COMPUTE_STORAGE_BUS_{bus.upper()}" for bus in capabilities.disk_buses & set(_BUSES)}
     found |= {f"COMPUTE_NET_VIF_MODEL_{name.upper()}" for name in guest_config.VIF_MODELS}

@@ -102,7 +102,7 @@ def _volume(devices: ET.Element, disk: GuestDisk, volume: VolumeConnection, sett
         raise exception.InvalidDiskInfo(reason=f"volumes of the protocol {volume.protocol} are not supported")
     item = element(devices, "disk", type=kind, device=disk.device)
     # Past the page cache of the host wherever that is possible: somebody else may read the volume next.
-    cache = settings.cache if kind == "file" else "none"
+    cache = settings.cache if kind == "file" and not volume.shareable else "none"
     element(item, "driver", name="qemu", type=volume.format, cache=cache,
             discard="unmap" if volume.discard and disk.device == "disk" else None)
     if not network:
