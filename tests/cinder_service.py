@@ -40,6 +40,8 @@ class Volume:
     metadata: dict[str, str] = dataclasses.field(default_factory=dict)
     volume_type: str | None = None
     multiattach: bool = False
+    # What it was made from.
+    snapshot: str | None = None
     # How often it is looked at until it is made.
     looks: int = 0
     id: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
@@ -174,10 +176,15 @@ class CinderService:
                     if each.volume == volume.id and (each.complete or each.connector)]}
 
     def create_volume(self, project: str, wanted: Raw) -> Raw:
-        image = wanted.get("imageRef")
+        image, snapshot = wanted.get("imageRef"), wanted.get("snapshot_id")
+        origin = self.snapshot(project, snapshot).volume if snapshot else None
+        if origin is not None and wanted["size"] < origin.size:
+            raise Refused(400, "Invalid input received: it is smaller than its snapshot.")
         made = Volume(project=project, size=wanted["size"], name=wanted.get("name", ""), status="creating",
                       metadata=wanted.get("metadata", {}), volume_type=wanted.get("volume_type"),
-                      bootable=bool(image), image={"image_id": image} if image else {}, looks=self.looks)
+                      bootable=bool(image) or (origin is not None and origin.bootable),
+                      image={"image_id": image} if image else origin.image if origin else {}, looks=self.looks)
+        made.snapshot = snapshot
         self.volumes[made.id] = made
         return self.shown(made)
 

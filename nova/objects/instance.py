@@ -42,6 +42,7 @@ class BlockDevice(Object, kw_only=True):
     device_name: str | None = None
     image_id: str | None = None
     volume_id: str | None = None
+    snapshot_id: str | None = None
     size_gb: int | None = None
     guest_format: str | None = None
     disk_bus: str | None = None

@@ -50,6 +50,13 @@ class Attachments(Protocol):
         Raises VolumeNotFound, InvalidVolume (its status is another one).
         """
 
+    def restored(self, ctx: RequestContext, project_id: str, snapshot_id: str) -> Volume:
+        """What a volume will be (without an id) that is made from a snapshot, as its owner may use it. Outside of any
+        transaction, before the request is accepted.
+
+        Raises SnapshotNotFound, InvalidVolume (it is not available).
+        """
+
     def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
         """Whether nobody has the volume any more, or only what is left of it. Outside of any transaction."""
 

@@ -68,6 +68,15 @@ class CinderAttachments:
                 f"the status of volume {volume_id} must be {status}, but is {raw['status']}"))
         return to_volume(raw, project_id)
 
+    def restored(self, ctx: RequestContext, project_id: str, snapshot_id: str) -> Volume:
+        snapshot = self.snapshots.get(ctx, snapshot_id)
+        if snapshot.status != states.AVAILABLE:
+            raise exception.InvalidVolume(reason=f"the status of snapshot {snapshot_id} must be available, but is "
+                                                 f"{snapshot.status}")
+        origin = to_volume(self._api.volume(ctx, snapshot.volume_id, ctx.auth_token), project_id)
+        return Volume(uuid="", project_id=project_id, size_gb=snapshot.size_gb, bootable=origin.bootable,
+                      image=origin.image)
+
     def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
         try:
             # With Nova's own rights: what a caller may not see is not gone.
@@ -95,9 +104,10 @@ class CinderAttachments:
         if not ctx.auth_token:
             raise exception.InvalidVolume(reason="the server's new volume was not made while its user's token was "
                                                  "there; ask for the server once more")
-        wanted = {"size": device.size_gb, "name": "" if device.image_id else f"{instance.uuid}-blank-vol",
+        wanted = {"size": device.size_gb, "name": f"{instance.uuid}-blank-vol" if device.source == "blank" else "",
                   "metadata": {_MARK: device.uuid},
                   **({"imageRef": device.image_id} if device.image_id else {}),
+                  **({"snapshot_id": device.snapshot_id} if device.snapshot_id else {}),
                   **({"volume_type": device.volume_type} if device.volume_type else {})}
         return to_volume(self._api.create_volume(ctx, wanted), instance.project_id)
 

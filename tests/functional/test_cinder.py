@@ -315,15 +315,6 @@ def test_a_hard_reboot_while_a_volume_is_given_back_does_not_bring_it_back(admin
     holds_nothing(cinder, driver, member, server)
 
 
-def test_a_server_with_such_a_volume_stays_on_its_host(admin, member, server, cinder):
-    volume = cinder.new(MEMBER)
-    attach(member, server, volume)
-    wait_status(cinder, volume, "in-use")
-    wait_for(lambda: not admin.get("/servers/detail")["servers"][0]["OS-EXT-STS:task_state"])
-    code, message = refused(lambda: admin.action(server, "migrate"))
-    assert (code, "volumes" in message) == (400, True)
-
-
 def test_the_embedded_volumes_are_not_offered(member, cinder):
     code, message = refused(lambda: member.post("/os-volumes", {"volume": {"size": 1}}, version="2.35"))
     assert (code, "volume service" in message) == (400, True)

@@ -57,6 +57,9 @@ class EmbeddedAttachments:
                                                  f"{volume.status}")
         return volume
 
+    def restored(self, ctx: RequestContext, project_id: str, snapshot_id: str) -> Volume:
+        raise exception.SnapshotNotFound(snapshot_id=snapshot_id)
+
     def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
         return False  # who has it keeps its row
 

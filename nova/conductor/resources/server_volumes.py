@@ -159,11 +159,17 @@ def are_outside(core: Core, instance: Instance) -> bool:
 
 def look(core: Core, ctx: context.RequestContext, devices: Sequence[BlockDevice]) -> dict[str, Volume]:
     """Before the transaction that accepts a new server: its volumes that an outside service keeps, with the caller's
-    eyes. Raises VolumeNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable."""
-    wanted = [device.volume_id for device in devices if device.volume_id]
-    if not wanted or not core.attachments.external:
+    eyes; by the ids of snapshots what volumes will be that are made from them.
+
+    Raises VolumeNotFound, SnapshotNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable.
+    """
+    if not core.attachments.external:
         return {}
-    return {uuid: core.attachments.validate(ctx, ctx.project_id or "", uuid) for uuid in wanted}
+    project_id = ctx.project_id or ""
+    there = {device.volume_id: core.attachments.validate(ctx, project_id, device.volume_id)
+             for device in devices if device.volume_id}
+    return there | {device.snapshot_id: core.attachments.restored(ctx, project_id, device.snapshot_id)
+                    for device in devices if device.snapshot_id}
 
 
 def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, instance: Instance,
@@ -181,15 +187,22 @@ def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, ins
         image = images.get(device.image_id or "")
         _check_fits(image, device)
         if core.attachments.external:
-            volume = seen.get(device.volume_id or "")
+            volume = seen.get(device.volume_id or device.snapshot_id or "")
         else:
             volume = _given(core, ctx, connection, instance, device, image)
         if volume is None:
             continue
-        if device.source == "volume" and device.boot_index == 0:
+        if device.source in ("volume", "snapshot") and device.boot_index == 0:
             if not volume.bootable:
-                raise exception.InvalidVolume(reason=f"volume {volume.uuid} is not bootable")
+                raise exception.InvalidVolume(
+                    reason=f"{device.source} {volume.uuid or device.snapshot_id} is not bootable")
             instance.image = volume.image
+        if device.source == "snapshot":
+            device.size_gb = device.size_gb or volume.size_gb
+            if device.size_gb < volume.size_gb:
+                raise exception.InvalidInput(reason=f"a volume from snapshot {device.snapshot_id} has at least "
+                                                    f"{volume.size_gb} GiB.")
+            continue
         device.volume_id, device.size_gb, device.multiattach = volume.uuid, volume.size_gb, volume.multiattach
 
 

@@ -47,6 +47,7 @@ def _device(item: Mapping[str, Any], wanted: Mapping[str, Any]) -> BlockDevice:
         device_name=_name(item.get("device_name")),
         image_id=_id_of(item, "image_id") if source == "image" else None,
         volume_id=_id_of(item, "volume_id") if source == "volume" else None,
+        snapshot_id=_id_of(item, "snapshot_id") if source == "snapshot" else None,
         size_gb=whole(item["volume_size"]) if "volume_size" in item else None,
         guest_format=item.get("guest_format"), disk_bus=item.get("disk_bus"), device_type=item.get("device_type"),
         volume_type=item.get("volume_type") or None, tag=item.get("tag"),
@@ -70,7 +71,8 @@ def _name(given: str | None) -> str | None:
 
 def _check_volume(device: BlockDevice) -> None:
     if device.source == "snapshot":
-        raise exception.InvalidInput(_INVALID + "snapshots of volumes are not available in this cloud.")
+        _check_snapshot(device)
+        return
     if device.source == "volume":
         if device.volume_id is None or not is_uuid(device.volume_id):
             raise exception.InvalidInput(_INVALID + "the uuid of the volume is missing or not a uuid.")
@@ -83,6 +85,14 @@ def _check_volume(device: BlockDevice) -> None:
         raise exception.InvalidInput(_INVALID + "the uuid of the image is missing.")
     if device.volume_type and CONF.volume.driver in EMBEDDED:
         raise exception.InvalidInput(_INVALID + f"volume type {device.volume_type} could not be found.")
+
+
+def _check_snapshot(device: BlockDevice) -> None:
+    """Without a size the volume is as large as the one that the snapshot was taken of."""
+    if CONF.volume.driver in EMBEDDED:
+        raise exception.InvalidInput(_INVALID + "snapshots of volumes are not available in this cloud.")
+    if device.snapshot_id is None or not is_uuid(device.snapshot_id):
+        raise exception.InvalidInput(_INVALID + "the uuid of the snapshot is missing or not a uuid.")
 
 
 def _check_local(device: BlockDevice, wanted: Mapping[str, Any]) -> None:
@@ -109,7 +119,12 @@ def _boot_index(value: Any) -> int | None:
 def _old_device(item: Mapping[str, Any]) -> BlockDevice:
     """The first syntax: volumes, or the flavor's own "swap" and "ephemeralN" disks by name."""
     if item.get("snapshot_id"):
-        raise exception.InvalidInput(_INVALID + "snapshots of volumes are not available in this cloud.")
+        made = BlockDevice(source="snapshot", destination="volume", snapshot_id=item["snapshot_id"],
+                           device_name=_name(item.get("device_name")),
+                           size_gb=whole(item["volume_size"]) if "volume_size" in item else None,
+                           delete_on_termination=is_true(item.get("delete_on_termination", False)))
+        _check_snapshot(made)
+        return made
     name = item.get("virtual_name") or ""
     if item.get("volume_id"):
         return BlockDevice(source="volume", destination="volume", volume_id=item["volume_id"],
