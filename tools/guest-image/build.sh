@@ -96,7 +96,7 @@ pack_boot() { # the FAT partition
     truncate -s "${BOOT_MIB}M" "$image"
     mformat -i "$image" -T $((BOOT_MIB * 2048)) -h 64 -s 32 -v NOVA-BOOT ::
     printf '%s\n' 'DEFAULT nova' 'PROMPT 0' 'TIMEOUT 0' 'LABEL nova' '  KERNEL vmlinuz' '  INITRD initrd.gz' \
-        '  APPEND console=tty0 console=ttyS0 quiet' > "$work/syslinux.cfg"
+        '  APPEND console=tty0 console=ttyS0 quiet no_timer_check' > "$work/syslinux.cfg"
     mcopy -i "$image" "$output/vmlinuz" "$output/initrd.gz" "$work/syslinux.cfg" ::
     syslinux --install "$image"
 }

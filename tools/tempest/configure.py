@@ -60,13 +60,18 @@ def main(template, target):
     network = next(iter(cloud.get("compute", "/os-networks")["networks"]), None)
     if network is None:
         sys.exit("tempest needs a network; this cloud has none (nova-manage network create)")
+    hosts = [service for service in cloud.get("compute", "/os-services?binary=nova-compute")["services"]
+             if service["status"] == "enabled" and service["state"] == "up"]
+    pools = [pool["name"] for pool in cloud.get("compute", "/os-floating-ip-pools")["floating_ip_pools"]]
     values = {
         "WORKSPACE": str(target.parent.parent), "USERNAME": env["OS_USERNAME"], "PASSWORD": env["OS_PASSWORD"],
         "PROJECT": env["OS_PROJECT_NAME"], "DOMAIN": env["OS_PROJECT_DOMAIN_NAME"], "AUTH_URL": cloud.identity,
         "REGION": env.get("OS_REGION_NAME", "RegionOne"), "IMAGE": image, "IMAGE_ALT": image_alt, "FLAVOR": flavor,
         "FLAVOR_ALT": flavor_alt, "NETWORK": network["label"], "NETWORK_ID": network["id"],
         "FILTERS": "ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,"
-                   "ServerGroupAffinityFilter",
+                   "ServerGroupAffinityFilter,SameHostFilter,DifferentHostFilter",
+        "HOSTS": str(len(hosts)), "SPICE": env.get("NOVA_SPICE", "false"), "POOL": pools[0] if pools else "",
+        "VALIDATE": env.get("TEMPEST_VALIDATE", str(bool(pools))),
     }
     text = re.sub(r"@([A-Z_]+)@", lambda match: values[match.group(1)], template.read_text())
     target.write_text(text)

@@ -1,6 +1,9 @@
-"""Compares a run of tempest (subunit v2 on standard input) with the list of tests that must pass.
+"""Compares a run of tests (subunit v2 on standard input) with the lists of those that pass and those that are skipped.
 
-usage: results.py EXPECTED [--update]
+usage: results.py DIRECTORY [--update]
+
+DIRECTORY has expected-passes.txt and skips.txt; --update writes them. The run fails when a test does, when one of the
+first list does not pass, or when one is skipped that the second does not explain.
 """
 
 import argparse
@@ -10,20 +13,21 @@ import sys
 import subunit
 import testtools
 
-HEADER = """\
-# The tests of tempest that pass; tools/tempest/run.sh fails when one of them does not.
-# Written by: tools/tempest/run.sh --update
-"""
+PASSES = "# The tests that pass; run.sh fails when one of them does not.\n# Written by: run.sh --update\n"
+SKIPS = ("# The tests that are skipped, and what is not there for them; all of a class by its name.\n"
+         "# Written by: run.sh --update\n")
 
 
 def outcomes(stream):
-    """Test name (without the id in brackets) -> success, fail, skip, error of one run."""
+    """Test name (without the id in brackets) -> (success, fail or skip, why) of one run."""
     found = {}
 
     def note(test):
-        name = test["id"].partition("[")[0]
-        # A class that cannot be set up or torn down fails as "setUpClass (its name)".
-        found[name] = "success" if test["status"] in ("success", "xfail") else test["status"]
+        # A class that cannot be set up, or is left out, is one "setUpClass (its name)".
+        name = test["id"].partition("[")[0].removeprefix("setUpClass (").rstrip(")")
+        status = {"success": "success", "xfail": "success", "skip": "skip"}.get(test["status"], "fail")
+        reason = test["details"].get("reason")
+        found[name] = (status, " ".join(reason.as_text().split()) if reason else "")
 
     result = testtools.StreamToDict(note)
     result.startTestRun()
@@ -33,29 +37,47 @@ def outcomes(stream):
     return found
 
 
+def lines(path):
+    text = path.read_text() if path.exists() else ""
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def write(path, header, content):
+    path.write_text(header + "".join(f"{line}\n" for line in content))
+
+
+def compare(found, directory):
+    """Prints what is different, and answers whether something is wrong."""
+    expected = lines(directory / "expected-passes.txt")
+    explained = {line.partition(": ")[0] for line in lines(directory / "skips.txt")}
+    passed = {name for name, (status, _why) in found.items() if status == "success"}
+    for name in sorted(passed.difference(expected)):
+        print(f"  passes now, not yet in the list: {name}")
+    wrong = [f"must pass, but: {found.get(name, ('did not run',))[0]}: {name}"
+             for name in expected if name not in passed]
+    for name, (status, why) in sorted(found.items()):
+        if status == "fail":
+            wrong.append(f"failed: {name}")
+        elif status == "skip" and name not in explained:
+            wrong.append(f"is skipped, and skips.txt does not say so: {name}: {why}")
+    for line in wrong:
+        print(f"  {line}")
+    return bool(wrong)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("expected", type=pathlib.Path)
+    parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("--update", action="store_true")
     arguments = parser.parse_args()
     found = outcomes(sys.stdin.buffer)
-    passed = {name for name, status in found.items() if status == "success"}
-    failed = sorted(name for name, status in found.items() if status in ("fail", "error"))
-    print(f"{len(passed)} passed, {len(failed)} failed, {len(found) - len(passed) - len(failed)} skipped")
-    for name in failed:
-        print(f"  failed: {name}")
+    of = {kind: sorted(name for name, (status, _why) in found.items() if status == kind)
+          for kind in ("success", "fail", "skip")}
+    print(f"{len(of['success'])} passed, {len(of['fail'])} failed, {len(of['skip'])} skipped")
     if arguments.update:
-        arguments.expected.write_text(HEADER + "".join(f"{name}\n" for name in sorted(passed)))
-        return 0
-    lines = arguments.expected.read_text().splitlines()
-    expected = {line for line in lines if line and not line.startswith("#")}
-    for name in sorted(passed - expected):
-        print(f"  passes now, not yet in the list: {name}")
-    missing = sorted(expected - passed)
-    for name in missing:
-        print(f"  must pass, but: {found.get(name, 'did not run')}: {name}")
-    print(f"{len(expected) - len(missing)} of {len(expected)} expected passes")
-    return 1 if missing else 0
+        write(arguments.directory / "expected-passes.txt", PASSES, of["success"])
+        write(arguments.directory / "skips.txt", SKIPS, [f"{name}: {found[name][1]}" for name in of["skip"]])
+    return 1 if compare(found, arguments.directory) else 0
 
 
 if __name__ == "__main__":

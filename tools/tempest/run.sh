@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs tempest's tests of the Compute API against a running cloud and compares with the list of expected passes.
 #
-#   tools/tempest/run.sh                               fails when a test of expected-passes.txt does not pass
-#   tools/tempest/run.sh --update                      rewrites that list
+#   tools/tempest/run.sh                               fails when a test does, when one of expected-passes.txt does not
+#                                                      pass, or one is skipped that skips.txt does not explain
+#   tools/tempest/run.sh --update                      rewrites these lists
 #   tools/tempest/run.sh REGEX                         only these tests; nothing is compared
 #
 # The cloud is the one of the OS_* variables of an administrator, or that of devstack/stack.sh in DATA_DIR. TEMPEST_DIR
@@ -24,7 +25,7 @@ update='' regex=''
 for argument in "$@"; do
     case $argument in
         --update) update=--update ;;
-        -*) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        -*) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
         *) regex=$argument ;;
     esac
 done
@@ -63,5 +64,5 @@ if [ -n "$regex" ]; then
     "$venv/bin/stestr" last > /dev/null
 else
     run_tests --include-list "$here/tests.txt" --exclude-list "$here/exclude.txt"
-    "$venv/bin/stestr" last --subunit | "$venv/bin/python" "$here/results.py" "$here/expected-passes.txt" $update
+    "$venv/bin/stestr" last --subunit | "$venv/bin/python" "$here/results.py" "$here" $update
 fi

@@ -1,0 +1,105 @@
+"""Runs the functional tests of one client, one after the other, and writes their outcomes as subunit v2.
+
+usage: functional.py openstacksdk|novaclient OUTPUT EXCLUDED [PATTERN ...]
+"""
+
+import importlib
+import pathlib
+import sys
+import types
+import unittest
+
+import subunit
+import testtools
+
+# What asks the Compute API; the other tests of openstacksdk's cloud layer are of other services.
+SUITES = {
+    "openstacksdk": ["openstack.tests.functional.compute.v2",
+                     "openstack.tests.functional.cloud.test_compute",
+                     "openstack.tests.functional.cloud.test_inventory"],
+    "novaclient": ["novaclient.tests.functional"],
+}
+
+
+def tests_of(name):
+    """The tests of a module or of all modules below a package."""
+    module = importlib.import_module(name)
+    if not hasattr(module, "__path__"):
+        return unittest.defaultTestLoader.loadTestsFromModule(module)
+    directory = pathlib.Path(next(iter(module.__path__)))
+    top = directory.parents[name.count(".")]
+    return unittest.defaultTestLoader.discover(str(directory), top_level_dir=str(top))
+
+
+def prepare_openstacksdk():
+    """Its tests of the Compute API are left out where there is no Cinder, though only those of volumes need one, make
+    networks for servers in Neutron, and ask Cinder for what volumes to delete with a server."""
+    functional = importlib.import_module("openstack.tests.functional.base").BaseFunctionalTest
+    tests = importlib.import_module("openstack.tests.functional.compute.v2.base").BaseComputeTest
+
+    def set_up(self):
+        functional.setUp(self)
+        self.compute_client, self.admin_compute_client = self.user_cloud.compute, self.operator_cloud.compute
+
+    tests.setUp = set_up
+    importlib.import_module("openstack.connection").Connection.get_volumes = lambda *_arguments: []
+    networks = importlib.import_module("openstack.tests.functional.compute.v2.test_server").test_network
+    networks.create_network = lambda *_arguments: (network_of("devstack"), None)
+    networks.delete_network = lambda *_arguments: None
+
+
+def network_of(cloud):
+    """The network that the stack has made, as a client of the cloud of this name sees it."""
+    found = importlib.import_module("openstack").connect(cloud=cloud).compute.get("/os-networks", microversion="2.1")
+    network = found.json()["networks"][0]
+    return types.SimpleNamespace(id=network["id"], name=network["label"])
+
+
+def prepare_novaclient():
+    """Its tests look for a network in Neutron, and for the greeting of CirrOS on consoles; ours are Nova's own."""
+    make_project("novaclient")
+    base = importlib.import_module("novaclient.tests.functional.base")
+    base.CACHE.update(network=network_of("functional_admin"), multiple_networks=False)
+    base.BOOT_IS_COMPLETE = "login: "
+    # Where DevStack has Keystone behind a web server, at /identity.
+    tests = importlib.import_module("novaclient.tests.functional.test_auth").TestAuthentication
+    tests._get_url = lambda self, _version: self.cli_clients.uri
+
+
+def make_project(name):
+    """A project of this name, in which the administrator is one; it may be there."""
+    admin = importlib.import_module("openstack").connect(cloud="devstack-admin")
+    project = admin.identity.find_project(name, ignore_missing=True) or admin.identity.create_project(name=name)
+    admin.identity.assign_project_role_to_user(
+        project, admin.current_user_id, admin.identity.find_role("admin", ignore_missing=False))
+
+
+def excluded_names(path):
+    lines = (line.strip() for line in path.read_text().splitlines())
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def main(suite, output, excluded, *patterns):
+    {"openstacksdk": prepare_openstacksdk, "novaclient": prepare_novaclient}[suite]()
+    left_out = excluded_names(pathlib.Path(excluded))
+    chosen = [test for name in SUITES[suite] for test in testtools.iterate_tests(tests_of(name))
+              if test.id() not in left_out and (not patterns or any(pattern in test.id() for pattern in patterns))]
+    with open(output, "wb") as file:
+        result = testtools.ExtendedToStreamDecorator(testtools.CopyStreamResult(
+            [subunit.StreamResultToBytes(file), testtools.StreamToDict(say)]))
+        result.startTestRun()
+        unittest.TestSuite(chosen).run(result)
+        result.stopTestRun()
+
+
+def say(test):
+    """One line per test for who watches, and why it failed."""
+    print(test["status"], test["id"], flush=True)
+    if test["status"] not in ("success", "exists"):
+        for name, detail in test["details"].items():
+            if not name.startswith(("pythonlogging", "stdout", "stderr")):  # of all tests until now
+                print(detail.as_text(), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
