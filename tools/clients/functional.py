@@ -46,6 +46,19 @@ def prepare_openstacksdk():
     networks = importlib.import_module("openstack.tests.functional.compute.v2.test_server").test_network
     networks.create_network = lambda *_arguments: (network_of("devstack"), None)
     networks.delete_network = lambda *_arguments: None
+    keep_image()
+
+
+def keep_image():
+    """The test of image metadata takes those of some image away; that image, which others boot from, gets them back."""
+    tests = importlib.import_module("openstack.tests.functional.compute.v2.test_image").TestImage
+    set_up = tests.setUp
+
+    def keep(self):
+        set_up(self)
+        self.addCleanup(self.admin_compute_client.set_image_metadata, self.image, **self.image.metadata)
+
+    tests.setUp = keep
 
 
 def network_of(cloud):
