@@ -60,6 +60,9 @@ class Evacuate(Move):
             raise exception.InstanceNotReady(instance_id=instance.uuid)
         if ctl.host_up(instance.host):
             raise exception.ComputeServiceInUse(host=instance.host)
+        if instance.task_state == states.SOFT_DELETING:  # promised to its user; without its host it is done soon
+            raise exception.InstanceInvalidState(method=self.rules.label, instance_uuid=instance.uuid,
+                                                 attr="task_state", state=instance.task_state)
         if request.host and request.host == instance.host:
             raise exception.EvacuateToSameHost()
         ctl.set(progress=0)

@@ -141,6 +141,21 @@ def test_nothing_else_can_be_done_with_it(admin, server, flavor, action):
     assert refused(lambda: admin.action(server, action, body))[0] == 409
 
 
+def test_a_delete_that_was_promised_is_not_given_up_for_an_evacuation(suite, admin, server, hold):
+    held = hold("power_off")
+    admin.delete(f"/servers/{server}", expect=204)
+    held.wait_until_begun()
+    set_service(admin, suite.compute.host, forced_down=True)
+    try:
+        assert refused(lambda: admin.action(server, "evacuate", {}, version="2.14")) == (
+            409, f"Cannot 'evacuate' instance {server} while it is in task_state soft-deleting")
+        held.let_go()
+        admin.wait(server, "SOFT_DELETED")
+    finally:
+        set_service(admin, suite.compute.host, forced_down=False)
+        told_scheduler(suite, suite.compute.host, True)
+
+
 def test_only_what_is_soft_deleted_can_be_restored(admin, server):
     assert refused(lambda: admin.action(server, "restore")) == (
         409, f"Cannot 'restore' instance {server} while it is in vm_state active")
