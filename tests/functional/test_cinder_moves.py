@@ -152,6 +152,23 @@ def lost(suite, hosts, admin, cinder):
         service.stop()
 
 
+def test_what_is_said_of_a_volume_while_the_service_is_asked_about_it_stays_said(hosts, admin, server, cinder):
+    data, path = list(cinder.volumes)[-1], f"/servers/{server}/os-volume_attachments"
+
+    def say(answer):
+        admin.put(f"{path}/{data}", {"volumeAttachment": {"volumeId": data, "delete_on_termination": True}},
+                  version="2.85")
+        return answer
+
+    cinder.twist("delete_attachment", say)
+    move(admin, server, "live")
+    is_reached_from(admin, cinder, server, hosts.second)
+    wait_for(lambda: admin.server(server)["OS-EXT-STS:task_state"] is None)
+    admin.wait_idle(server)
+    shown = admin.get(path, version="2.79")["volumeAttachments"]
+    assert {item["volumeId"]: item["delete_on_termination"] for item in shown}[data] is True
+
+
 @pytest.mark.parametrize("how", [None, "error after", "silence"])
 @pytest.mark.parametrize("verb", ["create_attachment", "complete_attachment", "delete_attachment"])
 def test_the_volumes_of_a_lost_host_go_on_with_their_server(hosts, admin, cinder, ways, lost, verb, how):

@@ -128,14 +128,17 @@ class OutsideVolumes:
         return [device for device in self._wishes.instance.block_devices if device.is_volume]
 
     def _record(self, devices: Iterable[BlockDevice]) -> list[BlockDevice]:
-        """Have the server's row know these devices as they are now; those that it lost meanwhile stay lost."""
+        """Have the server's row know these devices as they are now; those that it lost meanwhile stay lost, and what
+        users said of them meanwhile stays said.
+        """
         now = {device.uuid: device for device in devices}
         wishes = self._wishes
         if not now:
             return []
 
         def renewed(given: list[BlockDevice]) -> list[BlockDevice]:
-            return [now.get(device.uuid, device) for device in given]
+            return [msgspec.structs.replace(now[device.uuid], delete_on_termination=device.delete_on_termination)
+                    if device.uuid in now else device for device in given]
 
         wishes.effects.append(lambda connection: servers.change(
             connection, wishes.instance, "block_devices", renewed))
