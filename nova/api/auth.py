@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import re
 from collections.abc import Callable, Iterable
@@ -12,6 +11,7 @@ from nova import exception, policies
 from nova.api import openapi, status_page
 from nova.conf import CONF
 from nova.context import RequestContext
+from nova.objects import plain_ip
 
 LOG = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def context_of(environ: Environ, url_project: str | None) -> RequestContext:
 
 def check_listening(address: str) -> None:
     """Raises InvalidInput for an address that others reach, where everybody is believed."""
-    if CONF.api.auth_strategy == "noauth" and not ipaddress.ip_address(address).is_loopback:
+    if CONF.api.auth_strategy == "noauth" and not plain_ip.address(address).is_loopback:
         raise exception.InvalidInput(reason=f"[api]auth_strategy = noauth believes everybody: it does not listen on "
                                             f"{address}, but on addresses of loopback only")
 
@@ -76,7 +76,7 @@ def _noauth(environ: Environ, url_project: str | None, kept: dict[str, Any]) -> 
     Raises Unauthorized for a client elsewhere (another server than ours may listen anywhere).
     """
     peer = environ.get("REMOTE_ADDR")
-    if peer and not ipaddress.ip_address(peer).is_loopback:
+    if peer and not plain_ip.address(peer.partition("%")[0]).is_loopback:
         LOG.warning("Refused a request from %s: [api]auth_strategy = noauth is for this machine alone", peer)
         raise Unauthorized()
     token = environ.get("HTTP_X_AUTH_TOKEN", "")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import jsonschema
 
-from nova.objects import expression
+from nova.objects import expression, plain_ip
 
 CHECKER = jsonschema.FormatChecker(formats=())
 
@@ -58,7 +58,7 @@ def is_uuid(text: object) -> bool:
 
 def canonical_ipv6(text: str) -> str:
     """The shortest spelling of an IPv6 address (RFC 5952). Raises ValueError."""
-    return str(ipaddress.IPv6Address(text))
+    return str(plain_ip.v6_address(text))
 
 
 def printable(text: str) -> bool:

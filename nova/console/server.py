@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
-import ipaddress
 import logging
 import math
 import ssl
@@ -24,6 +23,7 @@ from nova.console.door import Door, Listener
 from nova.console.gate import Asked, Gate, Refused, check_origin
 from nova.console.session import Session
 from nova.console.streams import Browser, Host, Networks, connect
+from nova.objects import plain_ip
 from nova.objects.base import new_uuid
 from nova.objects.console import PROTOCOLS, SERIAL, Console
 from nova.rpcapi.consoles import Consoles
@@ -58,7 +58,7 @@ class ConsoleServer:
                  schemes: Callable[[Host], dict[int, rfb.Scheme]], rate: Limiter | None = None) -> None:
         self._gate, self._consoles, self._directory, self._schemes = gate, consoles, directory, schemes
         self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "console")
-        self._networks: Networks = [ipaddress.ip_network(name) for name in CONF.console.guest_networks]
+        self._networks: Networks = [plain_ip.network(name) for name in CONF.console.guest_networks]
         self._sessions: dict[str, Session] = {}
         self._per_server: collections.Counter[str] = collections.Counter()
         self._door = Door()

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
 
+from nova.objects import plain_ip
+
 # Bytes that are read at once.
 _PART = 64 * 1024
 # Seconds until a silent host is asked whether it is there, between two questions, and how many stay unanswered.
@@ -107,5 +109,5 @@ async def connect(host: str, port: int, networks: Networks) -> Host:
 
 
 def _is_in(address: str, networks: Networks) -> bool:
-    known = ipaddress.ip_address(address.partition("%")[0])
+    known = plain_ip.address(address.partition("%")[0])
     return any(known in network for network in networks)

@@ -20,6 +20,7 @@ from oslo_db import exception as db_exception
 from nova import exception
 from nova.db import models
 from nova.db.sql import rows
+from nova.objects import plain_ip
 from nova.objects.base import utcnow
 from nova.objects.network import SLAAC, KnownAddress, Network, slaac_address
 
@@ -88,12 +89,12 @@ def take(connection: sa.Connection, network: Network, instance_uuid: str, vif_id
 def check(network: Network, address: str) -> str:
     """The address in the spelling of rows. Raises FixedIpInvalid when no interface of the network can ask for it."""
     try:
-        wanted = ipaddress.ip_address(address)
+        wanted = plain_ip.address(address)
     except ValueError as error:
         raise exception.FixedIpInvalid(address=address, network_id=network.uuid) from error
     # With SLAAC the address follows from the MAC address: it cannot be chosen.
     cidr = network.cidr if wanted.version == 4 else network.cidr_v6 if network.ipv6_mode != SLAAC else None
-    if cidr is None or wanted not in (subnet := ipaddress.ip_network(cidr)) or str(wanted) in _reserved(
+    if cidr is None or wanted not in (subnet := plain_ip.network(cidr)) or str(wanted) in _reserved(
             network, subnet) or (wanted.version == 4 and not _start(network) <= wanted <= _end(network)):
         raise exception.FixedIpInvalid(address=address, network_id=network.uuid)
     return str(wanted)
@@ -225,7 +226,7 @@ def _spelt(number: int) -> str:
 
 def _partner(network: Network, address: str, mac: str) -> str:
     """The IPv6 address that goes with an IPv4 address and a MAC address."""
-    subnet = ipaddress.IPv6Network(network.cidr_v6 or "")
+    subnet = plain_ip.v6_network(network.cidr_v6 or "")
     if network.ipv6_mode == SLAAC:
         return slaac_address(subnet, mac)
     offset = int(ipaddress.IPv4Address(address)) - int(ipaddress.IPv4Network(network.cidr).network_address)
@@ -235,7 +236,7 @@ def _partner(network: Network, address: str, mac: str) -> str:
 
 
 def _random_v6(network: Network) -> str:
-    subnet = ipaddress.IPv6Network(network.cidr_v6 or "")
+    subnet = plain_ip.v6_network(network.cidr_v6 or "")
     while True:
         address = str(subnet[secrets.randbelow(subnet.num_addresses)])
         if address not in _reserved(network, subnet):
@@ -274,10 +275,10 @@ def reserve(connection: sa.Connection, address: str, reserved: bool) -> None:
 
 
 def _network_of(connection: sa.Connection, address: str) -> Network:
-    wanted = ipaddress.ip_address(address)
+    wanted = plain_ip.address(address)
     for row in connection.execute(sa.select(NETWORKS).order_by(NETWORKS.c.id)):
         cidr = row.cidr if wanted.version == 4 else row.cidr_v6
-        if cidr and wanted in ipaddress.ip_network(cidr):
+        if cidr and wanted in plain_ip.network(cidr):
             return rows.to_object(Network, row)
     raise exception.FixedIpNotFoundForAddress(address=address)
 
@@ -287,7 +288,7 @@ def _given_out(network: Network, address: str) -> bool:
         check(network, address)
     except exception.FixedIpInvalid:
         return ":" in address and str(address) not in _reserved(
-            network, ipaddress.ip_network(network.cidr_v6 or ""))
+            network, plain_ip.network(network.cidr_v6 or ""))
     return True
 
 

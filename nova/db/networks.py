@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from nova import exception
 from nova.db import fixed_ips, models, network_hosts, quotas
 from nova.db.sql import rows
+from nova.objects import plain_ip
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.network import DHCPV6, SLAAC, Network
 
@@ -140,7 +141,7 @@ def _owned(connection: sa.Connection, network: Network, project_id: str | None) 
 
 def subnets(network: Network) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
     """The subnets of a network, of each version one."""
-    return [ipaddress.ip_network(cidr) for cidr in (network.cidr, network.cidr_v6) if cidr]
+    return [plain_ip.network(cidr) for cidr in (network.cidr, network.cidr_v6) if cidr]
 
 
 def delete(connection: sa.Connection, uuid: str) -> None:
@@ -173,7 +174,7 @@ def _checked(network: Network, uuid: str) -> Network:
     _check_wire(network)
     for server in network.dns:
         try:
-            ipaddress.ip_address(server)
+            plain_ip.address(server)
         except ValueError as error:
             raise exception.InvalidInput(reason=f"dns '{server}' is not an IP address") from error
     cidr_v6, gateway_v6 = _checked_v6(network)
@@ -212,7 +213,7 @@ def _checked_v6(network: Network) -> tuple[str | None, str | None]:
     if not network.gateway_v6:
         return str(cidr), str(cidr[1])
     try:
-        gateway = ipaddress.IPv6Address(network.gateway_v6)
+        gateway = plain_ip.v6_address(network.gateway_v6)
     except ValueError as error:
         raise exception.InvalidInput(reason=f"gateway_v6 '{network.gateway_v6}' is not an IPv6 address") from error
     if gateway not in cidr or gateway == cidr[0]:
@@ -223,12 +224,12 @@ def _checked_v6(network: Network) -> tuple[str | None, str | None]:
 def parse_cidr_v6(value: str) -> ipaddress.IPv6Network:
     """The IPv6 subnet that ``value`` names. Raises InvalidInput for what cannot be the subnet of a network."""
     try:
-        cidr = ipaddress.IPv6Network(value)
+        cidr = plain_ip.v6_network(value)
     except ValueError as error:
         raise exception.InvalidInput(reason=f"cidr_v6 '{value}' is not an IPv6 network: {error}") from error
     if not 64 <= cidr.prefixlen <= 120:
         raise exception.InvalidInput(reason=f"cidr_v6 '{value}' must have a prefix length from /64 to /120")
-    if any(cidr.overlaps(ipaddress.IPv6Network(special)) for special in (
+    if any(cidr.overlaps(plain_ip.v6_network(special)) for special in (
             "::/32", "64:ff9b::/96", "fe80::/10", "fec0::/10", "ff00::/8")):
         raise exception.InvalidInput(reason=f"cidr_v6 '{value}' has addresses that are not for hosts")
     return cidr

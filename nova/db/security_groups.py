@@ -5,7 +5,6 @@ Every project has a group ``default``, made when it is first needed.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from oslo_db import exception as db_exception
 from nova import exception
 from nova.db import models, quotas, versions
 from nova.db.sql import rows
+from nova.objects import plain_ip
 from nova.objects.base import utcnow
 from nova.objects.network import FilterRule, RuleSet, SecurityGroup, SecurityGroupRule
 
@@ -177,7 +177,9 @@ def add_rule(connection: sa.Connection, rule: SecurityGroupRule, project_id: str
 
 def source_of(rule: sa.Row[Any]) -> str | None:
     """The network that a rule lets in, without a host's part; None: a group's members."""
-    return None if rule.group_id is not None else str(ipaddress.ip_network(rule.cidr or ANYWHERE, strict=False))
+    if rule.group_id is not None:
+        return None
+    return str(plain_ip.network(plain_ip.without_zone(rule.cidr or ANYWHERE), strict=False))
 
 
 def _count_rules(connection: sa.Connection, group_id: int) -> int:

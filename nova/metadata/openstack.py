@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import datetime
-import ipaddress
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from nova.metadata import ec2
 from nova.metadata.settings import Settings
+from nova.objects import plain_ip
 from nova.objects.device_address import DeviceAddress
 from nova.objects.instance import BlockDevice, Instance, disk_names
 from nova.objects.network import VIF, FixedIp
@@ -136,7 +136,7 @@ def _network(number: int, vif: VIF, fixed: FixedIp) -> dict[str, Any]:
     any_network = "0.0.0.0" if fixed.version == 4 else "::"
     routes = [{"network": any_network, "netmask": any_network, "gateway": fixed.gateway}] if fixed.gateway else []
     return {**network, "ip_address": fixed.address,
-            "netmask": str(ipaddress.ip_interface(f"{fixed.address}/{fixed.prefix}").netmask), "routes": routes,
+            "netmask": str(plain_ip.interface(f"{fixed.address}/{fixed.prefix}").netmask), "routes": routes,
             "services": [{"type": "dns", "address": address} for address in fixed.dns]}
 
 

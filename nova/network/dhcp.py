@@ -22,6 +22,7 @@ from nova.conf import CONF
 from nova.network import commands, dhcp_release, netns
 from nova.network.filters import METADATA
 from nova.network.records import Guest, HostNet
+from nova.objects import plain_ip
 from nova.objects.network import DHCPV6, VIF
 
 LOG = logging.getLogger(__name__)
@@ -207,7 +208,7 @@ class DhcpServer:
 
     def _configuration_v6(self) -> list[str]:
         net = self.net
-        network = ipaddress.IPv6Network(net.cidr_v6 or "")
+        network = plain_ip.v6_network(net.cidr_v6 or "")
         kind = "static" if net.ipv6_mode == DHCPV6 else "ra-only"
         dns = ",".join(f"[{address}]" for address in of_version(net.dns, 6) or [net.gateway_v6 or ""])
         return [
@@ -243,7 +244,7 @@ def _reserved() -> set[str]:
 
 
 def of_version(addresses: Sequence[str], version: int) -> list[str]:
-    return [address for address in addresses if ipaddress.ip_address(address).version == version]
+    return [address for address in addresses if plain_ip.address(address).version == version]
 
 
 def upstream(dns: Sequence[str], resolv_conf: str = "/etc/resolv.conf") -> list[str]:
@@ -255,7 +256,7 @@ def upstream(dns: Sequence[str], resolv_conf: str = "/etc/resolv.conf") -> list[
         words = line.split()
         if len(words) >= 2 and words[0] == "nameserver":
             with contextlib.suppress(ValueError):
-                address = ipaddress.ip_address(words[1])
+                address = plain_ip.address(words[1])
                 if address.version == 4 and not address.is_loopback:
                     found.append(str(address))
     return found

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from nova.network.records import DEVICE, MAC, HostNet
+from nova.objects import plain_ip
 
 METADATA = "169.254.169.254"
 # The port of VXLAN between hosts.
@@ -229,4 +230,4 @@ def mac_address(value: str) -> str:
 
 def raw_v6(addresses: Sequence[str]) -> str:
     """IPv6 addresses as they are inside of a packet's payload."""
-    return "{ " + ", ".join(f"{int(ipaddress.IPv6Address(address)):#034x}" for address in addresses) + " }"
+    return "{ " + ", ".join(f"{int(plain_ip.v6_address(address)):#034x}" for address in addresses) + " }"

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from nova import exception
 from nova.network import commands, plumbing
 from nova.network.filters import PASSED
+from nova.objects import plain_ip
 from nova.objects.network import VIF, link_local
 
 LOG = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def guest(vif: VIF) -> Gate:
     blocks["ipv4"] = [(_WORD, 26), *_one_of(v4)]
     blocks["ipv6"] = []
     for number, address in enumerate(v6):
-        blocks[f"ipv6 {number}"] = _same(22, ipaddress.IPv6Address(address).packed, f"ipv6 {number + 1}")
+        blocks[f"ipv6 {number}"] = _same(22, plain_ip.v6_address(address).packed, f"ipv6 {number + 1}")
         blocks[f"ipv6 {number}"].append((_RETURN, _OK))
     blocks[f"ipv6 {len(v6)}"] = [(_RETURN, _DROP)]
     return Gate(port().leaving, _program(blocks))

@@ -6,10 +6,10 @@ goes changes the elements of one set and no rule.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 
 from nova.network import ingress
+from nova.objects import plain_ip
 from nova.objects.network import GroupFilter
 
 # What the chains of groups begin with, and no other chain.
@@ -32,7 +32,7 @@ def group(table: str, told: GroupFilter) -> list[str]:
     t = f"bridge {table}"
     lines = [*there(table, told.id), *(f"flush chain {t} {chain}_{told.id:d}" for chain in _CHAINS.values())]
     lines += [line for other in sorted({told.id, *told.named()}) for line in _sets(table, other)]
-    members = [ipaddress.ip_address(member) for member in told.members]
+    members = [plain_ip.address(member) for member in told.members]
     for version, chain in _CHAINS.items():
         name = ingress.members(told.id, version)
         found = ", ".join(str(member) for member in members if member.version == version)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from nova.network import group_filters, ingress
 from nova.network.filters import MOVED, hook, mac_address, name_of, port, port_gone, raw_v6, unhook
 from nova.network.records import HostNet
+from nova.objects import plain_ip
 from nova.objects.network import VIF, RuleSet, link_local
 
 # Flows that one guest may have at the same time.
@@ -91,7 +92,7 @@ def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = Fals
         return [*gone(table, vif.devname), *port(table, vif.devname)]
     name, mac = name_of(vif.devname), mac_address(vif.mac)
     v4 = [str(ipaddress.IPv4Address(address)) for address in vif.addresses(4)]
-    v6 = [str(ipaddress.IPv6Address(address)) for address in vif.addresses(6)]
+    v6 = [str(plain_ip.v6_address(address)) for address in vif.addresses(6)]
     chains = {
         "sent": [*_sent(name, mac, bool(v6)), *_sent_v4(name, mac, v4)],
         "received": [*_received(name, mac, bool(v6)), *_received_v4(name, v4, net), *_let_in(rules, 4),

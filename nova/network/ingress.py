@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nova.objects import plain_ip
 from nova.objects.network import FilterRule
 
 LOG = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def _sources(sources: Sequence[str], version: int) -> str | None:
     if not sources:
         return ""
     try:
-        known = [ipaddress.ip_network(source, strict=False) for source in sources]
+        known = [plain_ip.network(source, strict=False) for source in sources]
     except ValueError:
         LOG.warning("Leaving out an ingress rule with sources that are no networks: %s", sources)
         return None

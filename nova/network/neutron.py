@@ -7,7 +7,6 @@ verb may run again after half a run. Ports that were there before the server out
 from __future__ import annotations
 
 import functools
-import ipaddress
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.network.neutron_api import NeutronApi, Raw
+from nova.objects import plain_ip
 from nova.objects.instance import Instance
 from nova.objects.network import SLAAC, VIF, FixedIp, NetworkRequest
 
@@ -244,10 +244,10 @@ def _bound(vif: VIF, port: Raw) -> VIF:
 
 def _fixed_ip(fixed: Raw, subnets: dict[str, Raw]) -> FixedIp:
     subnet = subnets.get(fixed["subnet_id"], {})
-    address = ipaddress.ip_address(fixed["ip_address"])
+    address = plain_ip.address(fixed["ip_address"])
     cidr = str(subnet.get("cidr") or f"{address}/{address.max_prefixlen}")
     mode = ("dhcp" if subnet.get("enable_dhcp") else None) if address.version == 4 else subnet.get("ipv6_address_mode")
     return FixedIp(
-        address=str(address), version=address.version, prefix=ipaddress.ip_network(cidr, strict=False).prefixlen,
+        address=str(address), version=address.version, prefix=plain_ip.network(cidr, strict=False).prefixlen,
         cidr=cidr, gateway=subnet.get("gateway_ip"), dns=list(subnet.get("dns_nameservers") or ()),
         mode=SLAAC if mode == "slaac" else mode, subnet_id=fixed["subnet_id"])

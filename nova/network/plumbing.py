@@ -24,6 +24,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.network import commands, filters, netns
 from nova.network.records import DEVICE, HostNet
+from nova.objects import plain_ip
 
 LOG = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ def tunnel_address() -> str:
     """Where the tunnels of this host end. Raises NetworkSetupError for what is no address."""
     value = str(CONF.network.tunnel_address or CONF.my_ip)
     try:
-        return str(ipaddress.ip_address(value))
+        return str(plain_ip.address(value))
     except ValueError as error:
         raise exception.NetworkSetupError(reason=f"[network]tunnel_address {value} is not an IP address") from error
 

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
+from nova.objects import plain_ip
 from nova.objects.base import Object
 from nova.objects.network import VIF, Peers, RuleSet, link_local
 
@@ -82,7 +83,7 @@ class HostNet(Object, kw_only=True):
 
     @property
     def prefix(self) -> int:
-        return ipaddress.ip_network(self.cidr).prefixlen
+        return plain_ip.network(self.cidr).prefixlen
 
     @property
     def gateway_mac(self) -> str:
@@ -129,18 +130,18 @@ def of_vif(vif: VIF) -> HostNet:
     for version, kind in ((4, ipaddress.IPv4Address), (6, ipaddress.IPv6Address)):
         for address in vif.addresses(version):
             kind(address)
-    cidr = ipaddress.IPv4Network(fixed.cidr or ipaddress.ip_interface(f"{fixed.address}/{fixed.prefix}").network)
+    cidr = ipaddress.IPv4Network(fixed.cidr or plain_ip.interface(f"{fixed.address}/{fixed.prefix}").network)
     devices = [vif.bridge, vif.devname] + ([vif.bridge_interface] if vif.bridge_interface else [])
     for value, pattern in [(vif.network_id, IDENTIFIER), (vif.mac, MAC), *((name, DEVICE) for name in devices)]:
         if not pattern.fullmatch(value):
             raise ValueError(f"{value!r} is not usable for the interface {vif.id}")
     net = HostNet(id=vif.network_id, label=vif.label, bridge=vif.bridge, cidr=str(cidr),
                   gateway=str(ipaddress.IPv4Address(fixed.gateway or "none")),
-                  dns=[str(ipaddress.ip_address(address)) for address in vif.dns], mtu=vif.mtu, vlan=vif.vlan,
+                  dns=[str(plain_ip.address(address)) for address in vif.dns], mtu=vif.mtu, vlan=vif.vlan,
                   bridge_interface=vif.bridge_interface, vni=vif.vni)
     if fixed_v6 is not None:
-        net.cidr_v6 = str(ipaddress.IPv6Network(fixed_v6.cidr))
-        net.gateway_v6 = str(ipaddress.IPv6Address(fixed_v6.gateway or "none"))
+        net.cidr_v6 = str(plain_ip.v6_network(fixed_v6.cidr))
+        net.gateway_v6 = str(plain_ip.v6_address(fixed_v6.gateway or "none"))
         net.ipv6_mode = fixed_v6.mode
     return net
 

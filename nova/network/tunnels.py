@@ -7,7 +7,6 @@ when a network comes to it, is told of changes, and asks again once in a while i
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 import threading
@@ -18,6 +17,7 @@ from nova import context, exception
 from nova.network import commands, plumbing
 from nova.network.asking import Asker
 from nova.network.records import HostNet, Records
+from nova.objects import plain_ip
 from nova.objects.network import Peers
 from nova.rpcapi.network_hosts import NetworkHosts
 
@@ -106,11 +106,11 @@ class Tunnels:
         self._records.save_peers(peers)
         if net.wire_port is None or not plumbing.exists(net.wire_port):
             return
-        own = ipaddress.ip_address(plumbing.tunnel_address())
+        own = plain_ip.address(plumbing.tunnel_address())
         wanted = set()
         for host, address in peers.hosts.items():
             if host != self._host and address != str(own):
-                if ipaddress.ip_address(address).version == own.version:
+                if plain_ip.address(address).version == own.version:
                     wanted.add(address)
                 else:
                     LOG.error("Host %s cannot be reached from %s: its tunnels end at %s", host, own, address)

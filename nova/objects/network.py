@@ -6,12 +6,13 @@ import datetime
 import ipaddress
 from typing import Any
 
+from nova.objects import plain_ip
 from nova.objects.base import Object
 
 # How a guest learns an address of version 6.
 SLAAC = "slaac"
 DHCPV6 = "dhcpv6-stateful"
-_LINK_LOCAL = ipaddress.IPv6Network("fe80::/64")
+_LINK_LOCAL = plain_ip.v6_network("fe80::/64")
 
 
 def slaac_address(subnet: ipaddress.IPv6Network, mac: str) -> str:

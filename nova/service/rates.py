@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from nova import exception
 from nova.conf import CONF
+from nova.objects import plain_ip
 
 # Two that meet in one place share a limit: there are many, and nobody can know who meets whom.
 _PLACES = 1 << 17
@@ -63,11 +64,11 @@ def limiter(group: str, option: str) -> Limiter | None:
 def client_of(address: str) -> str:
     """What counts as one client: an IPv4 address; of IPv6 the /64, whose addresses one client takes as it likes."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        found = plain_ip.address(address.partition("%")[0])
     except ValueError:
         return address
     if isinstance(found, ipaddress.IPv6Address):
         if found.ipv4_mapped is not None:
             return str(found.ipv4_mapped)
-        return str(ipaddress.IPv6Address(int(found) >> 64 << 64)) + "/64"
+        return str(ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))
     return str(found)

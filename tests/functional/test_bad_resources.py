@@ -343,6 +343,7 @@ def test_bad_requests_about_other_things(admin, shelf, nothing_left, method, pat
           ({"from_port": "x"}, "from_port"), ({"from_port": 3}, ""), ({"from_port": -5}, "port"),
           ({"to_port": 65536}, "65536"), ({"to_port": HUGE}, "to_port"), ({"cidr": "nonsense"}, "nonsense"),
           ({"cidr": "10.0.0.0/33"}, "10.0.0.0/33"), ({"cidr": ["10.0.0.0/8"]}, "cidr"),
+          ({"cidr": "fd00::%a }\nflush ruleset\n#/64"}, "cidr"), ({"cidr": "fd00::%eth0/64"}, "fd00::%eth0/64"),
           ({"ip_protocol": "icmp", "from_port": 256, "to_port": 256}, ""), ({"from_port": None}, ""),
           ({"ip_protocol": None}, "")]),
     ("POST", "/os-security-group-rules", {"security_group_rule": {

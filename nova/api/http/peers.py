@@ -6,19 +6,21 @@ import functools
 import ipaddress
 from collections.abc import Callable, Sequence
 
+from nova.objects import plain_ip
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def among(texts: Sequence[str]) -> Callable[[str], bool]:
     """A function that says whether an address is in one of these addresses and networks. Raises ValueError."""
-    known = [ipaddress.ip_network(text.strip(), strict=False) for text in texts if text.strip()]
+    known = [plain_ip.network(text.strip(), strict=False) for text in texts if text.strip()]
     if not known:
         return lambda address: False
 
     @functools.lru_cache(4096)
     def trusted(address: str) -> bool:
         try:
-            found = ipaddress.ip_address(address.partition("%")[0])
+            found = plain_ip.address(address.partition("%")[0])
         except ValueError:
             return False
         found = getattr(found, "ipv4_mapped", None) or found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any
 
 from nova import exception
 from nova.api.fields import STRING, STRING_OR_NULL, TRUTH, Object, Out, Query, View, only
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.objects import plain_ip
 
 FIXED_IP = View([
     Out("address", STRING),
@@ -22,7 +22,7 @@ RESERVE, UNRESERVE = only("reserve"), only("unreserve")
 
 def _address(req: Request) -> str:
     try:
-        return str(ipaddress.ip_address(req.params["id"]))
+        return str(plain_ip.address(req.params["id"]))
     except ValueError:
         raise exception.Invalid(f"Fixed IP {req.params['id']} is not an IP address.") from None
 

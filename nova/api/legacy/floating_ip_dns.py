@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any
 
 from nova import exception
 from nova.api.fields import ANY, STRING, STRING_OR_NULL, Array, Field, Object, Out, Plain, Query, View, enum, string
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.objects import plain_ip
 from nova.objects.floating_ip_dns import Domain, Entry
 
 _QUERY = Query(strict=None)
@@ -58,7 +58,7 @@ def delete_domain(req: Request) -> None:
 
 def _is_address(name: str) -> bool:
     try:
-        ipaddress.ip_address(name)
+        plain_ip.address(name)
     except ValueError:
         return False
     return True

@@ -20,6 +20,7 @@ from nova.api.fields import (
 )
 from nova.api.request import Request, whole
 from nova.api.router import accepts
+from nova.objects import plain_ip
 from nova.objects.base import new_uuid
 from nova.objects.network import Network
 
@@ -100,7 +101,7 @@ def _check_dhcp_server(wanted: Network, address: str | None) -> None:
         return
     if not wanted.gateway:
         wanted.gateway = address
-    elif ipaddress.ip_address(address) != ipaddress.ip_address(wanted.gateway):
+    elif plain_ip.address(address) != plain_ip.address(wanted.gateway):
         raise exception.InvalidInput(reason=f"dhcp_server {address} is not the gateway, which answers DHCP")
 
 

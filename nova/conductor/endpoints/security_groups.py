@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 
 from nova import exception
@@ -10,6 +9,7 @@ from nova.conductor.core import Core
 from nova.context import RequestContext
 from nova.db import security_groups as db
 from nova.db.security_filters import members_of, rules_of
+from nova.objects import plain_ip
 from nova.objects.network import SecurityGroup, SecurityGroupRule
 
 LOG = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:
     cidr = None
     if rule.cidr is not None:
         try:
-            cidr = str(ipaddress.ip_interface(rule.cidr))  # with the host's part: clients look for what they sent
+            cidr = str(plain_ip.interface(rule.cidr))  # with the host's part: clients look for what they sent
         except ValueError as error:
             raise exception.InvalidInput(reason=f"cidr '{rule.cidr}' is not a network") from error
     return SecurityGroupRule(parent_group_id=rule.parent_group_id, protocol=protocol, from_port=low, to_port=high,

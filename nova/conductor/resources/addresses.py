@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import uuid
 from collections.abc import Sequence
 
@@ -13,6 +12,7 @@ from nova.conf import CONF
 from nova.context import RequestContext
 from nova.db import fixed_ips, floating_ips, networks, quotas
 from nova.db.sql.engine import Database
+from nova.objects import plain_ip
 from nova.objects.base import new_uuid
 from nova.objects.instance import Instance
 from nova.objects.network import VIF, FixedIp, Network, NetworkRequest
@@ -132,9 +132,9 @@ def subnet_id(network_id: str, cidr: str) -> str:
 
 
 def _fixed_ip(network: Network, address: str) -> FixedIp:
-    version = ipaddress.ip_address(address).version
+    version = plain_ip.address(address).version
     cidr, gateway, mode = (network.cidr, network.gateway, "dhcp") if version == 4 else (
         network.cidr_v6 or "", network.gateway_v6, network.ipv6_mode)
-    dns = [server for server in network.dns if ipaddress.ip_address(server).version == version]
-    return FixedIp(address=address, version=version, prefix=ipaddress.ip_network(cidr).prefixlen, cidr=cidr,
+    dns = [server for server in network.dns if plain_ip.address(server).version == version]
+    return FixedIp(address=address, version=version, prefix=plain_ip.network(cidr).prefixlen, cidr=cidr,
                    gateway=gateway, dns=dns, mode=mode, subnet_id=subnet_id(network.uuid, cidr))

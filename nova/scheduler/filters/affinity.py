@@ -6,6 +6,7 @@ import ipaddress
 
 import numpy as np
 
+from nova.objects import plain_ip
 from nova.objects.scheduling import AFFINITY, ANTI_AFFINITY
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter, everything
@@ -106,7 +107,7 @@ class SimpleCIDRAffinityFilter(Filter):
 
         def near(text: str) -> bool:
             try:
-                return ipaddress.ip_address(text) in network
+                return plain_ip.address(text) in network
             except ValueError:
                 return False
 
@@ -116,7 +117,7 @@ class SimpleCIDRAffinityFilter(Filter):
     def _network(request: Request) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
         prefix = next(iter(request.hint("cidr")), "/24").removeprefix("/")
         try:
-            return ipaddress.ip_network(f"{request.hint('build_near_host_ip')[0]}/{prefix}", strict=False)
+            return plain_ip.network(f"{request.hint('build_near_host_ip')[0]}/{prefix}", strict=False)
         except ValueError:
             return None
 

@@ -65,6 +65,17 @@ def test_a_changed_rule_reaches_the_hosts_of_the_members(
     assert core.told() == {"h2": [GroupFilter(id=app.id, rules_version=_version(core, app))]}
 
 
+def test_a_zone_that_an_earlier_release_took_reaches_no_host(
+        groups: SecurityGroups, core: Books, network: Network) -> None:
+    web = groups.create(ctx(), "web", "")
+    _member(core, network, web, host="h1")
+    core.db.write(lambda connection: db.add_rule(connection, SecurityGroupRule(
+        parent_group_id=web.id, protocol="icmp", cidr="fd00::%a }\nflush ruleset\n#/64")))
+    _rule(groups, web, protocol="tcp")
+    [told] = core.told()["h1"]
+    assert FilterRule(protocol="icmp", sources=["fd00::/64"]) in told.rules
+
+
 def _version(core: Books, group: SecurityGroup) -> int:
     return core.db.read(lambda connection: connection.scalar(
         sa.select(models.versions.c.version).where(models.versions.c.name == f"rules:{group.project_id}"))) or 0

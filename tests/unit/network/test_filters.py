@@ -65,6 +65,7 @@ def test_a_rule_for_one_version_opens_nothing_for_the_other():
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("rule", [
     FilterRule(sources=["nonsense"]), FilterRule(protocol="tcp; flush ruleset"),
+    FilterRule(sources=["fd00::%a }\nflush ruleset\n#/64"]),
     FilterRule(protocol="tcp", from_port=10, to_port=5), FilterRule(protocol="tcp", from_port=1, to_port=70000),
     FilterRule(protocol="300"), FilterRule(protocol="icmp", from_port=300),
 ])

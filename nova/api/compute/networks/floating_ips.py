@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any
 
 from nova import exception
@@ -11,6 +10,7 @@ from nova.api.compute.servers.servers import authorize, server_id
 from nova.api.fields import IP, STRING, STRING_OR_NULL, UUID, Array, Field, Object, Out, Plain, Query, View, only
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.objects import plain_ip
 
 _QUERY = Query(strict=None)
 _POLICY = "os_compute_api:os-floating-ips:"
@@ -89,4 +89,4 @@ def remove(req: Request) -> None:
 
 
 def _spelt(address: str) -> str:
-    return str(ipaddress.ip_address(address))
+    return str(plain_ip.address(address))

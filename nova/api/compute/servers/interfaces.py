@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any
 
 import msgspec
@@ -27,6 +26,7 @@ from nova.api.fields import (
 )
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.objects import plain_ip
 from nova.objects.instance import Instance
 from nova.objects.network import VIF
 
@@ -136,7 +136,7 @@ def add_fixed_ip(req: Request) -> None:
 def remove_fixed_ip(req: Request) -> None:
     """Take an address from a server, with the interface that has no other one of its kind."""
     server = authorized_get(req, _MULTINIC + "remove")
-    address = ipaddress.ip_address(req.body["removeFixedIp"]["address"])
+    address = plain_ip.address(req.body["removeFixedIp"]["address"])
     vif = next((vif for vif in server.network_info if str(address) in vif.addresses()), None)
     if vif is None:
         raise exception.FixedIpNotFoundForInstance(instance_uuid=server.uuid, address=str(address))
