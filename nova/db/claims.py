@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, allocations, compute_nodes, models, parts, server_groups
+from nova.db import aggregates, allocations, compute_nodes, models, parts, server_groups, services
 from nova.objects import trees
 from nova.objects.instance import Instance
 from nova.objects.parts.fitting import GuestParts
@@ -34,7 +34,8 @@ def claim(connection: sa.Connection, instance: Instance, selection: Selection, s
         allocations.claim(connection, consumer or instance.uuid, selection, spec.resources, instance.project_id,
                           instance.user_id, service="enabled" if spec.forced else "up",
                           choose=functools.partial(_from_tree, connection, selection, spec) if by_tree else None)
-        why = ("" if by_tree else _traits(connection, selection, spec)) or _place(connection, selection, spec)
+        why = ("" if by_tree else _traits(connection, selection, spec)) or _place(connection, selection, spec) or (
+            _release(connection, selection, spec))
     if why:
         raise exception.ClaimLost(node=selection.node_uuid, reason=why)
     if not spec.wish:
@@ -62,6 +63,12 @@ def _traits(connection: sa.Connection, selection: Selection, spec: RequestSpec) 
         return ""
     have = set(connection.scalar(sa.select(PROVIDERS.c.traits).where(PROVIDERS.c.uuid == selection.node_uuid)) or ())
     return "its traits have changed" if set(spec.required_traits) - have or set(spec.forbidden_traits) & have else ""
+
+
+def _release(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
+    """Why nova-compute of the host cannot do what is asked of it; "": it can."""
+    known = services.compute_version(connection, selection.host) if spec.release else None
+    return f"its nova-compute is of service version {known}" if known is not None and known < spec.release else ""
 
 
 def _place(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:

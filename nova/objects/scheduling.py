@@ -77,6 +77,8 @@ class RequestSpec(Object, kw_only=True):
     ignore_nodes: list[str] = []
     alternates: int = 2
     in_place: bool = False
+    # The service version that nova-compute of the host must have; 0: any.
+    release: int = 0
 
     def rule_out(self, chosen: Selection) -> None:
         """This node is not to be chosen again; nor its host, if a scheduler of an older release did so all the same."""

@@ -26,7 +26,7 @@ class SoftDelete(EndsMove):
 
     name = "soft_delete"
     action = "delete"
-    rules = Rules(label="delete", task_states=None, preempts=True)
+    rules = Rules(label="delete", task_states=None, preempts=True, release=3)
     task_state = states.SOFT_DELETING
     kind = "power"
     ends_consoles = True
@@ -70,7 +70,7 @@ class RestoreData(NoData, kw_only=True):
 
 class Restore(Start):
     name = action = "restore"
-    rules = Rules(label="restore", vm_states=frozenset({states.SOFT_DELETED}))
+    rules = Rules(label="restore", vm_states=frozenset({states.SOFT_DELETED}), release=3)
     data_type = RestoreData
     task_state = states.RESTORING
 

@@ -66,7 +66,7 @@ class UnshelveData(Object, kw_only=True):
 
 class Unshelve(Operation):
     name = action = "unshelve"
-    rules = Rules(label="unshelve", vm_states=_SHELF | {states.ACTIVE, states.ERROR})
+    rules = Rules(label="unshelve", vm_states=_SHELF | {states.ACTIVE, states.ERROR}, release=3)
     request_type = UnshelveRequest
     data_type = UnshelveData
     task_state = states.UNSHELVING
@@ -105,7 +105,7 @@ class Unshelve(Operation):
             data.pinned = request.availability_zone
         data.offloaded, data.saved_in = True, data.drops
         data.spec = ctl.request_spec(instance.flavor, request.host)
-        data.spec.availability_zone = data.pinned
+        data.spec.availability_zone, data.spec.release = data.pinned, self.rules.release
         data.max_tries = 1 + data.spec.alternates
         data.binds_volumes = ctl.has_outside_volumes()
         data.binds_interfaces = ctl.network_is_outside and bool(instance.network_info)

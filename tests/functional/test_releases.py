@@ -5,8 +5,10 @@ import contextlib
 import pytest
 import sqlalchemy as sa
 
+from nova.conf import CONF
 from nova.db import models
-from tests.functional.client import Failed
+from tests.functional.client import Failed, wait_for
+from tests.functional.hosts import error_of, newest_action, refused
 
 # What came with service version 3.
 _NEW = {
@@ -73,4 +75,27 @@ def test_after_its_upgrade_the_host_does_it(suite, admin, server):
     admin.action(server, "rescue")
     admin.wait(server, "RESCUE")
     admin.action(server, "unrescue")
+    admin.wait(server, "ACTIVE")
+
+
+def test_a_delete_that_could_be_taken_back_is_refused_and_changes_nothing(suite, admin, server):
+    CONF.set_override("reclaim_instance_interval", 3600)
+    try:
+        with compute_of(suite, 2):
+            code, message = refused(lambda: admin.delete(f"/servers/{server}"))
+            assert (code, "upgrade" in message) == (409, True)
+            assert admin.wait_idle(server)["status"] == "ACTIVE"
+    finally:
+        CONF.clear_override("reclaim_instance_interval")
+
+
+def test_a_server_on_the_shelf_goes_to_no_host_that_does_not_know_how(suite, admin, server):
+    admin.action(server, "shelve")
+    admin.wait(server, "SHELVED_OFFLOADED")
+    with compute_of(suite, 2):
+        admin.action(server, "unshelve", None)
+        wait_for(lambda: newest_action(admin, server, "unshelve")["message"] == "Error")
+        assert admin.wait_idle(server)["status"] == "SHELVED_OFFLOADED"
+        assert "No valid host" in error_of(admin, server, "unshelve")
+    admin.action(server, "unshelve", None)
     admin.wait(server, "ACTIVE")
