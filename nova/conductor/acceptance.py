@@ -118,7 +118,7 @@ class ConductorAcceptance(ConductorControl):
         self.set(soft_deleted_at=None)
 
     def check_room_to_wait(self) -> None:
-        quotas.check_waiting(self.connection, self.instance.project_id, self.instance.flavor)
+        quotas.check_waiting(self.connection, self.instance)
 
     def open_migrations(self) -> list[Migration]:
         return server_migrations.open_of(self.connection, [self.instance.uuid])

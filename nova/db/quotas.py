@@ -12,7 +12,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.db import models
 from nova.objects import states
-from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
 
 LIMITS = models.quotas
 USAGES = models.quota_usages
@@ -204,13 +204,12 @@ def reserve(connection: sa.Connection, project_id: str, user_id: str, cores: int
     return count
 
 
-def check_waiting(connection: sa.Connection, project_id: str, flavor: Flavor) -> None:
-    """Whether one server more may be soft-deleted: those count nothing, and still keep their hosts' room and their
-    addresses. A project has as many of them as may count. Raises TooManyWait."""
-    allowed = limits(connection, project_id)
-    table = models.instances
+def check_waiting(connection: sa.Connection, instance: Instance) -> None:
+    """Whether the server, beside others, may be soft-deleted: those count nothing, and still keep their hosts' room and
+    their addresses. A project has as many of them as may count. Raises TooManyWait."""
+    allowed, table, flavor = limits(connection, instance.project_id), models.instances, instance.flavor
     waiting = connection.scalars(sa.select(table.c.flavor).where(
-        table.c.project_id == project_id, table.c.deleted == sa.false(), sa.or_(
+        table.c.project_id == instance.project_id, table.c.deleted == sa.false(), table.c.uuid != instance.uuid, sa.or_(
             table.c.soft_deleted_at.is_not(None), table.c.task_state == states.SOFT_DELETING))).all()
     try:
         _room(allowed, {"instances": len(waiting), "cores": sum(each.vcpus for each in waiting),

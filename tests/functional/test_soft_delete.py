@@ -122,6 +122,23 @@ def test_what_waits_is_bounded_by_the_quota_too(suite, patient, flavor, image_id
     client.delete("/os-quota-sets/hoard")
 
 
+def test_a_delete_that_is_repeated_while_the_first_is_under_way_does_not_delete_for_good(suite, patient, flavor,
+                                                                                         image_id, hold):
+    """It is not one more server that would wait, though it waits already."""
+    client = Client(suite.url, project="twice", user="t")
+    client.put("/os-quota-sets/twice", {"quota_set": {"instances": 1}})
+    uuid = client.boot(flavor, image_id)
+    client.wait(uuid, "ACTIVE")
+    power_off = hold("power_off")
+    client.delete(f"/servers/{uuid}", expect=204)
+    power_off.wait_until_begun()
+    client.delete(f"/servers/{uuid}", expect=204)
+    power_off.let_go()
+    client.wait_idle(uuid)
+    assert client.server(uuid)["status"] == "SOFT_DELETED"
+    client.delete("/os-quota-sets/twice")
+
+
 def test_a_second_delete_gives_it_no_more_time_and_no_less(suite, admin, server):
     soft_deleted(admin, server)
     age(suite, server, 1800)
