@@ -208,6 +208,9 @@ def check_waiting(connection: sa.Connection, instance: Instance) -> None:
     """Whether the server, beside others, may be soft-deleted: those count nothing, and still keep their hosts' room and
     their addresses. A project has as many of them as may count. Raises TooManyWait."""
     allowed, table, flavor = limits(connection, instance.project_id), models.instances, instance.flavor
+    if all(allowed[name] < 0 for name in COUNTED):
+        return
+    lock(connection, instance.project_id)
     waiting = connection.scalars(sa.select(table.c.flavor).where(
         table.c.project_id == instance.project_id, table.c.deleted == sa.false(), table.c.uuid != instance.uuid, sa.or_(
             table.c.soft_deleted_at.is_not(None), table.c.task_state == states.SOFT_DELETING))).all()

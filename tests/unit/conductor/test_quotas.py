@@ -212,3 +212,21 @@ def test_serialized_transactions_do_not_overlap(core: Books) -> None:
         return before
 
     assert sorted(_together(lambda: core.db.write(count), 6)) == list(range(20, 26))
+
+
+def test_deletes_at_once_do_not_wait_in_larger_numbers_than_allowed(core: Books) -> None:
+    Quotas(core).set(ctx(), "p1", {"instances": 2})
+    left = [server(core, "h1") for _number in range(6)]
+
+    def soft_delete() -> None:
+        one = left.pop()
+
+        def transaction(connection: sa.Connection) -> None:
+            db.check_waiting(connection, one)
+            connection.execute(sa.update(models.instances).where(models.instances.c.uuid == one.uuid).values(
+                task_state=states.SOFT_DELETING))
+
+        core.db.write(transaction)
+
+    refused = [result for result in _together(soft_delete, 6) if result is not None]
+    assert [type(error) for error in refused] == [exception.TooManyWait] * 4
