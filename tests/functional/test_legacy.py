@@ -100,6 +100,7 @@ def test_only_the_addresses_that_are_allowed_are_given_to_servers(old, admin, fl
     ({"allowed_end": "10.73.0.1"}, "dhcp_end"),
     ({"allowed_start": "10.72.0.9", "allowed_end": "10.72.0.8"}, "dhcp_end"),
     ({"fixed_cidr": "10.73.0.0/28"}, "fixed_cidr"), ({"fixed_cidr": "x"}, "fixed_cidr"),
+    ({"cidr": "10.72.0.1/32", "fixed_cidr": "10.72.0.1/32"}, "cidr"),
     ({"fixed_cidr": "10.72.0.0/28", "allowed_start": "10.72.0.2"}, "fixed_cidr"), ({"vlan": 5}, "bridge_interface"),
     ({"vlan": 5000, "bridge_interface": "eth1"}, "vlan"), ({"mtu": "many"}, "mtu"), ({"unknown": 1}, "unknown")])
 def test_what_no_network_can_be_is_refused_by_its_field(old, changes, field):

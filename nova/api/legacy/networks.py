@@ -92,6 +92,8 @@ def _range(given: dict[str, Any]) -> tuple[str | None, str | None]:
         raise exception.InvalidInput(reason=f"fixed_cidr or cidr is not an IPv4 network: {error}") from error
     if not fixed.subnet_of(whole_range):
         raise exception.InvalidInput(reason=f"fixed_cidr {fixed} is not within {whole_range}")
+    if whole_range.num_addresses < 4:
+        raise exception.InvalidInput(reason=f"cidr {whole_range} has no addresses for servers")
     return str(max(fixed[0], whole_range[1])), str(min(fixed[-1], whole_range[-2]))
 
 
