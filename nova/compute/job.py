@@ -21,13 +21,16 @@ class Job:
 
     It is current as long as its lease is known to hold: ``valid`` seconds from now, and longer when a heartbeat renews
     it. After that the conductor is asked (``confirm``) before the next effect.
+
+    ``late_after``: the rank and the action of an order that had come before this one, and seemed newer.
     """
 
     def __init__(self, ctx: context.RequestContext, order: StepOrder, valid: float,
-                 confirm: Callable[[Job], None]) -> None:
+                 confirm: Callable[[Job], None], late_after: tuple[tuple[int, int], str] | None = None) -> None:
         self.ctx = ctx
         self.order = order
         self.uuid = order.instance.uuid
+        self.late_after = late_after
         # Set for a step that shall end early: by an interrupt, or since a newer order has come.
         self.cancelled = threading.Event()
         # Whether it has a thread.

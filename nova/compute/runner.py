@@ -1,8 +1,8 @@
 """Runs the steps of operations on this host: one operation of an instance at a time, each once.
 
-An order is run only while it is current. A doubled or overtaken one is recognised by its rank; one that is late, that
-was given before this process started or whose lease was not renewed is confirmed with the conductor before its next
-effect. The end of an order is reported until the conductor has it; a refused report means that somebody else decides
+An order is run only while it is current. A doubled one, and one that comes while a newer one runs, is recognised by its
+rank; one that is late, or of lower rank than one that was run, that was given before this process started or whose
+lease was not renewed is confirmed with the conductor before its next effect. The end of an order is reported until the conductor has it; a refused report means that somebody else decides
 about the instance now.
 """
 
@@ -48,6 +48,9 @@ TICK = 0.5
 # A report that is refused so often for its content is replaced by a failure, and then given up.
 _REFUSALS = 3
 
+# The rank of an order, and its action.
+Known = tuple[tuple[int, int], str]
+
 
 def order_pool() -> Turns:
     """The threads of a nova-compute process: no kind of work takes those of another."""
@@ -69,7 +72,7 @@ class Runner:
         self._pool = pool or order_pool()
         self.clock = clock or ConductorClock()
         self._mutex = threading.Lock()
-        self._newest: collections.OrderedDict[str, tuple[int, int]] = collections.OrderedDict()  # by instance
+        self._newest: collections.OrderedDict[str, Known] = collections.OrderedDict()  # by instance
         self._lanes: dict[str, Lane] = {}
         self._stopping = threading.Event()
 
@@ -80,14 +83,15 @@ class Runner:
         with self._mutex:
             if self._stopping.is_set():
                 return  # it is ours still: we ask for it when we are back
-            if self._newest.get(uuid, (0, 0)) >= order.rank:
+            lane, known = self._lanes.get(uuid), self._newest.get(uuid)
+            late = known is not None and known[0] >= order.rank
+            if late and (lane is not None or known == _known(order) or order.issued_at is None):
                 return  # doubled, or overtaken by a newer attempt or a delete that came in between
-            self._newest[uuid] = order.rank
-            self._newest.move_to_end(uuid)
-            while len(self._newest) > self._remembered:
-                self._newest.popitem(last=False)
-            job = Job(ctx, order, self.clock.valid_for(order), self._confirm)
-            lane = self._lanes.get(uuid)
+            if not late:
+                self._remember(order)
+            # What seems to be late may be new to a database that was restored from a backup: whoever has it knows.
+            job = Job(ctx, order, 0.0 if late else self.clock.valid_for(order), self._confirm,
+                      late_after=known if late else None)
             if lane is None:
                 self._lanes[uuid] = Lane(job)
                 self._start(job)
@@ -98,6 +102,12 @@ class Runner:
                 else:  # it waits for a thread of its kind, and will find that it is superseded
                     lane.current = job
                     self._start(job)
+
+    def _remember(self, order: StepOrder) -> None:
+        self._newest[order.instance.uuid] = _known(order)
+        self._newest.move_to_end(order.instance.uuid)
+        while len(self._newest) > self._remembered:
+            self._newest.popitem(last=False)
 
     def _start(self, job: Job) -> None:
         # Under the lock, so that stop() finds the pool at rest.
@@ -292,6 +302,9 @@ class Runner:
             try:
                 self._engine.begin(job.ctx, job.order.action.uuid, job.order.attempt, self.machine.name)
                 job.renew(sent)
+                with self._mutex:
+                    if job.late_after is not None and self._newest.get(job.uuid) == job.late_after:
+                        self._remember(job.order)
                 return
             except exception.StaleReport as error:
                 raise Superseded("it was decided without us") from error
@@ -365,6 +378,10 @@ class Runner:
             LOG.info("[instance: %s] has no guest", uuid)
         except exception.NovaException as error:
             LOG.warning("[instance: %s] Its guest stays as it is until the next comparison: %s", uuid, error)
+
+
+def _known(order: StepOrder) -> Known:
+    return order.rank, order.action.uuid
 
 
 class Lane:

@@ -263,6 +263,21 @@ def test_a_verb_that_hangs_past_its_deadline_fails_its_step_and_lets_the_next_op
     pause.release.set()
 
 
+@pytest.mark.parametrize("current", [True, False])
+def test_an_order_of_lower_rank_than_one_that_was_run_is_run_if_a_conductor_knows_it(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, current: bool) -> None:
+    """So it is after the database was restored from a backup; otherwise it was overtaken."""
+    driver.spawn(instance, Disks())
+    newer, older = (late(order(instance, "stop", "power_off", ident=ident), seconds=0) for ident in (7, 3))
+    conductor.current = {newer.action.uuid} | ({older.action.uuid} if current else set())
+    submit(runner, newer)
+    conductor.asked.clear()
+    submit(runner, older)
+    submit(runner, older)
+    assert conductor.asked == [older.action.uuid] * (1 if current else 2)
+    assert len(conductor.ended) == 1 + current
+
+
 def test_a_newer_attempt_at_what_runs_is_adopted_rather_than_run_again(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
     prepare = Hanging(driver, "prepare")

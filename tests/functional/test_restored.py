@@ -1,0 +1,21 @@
+"""A database that was restored from a backup while hosts run on: they remember what it does not know any more."""
+
+import sqlalchemy as sa
+
+from nova.db import models
+
+
+def test_a_host_does_what_is_asked_of_it_though_it_did_more_than_the_database_knows(suite, admin, flavor, image_id):
+    uuid = admin.boot(flavor, image_id)
+    admin.wait(uuid, "ACTIVE")
+    db, actions = suite.conductor.core.db, models.actions
+    backup = db.read(lambda connection: connection.scalar(sa.select(sa.func.max(actions.c.id))))
+    for action, status in (("os-stop", "SHUTOFF"), ("os-start", "ACTIVE")):
+        admin.action(uuid, action)
+        admin.wait(uuid, status)
+    admin.wait_idle(uuid)
+    db.write(lambda connection: connection.execute(sa.delete(actions).where(actions.c.id > backup)))
+    admin.action(uuid, "os-stop")
+    admin.wait(uuid, "SHUTOFF")
+    admin.action(uuid, "os-start")
+    admin.wait(uuid, "ACTIVE")
