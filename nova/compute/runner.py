@@ -2,8 +2,8 @@
 
 An order is run only while it is current. A doubled one, and one that comes while a newer one runs, is recognised by its
 rank; one that is late, or of lower rank than one that was run, that was given before this process started or whose
-lease was not renewed is confirmed with the conductor before its next effect. The end of an order is reported until the conductor has it; a refused report means that somebody else decides
-about the instance now.
+lease was not renewed is confirmed with the conductor before its next effect. The end of an order is reported until the
+conductor has it; a refused report means that somebody else decides about the instance now.
 """
 
 from __future__ import annotations
