@@ -6,6 +6,7 @@ servers than its quota allows beside those that count, and what it deletes then 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 
 from nova import exception
@@ -81,6 +82,10 @@ class Restore(Start):
 
     @step("host", event="compute_restore_instance", task_state=states.RESTORING, when="runs")
     def power_on(self, host: Host) -> None:
+        on_host.connect(host)
+        # Of a rescue its host has heard no end if it was given up before it powered the guest off.
+        with contextlib.suppress(exception.NotImplementedHere):
+            host.driver.unrescue(host.instance)
         super().power_on(host)
 
     def succeeded(self, ctl: Control) -> None:

@@ -163,6 +163,9 @@ class FakeDriver(FakeMoves):
 
     def power_on(self, instance: Instance, paused: bool = False) -> None:
         self._behave("power_on")
+        guest = self._guests.find(instance.uuid)
+        if guest is not None and guest.on:
+            return  # what runs stays what it is
         self._run(instance, states.POWER_PAUSED if paused else states.RUNNING)
 
     def power_off(self, instance: Instance, timeout: int = 0) -> None:

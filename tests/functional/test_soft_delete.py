@@ -354,6 +354,21 @@ def test_a_host_that_was_down_powers_the_guest_off_when_it_is_back(suite, admin,
     assert driver.power_state(server) == states.SHUTDOWN
 
 
+def test_a_rescued_server_is_restored_from_its_own_disks_though_its_host_never_heard_of_the_delete(
+        suite, admin, driver, server):
+    host = suite.compute.host
+    admin.action(server, "rescue")
+    admin.wait(server, "RESCUE")
+    set_service(admin, host, forced_down=True)
+    told_scheduler(suite, host, False)
+    soft_deleted(admin, server)
+    set_service(admin, host, forced_down=False)
+    told_scheduler(suite, host, True)
+    admin.action(server, "restore")
+    admin.wait(server, "ACTIVE")
+    assert (driver.guest(server).rescued, driver.power_state(server)) == ("", states.RUNNING)
+
+
 def test_what_it_costs(suite, admin, server):
     _none, messages, statements = measured(suite, admin, lambda: admin.delete(f"/servers/{server}"))
     assert admin.server(server)["status"] == "SOFT_DELETED"
