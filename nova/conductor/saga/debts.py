@@ -14,6 +14,7 @@ its attachment, and the volume has to be detached and attached again. Embedded v
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -87,7 +88,11 @@ class Debts:
             self._submit(action.project_id or "", lambda action=action: self._take_back(action))  # type: ignore[misc]
 
     def _take_back(self, action: Action) -> None:
-        book = journal(action)
+        try:
+            book = journal(action)
+        except msgspec.ValidationError as error:
+            self._leave(action, error)
+            return
         pause = min(CONF.conductor.lease * 2**book.tries, _LONGEST_PAUSE)
         book.tries += 1
         payload = msgspec.to_builtins(book)
@@ -109,6 +114,14 @@ class Debts:
             pass  # another conductor was faster, or it came late once more
         except exception.NovaException as error:
             LOG.warning("[instance: %s] What was made outside is taken back later: %s", action.instance_uuid, error)
+
+    def _leave(self, action: Action, error: Exception) -> None:
+        """A newer release can read it; it is not found before all others until then."""
+        LOG.warning("[instance: %s] What operation %s may have left outside cannot be read here and is left to a newer "
+                    "release: %s", action.instance_uuid, action.operation, error)
+        with contextlib.suppress(exception.NovaException):  # somebody else was faster, or it is left another time
+            self.core.db.write(lambda connection: actions.defer(
+                connection, action, clock.after(_LONGEST_PAUSE), action.payload))
 
     @staticmethod
     def _forget(connection: sa.Connection, action: Action, undone: Instance) -> None:

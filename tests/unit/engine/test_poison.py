@@ -1,16 +1,19 @@
 """Rows that this release cannot read, and reports that come late: they hold up nothing and undo nothing."""
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
 from nova import exception
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.guests import Guests as Reports
-from nova.conductor.saga import recovery, walk
+from nova.conductor.saga import debts, recovery, walk
 from nova.conf import CONF
 from nova.db import actions, models
+from nova.db.sql import clock
 from nova.objects import states
 from nova.objects.guest import GuestStatus
+from nova.operations.base import Journal, Owed
 from nova.operations.build import Build
 from tests.unit.engine.test_engine_properties import CTX, HOSTS
 
@@ -168,3 +171,18 @@ def test_what_an_earlier_try_has_made_is_undone_when_a_later_one_fails_before_it
     server = machine.row(uuid)
     assert server.vm_state == states.ACTIVE
     assert {name for name, guests in machine.hosts.items() if uuid in guests.power} == {server.host} != {host}
+
+
+def test_debts_that_this_release_cannot_read_hold_up_no_others(machine, monkeypatch):
+    monkeypatch.setattr(debts, "_PAGE", 2)
+    for _number in range(3):
+        machine.boot(1, twice=False)
+    machine.calm_down()
+    owed = msgspec.to_builtins(Journal(owed=Owed(operation="gone", step="s")))
+    for uuid, payload in zip(machine.uuids, ({"owed": 1}, {"owed": 1}, owed), strict=True):
+        poison(machine, uuid, outcome="superseded", lease_until=clock.after(-60), payload=payload)
+    for _look in range(3):
+        machine.engine.recovery._debts.collect()
+    left = machine.world.db.read(lambda connection: list(connection.execute(
+        sa.select(models.actions.c.instance_uuid, models.actions.c.lease_until))))
+    assert {uuid for uuid, until in left if until is not None} == set(machine.uuids[:2])
