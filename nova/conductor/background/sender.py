@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import functools
 import logging
+import random
 import time
 from collections.abc import Callable
 
@@ -29,6 +30,8 @@ _INTERVAL = 5.0
 _PAGE = 50
 # Seconds after which a broker that is away is tried again: from, and at most.
 _PAUSE, _LONGEST = 1.0, 30.0
+# A broker that takes nothing of so many lanes, one after the other, is away.
+_AWAY = 2
 # Old messages that one transaction drops.
 _DROPPED = 500
 
@@ -51,13 +54,18 @@ class Sender:
             self._sweep()
         if time.monotonic() < self._not_before:
             return
-        for lane in self._core.db.read(outbox.busy):
-            if not self._lane(lane):
-                self._failures += 1
-                pause = min(_LONGEST, _PAUSE * 2**self._failures)
-                self._not_before = time.monotonic() + pause
-                return
-        self._failures = 0
+        lanes = self._core.db.read(outbox.busy)
+        random.shuffle(lanes)  # two that hold what is never taken are not always before the others
+        refused, in_a_row = False, 0
+        for lane in lanes:
+            in_a_row = 0 if self._lane(lane) else in_a_row + 1
+            refused |= in_a_row > 0
+            if in_a_row == _AWAY:
+                break
+        # A message that is too large, for example, is no broker that is away.
+        self._failures = self._failures + 1 if in_a_row and in_a_row in (_AWAY, len(lanes)) else 0
+        if refused:
+            self._not_before = time.monotonic() + min(_LONGEST, _PAUSE * 2**self._failures)
 
     def _lane(self, lane: int) -> bool:
         """Send all that is in a lane, unless somebody else does; False: the broker is away."""

@@ -215,3 +215,33 @@ def test_no_part_begins_or_ends_in_the_middle_of_what_a_host_is_ordered_at_once(
 
 def test_every_operation_is_told_or_is_known_not_to_be():
     assert set(REGISTRY) - set(PARTS) == {"reset_state", "change_password", "resume_on_boot"}
+
+
+def test_a_message_that_a_broker_never_takes_is_in_the_way_of_its_own_lane_alone(core, sender, broker):
+    """Since it is too large, for example."""
+    lane, take = outbox.lane_of("s"), broker.send
+
+    def send(told):
+        if told.event_type == "poison":
+            raise exception.ServiceUnavailable("it is too large")
+        take(told)
+
+    sender._send = send
+    others = [f"s{number}" for number in range(50) if outbox.lane_of(f"s{number}") != lane]
+    write(core, message("s", "poison"), message("s", "behind it"), *(message(other, "free") for other in others))
+    sender.look()
+    assert broker.events == ["free"] * len(others)
+    assert waiting(core) == 2
+
+
+def test_a_broker_that_is_away_is_asked_twice_at_most(core, sender, broker):
+    asked = []
+
+    def send(told):
+        asked.append(told)
+        raise exception.ServiceUnavailable("away")
+
+    sender._send = send
+    write(core, *(message(f"s{number}", "free") for number in range(50)))
+    sender.look()
+    assert len(asked) == 2
