@@ -56,6 +56,6 @@ class ImageStore(abc.ABC):
     def delete(self, ctx: RequestContext, image_id: str, token: str | None = None) -> None: ...
 
     @abc.abstractmethod
-    def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str],
+    def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str | None],
                        replace: bool, token: str | None = None) -> Image:
-        """Merge or replace the image's extra properties."""
+        """Merge or replace the image's extra properties; it has none of those that are None."""

@@ -112,11 +112,12 @@ class DirectoryStore(ImageStore):
             self._forget_partial(image_id)
         LOG.info("Image %s deleted", image_id)
 
-    def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str],
+    def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str | None],
                        replace: bool, token: str | None = None) -> Image:
         with self._locked():
             found = self._writable(ctx, image_id, token)
-            found.properties = dict(properties) if replace else {**found.properties, **properties}
+            wanted = {**({} if replace else found.properties), **properties}
+            found.properties = {name: value for name, value in wanted.items() if value is not None}
             found.updated_at = _now()
             self._save(found)
         return found

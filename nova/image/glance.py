@@ -115,7 +115,7 @@ class GlanceStore(ImageStore):
     def delete(self, ctx: RequestContext, image_id: str, token: str | None = None) -> None:
         self._retry(lambda: self._request(ctx, "DELETE", self._path(image_id), token, image_id).close())
 
-    def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str],
+    def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str | None],
                        replace: bool, token: str | None = None) -> Image:
         def change() -> Image:
             now = _body(self._request(ctx, "GET", self._path(image_id), token, image_id))
@@ -243,14 +243,12 @@ def to_image(raw: Mapping[str, Any]) -> Image:
         raise exception.ImageBackendUnavailable(reason=f"its answer makes no sense ({error})") from error
 
 
-def patch(now: Mapping[str, str], wanted: Mapping[str, str], replace: bool) -> list[dict[str, str]]:
-    """The JSON patch that brings the properties of an image from ``now`` to ``wanted``."""
+def patch(now: Mapping[str, str], wanted: Mapping[str, str | None], replace: bool) -> list[dict[str, str]]:
+    """The JSON patch that brings the properties of an image from ``now`` to ``wanted`` (None: without it)."""
     changes = [{"op": "replace" if name in now else "add", "path": _pointer(name), "value": value}
-               for name, value in wanted.items() if now.get(name) != value]
-    if replace:
-        changes += [{"op": "remove", "path": _pointer(name)} for name in now
-                    if name not in wanted and not name.startswith(_RESERVED)]
-    return changes
+               for name, value in wanted.items() if value is not None and now.get(name) != value]
+    return changes + [{"op": "remove", "path": _pointer(name)} for name in now if (
+        wanted[name] is None if name in wanted else replace and not name.startswith(_RESERVED))]
 
 
 def _pointer(name: str) -> str:

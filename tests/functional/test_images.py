@@ -5,6 +5,7 @@ import uuid
 import pytest
 
 from nova import bus, context
+from nova.api.compute.images import image_metadata
 from nova.conf import CONF
 from nova.image.directory import DirectoryStore
 from nova.objects.image import Image
@@ -194,3 +195,21 @@ def test_with_verification_a_server_boots_from_what_those_signed_who_are_trusted
     finally:
         for option in wanted:
             CONF.clear_override(*option)
+
+
+def test_a_metadata_item_that_is_set_while_another_one_is_deleted_stays(suite, admin, image_id, monkeypatch):
+    path = f"/images/{image_id}/metadata"
+    admin.post(path, {"metadata": {"goes": "1"}}, version="2.38")
+    real = image_metadata._set
+
+    def set_late(*args, **named):
+        monkeypatch.setattr(image_metadata, "_set", real)
+        admin.post(path, {"metadata": {"came": "2"}}, version="2.38")
+        return real(*args, **named)
+
+    try:
+        monkeypatch.setattr(image_metadata, "_set", set_late)
+        admin.delete(f"{path}/goes", version="2.38")
+        assert admin.get(path, version="2.38")["metadata"] == {"came": "2"}
+    finally:
+        admin.put(path, {"metadata": {}}, version="2.38")

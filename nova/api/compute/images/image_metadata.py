@@ -25,7 +25,7 @@ def _properties(req: Request) -> dict[str, str]:
     return dict(images.get(req, req.params["image_id"]).properties)
 
 
-def _set(req: Request, properties: Mapping[str, str], replace: bool) -> dict[str, str]:
+def _set(req: Request, properties: Mapping[str, str | None], replace: bool) -> dict[str, str]:
     changed = image.store().set_properties(req.ctx, req.params["image_id"], properties, replace,
                                            token=req.ctx.auth_token)
     return changed.properties
@@ -83,7 +83,6 @@ def update(req: Request) -> dict[str, Any]:
 @accepts()
 def delete(req: Request) -> None:
     """Delete a metadata item of an image."""
-    found = _properties(req)
-    if found.pop(req.params["id"], None) is None:
+    if req.params["id"] not in _properties(req):
         raise exception.MetadataNotFound()
-    _set(req, found, replace=True)
+    _set(req, {req.params["id"]: None}, replace=False)
