@@ -62,7 +62,6 @@ class AllInOne:
             self._services.append(MetadataService(transport, secure=tls.context("metadata")))
         self.consoles = {kind.name: ConsoleProxy(transport, kind) for kind in KINDS if CONF[kind.group].enabled}
         self._services += self.consoles.values()
-        self._started: list[run.Service] = []
         bus.prepare()
 
     @property
@@ -70,16 +69,19 @@ class AllInOne:
         return self.api.url
 
     def start(self) -> None:
-        """Returns when a first server can be placed."""
-        for service in self._services:
-            service.start()
-            self._started.append(service)
+        """Returns when a first server can be placed. What does not start raises; the others can be stopped then."""
+        for number, service in enumerate(self._services):
+            try:
+                service.start()
+            except Exception:
+                del self._services[number:]
+                raise
         end = time.monotonic() + 10
         while not len(self.scheduler.fleet) and time.monotonic() < end:
             time.sleep(0.01)  # the news of the first node is on its way
 
     def stop(self) -> None:
-        for service in reversed(self._started):
+        for service in reversed(self._services):
             service.stop()
         for used in {self.transport, self._on_host}:
             used.cleanup()
