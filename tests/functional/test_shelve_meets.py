@@ -21,6 +21,10 @@ from tests.functional.test_shelve import (
 )
 
 
+def evicted_from(suite, uuid):
+    return suite.conductor.core.db.read(lambda connection: evictions.hosts(connection, uuid))
+
+
 def test_an_image_that_could_not_be_deleted_goes_the_next_time(admin, server, monkeypatch, nothing_left):  # noqa: F811
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
@@ -103,7 +107,7 @@ def test_a_shelved_server_stays_on_its_host_when_that_is_down(suite, admin, pair
     told_scheduler(suite, SECOND, False)
     admin.action(uuid, "unshelve")
     assert admin.wait_idle(uuid)["status"] == "SHELVED"
-    assert suite.conductor.core.db.read(lambda connection: evictions.hosts(connection, uuid)) == []
+    assert evicted_from(suite, uuid) == []
     set_service(admin, SECOND, forced_down=False)
     admin.action(uuid, "unshelve")
     admin.wait(uuid, "ACTIVE")
@@ -111,7 +115,8 @@ def test_a_shelved_server_stays_on_its_host_when_that_is_down(suite, admin, pair
 
 @pytest.mark.parametrize("state", ["active", "error"])
 @pytest.mark.parametrize("verb", ["destroy", "spawn"])
-def test_a_server_that_was_reset_without_a_host_can_be_had_again(admin, server, driver, hold, verb, state):  # noqa: F811
+def test_a_server_that_was_reset_without_a_host_can_be_had_again(
+        suite, admin, server, driver, hold, verb, state):  # noqa: F811
     if verb == "spawn":
         admin.action(server, "shelve")
         admin.wait(server, "SHELVED_OFFLOADED")
@@ -123,6 +128,8 @@ def test_a_server_that_was_reset_without_a_host_can_be_had_again(admin, server, 
     wait_for(lambda: admin.server(server)["OS-EXT-SRV-ATTR:host"] is None)
     assert admin.wait_idle(server)["status"] == state.upper()
     wait_for(lambda: driver.guests() == [], reason="the guest is gone")
+    # A host that may have something of the server still is not chosen for it.
+    wait_for(lambda: evicted_from(suite, server) == [], 40, reason="its host has looked")
     assert shelved_image(admin)["status"] == "ACTIVE"
     admin.action(server, "unshelve")
     admin.wait(server, "ACTIVE")
