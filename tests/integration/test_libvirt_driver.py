@@ -535,7 +535,7 @@ def test_two_guests_of_one_name(driver: Any, guest_image: pathlib.Path) -> None:
     boot(driver, first, kernel_disks(guest_image))
     second = server(id=first.id)
     driver.prepare(second, kernel_disks(guest_image))
-    with pytest.raises(exception.Conflict, match=first.name):
+    with pytest.raises(exception.Conflict, match=first.name_by(CONF.instance_name_template)):
         driver.spawn(second, Disks())
     driver.destroy(second)
     assert [guest.uuid for guest in driver.guests()] == [first.uuid]

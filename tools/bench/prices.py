@@ -13,11 +13,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.api import rates
 from nova.api.http.server import Limits, Server
 from nova.bus import seals
 from nova.conductor.vault import Vault
 from nova.db.sql import regexp
+from nova.service import rates
 from nova.virt import image_formats
 from tools.bench.amounts import Amounts
 
