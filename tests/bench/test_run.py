@@ -81,7 +81,8 @@ def test_four_times_the_load_of_the_peak_was_offered(results):
     assert results["overload_offered_per_s"] > results["peak_per_s"] > 0
     assert sum(results["overload_answers"].values()) > 0
     assert set(results["overload_answers"]) <= {"0", "200"}, "others than answers in time and none"
-    assert results["goodput_ratio"] == pytest.approx(results["goodput_per_s"] / results["peak_per_s"], rel=0.01)
+    assert results["goodput_ratio"] == pytest.approx(results["goodput_per_s"] / results["peak_per_s"], rel=0.01,
+                                                     abs=0.0006)  # as it is rounded
     assert results["overload_boots_ratio"] > 0
 
 

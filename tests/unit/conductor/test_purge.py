@@ -292,7 +292,7 @@ def test_many_deleted_servers_leave_the_database_as_small_as_it_was(core: Books)
     before = size(core)
     fill(core, MANY)
     full = size(core)
-    assert full > 1.3 * before
+    assert full > 1.2 * before
     assert run(core, page=purge.PAGE) == {"instances": MANY, "actions": 2 * MANY}
     purge.compact(core.db)
     after = size(core)
