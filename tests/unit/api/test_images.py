@@ -44,7 +44,8 @@ class Store(ImageStore):
 
     def set_properties(self, ctx, image_id, properties, replace, token=None):
         found = self.show(ctx, image_id)
-        found.properties = {**({} if replace else found.properties), **properties}
+        wanted = {**({} if replace else found.properties), **properties}
+        found.properties = {name: value for name, value in wanted.items() if value is not None}
         return found
 
 
