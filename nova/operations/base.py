@@ -129,8 +129,8 @@ class Rules:
     launched: bool = True
     # It goes on whatever else is going on: it supersedes that and compensates for it.
     preempts: bool = False
-    # Also a delete, which a user was promised and which cannot be compensated for.
-    preempts_delete: bool = False
+    # The task states of what it may not supersede: a delete was promised to a user, and cannot be compensated for.
+    yields_to: frozenset[str] = frozenset({states.DELETING})
     # It leaves task_state alone, and waits behind the operation that holds the instance.
     beside: bool = False
     # The service version that the server's host must have: before it, its nova-compute does not know the steps there.
@@ -387,8 +387,8 @@ def check(rules: Rules, instance: Instance, is_admin: bool, host_up: Callable[[]
         raise exception.InstanceNotReady(instance_id=instance.uuid)
     _check_state(rules, instance, "vm_state", instance.vm_state, rules.vm_states)
     _check_state(rules, instance, "task_state", instance.task_state, rules.task_states)
-    if instance.task_state == states.DELETING and not rules.preempts_delete:
-        _refuse(rules, instance, "task_state", states.DELETING)
+    if instance.task_state in rules.yields_to:
+        _refuse(rules, instance, "task_state", instance.task_state)
     if rules.launched and instance.launched_at is None:
         raise exception.InstanceStateUnknown(instance_uuid=instance.uuid, method=rules.label)
     if rules.host == "up" and not (instance.host and host_up()):

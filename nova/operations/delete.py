@@ -36,7 +36,7 @@ class DeleteData(Object, kw_only=True):
 class Delete(Operation):
     name = "delete"
     action = "delete"
-    rules = Rules(label="delete", task_states=None, launched=False, preempts=True, preempts_delete=True)
+    rules = Rules(label="delete", task_states=None, launched=False, preempts=True, yields_to=frozenset())
     data_type = DeleteData
     task_state = states.DELETING
     kind = "urgent"

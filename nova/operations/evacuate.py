@@ -42,7 +42,9 @@ class EvacuateData(MoveData, kw_only=True):
 class Evacuate(Move):
     name = action = "evacuate"
     rules = Rules(label="evacuate", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}),
-                  task_states=None, lock=False, preempts=True)
+                  task_states=None, lock=False, preempts=True,
+                  # A soft delete was promised as well; without its host it is done soon.
+                  yields_to=frozenset({states.DELETING, states.SOFT_DELETING}))
     request_type = EvacuateRequest
     data_type = EvacuateData
     task_state = states.REBUILDING
@@ -60,9 +62,6 @@ class Evacuate(Move):
             raise exception.InstanceNotReady(instance_id=instance.uuid)
         if ctl.host_up(instance.host):
             raise exception.ComputeServiceInUse(host=instance.host)
-        if instance.task_state == states.SOFT_DELETING:  # promised to its user; without its host it is done soon
-            raise exception.InstanceInvalidState(method=self.rules.label, instance_uuid=instance.uuid,
-                                                 attr="task_state", state=instance.task_state)
         if request.host and request.host == instance.host:
             raise exception.EvacuateToSameHost()
         ctl.set(progress=0)
