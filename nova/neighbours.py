@@ -19,7 +19,7 @@ import requests
 from keystoneauth1 import adapter, loading
 from keystoneauth1 import exceptions as keystone
 
-from nova.conf import CONF
+from nova.conf import CONF, register_asked_services
 from nova.context import RequestContext
 from nova.objects.base import compile_once
 
@@ -80,6 +80,7 @@ class Neighbour:
     """
 
     def __init__(self, group: str, where: dict[str, Any], versions: tuple[str, ...] = ()) -> None:
+        register_asked_services()
         self._group, self._where, self._versions = group, where, versions
         self._lock = threading.Lock()
         self._made: tuple[int, adapter.Adapter] | None = None

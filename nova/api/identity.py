@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import logging
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from keystoneauth1 import exceptions, session, token_endpoint
 from oslo_config import cfg
 
 from nova import exception
 from nova.api.request import Request
 from nova.conf import CONF
+
+if TYPE_CHECKING:
+    from keystoneauth1 import session
 
 LOG = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ def check_project(req: Request, project_id: str) -> None:
     url = _keystone_url()
     if url is None:
         return
+    from keystoneauth1 import exceptions, token_endpoint  # 5 MB, which an API without Keystone does not need
+
     auth = token_endpoint.Token(url, req.ctx.auth_token)
     try:
         answer = _session().get(
@@ -49,6 +54,8 @@ def check_project(req: Request, project_id: str) -> None:
 
 @functools.cache
 def _session() -> session.Session:
+    from keystoneauth1 import session
+
     try:
         verify = not CONF.keystone_authtoken.insecure and (CONF.keystone_authtoken.cafile or True)
     except (cfg.NoSuchOptError, cfg.NoSuchGroupError):

@@ -42,8 +42,10 @@ def _services() -> tuple[int, str]:
 
 
 def _credentials() -> tuple[int, str]:
-    if CONF.image.driver == "glance" and not CONF.glance.auth_type:
-        return FAILURE, "[glance] has no auth_type: computes cannot download images"
+    if CONF.image.driver == "glance":
+        conf.register_asked_services()
+        if not CONF.glance.auth_type:
+            return FAILURE, "[glance] has no auth_type: computes cannot download images"
     return OK, "configured"
 
 

@@ -34,9 +34,24 @@ def groups() -> list[tuple[str | None, list[cfg.Opt]]]:
     return list(found.items())
 
 
+def asked_services() -> list[tuple[str, list[cfg.Opt]]]:
+    """keystoneauth's options in the groups that tell how another service is reached."""
+    from keystoneauth1 import loading
+
+    options = [*loading.get_session_conf_options(), *loading.get_auth_common_conf_options(),
+               *loading.get_adapter_conf_options()]
+    return [(group, list(options)) for group in ("glance", "cinder", "neutron")]
+
+
 def register(conf: cfg.ConfigOpts = CONF) -> None:
     """Make Nova's options known; harmless when repeated."""
     for group, options in groups():
+        conf.register_opts(options, group=group)
+
+
+def register_asked_services(conf: cfg.ConfigOpts = CONF) -> None:
+    """For who asks one: keystoneauth takes 5 MB of each process that imports it. Harmless when repeated."""
+    for group, options in asked_services():
         conf.register_opts(options, group=group)
 
 
@@ -87,5 +102,5 @@ def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     """
     from keystoneauth1 import loading
 
-    return [*groups(), *((group, list(loading.get_auth_plugin_conf_options("password")))
-                         for group in ("glance", "cinder", "neutron"))]
+    password = loading.get_auth_plugin_conf_options("password")
+    return [*groups(), *((group, [*options, *password]) for group, options in asked_services())]

@@ -1,6 +1,5 @@
 """[cinder]: the volume service, for [volume]driver cinder (a keystoneauth group, read by conductors)."""
 
-from keystoneauth1 import loading
 from oslo_config import cfg
 
 OPTIONS = {
@@ -20,8 +19,5 @@ OPTIONS = {
         cfg.IntOpt("http_retries", default=3, min=0,
                    help="How often a look that could not be sent is repeated. What changes something is repeated by "
                         "the operation that wants it."),
-        *loading.get_session_conf_options(),
-        *loading.get_auth_common_conf_options(),
-        *loading.get_adapter_conf_options(),
     ],
 }

@@ -1,6 +1,5 @@
 """[image] chooses the image back end; [glance] says how to reach Glance (a keystoneauth group)."""
 
-from keystoneauth1 import loading
 from oslo_config import cfg
 
 OPTIONS = {
@@ -28,8 +27,5 @@ OPTIONS = {
                     help="Ids of the certificates that an image's own has to come from where the request names none; "
                          "empty: whatever certificate the image names is believed."),
         cfg.IntOpt("num_retries", default=3, min=0, help="How often a failed request to Glance is repeated."),
-        *loading.get_session_conf_options(),
-        *loading.get_auth_common_conf_options(),
-        *loading.get_adapter_conf_options(),
     ],
 }

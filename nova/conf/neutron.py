@@ -1,6 +1,5 @@
 """[neutron]: the network service, for [network]driver neutron (a keystoneauth group, read by conductors)."""
 
-from keystoneauth1 import loading
 from oslo_config import cfg
 
 OPTIONS = {
@@ -11,8 +10,5 @@ OPTIONS = {
         cfg.StrOpt("ovs_bridge", default="br-int",
                    help="The bridge of Open vSwitch that guests are plugged into, where the service does not say. Also "
                         "read by nova-compute."),
-        *loading.get_session_conf_options(),
-        *loading.get_auth_common_conf_options(),
-        *loading.get_adapter_conf_options(),
     ],
 }

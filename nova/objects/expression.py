@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import re2
-
 # Characters of an expression that is looked for.
 LONGEST = 1024
 # The same of what only has to be one: lists of tags are, too.
@@ -29,6 +27,8 @@ def compiled(pattern: str, longest: int = LONGEST) -> Any:
         raise ValueError(f"A regular expression may have at most {longest} characters.")
     if "\0" in pattern:
         raise ValueError("A regular expression cannot have null characters.")
+    import re2  # 2.6 MB, in a process that is asked for one
+
     options = re2.Options()
     options.case_sensitive = False
     options.never_capture = True

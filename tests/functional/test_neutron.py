@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from nova.conf import CONF
+from nova.conf import CONF, register_asked_services
 from nova.network.neutron import NeutronAllocator
 from nova.objects import states
 from tests.functional.client import Client, Failed, wait_for
@@ -19,6 +19,7 @@ from tests.functional.test_plugging import tell
 @pytest.fixture
 def neutron(suite):
     server = NeutronServer()
+    register_asked_services()
     CONF.set_override("endpoint_override", server.url, group="neutron")
     core = suite.conductor.core
     before = core.allocator

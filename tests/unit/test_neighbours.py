@@ -43,6 +43,7 @@ def slow():
 @pytest.fixture
 def neighbour(slow, monkeypatch):
     nova.conf.register()
+    nova.conf.register_asked_services()
     CONF.set_override("endpoint_override", slow[0], group="neutron")
     monkeypatch.setattr(neighbours, "_AT_ONCE", 4)
     monkeypatch.setattr(neighbours, "_WHILE_SUSPECT", 1)

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 
 
 class Json(sa.types.TypeDecorator[Any]):
@@ -28,7 +27,7 @@ class Json(sa.types.TypeDecorator[Any]):
 
     def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
         if dialect.name in ("mysql", "mariadb"):
-            return dialect.type_descriptor(mysql.LONGTEXT())
+            return dialect.type_descriptor(_mysql().LONGTEXT())
         return dialect.type_descriptor(sa.Text())
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
@@ -48,7 +47,7 @@ class Utc(sa.types.TypeDecorator[datetime.datetime]):
 
     def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
         if dialect.name in ("mysql", "mariadb"):
-            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+            return dialect.type_descriptor(_mysql().DATETIME(fsp=6))
         return dialect.type_descriptor(sa.DateTime())
 
     def process_bind_param(self, value: datetime.datetime | None, dialect: sa.Dialect) -> datetime.datetime | None:
@@ -70,8 +69,27 @@ def text(length: int = 255) -> Any:
     return sa.String(length)
 
 
+class LongText(sa.types.TypeDecorator[str]):
+    """A text of any length."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
+        if dialect.name in ("mysql", "mariadb"):
+            return dialect.type_descriptor(_mysql().LONGTEXT())
+        return dialect.type_descriptor(sa.Text())
+
+
 def long_text() -> Any:
-    return sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+    return LongText()
+
+
+def _mysql() -> Any:
+    """Its dialect: a megabyte that processes with another database do without."""
+    from sqlalchemy.dialects import mysql
+
+    return mysql
 
 
 def big_id() -> Any:
