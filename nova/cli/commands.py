@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
             "shelve-offload": "shelve_offload", "unshelve": "unshelve", "unrescue": "unrescue",
             "resize-confirm": "resize_confirm", "resize-revert": "resize_revert",
             "trigger-crash-dump": "trigger_crash_dump", "refresh-network": "refresh_network",
-            "add-secgroup": "add_secgroup", "remove-secgroup": "remove_secgroup"},
+            "add-secgroup": "add_secgroup", "remove-secgroup": "remove_secgroup",},
         "rebuild": {
             "rebuild": "rebuild", "rescue": "rescue", "resize": "resize", "set-password": "set_password",
             "get-password": "get_password", "clear-password": "clear_password"},
@@ -36,7 +36,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "networks": {
             "network-list": "list_networks", "network-show": "show_network", "network-create": "create",
             "network-delete": "delete", "interface-list": "interface_list", "interface-attach": "attach",
-            "interface-detach": "detach", "list-secgroup": "secgroups"},
+            "interface-detach": "detach", "list-secgroup": "secgroups",
+            "add-fixed-ip": "add_fixed_ip", "remove-fixed-ip": "remove_fixed_ip"},
+        "floating_ips": {
+            "floating-ip-list": "list_addresses", "floating-ip-pool-list": "pools", "floating-ip-create": "create",
+            "floating-ip-delete": "delete", "floating-ip-associate": "associate",
+            "floating-ip-disassociate": "disassociate", "floating-ip-bulk-list": "bulk_list",
+            "floating-ip-bulk-create": "bulk_create", "floating-ip-bulk-delete": "bulk_delete",
+            "dns-domains": "dns_domains", "dns-create-private-domain": "dns_create_private_domain",
+            "dns-create-public-domain": "dns_create_public_domain", "dns-delete-domain": "dns_delete_domain",
+            "dns-list": "dns_list", "dns-create": "dns_create", "dns-delete": "dns_delete"},
+        "secgroups": {
+            "secgroup-list": "list_groups", "secgroup-create": "create", "secgroup-update": "update",
+            "secgroup-delete": "delete", "secgroup-list-rules": "list_rules", "secgroup-add-rule": "add_rule",
+            "secgroup-delete-rule": "delete_rule", "secgroup-add-group-rule": "add_group_rule",
+            "secgroup-delete-group-rule": "delete_group_rule"},
         "keypairs": {"keypair-list": "list_keypairs", "keypair-show": "show", "keypair-add": "add",
                      "keypair-delete": "delete"},
         "volumes": {"volume-attachments": "attachments", "volume-attach": "attach", "volume-detach": "detach",
@@ -78,7 +92,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     }.items() for name, function in functions.items()}
 
 # What commands are called, too.
-ALIASES = {"bash-completion": "completion", "server-group-show": "server-group-get"}
+ALIASES = {
+    "bash-completion": "completion", "server-group-show": "server-group-get",
+    "add-floating-ip": "floating-ip-associate", "remove-floating-ip": "floating-ip-disassociate"}
 
 
 def load(name: str) -> Declared:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from nova.cli import find
+from nova.cli import find, legacy
 from nova.cli.client import Nova
 from nova.cli.declare import SERVER, arg, doing, flag, listing, showing
-from nova.cli.errors import CommandError, Refused
+from nova.cli.errors import CommandError
 
 _EMBEDDED = ("This cloud has no network service: its networks are embedded in Nova, and administrators manage them "
              "with nova-manage network {} on a machine with Nova's configuration.")
-# The last microversion that makes and removes embedded networks, and what it answers where that is not wanted.
-_OLD, _GONE = 35, 410
 
 
 @listing()
@@ -65,24 +63,17 @@ def delete(nova: Nova, args: argparse.Namespace) -> None:
     if nova.has("network"):
         nova.ask("network", "DELETE", f"/networks/{find.network(nova, args.network)['id']}")
     else:
-        _embedded(nova, "DELETE", f"/os-networks/{find.network(nova, args.network)['id']}", None, "delete")
+        legacy.call(nova, "DELETE", f"/os-networks/{find.network(nova, args.network)['id']}",
+                    otherwise=_EMBEDDED.format("delete"))
 
 
 def _create_embedded(nova: Nova, args: argparse.Namespace) -> Any:
     wanted = {"label": args.name, "cidr": args.cidr, "gateway": args.gateway, "dns1": args.dns1, "dns2": args.dns2,
               "project_id": None if args.share else nova.project_id}
-    made = _embedded(nova, "POST", "/os-networks",
-                     {"network": {name: value for name, value in wanted.items() if value is not None}}, "create")
+    made = legacy.call(nova, "POST", "/os-networks",
+                       {"network": {name: value for name, value in wanted.items() if value is not None}},
+                       _EMBEDDED.format("create"))
     return dict(sorted(made["network"].items()))
-
-
-def _embedded(nova: Nova, method: str, path: str, body: Any, what: str) -> Any:
-    try:
-        return nova.call(method, path, body, version=_OLD)
-    except Refused as error:
-        if error.status == _GONE:
-            raise CommandError(_EMBEDDED.format(what)) from error
-        raise
 
 
 # --- interfaces --------------------------------------------------------------------------------------
@@ -113,6 +104,20 @@ def attach(nova: Nova, args: argparse.Namespace) -> Any:
 def detach(nova: Nova, args: argparse.Namespace) -> None:
     """Take an interface from a server."""
     nova.delete(f"/servers/{find.server(nova, args.server)['id']}/os-interface/{args.port_id}")
+
+
+@doing(SERVER, arg("network", metavar="NETWORK", help="name or id of a network"))
+def add_fixed_ip(nova: Nova, args: argparse.Namespace) -> None:
+    """Give a server one address more, of a network."""
+    network = args.network if find.is_id(args.network) else find.network(nova, args.network)["id"]
+    nova.action(find.server(nova, args.server), "addFixedIp", {"networkId": network}, version=legacy.OLD_ACTIONS)
+
+
+@doing(SERVER, arg("address", metavar="ADDRESS", help="one of the server's"))
+def remove_fixed_ip(nova: Nova, args: argparse.Namespace) -> None:
+    """Take an address from a server."""
+    nova.action(find.server(nova, args.server), "removeFixedIp", {"address": args.address},
+                version=legacy.OLD_ACTIONS)
 
 
 @listing(SERVER)

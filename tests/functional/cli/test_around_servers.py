@@ -10,6 +10,7 @@ from nova import bus, context
 from nova.api import auth
 from nova.api.service import ApiService
 from nova.conf import CONF
+from nova.db import floating_ips
 from nova.objects.base import new_uuid
 from nova.objects.network import Network
 from nova.rpcapi.volumes import Volumes
@@ -114,6 +115,109 @@ def test_security_groups(nova, server, project):
     assert [row[1] for row in nova("list-secgroup", name).rows] == ["default"]
     groups = project.get("/os-security-groups", version="2.35")["security_groups"]
     project.delete(f"/os-security-groups/{next(one['id'] for one in groups if one['name'] == 'web')}", version="2.35")
+
+
+def test_the_rules_of_security_groups(nova, project):
+    made = nova("secgroup-create", "rules", "of a test", "-f", "json").document
+    group = made[0]["Id"]
+    assert made == [{"Id": group, "Name": "rules", "Description": "of a test"}]
+    assert [group, "more", "other"] in nova("secgroup-update", "rules", "more", "other").rows
+    assert [group, "more", "other"] in nova("secgroup-list").rows
+    assert [group, "more", "other", PROJECT] in nova("secgroup-list", "--all-tenants").rows
+    added = nova("secgroup-add-rule", "more", "tcp", 22, 23, "192.0.2.0/24", "-f", "json").document
+    assert added == [{"IP Protocol": "tcp", "From Port": 22, "To Port": 23, "IP Range": "192.0.2.0/24",
+                      "Source Group": None}]
+    assert nova("secgroup-add-group-rule", "more", "default", "icmp", -1, -1).rows == [
+        ["icmp", "-1", "-1", "-", "default"]]
+    assert len(nova("secgroup-list-rules", group).rows) == 2
+    assert "nova secgroup-list-rules shows" in nova("secgroup-delete-rule", "more", "tcp", 22, 23, "0.0.0.0/0",
+                                                    code=3).err
+    nova("secgroup-delete-rule", "more", "TCP", 22, 23, "192.0.2.0/24")
+    nova("secgroup-delete-group-rule", "more", "default", "icmp", -1, -1)
+    assert nova("secgroup-list-rules", "more", "-f", "json").document == []
+    assert "nova secgroup-list shows" in nova("secgroup-list-rules", "nothing", code=3).err
+    assert [group, "more", "other"] in nova("secgroup-delete", "more").rows
+    assert "more" not in [row[1] for row in nova("secgroup-list").rows]
+
+
+def test_addresses_that_a_server_gets_and_loses(nova, project, flavor, image_id, blue):
+    uuid = project.boot(flavor, image_id, name="web", networks=[{"uuid": blue}])
+    project.wait(uuid, "ACTIVE")
+    nova("add-fixed-ip", "web", "blue")
+    addresses = wait_for(lambda: len(found := project.server(uuid)["addresses"]["blue"]) == 2 and found)
+    wait_for(lambda: project.server(uuid)["OS-EXT-STS:task_state"] is None)
+    nova("remove-fixed-ip", "web", addresses[1]["addr"])
+    wait_for(lambda: project.server(uuid)["addresses"]["blue"] == addresses[:1])
+    assert "203.0.113.250" in nova("remove-fixed-ip", "web", "203.0.113.250", code=1).err
+
+
+# --- floating addresses ------------------------------------------------------------------------------
+@pytest.fixture
+def pool(suite):
+    """Two addresses in the pool "public"."""
+    db = suite.conductor.core.db
+    db.write(lambda connection: floating_ips.create(connection, "public", "203.0.113.0/30"))
+    yield
+    for held in db.read(lambda connection: floating_ips.index(connection)):
+        if held.project_id:
+            db.write(lambda connection, held=held: floating_ips.release(connection, held.uuid))
+    db.write(lambda connection: floating_ips.delete(connection, "203.0.113.0/30"))
+
+
+def test_floating_addresses(nova, project, flavor, image_id, blue, pool):
+    uuid = project.boot(flavor, image_id, name="web", networks=[{"uuid": blue}])
+    fixed = project.wait(uuid, "ACTIVE")["addresses"]["blue"][0]["addr"]
+    assert ["public"] in nova("floating-ip-pool-list").rows
+    made = nova("floating-ip-create", "public", "-f", "json").document[0]
+    assert (made["Pool"], made["Server Id"], made["Fixed IP"]) == ("public", None, None)
+    address = made["IP"]
+    nova("floating-ip-associate", "--fixed-address", fixed, "web", address)
+    assert nova("floating-ip-list").rows == [[made["Id"], address, uuid, fixed, "public"]]
+    assert address in nova("list").out
+    nova("floating-ip-disassociate", "web", address)
+    assert nova("floating-ip-list", "-f", "csv", "--quote", "none").out.splitlines() == [
+        "Id,IP,Server Id,Fixed IP,Pool", f"{made['Id']},{address},-,-,public"]
+    nova("add-floating-ip", "web", address)
+    nova("remove-floating-ip", "web", address)
+    assert "HTTP 409" in nova("floating-ip-disassociate", "web", address, code=1).err
+    nova("floating-ip-delete", address)
+    assert nova("floating-ip-list", "-f", "yaml").out.strip() == "[]"
+    assert "nova floating-ip-list shows" in nova("floating-ip-delete", address, code=3).err
+    assert "Floating IP pool not found" in nova("floating-ip-create", "elsewhere", code=3).err
+
+
+def test_pools_that_the_api_makes_and_removes(nova, legacy, identity):
+    nova("floating-ip-bulk-create", "--pool", "wide", "203.0.113.64/30")
+    try:
+        listed = nova("floating-ip-bulk-list", "-f", "json").document
+        assert {(one["pool"], one["project_id"], one["instance_uuid"]) for one in listed
+                if one["address"].startswith("203.0.113.6")} == {("wide", None, None)}
+        assert "HTTP 404" in nova("floating-ip-bulk-list", "--host", "nowhere", code=3).err
+    finally:
+        nova("floating-ip-bulk-delete", "203.0.113.64/30")
+    assert "wide" not in nova("floating-ip-bulk-list").out
+
+
+def test_names_in_the_dns(nova, legacy):
+    nova("dns-create-public-domain", "--project", PROJECT, "example.test")
+    nova("dns-create-private-domain", "--availability-zone", "nova", "inside.test")
+    domains = nova("dns-domains", "-f", "json").document
+    assert {"domain": "inside.test", "scope": "private", "project": None, "availability_zone": "nova"} in domains
+    assert {"domain": "example.test", "scope": "public", "project": PROJECT, "availability_zone": None} in domains
+    nova("dns-create", "203.0.113.1", "www", "example.test")
+    assert nova("dns-list", "--ip", "203.0.113.1", "example.test").rows == [["203.0.113.1", "www", "example.test"]]
+    assert nova("dns-list", "--name", "www", "example.test").rows == [["203.0.113.1", "www", "example.test"]]
+    assert nova("dns-list", "example.test", code=2).err
+    nova("dns-delete", "example.test", "www")
+    assert "HTTP 404" in nova("dns-list", "--name", "www", "example.test", code=3).err
+    for domain in ("example.test", "inside.test"):
+        nova("dns-delete-domain", domain)
+    assert not {"example.test", "inside.test"} & {row[0] for row in nova("dns-domains").rows}
+
+
+def test_what_the_api_does_not_serve_is_told_with_what_would_help(nova):
+    assert "nova-manage floating" in nova("floating-ip-bulk-list", code=1).err
+    assert "[api]legacy" in nova("dns-domains", code=1).err
 
 
 # --- volumes -----------------------------------------------------------------------------------------
