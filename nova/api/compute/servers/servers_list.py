@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -14,8 +15,14 @@ from nova.api.router import accepts
 from nova.objects import states
 from nova.objects.instance import Instance
 from nova.objects.server_request import ServerQuery
+from nova.service.gate import Gate
 
 _encode = msgspec.json.Encoder().encode
+
+# Servers of a page that waits for its turn, and how many of those are made at a time in this process. One that waits
+# for its conductor for longer than so many seconds does not hold up the others.
+_LONG = 100
+_LONG_PAGES = Gate(2, patience=1.0)
 
 ALL_FILTERS = "os_compute_api:servers:allow_all_filters"
 
@@ -90,8 +97,15 @@ def index(req: Request) -> dict[str, Any]:
 def detail(req: Request) -> dict[str, Any]:
     """List servers with details."""
     req.authorize("os_compute_api:servers:detail")
-    found, limit = _search(req, "os_compute_api:servers:detail", brief=False)
-    return _answer(req, "servers/detail", servers_view.DETAIL, found, limit)
+    with _in_turn(req):
+        found, limit = _search(req, "os_compute_api:servers:detail", brief=False)
+        return _answer(req, "servers/detail", servers_view.DETAIL, found, limit)
+
+
+def _in_turn(req: Request) -> contextlib.AbstractContextManager[None]:
+    """Few long pages at a time: one thread computes at once anyway, and each of them takes some megabytes meanwhile."""
+    limit, _marker = req.page()
+    return _LONG_PAGES.turn(req.ctx.project_id) if limit > _LONG else contextlib.nullcontext()
 
 
 def _answer(req: Request, path: str, view: View, found: list[Instance], limit: int) -> dict[str, Any]:
