@@ -80,7 +80,8 @@ def test_fairness_was_measured_while_another_project_asked_for_a_crowd(results):
 def test_four_times_the_load_of_the_peak_was_offered(results):
     assert results["overload_offered_per_s"] > results["peak_per_s"] > 0
     assert sum(results["overload_answers"].values()) > 0
-    assert set(results["overload_answers"]) <= {"0", "200"}, "others than answers in time and none"
+    # All clients have one address: they may be told that they are too many.
+    assert set(results["overload_answers"]) <= {"0", "200", "429"}, "others than answers in time and none"
     assert results["goodput_ratio"] == pytest.approx(results["goodput_per_s"] / results["peak_per_s"], rel=0.01,
                                                      abs=0.0006)  # as it is rounded
     assert results["overload_boots_ratio"] > 0

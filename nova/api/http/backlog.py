@@ -51,6 +51,19 @@ class Backlog(queue.Queue[Any]):
         self._taken += 1
         return (self._waiting.popleft() if self._taken % _SHARE == 0 else self._waiting.pop())[1]
 
+    def take_gone(self) -> list[Any]:
+        """Take those away whose clients have gone: they are still connections, which are counted."""
+        with self.mutex:
+            look = select.poll()
+            for _since, one in self._waiting:
+                look.register(one.sock, _GONE)
+            gone = {number for number, _events in look.poll(0)}
+            found = [one for _since, one in self._waiting if one.sock.fileno() in gone]
+            if found:
+                self._waiting = collections.deque(
+                    (since, one) for since, one in self._waiting if one.sock.fileno() not in gone)
+        return found
+
 
 def has_gone(connected: socket.socket) -> bool:
     """Whether the other side has closed the connection, or will say no more."""

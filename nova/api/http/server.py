@@ -184,6 +184,8 @@ class Server:
         if self._paused:
             self._paused = False
             self._poll.modify(self._number, select.EPOLLIN)
+        for gone in self._backlog.take_gone():
+            gone.close()
         now = time.monotonic()
         with self._lock:
             present = list(self._connections.values())

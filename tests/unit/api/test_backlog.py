@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -65,12 +66,14 @@ def test_a_client_that_closes_has_gone() -> None:
 class Served:
     """A server with one thread, whose requests each wait for :attr:`go`."""
 
-    def __init__(self) -> None:
+    def __init__(self, per_client: int = 256) -> None:
         register(CONF)
+        CONF.set_override("connections_per_client", per_client, group="api")
         self.socket = service.listen("127.0.0.1", 0)
         self.done: list[str] = []
         self.begun, self.go = threading.Semaphore(0), threading.Semaphore(0)
         self.server = service.serve(self.socket, self._answer, 1)
+        CONF.clear_override("connections_per_client", group="api")
         self.server.prepare()
         self._thread = threading.Thread(target=self.server.serve, daemon=True)
         self._thread.start()
@@ -110,3 +113,31 @@ def test_what_a_client_asked_for_that_has_gone_since_is_not_done(served: Served)
     assert served.done == ["/first", "/last"]
     first.close()
     last.close()
+
+
+def test_who_has_gone_leaves_room_for_others_though_no_thread_was_free() -> None:
+    served = Served(per_client=3)
+    try:
+        first = served.ask("/first")
+        assert served.begun.acquire(timeout=60)
+        for gone in [served.ask("/gone") for _ in range(2)]:
+            gone.close()
+        status, tries = b"429", 100
+        while b"429" in status and tries:  # those who have gone are looked for twice a second
+            tries -= 1
+            time.sleep(0.1)
+            last = served.ask("/last")
+            last.settimeout(0.2)
+            try:
+                status = last.recv(100)
+            except TimeoutError:
+                status = b"it waits, and is not turned away"
+        assert status == b"it waits, and is not turned away"
+        served.go.release(2)
+        last.settimeout(60)
+        assert last.recv(100).startswith(b"HTTP/1.1 204")
+        assert served.done == ["/first", "/last"]
+        first.close()
+        last.close()
+    finally:
+        served.end()
