@@ -20,6 +20,7 @@ from nova.compute.runner import TICK, Runner
 from nova.compute.volume_usage import VolumeUsage
 from nova.conf import CONF
 from nova.objects.console import PROTOCOLS, SERIAL, SPICE, SPICE_DIRECT, VNC, ConsoleAddress
+from nova.objects.floating_ip_dns import ServedDomain
 from nova.objects.guest import Diagnostics, GuestStatus
 from nova.objects.image import Image
 from nova.objects.instance import Instance
@@ -201,6 +202,9 @@ class ComputeService:
 
     def refresh_peers(self, ctx: context.RequestContext, peers: Peers) -> None:
         self.machine.network.refresh_peers(peers)
+
+    def refresh_names(self, ctx: context.RequestContext, domains: list[ServedDomain]) -> None:
+        self.machine.network.refresh_names(domains)
 
     def remove_volumes(self, ctx: context.RequestContext, removals: list[VolumeRemoval]) -> None:
         for removal in removals:

@@ -10,6 +10,7 @@ from stevedore import driver as stevedore_driver
 
 from nova import bus
 from nova.conductor.feeds.deltas import FleetAnnouncer
+from nova.conductor.feeds.names import NamesFeed
 from nova.conductor.feeds.outbox import Outbox
 from nova.conductor.feeds.peers import PeersFeed
 from nova.conductor.feeds.security_rules import FiltersFeed
@@ -45,6 +46,8 @@ class Core:
     outbox: Outbox = dataclasses.field(default_factory=Outbox)
     # Who has which networks in tunnels, on its way to the hosts.
     peers: PeersFeed = dataclasses.field(init=False)
+    # Names of floating addresses, on their way to the hosts.
+    names: NamesFeed = dataclasses.field(init=False)
     # What security groups let in and who is in them, on its way to the hosts.
     filters: FiltersFeed = dataclasses.field(init=False)
     # Addressed proxies: making one costs as much as a message does.
@@ -71,6 +74,7 @@ class Core:
 
     def __post_init__(self) -> None:
         self.peers = PeersFeed(self.db, self.compute_at)
+        self.names = NamesFeed(self.db, self.compute_at)
         self.filters = FiltersFeed(self.db, self.compute_at)
 
     def compute_at(self, host: str) -> Compute:

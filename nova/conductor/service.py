@@ -220,6 +220,7 @@ class ConductorService:
         self._liveness.register()
         core.usage.start()
         core.peers.start()
+        core.names.start()
         core.filters.start()
         threads = {REPORTS: CONF.conductor.report_threads, HEARTBEATS: _HEARTBEAT_THREADS}
         for topic in (HEARTBEATS, REPORTS, CONDUCTOR):
@@ -245,6 +246,7 @@ class ConductorService:
         self._hand_over()
         self.core.usage.stop()
         self.core.peers.stop()
+        self.core.names.stop()
         self.core.filters.stop()
         self.core.db.close()
         self._beats_db.close()

@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import models, quotas
+from nova.db import models, quotas, versions
 from nova.db.sql import rows
 from nova.objects.floating_ip_dns import Domain, Entry
 
@@ -42,6 +42,7 @@ def put_domain(connection: sa.Connection, domain: Domain) -> Domain:
     wanted = msgspec.structs.replace(domain, domain=_name("domain", domain.domain))
     quotas.serialize(connection, "dns_domains")
     values = rows.values_of(DOMAINS, wanted)
+    versions.bump(connection, versions.dns(wanted.domain))
     if not connection.execute(sa.update(DOMAINS).where(DOMAINS.c.domain == wanted.domain).values(values)).rowcount:
         if (connection.scalar(sa.select(sa.func.count()).select_from(DOMAINS)) or 0) >= _MOST:
             raise exception.QuotaLimit("Quota exceeded, too many DNS domains.")
@@ -52,6 +53,7 @@ def put_domain(connection: sa.Connection, domain: Domain) -> Domain:
 def delete_domain(connection: sa.Connection, domain: str) -> None:
     """With all its names. Raises DnsDomainNotFound."""
     found = _lock(connection, domain, None)
+    versions.bump(connection, versions.dns(found.domain))
     connection.execute(sa.delete(ENTRIES).where(ENTRIES.c.domain == found.domain))
     connection.execute(sa.delete(DOMAINS).where(DOMAINS.c.domain == found.domain))
 
@@ -107,6 +109,7 @@ def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = 
         raise exception.InvalidInput(reason=f"name '{name}' is too long for the domain {found.domain}")
     wanted = Entry(domain=found.domain, name=name, address=address, type=entry.type.upper(),
                    project_id=project_id)
+    versions.bump(connection, versions.dns(found.domain))
     mine = sa.and_(ENTRIES.c.domain == wanted.domain, ENTRIES.c.name == wanted.name)
     if _is_there(connection, wanted.domain, wanted.name, project_id):
         connection.execute(sa.update(ENTRIES).where(mine).values(address=wanted.address, type=wanted.type))
@@ -128,6 +131,7 @@ def delete_entry(connection: sa.Connection, domain: str, name: str, project_id: 
     found = _lock(connection, domain, project_id)
     if not _is_there(connection, found.domain, name.lower(), project_id):
         raise exception.DnsEntryNotFound(domain=domain, name=name)
+    versions.bump(connection, versions.dns(found.domain))
     connection.execute(sa.delete(ENTRIES).where(ENTRIES.c.domain == found.domain, ENTRIES.c.name == name.lower()))
 
 

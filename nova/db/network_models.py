@@ -140,7 +140,7 @@ security_group_members = table(
     Index("ix_security_group_members_instance", "instance_uuid"),
 )
 
-# Counters that order what hosts are told: "rules:PROJECT", "peers:NETWORK" (nova.db.versions).
+# Counters that order what hosts are told: "rules:PROJECT", "peers:NETWORK", "dns:DOMAIN" (nova.db.versions).
 versions = table(
     "versions",
     Column("name", text(300), primary_key=True),

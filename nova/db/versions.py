@@ -34,6 +34,11 @@ def peers(network_uuid: str) -> str:
     return f"peers:{network_uuid}"
 
 
+def dns(domain: str) -> str:
+    """The counter of the names in a domain. It outlives the domain: that it is gone is told under a version, too."""
+    return f"dns:{domain}"
+
+
 def bump(connection: sa.Connection, name: str) -> None:
     """A greater version than any before.
 

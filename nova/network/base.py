@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 
+from nova.objects.floating_ip_dns import ServedDomain
 from nova.objects.instance import Instance
 from nova.objects.network import VIF, GroupFilter, Peers, RuleSet
 from nova.rpcapi.network_hosts import NetworkHosts
@@ -65,6 +66,9 @@ class HostNetwork(abc.ABC):
 
     def refresh_peers(self, peers: Peers) -> None:
         """Other hosts have a network than before, unless newer ones are known."""
+
+    def refresh_names(self, domains: Sequence[ServedDomain]) -> None:
+        """Names that guests may ask for are other ones than before, unless newer ones are known."""
 
     def stop(self) -> None:
         """The service ends. Networks and guests go on."""

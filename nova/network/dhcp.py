@@ -33,6 +33,11 @@ _READS = 10
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
+def names_file(tag: str) -> str:
+    """The file of the names of floating addresses."""
+    return os.path.join(RUN, f"nova-{tag}", "floating-names")
+
+
 class DhcpServer:
     """``tag`` tells state paths apart that share a machine."""
 
@@ -40,8 +45,10 @@ class DhcpServer:
         self.net = net
         self.folder = os.path.join(RUN, f"nova-{tag}", net.id)
         self.hosts = os.path.join(self.folder, "hosts")
+        # Those of floating addresses, of all networks of the host (nova.network.names).
+        self.names = names_file(tag)
         # Of each name in the DNS the guest that had it first, also after a reboot.
-        self._names = os.path.join(CONF.state_path, "networks", net.id, "names")
+        self._owners = os.path.join(CONF.state_path, "networks", net.id, "names")
         self._conf = os.path.join(self.folder, "dnsmasq.conf")
         self._pid = os.path.join(self.folder, "dnsmasq.pid")
         self._leases = os.path.join(self.folder, "leases")
@@ -49,14 +56,14 @@ class DhcpServer:
     def ensure(self) -> None:
         """Running, with the configuration of now."""
         wanted = self.configuration()
-        if self.pid() is not None and _read(self._conf) == wanted:
+        if self.pid() is not None and read(self._conf) == wanted:
             return
         self.stop()
         # dnsmasq gives up root: it must be able to read these, and there is nothing secret in them.
         for folder in (os.path.dirname(self.folder), self.folder, self.hosts):
             os.makedirs(folder, mode=0o755, exist_ok=True)
             os.chmod(folder, 0o755)  # noqa: S103
-        _write(self._conf, wanted)
+        write(self._conf, wanted)
         program = shutil.which(CONF.network.dnsmasq, path=os.environ.get("PATH", "") + commands.SBIN)
         if program is None:
             raise exception.NetworkSetupError(reason=f"there is no {CONF.network.dnsmasq}")
@@ -86,7 +93,7 @@ class DhcpServer:
     def pid(self) -> int | None:
         """The process, if it lives and is really ours."""
         try:
-            pid = int(_read(self._pid) or "")
+            pid = int(read(self._pid) or "")
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 command = file.read()
         except (OSError, ValueError):
@@ -98,32 +105,37 @@ class DhcpServer:
         """Hand out the addresses of a guest from now on, and its name, if no other guest of the network has it."""
         label = label_of(guest.hostname)
         path = os.path.join(self.hosts, guest.uuid)
-        before = _read(path)
+        before = read(path)
         if before is not None and not _is_named(before, label):
             self._give_back(guest.uuid)
         ours = label is not None and label.lower() not in _reserved() and self._claim(label, guest.uuid)
         text = "".join(host_line(vif, label if ours else None) for vif in guest.vifs)
         if before != text:
-            _write(path, text)
-        if before not in (None, text) and (pid := self.pid()) is not None:
+            write(path, text)
+        if before not in (None, text):
             # It reads what a changed file says, and still knows what the file said before.
+            self.reread()
+
+    def reread(self) -> None:
+        """What is in its files counts from now on."""
+        if (pid := self.pid()) is not None:
             os.kill(pid, signal.SIGHUP)
 
     def _claim(self, label: str, uuid: str) -> bool:
         """Whether the name is this guest's from now on."""
-        os.makedirs(self._names, mode=0o755, exist_ok=True)
-        path = os.path.join(self._names, label.lower())
-        owner = _read(path)
+        os.makedirs(self._owners, mode=0o755, exist_ok=True)
+        path = os.path.join(self._owners, label.lower())
+        owner = read(path)
         if owner is None:
-            _write(path, uuid)
+            write(path, uuid)
         return owner in (None, uuid)
 
     def _give_back(self, *uuids: str) -> None:
         """The names of these guests are free again."""
         with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self._names):
-                path = os.path.join(self._names, name)
-                if _read(path) in uuids:
+            for name in os.listdir(self._owners):
+                path = os.path.join(self._owners, name)
+                if read(path) in uuids:
                     _remove(path)
 
     def keep_only(self, uuids: Sequence[str]) -> None:
@@ -167,7 +179,7 @@ class DhcpServer:
         before = None
         # dnsmasq empties the file and writes it again at every change, also at SIGHUP: only what stays is whole.
         for _attempt in range(_READS):
-            text = _read(self._leases) or ""
+            text = read(self._leases) or ""
             server, leases = dhcp_release.leases_v6(text, addresses)
             if server is not None and text == before:
                 return server, leases
@@ -190,6 +202,7 @@ class DhcpServer:
             f"dhcp-range={network.network_address},static,{network.netmask},{CONF.network.dhcp_lease_time}s",
             f"dhcp-lease-max={network.num_addresses}",
             f"dhcp-hostsdir={self.hosts}",
+            f"addn-hosts={self.names}",
             f"dhcp-option-force=option:mtu,{net.mtu}",
             f"dhcp-option=option:router,{net.gateway}",
             f"dhcp-option=option:dns-server,{dns}",
@@ -252,7 +265,7 @@ def upstream(dns: Sequence[str], resolv_conf: str = "/etc/resolv.conf") -> list[
     if of_version(dns, 4):
         return of_version(dns, 4)
     found = []
-    for line in (_read(resolv_conf) or "").splitlines():
+    for line in (read(resolv_conf) or "").splitlines():
         words = line.split()
         if len(words) >= 2 and words[0] == "nameserver":
             with contextlib.suppress(ValueError):
@@ -262,7 +275,7 @@ def upstream(dns: Sequence[str], resolv_conf: str = "/etc/resolv.conf") -> list[
     return found
 
 
-def _read(path: str) -> str | None:
+def read(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
@@ -275,7 +288,7 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def _write(path: str, text: str) -> None:
+def write(path: str, text: str) -> None:
     """Replace a file in one go, readable by all. Hidden names are ignored by dnsmasq."""
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
     with os.fdopen(handle, "w", encoding="utf-8") as file:

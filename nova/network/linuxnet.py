@@ -24,9 +24,11 @@ from nova.network.base import HostNetwork
 from nova.network.dhcp import DhcpServer
 from nova.network.floating import FloatingAddresses
 from nova.network.groups import Groups
+from nova.network.names import Names
 from nova.network.records import Guest, HostNet
 from nova.network.ruleset import Part, Ruleset
 from nova.network.tunnels import Tunnels
+from nova.objects.floating_ip_dns import ServedDomain
 from nova.objects.instance import Instance
 from nova.objects.network import VIF, GroupFilter, Peers, RuleSet
 from nova.rpcapi.network_hosts import NetworkHosts
@@ -53,6 +55,7 @@ class LinuxNetwork(HostNetwork):
         self._gates = gates.Gates()
         self._tunnels = Tunnels(self._records, self._network_lock)
         self._floating = FloatingAddresses(CONF.state_path)
+        self._names = Names(CONF.state_path, self._tag)
         # Taken in this order: of the guest (several share one), of its networks by id, of the host.
         self._guest_locks = [threading.RLock() for _number in range(_GUEST_LOCKS)]
         self._locks: dict[str, threading.RLock] = collections.defaultdict(threading.RLock)
@@ -62,6 +65,7 @@ class LinuxNetwork(HostNetwork):
         self._host: str | None = None
         self._desk: NetworkHosts | None = None
         self._rules_asker = Asker("the rules of guests", self._ask_rules)
+        self._names_asker = Asker("names of floating addresses", self._ask_names)
         self._watchers: list[threading.Thread] = []
         self._stop = threading.Event()
 
@@ -92,11 +96,13 @@ class LinuxNetwork(HostNetwork):
         self._tunnels.start()
         if self._desk is not None:
             self._rules_asker.start()
+            self._names_asker.start()
 
     def stop(self) -> None:
         self._stop.set()
         self._tunnels.stop()
         self._rules_asker.stop()
+        self._names_asker.stop()
 
     def guests(self) -> set[str]:
         return {uuid for network_id in self._records.networks() for uuid in self._records.guest_ids(network_id)}
@@ -179,6 +185,23 @@ class LinuxNetwork(HostNetwork):
 
     def refresh_peers(self, peers: Peers) -> None:
         self._tunnels.told(peers)
+
+    def refresh_names(self, domains: Sequence[ServedDomain]) -> None:
+        self._names.hear(domains, self._reread_names)
+
+    def _reread_names(self) -> None:
+        # Also those that are being started: they read it later than they can be told to.
+        for net in self._networks():
+            DhcpServer(net, self._tag).reread()
+
+    def _ask_names(self) -> None:
+        """The conductor's word on the names that guests may ask for, some domains at a time."""
+        assert self._desk is not None
+        assert self._host is not None
+        told: list[ServedDomain] | None = None
+        while told != []:
+            told = self._desk.names(context.admin(), self._host, self._names.known())
+            self.refresh_names(told)
 
     # --- guests ---------------------------------------------------------------------------------
     def _plug(self, uuid: str, hostname: str, vifs: Sequence[VIF], rules: RuleSet, alone: bool,
@@ -266,6 +289,7 @@ class LinuxNetwork(HostNetwork):
             made[net.wire_port] = _always(filters.wire(self._table, net.wire_port, net), gates.port() if ours else None)
         with self._host_lock:
             self._filters.change({**made, _HOST: self._host_table(self._networks())})
+        self._names.make()
         server.ensure()
         for guest in self._records.guests(net.id):
             server.reserve(guest)
@@ -309,6 +333,8 @@ class LinuxNetwork(HostNetwork):
         with self._host_lock:
             others = [other for other in self._networks() if other.id != network_id]
             gone = self._gone(devices or ())
+            if not others:
+                self._names.unmake()
             if net is not None:
                 foreign = plumbing.other_ports(net, self._tag)
                 DhcpServer(net, self._tag).remove()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nova.bus import Interface, call, cast, slow_call
 from nova.context import RequestContext
 from nova.objects.console import ConsoleAddress
+from nova.objects.floating_ip_dns import ServedDomain
 from nova.objects.guest import Diagnostics, GuestStatus
 from nova.objects.image import Image
 from nova.objects.instance import Instance
@@ -54,6 +55,10 @@ class Compute(Interface):
     @cast
     def refresh_peers(self, ctx: RequestContext, peers: Peers) -> None:
         """Other hosts have a network than before. What is older than what the host knows is ignored."""
+
+    @cast
+    def refresh_names(self, ctx: RequestContext, domains: list[ServedDomain]) -> None:
+        """Names that guests may ask for changed. What is older than what the host knows is ignored."""
 
     @cast
     def remove_volumes(self, ctx: RequestContext, removals: list[VolumeRemoval]) -> None:

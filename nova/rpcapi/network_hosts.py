@@ -1,9 +1,10 @@
-"""What the network back ends of hosts ask: who else has a network, and what guests let in."""
+"""What the network back ends of hosts ask: who else has a network, what guests let in, and names in the DNS."""
 
 from __future__ import annotations
 
 from nova.bus import Interface, by_hosts, slow_call
 from nova.context import RequestContext
+from nova.objects.floating_ip_dns import ServedDomain
 from nova.objects.network import Peers, RuleSet
 from nova.rpcapi import CONDUCTOR
 
@@ -30,4 +31,11 @@ class NetworkHosts(Interface):
         """What these guests let in: of those for whom there is something newer than the version that is known.
 
         ``grouped``: the host knows groups. Each is told once, with the first guest that needs it.
+        """
+
+    @by_hosts
+    @slow_call(10)
+    def names(self, ctx: RequestContext, host: str, known: dict[str, int]) -> list[ServedDomain]:
+        """What the host answers in the DNS: of domains that are newer than the version that is known, or not known,
+        some at a time, and those that are known and not (any more) for it. Empty if it knows all.
         """

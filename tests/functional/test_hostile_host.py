@@ -9,8 +9,9 @@ from nova import bus, context, exception
 from nova.bus.interface import ASKING
 from nova.bus.seals import Keys, use
 from nova.conf import CONF
-from nova.db import models
+from nova.db import floating_ip_dns, models
 from nova.objects.action import Failure
+from nova.objects.floating_ip_dns import Domain
 from nova.objects.guest import GuestStatus
 from nova.objects.image_cache import CacheResult
 from nova.objects.node import VCPU, ComputeNode, Inventory, Provider
@@ -289,6 +290,22 @@ def join_a_network(evil):
             models.networks.delete().where(models.networks.c.uuid == "tenant")))
 
 
+def names_of_other_zones(evil):
+    """It says that it is another host, or that it knew a domain of a zone that it is not in."""
+    zone, other = (Domain(domain=f"{name}.test", scope="private", availability_zone=name)
+                   for name in ("nova", "elsewhere"))
+    for domain in (zone, other):
+        evil.db.write(lambda connection, domain=domain: floating_ip_dns.put_domain(connection, domain))
+    try:
+        with pytest.raises(exception.CallerRefused):
+            evil.proxy(NetworkHosts).names(CTX, CONF.host, {})
+        told = evil.proxy(NetworkHosts).names(CTX, SECOND, {"elsewhere.test": 1})
+        assert {each.domain: each.gone for each in told} == {"nova.test": False, "elsewhere.test": True}
+    finally:
+        for domain in (zone, other):
+            evil.db.write(lambda connection, domain=domain: floating_ip_dns.delete_domain(connection, domain.domain))
+
+
 def remove_volumes_of_others(evil):
     with pytest.raises(exception.CallerRefused):
         evil.proxy(Volumes).removed(CTX, [VolumeRemoval(volume_uuid="v", generation=1, host=CONF.host)])
@@ -305,6 +322,7 @@ ATTACKS = {
     "guests.images_cached": cache_for_others, "guests.resume": start_others,
     "guests.evicted": evicted_elsewhere, "guests.set_password": post_a_password,
     "network_hosts.rules": rules_of_others, "network_hosts.present": join_a_network,
+    "network_hosts.names": names_of_other_zones,
     "volumes.removed": remove_volumes_of_others,
 }
 

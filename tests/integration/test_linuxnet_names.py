@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from nova.conf import CONF
+from nova.network.dhcp import DhcpServer
+from nova.network.records import Records
+from nova.objects.floating_ip_dns import ServedDomain
 from tests.integration.linuxnet_lab import (
     Net,
     lab_fixture,  # noqa: F401
     needs_root,
     rules,
+    wait,
 )
 
 pytestmark = [needs_root, pytest.mark.root]
@@ -72,3 +79,123 @@ def test_a_name_is_that_of_the_guest_that_had_it_first(lab):
     lab.driver.plug(first, rules())
     assert owner.dhcp()["hostname"] == "db"
     assert found() == ["10.77.0.6"]
+
+
+# --- names of floating addresses -----------------------------------------------------------------------
+def served(domain="example.test", version=1, gone=False, **names):
+    return ServedDomain(domain=domain, version=version, names=names, gone=gone)
+
+
+def answer(guest, name):
+    """The addresses that the guest's dnsmasq gives for a name."""
+    found = guest.run("busybox", "nslookup", "-type=a", name, guest.vif.fixed_ips[0].gateway).stdout
+    return [line.split()[-1] for line in found.split("Name:", 1)[-1].splitlines() if line.startswith("Address")
+            and not line.endswith(":53")]
+
+
+def answers(guest, name, wanted):
+    """Whether it does so, sooner or later: it is told by a signal."""
+    return wait(lambda: answer(guest, name) == wanted)
+
+
+class Asked:
+    """The conductor, as the network's back end knows it."""
+
+    def __init__(self, *domains):
+        self.domains = {domain.domain: domain for domain in domains}
+        self.questions = []
+
+    def names(self, _ctx, host, known):
+        self.questions.append((host, known))
+        gone = [served(domain, version, gone=True) for domain, version in known.items() if domain not in self.domains]
+        return gone + [told for told in self.domains.values() if told.version > known.get(told.domain, -1)]
+
+    def rules(self, _ctx, known, grouped=False):
+        return {}
+
+    def present(self, _ctx, *_args, **_more):
+        return []
+
+
+def test_names_of_floating_addresses_are_answered_on_each_network(lab):
+    blue, green = (lab.booted(Net(cidr).instance(5)) for cidr in ("10.77.0", "10.78.0"))
+    assert answer(blue, "www.example.test") == []
+    lab.driver.refresh_names([served(www="203.0.113.7", mail="203.0.113.8"), served("other.test", 1, a="203.0.113.9")])
+    for guest in (blue, green):
+        assert answers(guest, "www.example.test", ["203.0.113.7"])
+        assert answers(guest, "A.Other.test", ["203.0.113.9"])
+
+
+def test_a_name_that_changed_or_went_is_answered_no_more_and_the_older_never_wins(lab):
+    guest = lab.booted(Net().instance(5))
+    lab.driver.refresh_names([served(version=2, www="203.0.113.7", mail="203.0.113.8")])
+    assert answers(guest, "mail.example.test", ["203.0.113.8"])
+    lab.driver.refresh_names([served(version=4, www="203.0.113.9")])
+    assert answers(guest, "mail.example.test", [])
+    lab.driver.refresh_names([served(version=3, www="203.0.113.1", mail="203.0.113.8"),
+                              served("o.test", a="203.0.113.2")])
+    assert answers(guest, "a.o.test", ["203.0.113.2"])
+    assert answer(guest, "www.example.test") == ["203.0.113.9"]
+    assert answer(guest, "mail.example.test") == []
+    lab.driver.refresh_names([served(version=5, gone=True)])
+    assert answers(guest, "www.example.test", [])
+    lab.driver.refresh_names([served(version=4, www="203.0.113.9"), served("o.test", 2, b="203.0.113.3")])
+    assert answers(guest, "b.o.test", ["203.0.113.3"])
+    assert answer(guest, "www.example.test") == []
+
+
+def test_names_outlive_the_service_and_are_asked_for_when_it_starts(lab):
+    server = Net().instance(5)
+    guest = lab.booted(server)
+    lab.driver.refresh_names([served(version=2, www="203.0.113.7"), served("old.test", 1, a="203.0.113.1")])
+    assert answers(guest, "www.example.test", ["203.0.113.7"])
+    lab.driver.stop()
+    desk = Asked(served(version=3, www="203.0.113.8"), served("new.test", 1, a="203.0.113.2"))
+    again = lab.fresh()
+    again.connect("here", desk)
+    again.start([server])
+    assert answers(guest, "www.example.test", ["203.0.113.8"])
+    assert answers(guest, "a.new.test", ["203.0.113.2"])
+    assert answer(guest, "a.old.test") == []
+    assert desk.questions[0] == ("here", {"example.test": 2, "old.test": 1})
+    assert wait(lambda: len(desk.questions) == 2)  # there is nothing more
+
+
+def test_a_network_that_comes_when_the_names_are_known_answers_for_them(lab):
+    lab.driver.refresh_names([served(www="203.0.113.7")])
+    assert answer(lab.booted(Net().instance(5)), "www.example.test") == ["203.0.113.7"]
+
+
+def test_a_dnsmasq_that_died_answers_for_them_again(lab):
+    net = Net()
+    server = net.instance(5)
+    guest = lab.booted(server)
+    lab.driver.start([server])
+    lab.driver.refresh_names([served(www="203.0.113.7")])
+    process = DhcpServer(Records(CONF.state_path).network(net.id), lab.tag)
+    process.stop()
+    assert wait(lambda: process.pid() is not None, 10)
+    assert answers(guest, "www.example.test", ["203.0.113.7"])
+
+
+def test_nobody_names_what_the_network_itself_has_names_for(lab):
+    guest = lab.booted(Net().instance(5, hostname="db"))
+    assert guest.dhcp()["hostname"] == "db"
+    lab.driver.refresh_names([served("novalocal", 1, metadata="203.0.113.7", db="203.0.113.8", new="203.0.113.9"),
+                              served("x.test", 1, d="203.0.113.3", **{
+                                  "a b": "203.0.113.1", "c": "203.0.113.2 evil.test"})])
+    assert answers(guest, "d.x.test", ["203.0.113.3"])
+    assert answer(guest, "metadata.novalocal") == ["169.254.169.254"]
+    assert answer(guest, "db.novalocal") == ["10.77.0.5"]
+    assert answer(guest, "new.novalocal") == []
+    assert answer(guest, "evil.test") == []
+
+
+def test_nothing_is_left_of_them_with_the_last_network(lab):
+    server = Net().instance(5)
+    lab.booted(server)
+    lab.driver.refresh_names([served(www="203.0.113.7")])
+    folder = f"/run/nova-{lab.tag}"
+    assert os.path.exists(f"{folder}/floating-names")
+    lab.driver.unplug(server)
+    assert not os.path.exists(folder)

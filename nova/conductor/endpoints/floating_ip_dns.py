@@ -1,9 +1,11 @@
-"""Names of floating addresses."""
+"""Names of floating addresses. Hosts are told of them: their guests ask for them."""
 
 from __future__ import annotations
 
-from nova.conductor.endpoints.derived import Endpoint, reads, writes
+from nova.conductor.endpoints.derived import Endpoint, reads
+from nova.context import RequestContext
 from nova.db import floating_ip_dns as db
+from nova.objects.floating_ip_dns import Domain, Entry
 
 
 class FloatingIpDns(Endpoint):
@@ -12,7 +14,21 @@ class FloatingIpDns(Endpoint):
     index = reads(db.index)
     entry = reads(db.entry)
     entries_of = reads(db.entries_of)
-    put_domain = writes(db.put_domain)
-    delete_domain = writes(db.delete_domain)
-    put_entry = writes(db.put_entry)
-    delete_entry = writes(db.delete_entry)
+
+    def put_domain(self, ctx: RequestContext, domain: Domain) -> Domain:
+        made = self.core.db.write(lambda connection: db.put_domain(connection, domain))
+        self.core.names.touch({made.domain})
+        return made
+
+    def delete_domain(self, ctx: RequestContext, domain: str) -> None:
+        self.core.db.write(lambda connection: db.delete_domain(connection, domain))
+        self.core.names.touch({domain.lower()})
+
+    def put_entry(self, ctx: RequestContext, entry: Entry, project_id: str | None = None) -> Entry:
+        made = self.core.db.write(lambda connection: db.put_entry(connection, entry, project_id))
+        self.core.names.touch({made.domain})
+        return made
+
+    def delete_entry(self, ctx: RequestContext, domain: str, name: str, project_id: str | None = None) -> None:
+        self.core.db.write(lambda connection: db.delete_entry(connection, domain, name, project_id))
+        self.core.names.touch({domain.lower()})

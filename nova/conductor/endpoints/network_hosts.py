@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from nova.conductor.endpoints.derived import Endpoint
 from nova.context import RequestContext
 from nova.db import network_hosts as db
-from nova.db import security_filters
+from nova.db import security_filters, served_names
+from nova.objects.floating_ip_dns import ServedDomain
 from nova.objects.network import Peers, RuleSet
 
 LOG = logging.getLogger(__name__)
@@ -21,6 +22,9 @@ class NetworkHosts(Endpoint):
     def rules(self, ctx: RequestContext, known: dict[str, int], grouped: bool = False) -> dict[str, RuleSet]:
         return self.core.db.read(
             lambda connection: security_filters.newer(connection, known, ctx.asking_host, grouped))
+
+    def names(self, ctx: RequestContext, host: str, known: dict[str, int]) -> list[ServedDomain]:
+        return self.core.db.read(lambda connection: served_names.newer(connection, host, known))
 
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:

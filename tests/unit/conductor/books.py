@@ -14,6 +14,7 @@ from nova.db import models, servers
 from nova.db.sql.engine import Database, StatementCounter
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.flavor import Flavor
+from nova.objects.floating_ip_dns import ServedDomain
 from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.network import FilterRule, GroupFilter, Peers, RuleSet
@@ -32,6 +33,7 @@ class Sent:
         self.filters: list[tuple[str, list[GroupFilter]]] = []
         self.interrupts: list[tuple[str, str, str]] = []
         self.peers: list[tuple[str, Peers]] = []
+        self.names: list[tuple[str, list[ServedDomain]]] = []
         self.volumes: list[tuple[str, list[VolumeRemoval]]] = []
         self.broken = False
         self.images: list[tuple[str, list[str]]] = []
@@ -52,6 +54,9 @@ class _Host:
 
     def refresh_peers(self, ctx: context.RequestContext, peers: Peers) -> None:
         self.sent.peers.append((self.host, peers))
+
+    def refresh_names(self, ctx: context.RequestContext, domains: list[ServedDomain]) -> None:
+        self.sent.names.append((self.host, domains))
 
     def refresh_rules(self, ctx: context.RequestContext, uuid: str, rules: RuleSet) -> None:
         self.sent.rules.append((self.host, uuid, rules.rules))

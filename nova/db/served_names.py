@@ -1,0 +1,74 @@
+"""What hosts answer in the DNS: the names of the domains that are for their guests.
+
+A public domain is for all guests; a private one for those in its zone, or of all zones if it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import sqlalchemy as sa
+
+from nova.conf import CONF
+from nova.db import aggregates, models, versions
+from nova.db.floating_ip_dns import PRIVATE
+from nova.objects.floating_ip_dns import ServedDomain
+
+DOMAINS = models.dns_domains
+ENTRIES = models.dns_entries
+SERVICES = models.services
+VERSIONS = models.versions
+
+# Domains that are told at once: a thousand names may be in each.
+MOST = 20
+
+
+def changed(connection: sa.Connection, domains: Collection[str]) -> dict[str, list[ServedDomain]]:
+    """What each host is to be told of these domains as they are now. Five statements, however many hosts there are."""
+    known = dict(connection.execute(sa.select(VERSIONS.c.name, VERSIONS.c.version).where(
+        VERSIONS.c.name.in_([versions.dns(domain) for domain in domains]))).all())
+    found = {row.domain: row for row in connection.execute(sa.select(DOMAINS).where(DOMAINS.c.domain.in_(domains)))}
+    names = _names(connection, found)
+    hosts = connection.scalars(sa.select(SERVICES.c.host).where(SERVICES.c.binary == "nova-compute")).all()
+    by_host = aggregates.host_zones(aggregates.index(connection))
+    told: dict[str, list[ServedDomain]] = {}
+    for host in sorted(set(hosts)):
+        zone = by_host.get(host, str(CONF.default_availability_zone))
+        told[host] = [
+            ServedDomain(domain=domain, version=known.get(versions.dns(domain), 0), names=names[domain])
+            if domain in found and _is_for(found[domain], zone) else
+            ServedDomain(domain=domain, version=known.get(versions.dns(domain), 0), gone=True)
+            for domain in sorted(domains)]
+    return told
+
+
+def newer(connection: sa.Connection, host: str, known: Mapping[str, int]) -> list[ServedDomain]:
+    """Of the domains that are for a host those of which it knows an older version or nothing, :data:`MOST` at a time,
+    and those that it knows and that are not for it.
+    """
+    found = connection.execute(sa.select(DOMAINS, VERSIONS.c.version).outerjoin(
+        VERSIONS, VERSIONS.c.name == sa.literal(versions.dns("")) + DOMAINS.c.domain).order_by(DOMAINS.c.domain)).all()
+    if not found and not known:
+        return []
+    zone = aggregates.zone_of(connection, host) if any(row.scope == PRIVATE for row in found) else ""
+    ours = {row.domain: row.version or 0 for row in found if _is_for(row, zone)}
+    gone = [ServedDomain(domain=domain, version=version, gone=True) for domain, version in sorted(known.items())
+            if domain not in ours]
+    # One from before there were versions is told once, too.
+    stale = [domain for domain, version in ours.items() if version > known.get(domain, -1)][:MOST]
+    names = _names(connection, stale)
+    return gone + [ServedDomain(domain=domain, version=ours[domain], names=names[domain]) for domain in stale]
+
+
+def _is_for(domain: sa.Row[tuple[object, ...]], zone: str) -> bool:
+    return domain.scope != PRIVATE or domain.availability_zone in (None, zone)
+
+
+def _names(connection: sa.Connection, domains: Collection[str]) -> dict[str, dict[str, str]]:
+    """domain -> name -> address."""
+    names: dict[str, dict[str, str]] = {domain: {} for domain in domains}
+    if domains:
+        for row in connection.execute(sa.select(ENTRIES.c.domain, ENTRIES.c.name, ENTRIES.c.address).where(
+                ENTRIES.c.domain.in_(domains)).order_by(ENTRIES.c.domain, ENTRIES.c.name)):
+            names[row.domain][row.name] = row.address
+    return names
