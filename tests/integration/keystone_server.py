@@ -62,8 +62,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(200, {"version": {"id": "v3.14", "status": "stable",
                                          "links": [{"rel": "self", "href": keystone.url}]}})
         elif self.command == "POST" and self.path == "/v3/auth/tokens":
-            given = json.loads(body)["auth"]["identity"]["password"]["user"]["password"]
-            token = keystone.passwords.get(given, "")
+            given = json.loads(body)["auth"]["identity"]
+            if "token" in given["methods"]:  # the same rights for the same caller
+                token = given["token"]["id"] if given["token"]["id"] in keystone.tokens else ""
+                self._send(201 if token else 401, keystone.describe(keystone.tokens.get(token, "")), token)
+                return
+            token = keystone.passwords.get(given["password"]["user"]["password"], "")
             self._send(201 if token else 401, keystone.describe("service,admin"), token)
         elif own not in {*keystone.tokens, *keystone.passwords.values()}:
             self._send(401, {"error": {"code": 401, "message": "The request you have made requires authentication."}})

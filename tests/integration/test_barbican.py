@@ -1,0 +1,168 @@
+"""Signed images whose certificates are in a real Barbican, asked with the caller's own token.
+
+Barbican is found in NOVA_TEST_BARBICAN: a virtual environment with barbican and uwsgi.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import socket
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+
+pytest.importorskip("cursive")
+
+from castellan import options as castellan_options
+from castellan.common.objects.x_509 import X509
+from castellan.key_manager import API
+from cryptography.fernet import Fernet
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from nova import conf, context, exception
+from nova.conf import CONF
+from nova.image import signatures
+from nova.objects.base import new_uuid
+from nova.objects.image import Image
+from tests.integration.keystone_server import KeystoneServer
+from tests.integration.processes import Process, eventually, free_port
+from tests.unit.image import signing
+
+HOME = os.environ.get("NOVA_TEST_BARBICAN")
+DATA = b"disk" * 1000
+
+pytestmark = pytest.mark.skipif(not HOME, reason="needs Barbican (NOVA_TEST_BARBICAN names its virtual environment)")
+
+_WSGI = """
+from paste import deploy
+from barbican.common import config
+application = deploy.loadapp("config:{paste}", name="main")
+"""
+
+
+class Barbican:
+    """Its API with a database of its own; whose tokens are good, ``keystone`` says."""
+
+    def __init__(self, directory: pathlib.Path, keystone: KeystoneServer) -> None:
+        self.home, self.directory, self.port = pathlib.Path(HOME or ""), directory, free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        settings = directory / ".barbican"
+        settings.mkdir()
+        sections = {
+            "DEFAULT": {"host_href": self.url, "db_auto_create": True},
+            "database": {"connection": f"sqlite:///{directory}/barbican.sqlite"},
+            "simple_crypto_plugin": {"kek": Fernet.generate_key().decode()},
+            "queue": {"enable": False}, "oslo_policy": {"enforce_scope": False},
+            "keystone_authtoken": {"www_authenticate_uri": keystone.url, **keystone.options("right")}}
+        (settings / "barbican.conf").write_text("".join(
+            f"[{section}]\n" + "".join(f"{name} = {value}\n" for name, value in values.items())
+            for section, values in sections.items()))
+        paste = self.home / "etc/barbican/barbican-api-paste.ini"
+        (directory / "barbican_app.py").write_text(_WSGI.format(paste=paste))
+        self._process = Process("barbican", [
+            str(self.home / "bin/uwsgi"), "--http", f"127.0.0.1:{self.port}", "--http-keepalive", "--http-auto-chunked",
+            "--master", "--enable-threads", "--lazy-apps", "--buffer-size", "65535", "--die-on-term", "--need-app",
+            "--disable-logging", "--pyhome", str(self.home), "--pythonpath", str(directory),
+            "--module", "barbican_app"],
+            directory / "barbican.log", env=self._env())
+
+    def start(self) -> None:
+        done = subprocess.run([str(self.home / "bin/barbican-manage"), "db", "upgrade"], capture_output=True, text=True,
+                              env={**os.environ, **self._env()}, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+        self._process.start()
+        eventually(self._answers, 120, f"Barbican answers {self._process.tail()}", interval=0.5)
+
+    def stop(self) -> None:
+        self._process.kill()
+
+    def _answers(self) -> bool:
+        try:
+            return requests.get(self.url, timeout=30).status_code in (200, 300)
+        except requests.RequestException:
+            return False
+
+    def _env(self) -> dict[str, str]:
+        return {"HOME": str(self.directory), "PYTHONWARNINGS": "ignore"}
+
+
+@pytest.fixture(scope="module")
+def barbican(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Barbican]:
+    keystone = KeystoneServer(tokens={"owner": "member", "nobody": "stranger"}, passwords={"right": "service"})
+    made = Barbican(tmp_path_factory.mktemp("barbican"), keystone)
+    try:
+        made.start()
+        conf.register()
+        castellan_options.set_defaults(CONF, backend="barbican", auth_endpoint=keystone.url,
+                                       barbican_endpoint=made.url)
+        yield made
+    finally:
+        made.stop()
+        keystone.stop()
+
+
+def caller(token: str) -> context.RequestContext:
+    return context.RequestContext(overwrite=False, user_id="tester", project_id="p" * 32, roles=["member"],
+                                  auth_token=token)
+
+
+def image_of(certificate_id: str, key: Any) -> Image:
+    return Image(id=new_uuid(), name="signed", status="active", properties=signing.signed(DATA, key, certificate_id))
+
+
+def stored(made: Any) -> str:
+    return str(API(CONF).store(caller("owner"), X509(made.public_bytes(Encoding.DER))))
+
+
+def test_a_certificate_that_the_caller_keeps_there_is_found_and_trusted(barbican: Barbican,
+                                                                        tmp_path: pathlib.Path) -> None:
+    root, signer = signing.rsa_key(), signing.rsa_key()
+    authority = stored(signing.certificate(root, "root", authority=True))
+    certificate = signing.certificate(signer, "signer", root, "root")
+    image = image_of(stored(certificate), signer)
+    found = signatures.certificate_of(caller("owner"), image, [authority])
+    assert found == certificate.public_bytes(Encoding.PEM).decode()
+    image.certificate = found
+    (tmp_path / "disk").write_bytes(DATA)
+    signatures.verify(image, str(tmp_path / "disk"))
+    (tmp_path / "disk").write_bytes(DATA + b"!")
+    with pytest.raises(exception.ImageUnacceptable):
+        signatures.verify(image, str(tmp_path / "disk"))
+
+
+def test_a_certificate_of_another_authority_is_not_trusted(barbican: Barbican) -> None:
+    stranger, other = signing.rsa_key(), signing.rsa_key()
+    image = image_of(stored(signing.certificate(stranger, "stranger", authority=True)), stranger)
+    other_authority = stored(signing.certificate(other, "other", authority=True))
+    with pytest.raises(exception.ImageUnacceptable):
+        signatures.certificate_of(caller("owner"), image, [other_authority])
+
+
+def test_one_that_is_not_there_or_not_for_the_caller_is_the_requests_fault(barbican: Barbican) -> None:
+    key = signing.rsa_key()
+    kept = stored(signing.certificate(key, "signer", authority=True))
+    for token, ident in (("owner", new_uuid()), ("nobody", kept), ("owner", "../containers")):
+        with pytest.raises(exception.ImageUnacceptable):
+            signatures.certificate_of(caller(token), image_of(ident, key), [])
+
+
+@pytest.mark.parametrize("listens", [False, True], ids=["gone", "frozen"])
+def test_nothing_boots_unverified_while_it_is_away(barbican: Barbican, monkeypatch: pytest.MonkeyPatch,
+                                                   listens: bool) -> None:
+    monkeypatch.setattr(signatures, "_PATIENCE", 1.0)
+    key = signing.rsa_key()
+    image = image_of(stored(signing.certificate(key, "signer", authority=True)), key)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if listens:
+            silent.listen()
+        CONF.set_override("barbican_endpoint", f"http://127.0.0.1:{silent.getsockname()[1]}", group="barbican")
+        try:
+            with pytest.raises(exception.ImageBackendUnavailable):
+                signatures.certificate_of(caller("owner"), image, [])
+        finally:
+            CONF.set_override("barbican_endpoint", barbican.url, group="barbican")
