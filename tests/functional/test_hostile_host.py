@@ -9,7 +9,7 @@ from nova import bus, context, exception
 from nova.bus.interface import ASKING
 from nova.bus.seals import Keys, use
 from nova.conf import CONF
-from nova.db import floating_ip_dns, models
+from nova.db import floating_ip_dns, models, versions
 from nova.objects.action import Failure
 from nova.objects.floating_ip_dns import Domain
 from nova.objects.guest import GuestStatus
@@ -75,8 +75,9 @@ class Evil:
         self.victim = victim
         self.suite = suite
 
-    def proxy(self, declared):
-        made = bus.client(self.transport, declared)
+    def proxy(self, declared, host=SECOND):
+        """What the attacker asks with; or another host, which it is not."""
+        made = bus.client(self.transport if host == SECOND else bus.connect(CONF, host), declared)
         return bus.at(made, CONF.host) if declared.on_hosts else made
 
     def call(self, name, **chosen):
@@ -86,7 +87,7 @@ class Evil:
     def rows(self):
         """What the attacker wants to change."""
         named = (models.instances, models.precached_images, models.compute_nodes, models.providers, models.inventories,
-                 models.allocations, models.volume_removals, models.evictions, models.network_hosts)
+                 models.allocations, models.volume_removals, models.evictions, models.network_hosts, models.migrations)
 
         def look(connection):
             found = {table.name: sorted(map(str, connection.execute(table.select()))) for table in named}
@@ -189,9 +190,13 @@ def beat_for_others(evil):
 
 def register_as_a_control_service(evil):
     for binary, topic in (("nova-conductor", "conductor"), ("nova-scheduler", "scheduler"),
-                          ("nova-compute", "conductor")):
+                          ("nova-conductor", "compute"), ("nova-compute", "conductor")):
         with pytest.raises(exception.CallerRefused):
             evil.proxy(Heartbeat).register(CTX, SECOND, binary, topic, 1)
+    for beat in (lambda heart: heart.beat(CTX, SECOND, "nova-conductor", []),
+                 lambda heart: heart.beat_all(CTX, "nova-conductor", {SECOND: []})):
+        with pytest.raises(exception.CallerRefused):
+            beat(evil.proxy(Heartbeat))
 
 
 def nodes_of_others(evil):
@@ -235,11 +240,37 @@ def where_others_are(evil):
 
 
 def power_states_of_others(evil):
-    evil.proxy(Guests).power_states(CTX, SECOND, [GuestStatus(uuid=evil.victim, power_state=4, late=True)])
+    for late in (False, True):
+        evil.proxy(Guests).power_states(CTX, SECOND, [GuestStatus(uuid=evil.victim, power_state=4, late=late)])
 
 
 def evicted_elsewhere(evil):
-    evil.proxy(Guests).evicted(CTX, SECOND, [evil.victim])
+    """Its own host has to remove what is left of the victim, and has not done so yet."""
+    now = datetime.datetime.now(datetime.UTC)
+    evil.db.write(lambda connection: connection.execute(models.evictions.insert().values(
+        instance_uuid=evil.victim, host=CONF.host, keep_disks=False, created_at=now)))
+    before = evil.rows()
+    try:
+        for since in (None, {}, {evil.victim: now}):
+            evil.proxy(Guests).evicted(CTX, SECOND, [evil.victim], since)
+        assert evil.rows() == before
+    finally:
+        evil.db.write(lambda connection: connection.execute(models.evictions.delete()))
+
+
+def evacuated_elsewhere(evil):
+    """What the victim left on its former host is removed when that host says so."""
+    now = datetime.datetime.now(datetime.UTC)
+    evil.db.write(lambda connection: connection.execute(models.migrations.insert().values(
+        uuid="m", instance_uuid=evil.victim, migration_type="evacuation", status="done", open=False, shared=False,
+        source_compute=CONF.host, source_node="", dest_compute="elsewhere", dest_node="", dest_host="", user_id="u",
+        project_id="p", created_at=now, updated_at=now)))
+    before = evil.rows()
+    try:
+        evil.proxy(Guests).evicted(CTX, SECOND, [evil.victim])
+        assert evil.rows() == before
+    finally:
+        evil.db.write(lambda connection: connection.execute(models.migrations.delete()))
 
 
 def start_others(evil):
@@ -275,7 +306,10 @@ def orders_of_others(evil):
 
 
 def rules_of_others(evil):
-    assert evil.proxy(NetworkHosts).rules(CTX, {evil.victim: -1}) == {}
+    evil.db.write(lambda connection: versions.bump(connection, versions.rules("p")))  # there is something to tell
+    for grouped in (True, False):
+        assert evil.proxy(NetworkHosts).rules(CTX, {evil.victim: -1}, grouped) == {}
+    assert [*evil.proxy(NetworkHosts, CONF.host).rules(CTX, {evil.victim: -1})] == [evil.victim]
 
 
 def join_a_network(evil):
@@ -341,6 +375,43 @@ def test_a_host_neither_reads_nor_changes_what_is_anothers(admin, evil, hold):
         assert evil.rows() == before, attack.__name__
     held.let_go()
     admin.wait(evil.victim, "SHUTOFF")  # its own host does go on
+
+
+@pytest.mark.parametrize("attack", [power_states_of_others, evicted_elsewhere, evacuated_elsewhere, start_others])
+def test_nor_does_it_while_nothing_is_done_with_that(evil, attack):
+    before = evil.rows()
+    attack(evil)
+    assert evil.rows() == before
+
+
+def test_a_host_takes_no_node_that_another_has_though_nothing_is_claimed_there(admin, evil):
+    admin.delete(f"/servers/{evil.victim}")
+    admin.wait_gone(evil.victim)
+    before = evil.rows()
+    nodes_of_others(evil)
+    assert evil.rows() == before
+
+
+def test_a_host_tells_nothing_of_what_others_do_with_volumes(admin, evil):
+    volume = admin.post("/os-volumes", {"volume": {"size": 1}}, version="2.1")["volume"]["id"]
+    path = f"/servers/{evil.victim}/os-volume_attachments"
+    admin.post(path, {"volumeAttachment": {"volumeId": volume}})
+    wait_for(lambda: admin.get(path)["volumeAttachments"], reason="it is attached")
+    admin.wait(evil.victim, "ACTIVE")
+    counted = VolumeCounters(instance_uuid=evil.victim, volume_id=volume, reads=1, read_bytes=1, writes=1,
+                             write_bytes=1)
+    try:
+        with listen(evil.suite) as listener:
+            for host in (SECOND, CONF.host):  # whose word counts, and is told after whatever was told before
+                evil.proxy(Guests, host).volumes_used(CTX, host, [counted])
+            wait_for(lambda: listener.versioned, reason="its own host may say it")
+            [message] = listener.versioned
+            assert (message["event_type"], message["publisher_id"]) == ("volume.usage", f"nova-compute:{CONF.host}")
+    finally:
+        admin.delete(f"/servers/{evil.victim}")
+        admin.wait_gone(evil.victim)
+        admin.call("DELETE", f"/os-volumes/{volume}", version="2.1")
+        wait_for(lambda: not admin.get("/os-volumes", version="2.1")["volumes"], reason="the volume is gone")
 
 
 # --- what a host says of its own -----------------------------------------------------------------------

@@ -124,10 +124,10 @@ def test_large_datagrams_reach_open_ports_only(pair):
         sock.close()
 
 
-def quoted(pair, protocol, payload, target=None):
-    """An error about a packet that the guest is said to have sent to ``target`` (None: the peer)."""
+def quoted(pair, protocol, payload, target=None, source=None):
+    """An error about a packet that the guest (or ``source``) is said to have sent to ``target`` (None: the peer)."""
     family = pair.family
-    source, target = socket.inet_pton(family, pair.own), socket.inet_pton(family, target or pair.other)
+    source, target = socket.inet_pton(family, source or pair.own), socket.inet_pton(family, target or pair.other)
     if pair.version == 4:
         inner = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(payload), 0, 0, 64, protocol, 0, source, target)
         return pair.packet(ICMP, b"\3\3\0\0\0\0\0\0" + inner + payload)
@@ -141,10 +141,12 @@ def test_errors_about_what_a_guest_sent_are_let_in_and_no_others(pair):
     mine.close()
     ping = 8 if pair.version == 4 else 128
     icmp = ICMP if pair.version == 4 else ICMPV6
+    stranger = "10.77.0.8" if pair.version == 4 else "fd00:77::8"
     about = quoted(pair, UDP, udp(9, b"hello", source=4002))
     others = [quoted(pair, UDP, udp(10, b"hello", source=4002)), quoted(pair, UDP, udp(9, b"hello", source=4003)),
               quoted(pair, 6, udp(9, b"hello", source=4002)),
-              quoted(pair, UDP, udp(9, b"hello", source=4002), "10.77.0.8" if pair.version == 4 else "fd00:77::8"),
+              quoted(pair, UDP, udp(9, b"hello", source=4002), stranger),
+              quoted(pair, UDP, udp(9, b"hello", source=4002), source=stranger),
               quoted(pair, icmp, struct.pack("!BBHHH", ping, 0, 0, 77, 1)), quoted(pair, 132, b"12345678")]
     assert pair.arrive(about, *others) == [True, *[False] * len(others)]
 

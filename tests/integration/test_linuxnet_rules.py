@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
@@ -57,6 +58,38 @@ def test_the_namespace_reaches_a_guest_as_the_rules_say(lab):
     lab.driver.refresh_rules(server.uuid, rules(
         FilterRule(protocol="tcp", from_port=22, to_port=22, sources=["10.77.0.0/24"])))
     assert reach()
+
+
+def test_the_namespace_answers_what_it_is_there_for_and_nothing_else(lab):
+    """Not on its own addresses either, whatever runs in it: DHCP, DNS and metadata."""
+    net = Net(v6="fd00:77")
+    guest = lab.booted(net.instance(5))
+    assert guest.addresses_v6()
+    for address in ("10.77.0.1", "169.254.169.254", "fd00:77::1"):
+        for port in (80, 8080):
+            lab.listen(net.namespace, address, port)
+            assert guest.connects(address, port, 0.5) is ((address, port) == ("169.254.169.254", 80))
+        with contextlib.closing(netns.call(net.namespace, lambda address=address: _heard_at(address))) as sock:
+            netns.call(net.namespace, lambda address=address: _tell(address))
+            assert sock.recv(100) == b"told", "from where it is"
+            netns.call(guest.ns, lambda address=address: _tell(address))
+            with pytest.raises(TimeoutError):
+                sock.recv(100)
+        assert guest.reaches(address)
+    for address in ("10.77.0.1", "fd00:77::1"):
+        assert guest.connects(address, 53)
+
+
+def _heard_at(address):
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind((address, 8081))
+    sock.settimeout(0.5)
+    return sock
+
+
+def _tell(address):
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.sendto(b"told", (address, 8081))
 
 
 def test_rules_name_their_sources(lab):

@@ -3,12 +3,15 @@
 import os
 import time
 import tracemalloc
+import types
 
 import pytest
 from oslo_config import cfg
 
-from nova import conf, exception
+from nova import bus, conf, context, exception
 from nova.bus.seals import SEAL, Address, Keys, configured, read, text_of
+from nova.bus.server import endpoint
+from nova.bus.transport import ContextSerializer
 
 MASTER = os.urandom(32)
 REPORT, ORDER, QUESTION = Address("engine.step_done"), Address("compute.run", "h1"), Address("servers.get")
@@ -70,6 +73,29 @@ def test_a_host_cannot_pass_itself_off_as_another_or_as_the_control_plane():
 
 @pytest.mark.parametrize("seal", [None, {}, "x", {"by": "h1", "generation": "1", "mac": "x"},
                                   {"by": "h1", "generation": 1, "mac": "\u00e4"}])
+class Desk(bus.Interface):
+    """Whom a question is from, as whoever answers sees it."""
+
+    topic, namespace = "desk", "desk"
+
+    @bus.by_hosts
+    @bus.call
+    def asked(self, ctx: context.RequestContext) -> list[str]: ...
+
+
+def test_a_host_has_no_rights_but_its_own_whatever_it_says():
+    """The control plane is believed to speak for an administrator; a host is not."""
+    seen = []
+    desk = endpoint(Desk, types.SimpleNamespace(asked=lambda ctx: seen.append(ctx) or []), keys=control())
+    claims = {"roles": ["admin"], "service_roles": ["service"], "is_admin": True, "auth_token": "t"}
+    payload = Desk.methods()["asked"].encode({})
+    for keys in (control(), control().of_host("h1")):
+        wire = sealed(keys, Address("desk.asked"), payload, user_id="u", project_id="p", **claims)
+        assert "r" in desk.asked(ContextSerializer().deserialize_context(wire), payload)
+    rights = [(ctx.roles, ctx.service_roles, ctx.is_admin, ctx.auth_token, ctx.asking_host) for ctx in seen]
+    assert rights == [(["admin"], ["service"], True, "t", ""), ([], [], False, None, "h1")]
+
+
 def test_what_is_no_seal_is_refused(seal):
     wire = {**sealed(control(), QUESTION), SEAL: seal}
     with pytest.raises(exception.CallerRefused):
