@@ -25,7 +25,7 @@ from nova.rpcapi.network_hosts import NetworkHosts
 from nova.rpcapi.servers import Servers
 from nova.rpcapi.volumes import Volumes
 from tests.functional.client import wait_for
-from tests.functional.hosts import SECOND, newest_action
+from tests.functional.hosts import SECOND, Held, newest_action
 from tests.functional.listening import listen
 from tests.unit.test_wire_schema import interfaces
 
@@ -451,6 +451,26 @@ def test_what_a_report_says_of_a_failure_is_bounded(suite, admin, second, flavor
     for action in admin.get(f"/servers/{uuid}/os-instance-actions")["instanceActions"]:
         shown = admin.get(f"/servers/{uuid}/os-instance-actions/{action['request_id']}")
         assert len(str(shown)) < 200_000
+
+
+def test_for_whom_something_is_done_is_not_what_a_host_says(suite, admin, second, flavor, image_id, hold, monkeypatch):
+    uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
+    admin.wait(uuid, "ACTIVE")
+    told = Held(second.machine.driver, "power_off", monkeypatch)
+    evil = Evil(suite, uuid)
+    forged = context.RequestContext(overwrite=False, user_id="forged", project_id="forged", roles=["admin"])
+    with listen(suite) as listener:
+        admin.action(uuid, "os-stop")
+        told.wait_until_begun()
+        action = _whoever_owns(evil, uuid)
+        evil.proxy(Engine).step_done(forged, StepReport(
+            action_uuid=action.uuid, step=action.step, attempt=action.attempt, host=SECOND,
+            changes={"power_state": 4}))
+        ended = listener.wait(uuid, "power_off.end")
+        told.let_go()
+    assert (ended["action_initiator_user"], ended["action_initiator_project"]) == (
+        action.user_id, action.project_id)
+    evil.transport.cleanup()
 
 
 @pytest.mark.parametrize("state", [99, -1, 1 << 40])

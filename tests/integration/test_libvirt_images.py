@@ -504,6 +504,20 @@ def test_a_full_disk_is_told_and_leaves_nothing_half(state: pathlib.Path) -> Non
         subprocess.run(["umount", str(small)], check=True, timeout=10)
 
 
+def test_what_a_tool_says_of_the_host_is_told_to_nobody(
+        state: pathlib.Path, impostor: Callable[[str], pathlib.Path], caplog: pytest.LogCaptureFixture) -> None:
+    source = make(state, "vmdk")
+    impostor('echo "Could not open /etc/nova/secret: Permission denied" >&2; exit 1')
+    with pytest.raises(exception.ImageUnacceptable) as refusal:
+        ImageCache().fetch("one", copier(source), "vmdk")
+    with pytest.raises(exception.InvalidDiskInfo) as failure:
+        qemuimg.create(str(state / "new"), "qcow2", MIB)
+    for error in (refusal.value, failure.value):
+        assert "qemu-img failed" in error.message
+        assert "/" not in error.message
+    assert "Could not open /etc/nova/secret" in caplog.text, "operators read it in the log"
+
+
 def test_a_tool_that_takes_too_long_or_too_much_is_stopped() -> None:
     started = time.monotonic()
     with pytest.raises(exception.InvalidDiskInfo, match="longer"):
