@@ -5,6 +5,7 @@ The oracle is oslo.policy with the defaults of tests/data/policy_defaults.json; 
 
 import contextlib
 import json
+import os
 import pathlib
 import re
 
@@ -14,6 +15,10 @@ from oslo_policy import policy
 
 from nova.api import microversion, routes, versions
 from nova.api.legacy import removed
+from nova.conf import CONF
+from nova.image.directory import DirectoryStore
+from nova.objects.base import new_uuid
+from nova.objects.image import Image
 from tests.functional.client import Client, Failed
 from tests.functional.conftest import remove_images
 from tests.functional.documented import undocumented
@@ -100,6 +105,22 @@ class Things:
             "security_group": {"name": f"{project}-wall", "description": "d"}})["security_group"]["id"]
         self.owner.post("/os-keypairs", {"keypair": {"name": "matrix-key", "public_key": KEY, "type": "ssh"}})
         self.server = None
+        self.others = {}
+
+    def furnish(self):
+        """What is no server: an image, a volume, a rule."""
+        old = {"version": "2.1"}
+        image = new_uuid()
+        path = os.path.join(CONF.state_path, f"{image}.raw")
+        with open(path, "wb") as file:
+            file.write(bytes(1024))
+        DirectoryStore().add(path, Image(id=image, name="matrix-image", disk_format="raw", visibility="private",
+                                         owner=self.owner.project, properties={"key": "value"}))
+        rule = self.owner.call("POST", "/os-security-group-rules", {"security_group_rule": {
+            "parent_group_id": self.wall, "ip_protocol": "tcp", "from_port": 1, "to_port": 1}}, **old)
+        volume = self.owner.call("POST", "/os-volumes", {"volume": {"size": 1, "display_name": "matrix"}}, **old)
+        self.others = {"images": image, "os-security-group-rules": rule["security_group_rule"]["id"],
+                       "os-volumes": volume["volume"]["id"]}
 
     def boot(self):
         self.server = self.owner.boot(self.flavor, self.image_id, name="matrix-server", metadata={"key": "value"},
@@ -112,6 +133,9 @@ class Things:
                              (old, f"/os-security-groups/{self.wall}"), (self.owner, "/os-keypairs/matrix-key")):
             client.session.delete(f"{client.url}/v2.1{path}", timeout=60)
         self.owner.wait_gone(self.server)
+        for kind, ident in self.others.items():
+            if kind != "os-security-group-rules":  # which went with its group
+                old.call("DELETE", f"/{kind}/{ident}")
 
     def seen(self):
         """All that a stranger might have changed."""
@@ -119,21 +143,25 @@ class Things:
         return (self.owner.server(self.server), self.owner.get("/servers/detail"),
                 self.owner.get(f"/servers/{self.server}/os-instance-actions"), self.owner.get("/os-server-groups"),
                 old.get("/os-security-groups"), self.owner.get("/os-keypairs"), self.owner.get("/flavors/detail"),
-                self.owner.get("/os-aggregates"), self.owner.get(f"/os-quota-sets/{self.owner.project}"))
+                self.owner.get("/os-aggregates"), self.owner.get(f"/os-quota-sets/{self.owner.project}"),
+                *(old.get(f"/{kind}/{ident}") for kind, ident in self.others.items()
+                  if kind != "os-security-group-rules"))
 
     def path(self, route):
         at = {"servers": self.server, "os-volumes_boot": self.server, "os-server-groups": self.group,
               "os-security-groups": self.wall, "os-keypairs": "matrix-key", "flavors": self.flavor,
               "os-quota-sets": self.owner.project,
-              "os-simple-tenant-usage": self.owner.project}
+              "os-simple-tenant-usage": self.owner.project, **self.others}
         first, *more = re.findall(r"{\w+}", route.path) or [""]
-        path = route.path.replace(first, at.get(route.path.split("/")[1], NIL)) if first else route.path
+        path = route.path.replace(first, str(at.get(route.path.split("/")[1], NIL))) if first else route.path
         for name in more:
             path = path.replace(name, {"{key}": "key", "{tag}": "tag"}.get(name, NIL))
         return path
 
     def body(self, route, version):
         declared = route.spec.body
+        if re.search(r"/metadata/{\w+}$", route.path) and declared is not None:
+            return {"meta": {"key" if "{key}" in route.path else NIL: "matrix"}}  # as the path has it
         return None if declared is None else self._smallest(declared.schema(version), "")
 
     def _smallest(self, schema, name):
@@ -193,7 +221,8 @@ def _ask(url, things, route, **identity):
 def _is_anothers(route):
     """Whether the path names a thing of a project."""
     return "{" in route.path and route.path.split("/")[1] in (
-        "servers", "os-volumes_boot", "os-server-groups", "os-security-groups")
+        "servers", "os-volumes_boot", "os-server-groups", "os-security-groups", "images", "os-volumes",
+        "os-security-group-rules")
 
 
 @pytest.mark.parametrize("role", _ROLES)
@@ -215,15 +244,18 @@ def test_what_a_role_may_not_do_is_refused_and_changes_nothing(suite, owners, re
 @pytest.mark.parametrize("role", [role for role in _ROLES if role != "admin"])
 def test_what_another_project_has_is_neither_seen_nor_changed(suite, owners, role):
     things = owners["owner"]
-    before, wrong = things.seen(), []
-    for route in _ROUTES:
-        if not _is_anothers(route):
+    things.furnish()
+    before, wrong, asked = things.seen(), [], set()
+    for route in routes.ROUTES:
+        if not _is_anothers(route) or route.handler is removed.gone:
             continue
+        asked.add(route.path.split("/")[1])
         answer = _ask(suite.url, things, route, project="matrix", user="matrix", roles=_ROLES[role])
         if answer.status_code not in (403, 404):
             wrong.append((_operation(route), answer.status_code, answer.text[:200]))
     assert wrong == []
     assert things.seen() == before
+    assert asked >= things.others.keys()
 
 
 @pytest.mark.parametrize("role", _ROLES)

@@ -166,10 +166,15 @@ def test_mac_addresses_are_unique_also_where_those_of_two_networks_meet(core: Bo
 
 def test_the_database_keeps_a_mac_address_from_being_there_twice(core: Books) -> None:
     mac = _take(core, _network(core)).mac
-    other = _network(core, "10.1.0.0/24")
-    with pytest.raises(db_exception.DBDuplicateEntry):
+    address = _take(core, _network(core, "10.1.0.0/24")).addresses[0]
+
+    def give(found: str) -> None:
         core.db.write(lambda connection: connection.execute(
-            sa.insert(fixed_ips.IPS).values(network_uuid=other.uuid, address="10.1.0.200", mac=mac)))
+            sa.update(fixed_ips.IPS).where(fixed_ips.IPS.c.address == address).values(mac=found)))
+
+    give("fa:16:3e:ff:ff:ff")
+    with pytest.raises(db_exception.DBDuplicateEntry):
+        give(mac)
 
 
 def test_one_interface_gives_back_its_own_addresses_only(core: Books) -> None:
