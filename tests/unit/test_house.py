@@ -102,3 +102,15 @@ def test_every_operation_is_served_or_on_the_list_of_those_that_wait():
     """An operation that has come is taken off the list; one that is lost is not put on it."""
     waiting = {one.name for one in route_table.operations() if route_table.state_of(one) == route_table.MISSING}
     assert waiting == NOT_SERVED
+
+
+def test_doc_security_tests_names_tests_that_there_are():
+    """Each promise has a test, and who renames a test renames it there."""
+    lines = [line for line in (ROOT / "doc/security-tests.md").read_text().splitlines()
+             if line.startswith("| ") and line != "| promise | tests |"]
+    named = {line: re.findall(r"`(tests/\S+\.py)::(test_\w+)`", line) for line in lines}
+    assert not [line for line, found in named.items() if len(found) < max(1, line.count("`") // 2)]
+    missing = {f"{path}::{name}" for found in named.values() for path, name in found
+               if not (ROOT / path).is_file() or f"\ndef {name}(" not in (ROOT / path).read_text()}
+    assert not missing
+    assert {line[2:].partition(":")[0] for line in lines} == {*(f"A{number}" for number in range(1, 16)), *"BCDE"}
