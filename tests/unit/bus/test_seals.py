@@ -71,8 +71,6 @@ def test_a_host_cannot_pass_itself_off_as_another_or_as_the_control_plane():
             control().of_host(receiver).sender(order, forged, PAYLOAD)
 
 
-@pytest.mark.parametrize("seal", [None, {}, "x", {"by": "h1", "generation": "1", "mac": "x"},
-                                  {"by": "h1", "generation": 1, "mac": "\u00e4"}])
 class Desk(bus.Interface):
     """Whom a question is from, as whoever answers sees it."""
 
@@ -96,6 +94,8 @@ def test_a_host_has_no_rights_but_its_own_whatever_it_says():
     assert rights == [(["admin"], ["service"], True, "t", ""), ([], [], False, None, "h1")]
 
 
+@pytest.mark.parametrize("seal", [None, {}, "x", {"by": "h1", "generation": "1", "mac": "x"},
+                                  {"by": "h1", "generation": 1, "mac": "\u00e4"}])
 def test_what_is_no_seal_is_refused(seal):
     wire = {**sealed(control(), QUESTION), SEAL: seal}
     with pytest.raises(exception.CallerRefused):
