@@ -44,10 +44,14 @@ Place = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class What:
-    """Servers deleted before a moment; and, if that is given, the history of living ones that ended before another."""
+    """Servers deleted before a moment; and, if that is given, the history of living ones that ended before another.
+
+    ``keep``: so many of the newest actions of each server stay, however old they are.
+    """
 
     servers_before: datetime.datetime
     history_before: datetime.datetime | None = None
+    keep: int = 0
 
 
 def count(db: Database, what: What) -> Removed:
@@ -156,10 +160,18 @@ def _kinds(what: What) -> list[_Kind]:
     moving = _moving(ACTIONS.c.instance_uuid)
     claims = sa.exists().where(ALLOCATIONS.c.consumer_uuid == MIGRATIONS.c.uuid)
     return [*kinds, _Kind("ended actions", ACTIONS, (ACTIONS.c.id,), sa.and_(
-        ~_under_way(), ACTIONS.c.finish_time < what.history_before, ~moving)),
+        ~_under_way(), ACTIONS.c.finish_time < what.history_before, ~moving, *_has_newer(what.keep))),
         _Kind("ended migrations", MIGRATIONS, (MIGRATIONS.c.id,), sa.and_(
             MIGRATIONS.c.open == sa.false(), ~claims,
             sa.func.coalesce(MIGRATIONS.c.updated_at, MIGRATIONS.c.created_at) < what.history_before))]
+
+
+def _has_newer(number: int) -> Iterator[sa.ColumnElement[bool]]:
+    """Whether an action's server has so many newer ones; they are looked at in the index, and no others."""
+    if number:
+        newer = ACTIONS.alias()
+        yield sa.select(newer.c.id).where(newer.c.instance_uuid == ACTIONS.c.instance_uuid, newer.c.id > ACTIONS.c.id) \
+            .order_by(newer.c.id).limit(1).offset(number - 1).scalar_subquery().is_not(None)
 
 
 def _under_way() -> sa.ColumnElement[bool]:

@@ -217,6 +217,7 @@ def test_passwords_whose_key_is_lost_are_dropped(run, suite, admin, flavor, imag
 
 @pytest.mark.parametrize(("arguments", "says"), [
     (("--older-than", "60"), "--older-than"), (("--history-older-than", "0"), "--history-older-than"),
+    (("--history-keep", "-1"), "--history-keep"), (("--history-keep", "5"), "--history-older-than"),
     (("--page", "0"), "--page"), (("--archive", "/nowhere/at/all"), "/nowhere/at/all")])
 def test_a_purge_that_cannot_be_meant_is_refused_by_name(run, arguments, says):
     code, _out, err = run("db", "purge", *arguments)

@@ -19,6 +19,8 @@ from nova.objects.base import utcnow
 
 # Seconds after which what was deleted may go: by then no message that names it is under way.
 _LEAST = 3600
+# For more a date is the better answer: each action that may go is compared with so many.
+_MOST_KEPT = 1000
 # Seconds between two lines about progress.
 _EVERY = 5.0
 # What there is nothing of: as elsewhere.
@@ -33,6 +35,9 @@ def add_command(group: Any) -> None:
     command.add_argument("--history-older-than", type=int, metavar="SECONDS",
                          help="also actions and migrations of living servers that ended so long ago (least: "
                               f"{_LEAST}): os-instance-actions and os-migrations do not show them any more")
+    command.add_argument("--history-keep", type=int, default=0, metavar="ACTIONS",
+                         help="the newest so many actions of each living server stay, however old they are "
+                              "(default: 0)")
     command.add_argument("--archive", metavar="FILE",
                          help="append what is removed to this file, a line of JSON per row, before it is gone")
     command.add_argument("--page", type=int, default=purge.PAGE, metavar="ROWS",
@@ -47,7 +52,7 @@ def add_command(group: Any) -> None:
 def _purge(arguments: argparse.Namespace) -> int:
     what = purge.What(_before("--older-than", arguments.older_than),
                       None if arguments.history_older_than is None
-                      else _before("--history-older-than", arguments.history_older_than))
+                      else _before("--history-older-than", arguments.history_older_than), _kept(arguments))
     if arguments.page < 1:
         raise exception.InvalidInput(reason="--page must be at least 1")
     readiness.check(CONF.database.connection)
@@ -76,6 +81,15 @@ def _before(option: str, seconds: int) -> datetime.datetime:
     if not _LEAST <= seconds <= 100 * 366 * 86400:
         raise exception.InvalidInput(reason=f"{option} must be at least {_LEAST} seconds, and at most a century")
     return utcnow() - datetime.timedelta(seconds=seconds)
+
+
+def _kept(arguments: argparse.Namespace) -> int:
+    keep: int = arguments.history_keep
+    if not 0 <= keep <= _MOST_KEPT:
+        raise exception.InvalidInput(reason=f"--history-keep must be from 0 to {_MOST_KEPT}")
+    if keep and arguments.history_older_than is None:
+        raise exception.InvalidInput(reason="--history-keep needs --history-older-than: without it all history stays")
+    return keep
 
 
 def _open(path: str) -> IO[bytes]:

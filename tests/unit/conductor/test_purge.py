@@ -174,6 +174,26 @@ def test_history_of_living_servers_goes_when_that_is_asked_for(core: Books) -> N
     assert old not in _uuids(core, models.actions)
 
 
+@pytest.mark.parametrize("page", [1, 2, 100])
+def test_the_newest_actions_of_each_living_server_stay_however_old_they_are(core: Books, page: int) -> None:
+    busy, idle = server(core), server(core)
+    done = [action(core, busy) for _number in range(5)]
+    only = action(core, idle)
+    running = action(core, busy, ended=False)
+    what = purge.What(utcnow() - DAY, utcnow() - DAY, keep=3)
+    assert purge.count(core.db, what)["ended actions"] == 3
+    removed = sum(purge.purge(core.db, what, None, page, sleep=lambda _seconds: None), purge.Removed())
+    assert removed["actions"] == 3
+    assert set(_uuids(core, models.actions)) == {*done[3:], running, only}
+
+
+def test_actions_that_are_kept_go_with_their_server(core: Books) -> None:
+    gone(core)
+    what = purge.What(utcnow() - DAY, utcnow() - DAY, keep=3)
+    assert sum(purge.purge(core.db, what), purge.Removed())["actions"] == 1
+    assert _uuids(core, models.actions) == []
+
+
 def _uuids(core: Books, table: sa.Table) -> list[str]:
     return core.db.read(lambda connection: list(connection.scalars(sa.select(table.c.uuid))))
 
