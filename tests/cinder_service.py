@@ -62,12 +62,23 @@ class Snapshot:
     status: str = "available"
     name: str = ""
     description: str = ""
+    metadata: dict[str, str] = dataclasses.field(default_factory=dict)
+    # How often it is looked at until it is made, and what becomes of it.
+    looks: int = 0
+    outcome: str = "available"
     id: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
+
+    def looked_at(self) -> Snapshot:
+        if self.status == "creating":
+            self.looks -= 1
+            if self.looks < 0:
+                self.status = self.outcome
+        return self
 
     def shown(self) -> Raw:
         return {"id": self.id, "volume_id": self.volume.id, "status": self.status, "size": self.volume.size,
                 "name": self.name, "description": self.description, "created_at": "2026-01-02T03:04:05.000006",
-                "metadata": {}, "os-extended-snapshot-attributes:project_id": self.volume.project}
+                "metadata": self.metadata, "os-extended-snapshot-attributes:project_id": self.volume.project}
 
 
 class CinderService:
@@ -80,6 +91,8 @@ class CinderService:
         self.asked: list[tuple[str, str]] = []
         # The next volumes are made at the so manieth look, and end in this status.
         self.looks, self.outcome = 0, "available"
+        # So many snapshots may there be; -1: any number.
+        self.most_snapshots = -1
         self._failures: list[tuple[str, How, threading.Event, threading.Event]] = []
         self._twists: list[tuple[str, Callable[[Any], Any]]] = []
         self._lock = threading.RLock()
@@ -190,8 +203,10 @@ class CinderService:
 
     def delete_volume(self, project: str, uuid_: str) -> None:
         found = self.volume(project, uuid_)
-        if found.status not in ("available", "error") or self.servers_of(uuid_):
-            raise Refused(400, "Invalid volume: Volume status must be available or error and must not be attached.")
+        kept = any(each.volume is found for each in self.snapshots.values())
+        if found.status not in ("available", "error") or self.servers_of(uuid_) or kept:
+            raise Refused(400, "Invalid volume: Volume status must be available or error and must not be attached or "
+                               "have snapshots.")
         del self.volumes[uuid_]
 
     def act(self, project: str, uuid_: str, action: str, wanted: Raw) -> None:
@@ -216,19 +231,37 @@ class CinderService:
         found = self.snapshots.get(uuid_)
         if found is None or project not in (found.volume.project, PROJECT):
             raise Refused(404, f"Snapshot {uuid_} could not be found.")
-        return found
+        return found.looked_at()
+
+    def list_snapshots(self, project: str, query: dict[str, str]) -> list[Raw]:
+        whole, wanted = query.get("all_tenants") and project == PROJECT, json.loads(query.get("metadata", "{}"))
+        found = [each.looked_at().shown() for each in list(self.snapshots.values())
+                 if (whole or each.volume.project == project) and wanted.items() <= each.metadata.items()]
+        start = int(query.get("offset", 0))
+        return found[start:start + int(query.get("limit", 1000))]
+
+    def limits(self, project: str) -> Raw:
+        used = sum(each.volume.project == project for each in self.snapshots.values())
+        return {"rate": [], "absolute": {"totalSnapshotsUsed": used, "maxTotalSnapshots": self.most_snapshots}}
 
     def create_snapshot(self, project: str, wanted: Raw) -> Raw:
         volume = self.volume(project, wanted["volume_id"])
         if volume.status != "available" and not (wanted["force"] and volume.status == "in-use"):
             raise Refused(400, f"Invalid volume: Volume {volume.id} status must be available, but current status is: "
                                f"{volume.status}.")
-        made = Snapshot(volume, "creating", wanted.get("name", ""), wanted.get("description", ""))
+        if self.most_snapshots >= 0 and len(self.snapshots) >= self.most_snapshots:
+            raise Refused(413, f"SnapshotLimitExceeded: Maximum number of snapshots allowed ({self.most_snapshots}) "
+                               "exceeded")
+        made = Snapshot(volume, "creating", wanted.get("name", ""), wanted.get("description", ""),
+                        wanted.get("metadata", {}), self.looks, self.outcome)
         self.snapshots[made.id] = made
         return made.shown()
 
     def delete_snapshot(self, project: str, uuid_: str) -> None:
-        del self.snapshots[self.snapshot(project, uuid_).id]
+        found = self.snapshot(project, uuid_)
+        if found.status not in ("available", "error"):
+            raise Refused(400, "Invalid snapshot: Snapshot status must be available or error.")
+        del self.snapshots[found.id]
 
     def create_attachment(self, project: str, wanted: Raw) -> Raw:
         found = self.volume(project, wanted["volume_uuid"])
@@ -354,10 +387,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 action, = body
                 yield action, project, lambda: (202, service.act(project, this, action, body[action]))
             case "GET", "snapshots", ["detail"]:
-                start, limit = int(query["offset"]), int(query["limit"])
-                yield "list_snapshots", project, lambda: (200, {"snapshots": [
-                    each.shown() for each in service.snapshots.values()
-                    if each.volume.project == project][start:start + limit]})
+                yield "list_snapshots", project, lambda: (200, {"snapshots": service.list_snapshots(project, query)})
+            case "GET", "limits", []:
+                yield "limits", project, lambda: (200, {"limits": service.limits(project)})
             case "GET", "snapshots", [this]:
                 yield "show_snapshot", project, lambda: (200, {"snapshot": service.snapshot(project, this).shown()})
             case "POST", "snapshots", []:

@@ -45,7 +45,8 @@ LOG = logging.getLogger(__name__)
 
 BINARY = "nova-compute"
 # 2: it knows security groups (refresh_groups). 3: rebuild, rescue, snapshots, shelving, passwords and dumps.
-SERVICE_VERSION = 3
+# 4: it brings guests to rest.
+SERVICE_VERSION = 4
 
 # Messages that one of many hosts in a process handles at the same time: idle threads are not free.
 _SHARED_THREADS = 2
@@ -190,6 +191,12 @@ class ComputeService:
 
     def diagnostics(self, ctx: context.RequestContext, instance: Instance) -> Diagnostics:
         return self.machine.driver.diagnostics(instance)
+
+    def quiesce(self, ctx: context.RequestContext, instance: Instance) -> None:
+        self.machine.driver.quiesce(instance)
+
+    def unquiesce(self, ctx: context.RequestContext, instance: Instance) -> None:
+        self.machine.driver.unquiesce(instance)
 
     def guests(self, ctx: context.RequestContext) -> list[GuestStatus]:
         return self.machine.driver.guests()

@@ -63,6 +63,12 @@ class ConductorDesk:
                 raise
             return False
 
+    def check_snapshots(self) -> None:
+        volumes = self.instance.volumes
+        self.core.attachments.snapshots.check_room(self.ctx, len(volumes))
+        for device in volumes:
+            self.check_volume(device.volume_id or "", IN_USE)
+
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
         named = bool(wanted.network_id or wanted.port_id)
         found = self.core.allocator.validate(self.ctx, self.instance.project_id, [wanted] if named else None)

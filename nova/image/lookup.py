@@ -12,6 +12,7 @@ from nova import exception, image
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.objects.image import Image
+from nova.objects.volume_image import describes_volumes
 
 # What an image names that boots from a kernel: in which formats it may be. "nokernel": none.
 _BOOT_FILES = {"kernel_id": ("aki", "raw"), "ramdisk_id": ("ari", "raw")}
@@ -25,6 +26,23 @@ def find(ctx: RequestContext, ident: str, trusted: Sequence[str] = ()) -> Image:
     Raises InvalidInput, ImageNotActive, ImageUnacceptable, ImageBackendUnavailable.
     """
     found = _show(ctx, ident)
+    if describes_volumes(found):
+        raise exception.ImageUnacceptable(image_id=ident, reason="it describes volumes")
+    return _verified(ctx, found, trusted)
+
+
+def find_to_boot(ctx: RequestContext, ident: str, trusted: Sequence[str] = ()) -> Image:
+    """As find(), and also one that has no data and describes volumes (:mod:`nova.objects.volume_image`)."""
+    found = _show(ctx, ident)
+    if not describes_volumes(found):
+        return _verified(ctx, found, trusted)
+    if trusted:
+        raise exception.InvalidInput("trusted_image_certificates are not for servers that boot from volumes.")
+    return found
+
+
+def _verified(ctx: RequestContext, found: Image, trusted: Sequence[str]) -> Image:
+    """Raises InvalidInput, ImageUnacceptable."""
     if CONF.glance.verify_glance_signatures:
         from nova.image import signatures
 
@@ -44,8 +62,8 @@ def _show(ctx: RequestContext, ident: str) -> Image:
         raise exception.InvalidInput("Can not find requested image") from error
     if found.status != "active":
         raise exception.ImageNotActive(image_id=ident)
-    if found.properties.get("block_device_mapping") or found.properties.get("cinder_encryption_key_id"):
-        raise exception.ImageUnacceptable(image_id=ident, reason="it describes volumes")
+    if found.properties.get("cinder_encryption_key_id"):
+        raise exception.ImageUnacceptable(image_id=ident, reason="it is the encrypted copy of a volume")
     return found
 
 

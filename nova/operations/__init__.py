@@ -28,6 +28,7 @@ from nova.operations.shelve import Shelve, ShelveOffload
 from nova.operations.snapshot import CreateBackup, CreateImage
 from nova.operations.soft_delete import Reclaim, Restore, SoftDelete
 from nova.operations.unshelve import Unshelve
+from nova.operations.volume_image import CreateVolumeImage
 from nova.operations.volumes import AttachVolume, DetachVolume
 
 REGISTRY: dict[str, type[Operation]] = {
@@ -36,5 +37,5 @@ REGISTRY: dict[str, type[Operation]] = {
                       Suspend, Resume, ResetState, Resize, Migrate, ConfirmResize, RevertResize, LiveMigrate,
                       Evacuate, AttachVolume, DetachVolume, AttachInterface, DetachInterface, LoseInterface,
                       SoftDelete, Restore, Reclaim, ChangePassword, TriggerCrashDump, Rebuild, Rescue, Unrescue,
-                      CreateImage, CreateBackup, Shelve, ShelveOffload, Unshelve)
+                      CreateImage, CreateVolumeImage, CreateBackup, Shelve, ShelveOffload, Unshelve)
 }

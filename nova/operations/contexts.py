@@ -21,6 +21,7 @@ from nova.objects.migration import Migration
 from nova.objects.network import VIF, NetworkRequest, RuleSet
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.objects.volume import ConnectionInfo, Volume, VolumeContent
+from nova.objects.volume_snapshot import VolumeSnapshot
 from nova.operations.guest_driver import GuestDriver
 
 
@@ -42,6 +43,13 @@ class Desk(Protocol):
         nobody need be asked.
 
         Raises VolumeNotFound (it is none of the caller's), InvalidVolume, Forbidden, VolumeServiceUnavailable.
+        """
+
+    def check_snapshots(self) -> None:
+        """The caller may have a snapshot of each volume of the instance.
+
+        Raises InvalidVolume (its back end has none, or its status is another one), VolumeNotFound, QuotaLimit,
+        Forbidden, VolumeServiceUnavailable.
         """
 
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
@@ -150,6 +158,17 @@ class OutsideVolumes(Protocol):
     def complete(self, *devices: BlockDevice) -> None:
         """The guest has them."""
 
+    def take_snapshots(self, image: Image) -> bool:
+        """All volumes of the instance have a snapshot for this image; returns whether those are made, too. Their user's
+        token is needed for what is not there yet."""
+
+    def snapshots(self, image: Image, looks: int) -> dict[str, VolumeSnapshot]:
+        """By the ids of the instance's volumes their snapshots for the image, which are made. Raises Wait while they
+        are not; ``looks``: how often it has waited."""
+
+    def drop_snapshots(self, image: Image) -> None:
+        """Nothing is left of take_snapshots()."""
+
     def begin_detaching(self, device: BlockDevice) -> None:
         """Raises InvalidVolume when it cannot be detached."""
 
@@ -172,6 +191,9 @@ class ServerImages(Protocol):
 
     def make(self, wanted: Image) -> None:
         """The image service knows of it, and waits for its data."""
+
+    def fill(self, image_id: str, properties: Mapping[str, str]) -> None:
+        """The image has these properties, too, and can be used: it has no data. Raises ImageNotFound."""
 
     def get(self, image_id: str) -> Image:
         """Raises ImageNotFound."""
@@ -229,6 +251,13 @@ class Control(Protocol):
     def set_items(self, items: Mapping[str, str | None]) -> None:
         """Change these items of the instance's system_metadata (None: there is none). The others stay as they are when
         this is written: guests and users write some of them meanwhile."""
+
+    def quiesce(self, host: str) -> None:
+        """The host brings the file systems of the running guest to rest: for external steps, which unquiesce() when
+        they are done. Raises InstanceQuiesceFailed, NotImplementedHere, GuestNotFound, ServiceUnavailable."""
+
+    def unquiesce(self, host: str) -> None:
+        """They go on, if they were at rest. Raises ServiceUnavailable."""
 
     def check_secrets(self) -> None:
         """Whether the password that the guest is to be given can be read. Raises SecretUnreadable."""
@@ -289,9 +318,6 @@ class Control(Protocol):
 
     def evicted_hosts(self) -> list[str]:
         """Hosts that have yet to remove what is left of the instance: it cannot go there now."""
-
-    def hasten_eviction(self, host: str) -> None:
-        """Have the host remove now what is left there of the instance: by itself it looks every few minutes."""
 
     def events(self, *keys: str) -> dict[str, str]:
         """Those of these external events (:func:`nova.operations.base.event_key`) that came: key -> status."""

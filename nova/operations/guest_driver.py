@@ -107,6 +107,16 @@ class GuestDriver(abc.ABC):
         """Remove what snapshot() made, and end one that was cut short. Nothing there: fine."""
         raise exception.NotImplementedHere(what="take snapshots of servers")
 
+    def quiesce(self, instance: Instance) -> None:
+        """The file systems of the running guest are at rest, until unquiesce() or its end.
+
+        Raises InstanceQuiesceFailed (its agent does not do it), GuestNotFound.
+        """
+        raise exception.NotImplementedHere(what="bring the file systems of servers to rest")
+
+    def unquiesce(self, instance: Instance) -> None:
+        """They go on, if they were at rest. No guest: fine."""
+
     # --- devices ------------------------------------------------------------------------------
     # Live if the guest runs, and always in its definition. Names and addresses of devices last over power cycles.
     def attach_volume(self, instance: Instance, device: BlockDevice) -> None:

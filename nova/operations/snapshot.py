@@ -15,7 +15,7 @@ from nova.objects.image import Image
 from nova.operations.base import CONDUCTOR, Operation, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
 
-_STATES = frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED})
+STATES = frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED})
 # Seconds: disks may be large, and image services slow.
 DEADLINE = 24 * 3600.0
 
@@ -76,14 +76,14 @@ class Saving(Operation):
 class CreateImage(Saving):
     name = "create_image"
     action = "createImage"
-    rules = Rules(label="createImage", vm_states=_STATES, lock=False, host="needed", release=3)
+    rules = Rules(label="createImage", vm_states=STATES, lock=False, host="needed", release=3)
     request_type = SnapshotRequest
     answer_type = ImageMade
     task_state = states.IMAGE_SNAPSHOT_PENDING
 
     def accept(self, ctl: Acceptance, request: SnapshotRequest) -> ImageMade:
-        if self.instance.volume_backed:
-            raise exception.Invalid("The server boots from a volume: its image cannot be made here.")
+        if self.instance.volume_backed:  # operations/volume_image.py makes it
+            raise exception.Invalid("The server boots from a volume.")
         self.data.image = ctl.images.describe(request.name, request.metadata)
         return ImageMade(image_id=self.data.image.id)
 
@@ -104,7 +104,7 @@ class CreateImage(Saving):
 class CreateBackup(Saving):
     name = "create_backup"
     action = "createBackup"
-    rules = Rules(label="createBackup", vm_states=_STATES, lock=False, host="needed", release=3)
+    rules = Rules(label="createBackup", vm_states=STATES, lock=False, host="needed", release=3)
     request_type = BackupRequest
     answer_type = ImageMade
     data_type = SnapshotData

@@ -40,6 +40,15 @@ class Compute(Interface):
     @slow_call(15)
     def diagnostics(self, ctx: RequestContext, instance: Instance) -> Diagnostics: ...
 
+    @slow_call(70)
+    def quiesce(self, ctx: RequestContext, instance: Instance) -> None:
+        """The file systems of the running guest are at rest, until unquiesce(). Raises InstanceQuiesceFailed,
+        NotImplementedHere, GuestNotFound."""
+
+    @slow_call(35)
+    def unquiesce(self, ctx: RequestContext, instance: Instance) -> None:
+        """They go on, if they were at rest."""
+
     @call
     def guests(self, ctx: RequestContext) -> list[GuestStatus]:
         """What the hypervisor of this host really runs (audit)."""

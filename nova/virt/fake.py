@@ -87,6 +87,9 @@ class FakeDriver(FakeMoves):
         # What was done inside guests, by uuid.
         self.passwords: dict[str, str] = {}
         self.crash_dumps: collections.Counter[str] = collections.Counter()
+        # The guests whose file systems are at rest, and those whose agent does not do it.
+        self.at_rest: set[str] = set()
+        self.without_agent: set[str] = set()
         self._on_event: EventHandler | None = None
 
     @classmethod
@@ -223,6 +226,17 @@ class FakeDriver(FakeMoves):
         self._behave("discard_snapshot")
         fake_disks.remove_file(self.host, instance.uuid)
 
+    def quiesce(self, instance: Instance) -> None:
+        self._behave("quiesce")
+        self._guests.get(instance.uuid)
+        if instance.uuid in self.without_agent:
+            raise exception.InstanceQuiesceFailed(instance_id=instance.uuid, reason="its agent does not answer")
+        self.at_rest.add(instance.uuid)
+
+    def unquiesce(self, instance: Instance) -> None:
+        self._behave("unquiesce")
+        self.at_rest.discard(instance.uuid)
+
     # --- devices -----------------------------------------------------------------------------------
     def attach_volume(self, instance: Instance, device: BlockDevice) -> None:
         self._behave("attach_volume")
@@ -308,6 +322,7 @@ class FakeDriver(FakeMoves):
         self.serving.discard(uuid)
         self.passwords.pop(uuid, None)
         self.crash_dumps.pop(uuid, None)
+        self.at_rest.discard(uuid)
         self._guests.remove(uuid)
         self._cable.forget(uuid, self.host)
         if not keep_disks:

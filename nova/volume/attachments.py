@@ -29,6 +29,20 @@ class Snapshots(Protocol):
 
     def delete(self, ctx: RequestContext, uuid: str) -> None: ...
 
+    # Those that an image of a server consists of, found again by the image's id; of_image() and drop() with Nova's own
+    # rights, since the caller's token may be gone by then.
+    def check_room(self, ctx: RequestContext, count: int) -> None:
+        """Whether the caller's project may have so many more. Outside of any transaction, before the request is
+        accepted. Raises QuotaLimit, InvalidVolume (such volumes have none)."""
+
+    def of_image(self, ctx: RequestContext, image_id: str) -> list[VolumeSnapshot]: ...
+
+    def take(self, ctx: RequestContext, image_id: str, wanted: Sequence[SnapshotRequest]) -> list[VolumeSnapshot]:
+        """One of each volume, made with the caller's own rights. Raises InvalidVolume, VolumeNotFound, QuotaLimit."""
+
+    def drop(self, ctx: RequestContext, image_id: str) -> None:
+        """There are none any more, or will be none soon."""
+
 
 class Attachments(Protocol):
     """A volume in a server is a device with an ``attachment_id``. Every verb finds what it did again after half a run.

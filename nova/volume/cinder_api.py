@@ -61,11 +61,22 @@ class _Snapshot(TypedDict, total=False):
     size: Required[Annotated[int, Meta(ge=0, le=2**31 - 1)]]
     name: str | None
     description: str | None
+    metadata: dict[str, Any] | None
     # Without a zone: in UTC.
     created_at: datetime.datetime | None
 
 
+class _Amounts(TypedDict):
+    totalSnapshotsUsed: int
+    maxTotalSnapshots: int
+
+
+class _Limits(TypedDict):
+    absolute: _Amounts
+
+
 _SHAPES: dict[str, Any] = {
+    "limits": _Limits,
     "volume": _Volume, "volumes": list[_Volume], "attachment": _Attachment, "attachments": list[_Attachment],
     "snapshot": _Snapshot, "snapshots": list[_Snapshot]}
 
@@ -123,14 +134,27 @@ class CinderApi:
         return self._asked(ctx, "GET", f"/snapshots/{uuid}", "snapshot",  # type: ignore[no-any-return]
                            ctx.auth_token)
 
+    def room_for_snapshots(self, ctx: RequestContext) -> int | None:
+        """How many more the caller's project may have; None: any number."""
+        found = self._asked(ctx, "GET", "/limits", "limits", ctx.auth_token)["absolute"]
+        most: int = found["maxTotalSnapshots"]
+        return None if most < 0 else max(0, most - found["totalSnapshotsUsed"])
+
     def create_snapshot(self, ctx: RequestContext, volume: str, wanted: Mapping[str, Any]) -> Raw:
         """Raises VolumeNotFound, InvalidVolume, QuotaLimit."""
         return self._asked(ctx, "POST", "/snapshots", "snapshot", ctx.auth_token,  # type: ignore[no-any-return]
                            json={"snapshot": {"volume_id": volume, **wanted}}, volume=volume)
 
-    def delete_snapshot(self, ctx: RequestContext, uuid: str) -> None:
+    def delete_snapshot(self, ctx: RequestContext, uuid: str, token: str | None) -> None:
         """Raises NotFound, InvalidVolume (its status does not allow it)."""
-        self._asked(ctx, "DELETE", f"/snapshots/{uuid}", token=ctx.auth_token)
+        self._asked(ctx, "DELETE", f"/snapshots/{uuid}", token=token)
+
+    # --- snapshots, with Nova's own rights -------------------------------------------------------------
+    def snapshots_with(self, ctx: RequestContext, metadata: Mapping[str, str]) -> list[Raw]:
+        """Those of all projects that have these metadata."""
+        found = self._asked(ctx, "GET", "/snapshots/detail", "snapshots",
+                            params={"all_tenants": 1, "metadata": json.dumps(metadata)})
+        return [each for each in found if metadata.items() <= (each.get("metadata") or {}).items()]
 
     # --- attachments -------------------------------------------------------------------------------
     def attachments(self, ctx: RequestContext, instance_uuid: str, volume: str | None = None) -> list[Raw]:

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Iterator, Sequence
 
 from nova import exception
+from nova.conf import CONF
 from nova.context import RequestContext
 from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
 from nova.volume.cinder_api import CinderApi, Raw
+
+LOG = logging.getLogger(__name__)
+
+# The metadata by which those of an image of a server are found again.
+_MARK = "nova_image"
+# Seconds until the service is asked once more.
+_PAUSE = 1.0
+_DELETING = "deleting"
+# In these Cinder does not delete it yet.
+_BUSY = ("creating", "backing-up", "restoring", "updating")
 
 
 class CinderSnapshots:
@@ -35,7 +48,50 @@ class CinderSnapshots:
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         _check_user(ctx)
         with _named(uuid):
-            self._api.delete_snapshot(ctx, uuid)
+            self._api.delete_snapshot(ctx, uuid, ctx.auth_token)
+
+    # --- those that an image of a server consists of ---------------------------------------------------
+    def check_room(self, ctx: RequestContext, count: int) -> None:
+        _check_user(ctx)
+        room = self._api.room_for_snapshots(ctx)
+        if room is not None and room < count:
+            raise exception.QuotaLimit(f"Quota exceeded for snapshots of volumes: {count} are needed, and the project "
+                                       f"may have {room} more.")
+
+    def of_image(self, ctx: RequestContext, image_id: str) -> list[VolumeSnapshot]:
+        return [_shown(raw) for raw in self._api.snapshots_with(ctx, {_MARK: image_id})]
+
+    def take(self, ctx: RequestContext, image_id: str, wanted: Sequence[SnapshotRequest]) -> list[VolumeSnapshot]:
+        for _again in range(CONF.cinder.http_retries):
+            # Whoever goes on with the operation after a pause has no token of the user any more.
+            with contextlib.suppress(exception.VolumeServiceUnavailable):
+                return self._take(ctx, image_id, wanted)
+            time.sleep(_PAUSE)
+        return self._take(ctx, image_id, wanted)
+
+    def _take(self, ctx: RequestContext, image_id: str, wanted: Sequence[SnapshotRequest]) -> list[VolumeSnapshot]:
+        taken = self.of_image(ctx, image_id)
+        there = {snapshot.volume_id for snapshot in taken}
+        missing = [each for each in wanted if each.volume_id not in there]
+        if missing and not ctx.auth_token:
+            raise exception.InvalidVolume(reason="the snapshots of the server's volumes were not made while its user's "
+                                                 "token was there; ask for the image once more")
+        return taken + [_shown(self._api.create_snapshot(ctx, each.volume_id, {
+            "force": each.force, "name": each.name, "description": each.description, "metadata": {_MARK: image_id}}))
+            for each in missing]
+
+    def drop(self, ctx: RequestContext, image_id: str) -> None:
+        for snapshot in self.of_image(ctx, image_id):
+            try:
+                if snapshot.status != _DELETING:
+                    self._api.delete_snapshot(ctx, snapshot.uuid, None)
+            except exception.NotFound:
+                pass
+            except exception.InvalidVolume as error:
+                if snapshot.status in _BUSY:
+                    raise exception.VolumeServiceUnavailable(
+                        reason=f"snapshot {snapshot.uuid} is {snapshot.status}") from error
+                LOG.warning("Snapshot %s of a volume could not be deleted: %s", snapshot.uuid, error)
 
 
 def _check_user(ctx: RequestContext) -> None:

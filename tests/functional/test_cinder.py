@@ -3,7 +3,7 @@
 import pytest
 
 from nova.compute.disk_tools import QemuTools
-from nova.conf import CONF
+from nova.conf import CONF, register_asked_services
 from nova.volume.cinder_host import CinderVolumes
 from tests.cinder_service import CinderService
 from tests.functional.client import Client, Failed, wait_for
@@ -25,6 +25,7 @@ def outside(suite):
     CONF.set_override("block_device_allocate_retries_interval", 1)
     from keystoneauth1 import loading
 
+    register_asked_services()
     loading.register_auth_conf_options(CONF, "cinder")
     CONF.register_opts(loading.get_auth_plugin_conf_options("password"), group="cinder")
     CONF.set_default("auth_url", "http://unused.invalid", group="cinder")  # it stays required when files are read anew

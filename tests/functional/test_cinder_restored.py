@@ -71,7 +71,7 @@ def test_what_is_refused(member, flavor, cinder, snapshot):
             ({**restored(snapshot), "destination_type": "local"}, "to local is not supported")):
         code, message = refused(lambda device=device: boot(member, flavor, device))
         assert (code, text in message) == (400, True), message
-    cinder.snapshots[snapshot].status = "creating"
+    cinder.snapshots[snapshot].status, cinder.snapshots[snapshot].looks = "creating", 99
     code, message = refused(lambda: boot(member, flavor, restored(snapshot, boot_index=0)))
     assert (code, "must be available" in message) == (400, True)
     cinder.snapshots[snapshot].status = "available"

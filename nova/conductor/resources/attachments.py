@@ -19,6 +19,8 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import Volume, VolumeContent, VolumeRemoval
 from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
 
+NO_SNAPSHOTS = "volumes of the embedded back end have no snapshots"
+
 
 class NoSnapshots:
     """The embedded volumes have no snapshots."""
@@ -34,10 +36,22 @@ class NoSnapshots:
 
     def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot:
         self._db.read(lambda connection: volumes.get(connection, wanted.volume_id, ctx.project_id))
-        raise exception.InvalidVolume(reason="volumes of the embedded back end have no snapshots")
+        raise exception.InvalidVolume(reason=NO_SNAPSHOTS)
 
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         raise exception.SnapshotNotFound(snapshot_id=uuid)
+
+    def check_room(self, ctx: RequestContext, count: int) -> None:
+        raise exception.InvalidVolume(reason=NO_SNAPSHOTS)
+
+    def of_image(self, ctx: RequestContext, image_id: str) -> list[VolumeSnapshot]:
+        return []
+
+    def take(self, ctx: RequestContext, image_id: str, wanted: Sequence[SnapshotRequest]) -> list[VolumeSnapshot]:
+        raise exception.InvalidVolume(reason=NO_SNAPSHOTS)
+
+    def drop(self, ctx: RequestContext, image_id: str) -> None:
+        """There are none."""
 
 
 class EmbeddedAttachments:

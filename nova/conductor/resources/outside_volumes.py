@@ -18,9 +18,11 @@ from nova.db import servers, services
 from nova.objects import volume as states
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, with_ways
+from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
 from nova.operations.base import Wait
 
 _BEING_MADE = ("creating", "downloading")
+_LONGEST_NAME = 255
 
 
 class OutsideVolumes:
@@ -109,6 +111,30 @@ class OutsideVolumes:
     def complete(self, *devices: BlockDevice) -> None:
         for device in devices or self._of_server():
             self._attachments.complete(self._ctx, device)
+
+    # --- saving them -----------------------------------------------------------------------------------
+    def take_snapshots(self, image: Image) -> bool:
+        name = f"snapshot for {image.name}"[:_LONGEST_NAME]
+        taken = self._attachments.snapshots.take(self._ctx, image.id, [
+            SnapshotRequest(volume_id=device.volume_id or "", force=True, name=name)
+            for device in self._wishes.instance.volumes])
+        return all(snapshot.status not in _BEING_MADE for snapshot in taken)
+
+    def snapshots(self, image: Image, looks: int) -> dict[str, VolumeSnapshot]:
+        found = self._attachments.snapshots.of_image(self._ctx, image.id)
+        if any(snapshot.status in _BEING_MADE for snapshot in found):
+            if looks >= CONF.block_device_allocate_retries:
+                raise exception.InvalidVolume(reason="the volume service did not make the snapshots in time")
+            raise Wait(seconds=CONF.block_device_allocate_retries_interval)
+        made = {snapshot.volume_id: snapshot for snapshot in found if snapshot.status == states.AVAILABLE}
+        for device in self._wishes.instance.volumes:
+            if device.volume_id not in made:
+                raise exception.InvalidVolume(reason=f"the volume service made no snapshot of volume "
+                                                     f"{device.volume_id} that can be used")
+        return made
+
+    def drop_snapshots(self, image: Image) -> None:
+        self._attachments.snapshots.drop(self._ctx, image.id)
 
     # --- giving them back ------------------------------------------------------------------------------
     def begin_detaching(self, device: BlockDevice) -> None:

@@ -7,6 +7,7 @@ id, which is ours.
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -28,6 +29,8 @@ _CORE = frozenset({*Image.__struct_fields__, "self", "file", "schema", "tags", "
                    "os_hash_algo", "os_hash_value", "os_hidden", "stores"})
 
 BACKUP = "backup"
+# An image without data has a format, too.
+_FORMAT = "qcow2"
 
 
 class Wishes(Protocol):
@@ -58,6 +61,12 @@ class ServerImages:
 
     def make(self, wanted: Image) -> None:
         image.store().create(self._wishes.ctx, wanted)
+
+    def fill(self, image_id: str, properties: Mapping[str, str]) -> None:
+        store, ctx = image.store(), self._wishes.ctx
+        store.set_properties(ctx, image_id, properties, replace=False)
+        with tempfile.NamedTemporaryFile() as nothing:
+            store.upload(ctx, image_id, nothing.name, _FORMAT)
 
     def get(self, image_id: str) -> Image:
         return image.store().show(self._wishes.ctx, image_id)

@@ -196,7 +196,7 @@ def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, ins
             if not volume.bootable:
                 raise exception.InvalidVolume(
                     reason=f"{device.source} {volume.uuid or device.snapshot_id} is not bootable")
-            instance.image = volume.image
+            instance.image = _image_of(instance.image, volume.image)
         if device.source == "snapshot":
             device.size_gb = device.size_gb or volume.size_gb
             if device.size_gb < volume.size_gb:
@@ -204,6 +204,14 @@ def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, ins
                                                     f"{volume.size_gb} GiB.")
             continue
         device.volume_id, device.size_gb, device.multiattach = volume.uuid, volume.size_gb, volume.multiattach
+
+
+def _image_of(described: Image | None, of_volume: Image | None) -> Image | None:
+    """Of what a server is that boots from a volume; ``described``: the image without data that named the volume, if
+    one did. What that says of guests counts."""
+    if described is None or of_volume is None:
+        return described or of_volume
+    return msgspec.structs.replace(of_volume, properties=described.properties, min_ram=described.min_ram)
 
 
 def _given(core: Core, ctx: context.RequestContext, connection: sa.Connection, instance: Instance,

@@ -230,6 +230,12 @@ class ConductorControl:
         uuid = self.instance.uuid
         self.effects.append(lambda connection: evictions.remove(connection, host, [uuid]))
 
+    def quiesce(self, host: str) -> None:
+        self.core.compute_at(host).quiesce(self.ctx, self.instance)
+
+    def unquiesce(self, host: str) -> None:
+        self.core.compute_at(host).unquiesce(self.ctx, self.instance)
+
     def zone_of(self, host: str) -> str:
         zones = self.core.db.read(lambda connection: aggregates.host_zones(aggregates.of_host(connection, host)))
         return zones.get(host) or str(CONF.default_availability_zone)
@@ -239,9 +245,6 @@ class ConductorControl:
 
     def evicted_hosts(self) -> list[str]:
         return self.core.db.read(lambda connection: evictions.hosts(connection, self.instance.uuid))
-
-    def hasten_eviction(self, host: str) -> None:
-        self.core.compute_at(host).reap(self.ctx, self.instance.uuid)
 
     # --- external events -------------------------------------------------------------------------
     def events(self, *keys: str) -> dict[str, str]:

@@ -12,6 +12,8 @@ from nova.objects.instance import Instance
 
 _TRUE = ("1", "t", "true", "on", "y", "yes")
 _FALSE = ("0", "f", "false", "off", "n", "no", "")
+# Of an image: its guests have an agent; every snapshot of them wants file systems at rest.
+AGENT, QUIESCE = "hw_qemu_guest_agent", "os_require_quiesce"
 
 
 class Properties:

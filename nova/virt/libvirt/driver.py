@@ -178,6 +178,12 @@ class LibvirtDriver(Driver):
     def discard_snapshot(self, instance: Instance) -> None:
         self._snapshots.discard(instance)
 
+    def quiesce(self, instance: Instance) -> None:
+        self._snapshots.quiesce(instance)
+
+    def unquiesce(self, instance: Instance) -> None:
+        self._snapshots.unquiesce(instance)
+
     # --- devices -----------------------------------------------------------------------------------
     def attach_volume(self, instance: Instance, device: BlockDevice) -> None:
         self._hotplug.attach_volume(instance, device)

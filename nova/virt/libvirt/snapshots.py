@@ -17,7 +17,7 @@ import libvirt
 from nova import exception
 from nova.objects.guest import DiskImage
 from nova.objects.instance import Instance
-from nova.objects.requirements.properties import Properties
+from nova.objects.requirements.properties import AGENT, QUIESCE, Properties
 from nova.operations.guest_driver import Cancelled
 from nova.virt import qemuimg
 from nova.virt.libvirt import agent, errors
@@ -33,9 +33,6 @@ _NAME = "snapshot-"
 _FORMAT = "qcow2"
 # Seconds between two looks at a copy that is being made.
 _LOOK = 0.2
-
-_AGENT = "hw_qemu_guest_agent"
-_QUIESCE = "os_require_quiesce"
 
 
 class Snapshots:
@@ -55,9 +52,21 @@ class Snapshots:
         uuid = instance.uuid
         with contextlib.suppress(exception.GuestNotFound):
             self._guests.on_domain(uuid, _end_backup)
-            if Properties(instance).image_flag(_AGENT):
+            if Properties(instance).image_flag(AGENT):
                 self._guests.on_domain(uuid, _thaw)
         _clear(directories.directory(uuid))
+
+    def quiesce(self, instance: Instance) -> None:
+        uuid = instance.uuid
+        with self._guests.locks.hold(uuid):
+            self._guests.on_domain(uuid, _thaw)  # who is at rest already refuses
+            reason = self._rest(uuid)
+        if reason:
+            raise exception.InstanceQuiesceFailed(instance_id=uuid, reason=reason)
+
+    def unquiesce(self, instance: Instance) -> None:
+        with contextlib.suppress(exception.GuestNotFound):
+            self._guests.on_domain(instance.uuid, _thaw)
 
     # --- copying -----------------------------------------------------------------------------------
     def _copy(self, instance: Instance, path: str, cancelled: Cancelled) -> None:
@@ -92,20 +101,27 @@ class Snapshots:
 
     def _freeze(self, instance: Instance) -> bool:
         """Have the guest bring its file systems to rest; returns whether it did. Raises InstanceQuiesceFailed."""
-        needed = Properties(instance).image_flag(_QUIESCE)
+        needed = Properties(instance).image_flag(QUIESCE)
         reason = "its image does not say that it has a guest agent"
-        if Properties(instance).image_flag(_AGENT):
-            try:
-                self._guests.on_domain(instance.uuid, agent.freeze)
+        if Properties(instance).image_flag(AGENT):
+            reason = self._rest(instance.uuid)
+            if not reason:
                 return True
-            except libvirt.libvirtError as error:
-                reason = str(error.get_error_message())
-                with contextlib.suppress(exception.NovaException, libvirt.libvirtError):
-                    self._guests.on_domain(instance.uuid, _thaw)  # it may hear of it late
             LOG.warning("[instance: %s] Its file systems could not be brought to rest: %s", instance.uuid, reason)
         if needed:
             raise exception.InstanceQuiesceFailed(instance_id=instance.uuid, reason=reason)
         return False
+
+    def _rest(self, uuid: str) -> str:
+        """Have the guest's agent bring its file systems to rest; returns why it did not ("": it did)."""
+        try:
+            self._guests.on_domain(uuid, agent.freeze)
+            return ""
+        except libvirt.libvirtError as error:
+            reason = str(error.get_error_message()) or "its agent does not do it"
+        with contextlib.suppress(exception.NovaException, libvirt.libvirtError):
+            self._guests.on_domain(uuid, _thaw)  # it may hear of it late
+        return reason
 
     def _wait(self, uuid: str, place: str, cancelled: Cancelled) -> None:
         """Until the copy in ``place`` is complete. Raises SnapshotFailed, DiskFull."""

@@ -31,9 +31,10 @@ def act(api, name, value=None, version="2.96", roles="admin"):
 
 
 def asked(servers):
-    """The operation and the request of the one call; every field of it is one that the operation knows."""
-    (name, given), = servers.calls
+    """The operation and the request of the last call; every field of it is one that the operation knows."""
+    *looks, (name, given) = servers.calls
     assert (name, given["uuid"]) == ("operate", SERVER)
+    assert {look for look, _given in looks} <= {"get"}
     if given["payload"] is not None:
         assert set(given["payload"]) <= set(REGISTRY[given["operation"]].request_type.__struct_fields__)
     return given["operation"], given["payload"]

@@ -206,6 +206,15 @@ def test_a_snapshot_is_made_known_and_gets_its_data_or_is_gone():
     assert back_from(snapshot, "upload") == ["discard", "unmake_image"]
 
 
+def test_a_snapshot_of_volumes_brings_a_guest_to_rest_only_if_it_is_to_be():
+    snapshot = REGISTRY["create_volume_image"](instance(), {"host": "a", "image": IMAGE})
+    assert walked(snapshot) == ["make_image", "take_snapshots", "publish"]
+    assert back_from(snapshot, "publish") == ["drop_snapshots", "unmake_image"]
+    snapshot = REGISTRY["create_volume_image"](instance(), {"host": "a", "image": IMAGE, "quiesce": True})
+    assert walked(snapshot) == ["make_image", "freeze", "take_snapshots", "thaw", "publish"]
+    assert back_from(snapshot, "publish") == ["drop_snapshots", "thaw", "unmake_image"]
+
+
 def test_a_backup_that_is_made_stays_whatever_becomes_of_the_older_ones():
     backup = REGISTRY["create_backup"](instance(), {"host": "a", "image": IMAGE, "rotation": 1})
     assert walked(backup) == ["make_image", "capture", "upload", "rotate"]

@@ -7,7 +7,7 @@ from typing import Any
 from nova import exception, image
 from nova.api import waiting
 from nova.api.compute.images.image_metadata import check_quota
-from nova.api.compute.servers.servers import authorize, operate
+from nova.api.compute.servers.servers import authorize, get, operate
 from nova.api.fields import METADATA, NAME, STRING, Field, Object, Plain, only
 from nova.api.request import Request, Response, whole
 from nova.api.router import accepts
@@ -25,8 +25,9 @@ _ANSWER = Object({"image_id": Field(STRING, since=45)})
          answer=_ANSWER, errors=(409,), located=44)
 def create_image(req: Request) -> Any:
     """Make an image of a server."""
-    authorize(req, "os_compute_api:servers:create_image")
-    return _made(req, "create_image", req.body["createImage"])
+    server = authorize(req, "os_compute_api:servers:create_image") or get(req)
+    operation = "create_volume_image" if server.volume_backed else "create_image"
+    return _made(req, operation, req.body["createImage"])
 
 
 @accepts(body=only("createBackup", Object({

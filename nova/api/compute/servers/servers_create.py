@@ -17,7 +17,7 @@ import msgspec
 from nova import bus, exception
 from nova.api import microversion
 from nova.api.compute.servers import servers_schemas
-from nova.api.compute.servers.servers_devices import devices_of
+from nova.api.compute.servers.servers_devices import devices_of, with_devices_of
 from nova.api.fields import LINKS, STRING, Array, Field, Object, is_true
 from nova.api.formats import canonical_ipv6, is_uuid
 from nova.api.request import Request, Response, whole
@@ -28,6 +28,7 @@ from nova.objects.base import new_uuid
 from nova.objects.instance import Personality, root_volume
 from nova.objects.network import NetworkRequest
 from nova.objects.server_request import ServerCreate, ServerCreated
+from nova.objects.volume_image import describes_volumes, without_description
 
 LOG = logging.getLogger(__name__)
 
@@ -291,8 +292,13 @@ def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> 
     ident = image_ref if root is None else root.image_id
     if root is None and not ident:
         raise exception.InvalidInput("Missing imageRef attribute")
-    request.image = lookup.find(req.ctx, ident, request.trusted_certs or ()) if ident else None
+    find = lookup.find_to_boot if root is None else lookup.find
+    request.image = find(req.ctx, ident, request.trusted_certs or ()) if ident else None
+    if request.image and describes_volumes(request.image):
+        request.block_devices = with_devices_of(request.image, request.block_devices, request.max_count)
+        request.image.properties = without_description(request.image.properties)
     request.kernel_id, request.ramdisk_id = lookup.boot_files(req.ctx, request.image)
+    known = request.image.id if request.image else None
     for device in request.block_devices:
-        if device.is_volume and device.image_id and device is not root:
+        if device.is_volume and device.image_id and device.image_id != known:
             request.device_images[device.image_id] = lookup.find(req.ctx, device.image_id)

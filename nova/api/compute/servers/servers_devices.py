@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from nova import exception
 from nova.api.fields import is_true
 from nova.api.formats import is_uuid
 from nova.api.request import whole
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
+from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, root_volume
+from nova.objects.volume_image import devices_of as devices_of_image
 
 _INVALID = "Block Device Mapping is Invalid: "
 _BAD_BOOT = ("Boot sequence for the instance and image/block device mapping combination is not valid.")
@@ -29,9 +33,27 @@ def devices_of(wanted: Mapping[str, Any], most: int) -> list[BlockDevice]:
     else:
         found = [_old_device(item) for item in old or () if not is_true(item.get("no_device"))]
         _choose_root(found, wanted)
-    if most > 1 and any(device.volume_id for device in found):
-        raise exception.InvalidInput("Cannot attach one or more volumes to multiple instances")
-    _check(found, wanted)
+    _check(found, wanted, most)
+    return found
+
+
+def with_devices_of(image: Image, asked: Sequence[BlockDevice], most: int) -> list[BlockDevice]:
+    """The disks of a server that boots from an image of volumes: those that the image describes, and what the request
+    asks for beside them or, by its name, instead of one. Raises InvalidInput, ImageUnacceptable."""
+    instead = {device.device_name for device in asked if device.device_name}
+    described = []
+    for item in devices_of_image(image):
+        try:
+            described.append(_device({name: value for name, value in msgspec.to_builtins(item).items()
+                                      if value is not None}, {}))
+        except exception.InvalidInput as error:
+            raise exception.ImageUnacceptable(image_id=image.id, reason=error.message) from error
+    # The image itself is no disk.
+    found = [*(device for device in described if device.device_name not in instead),
+             *(device for device in asked if device.is_volume or device.source != "image")]
+    if root_volume(found) is None:
+        raise exception.ImageUnacceptable(image_id=image.id, reason="it describes no volume to boot from")
+    _check(found, {}, most)
     return found
 
 
@@ -145,7 +167,9 @@ def _choose_root(devices: Sequence[BlockDevice], wanted: Mapping[str, Any]) -> N
         root.boot_index = 0
 
 
-def _check(devices: Sequence[BlockDevice], wanted: Mapping[str, Any]) -> None:
+def _check(devices: Sequence[BlockDevice], wanted: Mapping[str, Any], most: int) -> None:
+    if most > 1 and any(device.volume_id for device in devices):
+        raise exception.InvalidInput("Cannot attach one or more volumes to multiple instances")
     indexes = sorted(device.boot_index for device in devices if device.boot_index is not None)
     if wanted.get("imageRef") and root_volume(devices) is None and 0 not in indexes:
         indexes = [0, *indexes]
