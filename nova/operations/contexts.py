@@ -319,6 +319,9 @@ class Control(Protocol):
     def evicted_hosts(self) -> list[str]:
         """Hosts that have yet to remove what is left of the instance: it cannot go there now."""
 
+    def hasten_eviction(self, host: str) -> None:
+        """Have the host remove now what is left there of the instance: by itself it looks every few minutes."""
+
     def events(self, *keys: str) -> dict[str, str]:
         """Those of these external events (:func:`nova.operations.base.event_key`) that came: key -> status."""
 

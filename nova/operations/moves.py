@@ -28,7 +28,7 @@ class MoveData(Object, kw_only=True):
 
     ``plugs``: the interfaces whose plug on the destination the guest waits for. ``outside_interfaces``: an outside
     service keeps them, and has to hear where the server is. ``outside_volumes``: the same of volumes; ``here`` and
-    ``there``: these, as source and destination reach them.
+    ``there``: these, as source and destination reach them. ``looks``: see :mod:`nova.operations.placing`.
     """
 
     spec: RequestSpec
@@ -40,6 +40,7 @@ class MoveData(Object, kw_only=True):
     selected: bool = False
     host: str = ""
     tries: int = 0
+    looks: int = 0
     plugs: list[str] = []
     outside_interfaces: bool = False
     outside_volumes: bool = False

@@ -42,7 +42,7 @@ class UnshelveRequest(Object, kw_only=True):
 class UnshelveData(Object, kw_only=True):
     """``offloaded``: it has no host; ``on_host``: it has. ``candidates``, ``tries``, ``plugs`` as those of a build.
 
-    ``saved_in``: the id of the image that it is made of; ``image``: that image; ``pinned``: the zone that it is to be
+    ``looks``: see :mod:`nova.operations.placing`. ``saved_in``: the id of the image that it is made of; ``image``: that image; ``pinned``: the zone that it is to be
     in; ``binds_…``: there are some that an outside service keeps; ``settled``: it runs for good.
     """
 
@@ -58,6 +58,7 @@ class UnshelveData(Object, kw_only=True):
     selected: bool = False
     tries: int = 0
     max_tries: int = 3
+    looks: int = 0
     plugs: list[str] = []
     binds_volumes: bool = False
     binds_interfaces: bool = False

@@ -3,14 +3,17 @@
 import os
 
 import pytest
+import sqlalchemy as sa
 
 from nova import context, exception
 from nova.conductor.background import overdue
 from nova.conf import CONF
+from nova.db import evictions, models
 from nova.image.directory import DirectoryStore
 from nova.objects import states
 from nova.objects.base import new_uuid
 from nova.objects.network import Network
+from nova.operations import placing
 from tests.functional.client import Client, wait_for
 from tests.functional.hosts import (
     SECOND,
@@ -334,6 +337,67 @@ def test_a_reset_in_the_middle_of_shelving_takes_it_back(admin, server, driver, 
     wait_for(lambda: driver.power_state(server) == states.RUNNING)
     wait_for(lambda: images() == nothing_left)
     assert admin.wait_idle(server)["status"] == "ACTIVE"
+
+
+def given_up(admin, server, hold):
+    """On the shelf, by an administrator's word in the middle of giving its only host back; returns what is held."""
+    held = hold("destroy")
+    admin.action(server, "shelve")
+    held.wait_until_begun()
+    admin.action(server, "os-resetState", {"state": "active"})
+    wait_for(lambda: admin.server(server)["OS-EXT-SRV-ATTR:host"] is None)
+    return held
+
+
+def test_who_was_reset_while_the_host_was_given_back_comes_again_there_when_nothing_is_left(
+        suite, admin, server, driver, hold):
+    held = given_up(admin, server, hold)
+    admin.action(server, "unshelve")
+    db = suite.conductor.core.db
+    wait_for(lambda: [action.name for action in waiting(db, server)] == ["unshelve"], reason="it waits for its host")
+    held.let_go()
+    assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == driver.host
+    assert driver.power_state(server) == states.RUNNING
+    assert newest_action(admin, server, "unshelve")["message"] is None
+
+
+def test_who_comes_again_has_its_host_remove_at_once_what_is_left(suite, admin, server, driver):
+    """Hosts look for that every few minutes only."""
+    admin.action(server, "shelve")
+    admin.wait(server, "SHELVED_OFFLOADED")
+    db = suite.conductor.core.db
+    db.write(lambda connection: evictions.add(connection, server, driver.host, False))
+    admin.action(server, "unshelve")
+    assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == driver.host
+    assert db.read(lambda connection: evictions.hosts(connection, server)) == []
+
+
+def test_nobody_waits_for_ever_for_a_host_that_removes_nothing(admin, server, hold, monkeypatch):
+    monkeypatch.setattr(placing, "LOOKS", 2)
+    held = given_up(admin, server, hold)
+    admin.action(server, "unshelve")
+    wait_for(lambda: newest_action(admin, server, "unshelve")["message"] == "Error")
+    assert "No valid host" in error_of(admin, server, "unshelve")
+    held.let_go()
+    admin.action(server, "unshelve")
+    admin.wait(server, "ACTIVE")
+
+
+def test_who_has_another_host_waits_for_none(admin, pair, hold):
+    server = pair.boot()
+    held = given_up(admin, server, hold)
+    admin.action(server, "unshelve")
+    assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == SECOND
+    held.let_go()
+    assert pair.only_on(server, pair.second)
+
+
+def waiting(db, server):
+    """The actions of a server that are parked."""
+    table = models.actions
+    return db.read(lambda connection: connection.execute(sa.select(table.c.action.label("name")).where(
+        table.c.instance_uuid == server, table.c.outcome.is_(None), table.c.owner.is_(None),
+        table.c.waits_for.is_not(None))).all())
 
 
 def test_a_delete_waits_for_an_image_service_that_is_away(admin, server, monkeypatch):

@@ -246,6 +246,9 @@ class ConductorControl:
     def evicted_hosts(self) -> list[str]:
         return self.core.db.read(lambda connection: evictions.hosts(connection, self.instance.uuid))
 
+    def hasten_eviction(self, host: str) -> None:
+        self.core.compute_at(host).reap(self.ctx, self.instance.uuid)
+
     # --- external events -------------------------------------------------------------------------
     def events(self, *keys: str) -> dict[str, str]:
         return self.core.db.read(lambda connection: external_events.came(connection, self.instance.uuid, keys))
