@@ -42,8 +42,9 @@ class UnshelveRequest(Object, kw_only=True):
 class UnshelveData(Object, kw_only=True):
     """``offloaded``: it has no host; ``on_host``: it has. ``candidates``, ``tries``, ``plugs`` as those of a build.
 
-    ``looks``: see :mod:`nova.operations.placing`. ``saved_in``: the id of the image that it is made of; ``image``: that image; ``pinned``: the zone that it is to be
-    in; ``binds_…``: there are some that an outside service keeps; ``settled``: it runs for good.
+    ``looks``: see :mod:`nova.operations.placing`. ``saved_in``: the id of the image that it is made of; ``image``: that
+    image; ``pinned``: the zone that it is to be in; ``binds_…``: there are some that an outside service keeps;
+    ``settled``: it runs for good.
     """
 
     spec: RequestSpec
