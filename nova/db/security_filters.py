@@ -186,11 +186,17 @@ def _rules(connection: sa.Connection, known: Mapping[int, int]) -> list[GroupFil
 
 
 def _members(connection: sa.Connection, known: Mapping[int, int]) -> list[GroupFilter]:
+    """The MAC address of an interface is in the row of its address of version 4."""
     filters = {group_id: GroupFilter(id=group_id, members_version=version) for group_id, version in known.items()}
-    for group_id, address in connection.execute(
-            sa.select(MEMBERS.c.group_id, IPS.c.address).join(IPS, IPS.c.instance_uuid == MEMBERS.c.instance_uuid)
+    with_mac = IPS.alias()
+    for group_id, address, mac in connection.execute(
+            sa.select(MEMBERS.c.group_id, IPS.c.address, with_mac.c.mac)
+            .join(IPS, IPS.c.instance_uuid == MEMBERS.c.instance_uuid)
+            .join(with_mac, sa.and_(with_mac.c.instance_uuid == IPS.c.instance_uuid, with_mac.c.mac.is_not(None),
+                                    sa.or_(with_mac.c.id == IPS.c.id, with_mac.c.vif_id == IPS.c.vif_id)))
             .where(MEMBERS.c.group_id.in_(list(known))).order_by(IPS.c.id)) if known else ():
         filters[group_id].members.append(address)
+        filters[group_id].macs.append(mac)
     return list(filters.values())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nova.network import ingress
+from nova.network.filters import mac_address
 from nova.objects import plain_ip
 from nova.objects.network import GroupFilter
 
@@ -32,10 +33,11 @@ def group(table: str, told: GroupFilter) -> list[str]:
     t = f"bridge {table}"
     lines = [*there(table, told.id), *(f"flush chain {t} {chain}_{told.id:d}" for chain in _CHAINS.values())]
     lines += [line for other in sorted({told.id, *told.named()}) for line in _sets(table, other)]
-    members = [plain_ip.address(member) for member in told.members]
+    members = [(mac_address(mac), plain_ip.address(member))
+               for mac, member in zip(told.macs, told.members, strict=False)]
     for version, chain in _CHAINS.items():
         name = ingress.members(told.id, version)
-        found = ", ".join(str(member) for member in members if member.version == version)
+        found = ", ".join(f"{mac} . {member}" for mac, member in members if member.version == version)
         lines += [f"flush set {t} {name}", *([f"add element {t} {name} {{ {found} }}"] if found else [])]
         lines += [f"add rule {t} {chain}_{told.id:d} {rule}" for rule in ingress.accepted(told.rules, version)]
     return lines
@@ -53,5 +55,5 @@ def gone(table: str, group_ids: Sequence[int]) -> list[str]:
 
 
 def _sets(table: str, group_id: int) -> list[str]:
-    return [f"add set bridge {table} {ingress.members(group_id, version)} {{ type {kind}; }}"
+    return [f"add set bridge {table} {ingress.members(group_id, version)} {{ type ether_addr . {kind}; }}"
             for version, kind in ((4, "ipv4_addr"), (6, "ipv6_addr"))]

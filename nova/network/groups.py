@@ -49,9 +49,10 @@ class Groups:
             return self._heard[group_id]
 
     def complete(self, group_ids: Collection[int]) -> bool:
-        """Whether all was told that guests in these groups need."""
+        """Whether all was told that guests in these groups need (what lacks MAC addresses lets nobody in)."""
         return (all(self.known(group_id).rules_version is not None for group_id in group_ids)
                 and all(self.known(other).members_version is not None
+                        and len(self.known(other).macs) == len(self.known(other).members)
                         for group_id in group_ids for other in self.known(group_id).named()))
 
     def refresh(self, told: Sequence[GroupFilter]) -> None:

@@ -24,7 +24,7 @@ def accepted(rules: Iterable[FilterRule], version: int) -> list[str]:
     lines: list[str] = []
     for rule in rules:
         sources = _sources(rule.sources, version) if rule.group is None else (
-            f"{_HEADER[version]} saddr @{members(rule.group, version)}")
+            f"ether saddr . {_HEADER[version]} saddr @{members(rule.group, version)}")
         match = _match(rule, version)
         if match is None:
             LOG.warning("Leaving out an ingress rule that packet filters cannot express: %s", rule)
@@ -34,8 +34,11 @@ def accepted(rules: Iterable[FilterRule], version: int) -> list[str]:
 
 
 def members(group_id: int, version: int) -> str:
-    """The name of the set of a security group's addresses of one version."""
-    return f"members{'' if version == 4 else version}_{group_id:d}"
+    """The name of the set of a security group's interfaces: their MAC addresses and addresses of one version.
+
+    Two networks may have the same addresses, but no two interfaces the same MAC address, and a guest sends in its own.
+    """
+    return f"interfaces{'' if version == 4 else version}_{group_id:d}"
 
 
 def _sources(sources: Sequence[str], version: int) -> str | None:

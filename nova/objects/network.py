@@ -202,7 +202,8 @@ class FilterRule(Object, kw_only=True):
 class GroupFilter(Object, kw_only=True):
     """A security group as the packet filters of a host need it: what its servers let in, and their own addresses.
 
-    Either part has a version, of two the greater one is newer; None: it is not told.
+    Either part has a version, of two the greater one is newer; None: it is not told. ``macs`` are the MAC addresses of
+    the interfaces that have the ``members`` (addresses), in their order: another network may have the same addresses.
     """
 
     id: int
@@ -210,21 +211,22 @@ class GroupFilter(Object, kw_only=True):
     rules: list[FilterRule] = []
     members_version: int | None = None
     members: list[str] = []
+    macs: list[str] = []
 
     def joined(self, told: GroupFilter) -> GroupFilter:
         """The newer parts of both."""
-        return GroupFilter(id=self.id, **_newer(self, told, "rules"), **_newer(self, told, "members"))
+        return GroupFilter(id=self.id, **_newer(self, told, "rules"), **_newer(self, told, "members", "macs"))
 
     def named(self) -> set[int]:
         """The groups whose members its rules let in."""
         return {rule.group for rule in self.rules if rule.group is not None}
 
 
-def _newer(known: GroupFilter, told: GroupFilter, part: str) -> dict[str, Any]:
+def _newer(known: GroupFilter, told: GroupFilter, part: str, *more: str) -> dict[str, Any]:
     version = f"{part}_version"
     mine, theirs = getattr(known, version), getattr(told, version)
     newer = told if theirs is not None and (mine is None or theirs >= mine) else known
-    return {version: getattr(newer, version), part: getattr(newer, part)}
+    return {name: getattr(newer, name) for name in (version, part, *more)}
 
 
 class Peers(Object, kw_only=True):

@@ -42,7 +42,8 @@ def test_nft_takes_whatever_rules_there_are(found):
     for one in (vif(), vif(v6={})):
         lines = guest_filters.guest("nova_unit", one, records.of_vif(one), RuleSet(rules=found, groups=[7]))
         group = GroupFilter(id=7, rules=[*found, FilterRule(group=7), FilterRule(protocol="tcp", group=8)],
-                            members=["10.0.0.5", "fd00::5", "10.0.0.6"])
+                            members=["10.0.0.5", "fd00::5", "10.0.0.6"],
+                            macs=["fa:16:3e:00:00:05", "fa:16:3e:00:00:05", "fa:16:3e:00:00:06"])
         lines += group_filters.group("nova_unit", group)
         assert accepted([*filters.base("nova_unit"), *lines]) is True
 

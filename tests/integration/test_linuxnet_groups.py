@@ -10,7 +10,8 @@ import pytest
 from nova.conf import CONF
 from nova.network import commands
 from nova.objects.network import FilterRule, GroupFilter, RuleSet
-from tests.integration.linuxnet_lab import Net, lab_fixture, needs_root, sh, wait  # noqa: F401
+from tests.integration import linuxnet_lab
+from tests.integration.linuxnet_lab import lab_fixture, needs_root, sh, wait  # noqa: F401
 from tests.integration.test_linuxnet_flush import flush
 
 pytestmark = [needs_root, pytest.mark.root]
@@ -33,7 +34,24 @@ def rules(*found, version=1, group=WEB):
 
 
 def members(*addresses, version=1, group=APP):
-    return GroupFilter(id=group, members_version=version, members=list(addresses))
+    """Of the first of the networks with these addresses."""
+    return GroupFilter(id=group, members_version=version, members=list(addresses),
+                       macs=[mac_of(int(address.rpartition(".")[2].rpartition(":")[2])) for address in addresses])
+
+
+def mac_of(number, net=0):
+    return f"fa:16:3e:00:{net:02x}:{number:02x}"
+
+
+class Net(linuxnet_lab.Net):
+    """A network whose interfaces have MAC addresses that follow from their numbers."""
+
+    def __init__(self, number=0, **more):
+        super().__init__(**more)
+        self.number = number
+
+    def vif(self, number, **more):
+        return super().vif(number, mac=mac_of(number, self.number), **more)
 
 
 def booted(lab, server, *filters, groups=(WEB,), version=1):
@@ -61,6 +79,14 @@ def test_who_comes_to_a_group_is_let_in_and_who_leaves_is_not(lab):
     assert not other.connects("10.77.0.5", 22, 0.5)
     lab.driver.refresh_groups([members("10.77.0.7", "10.77.0.6", version=2)])
     assert not other.connects("10.77.0.5", 22, 0.5), "what is older changes nothing"
+
+
+def test_who_has_the_address_of_a_member_on_another_network_is_not_let_in(lab):
+    """Networks may have the same addresses: a member is one interface, and nobody else."""
+    for net in (Net(), Net(1)):
+        listening(lab, net.instance(5), rules(MEMBERS), members("10.77.0.6"))
+        peer = booted(lab, net.instance(6), groups=())
+        assert peer.connects("10.77.0.5", 22, 3.0 if net.number == 0 else 0.5) is (net.number == 0)
 
 
 def test_rules_of_a_group_hold_for_all_its_guests(lab):
@@ -99,7 +125,7 @@ def test_a_change_is_one_run_of_nft_that_does_not_grow_with_guests(lab, told, ch
         told.clear()
         each = GroupFilter(id=change.id, rules=change.rules, members=change.members,
                            rules_version=change.rules_version and number * 10 + 1,
-                           members_version=change.members_version and number * 10 + 1)
+                           members_version=change.members_version and number * 10 + 1, macs=change.macs)
         lab.driver.refresh_groups([each])
         [lines] = told
         sizes.append(len("\n".join(lines)))

@@ -141,6 +141,24 @@ def test_an_order_tells_each_group_once(groups: SecurityGroups, core: Books, net
     assert told["gone"] == RuleSet()
 
 
+def test_members_are_interfaces_with_their_mac_addresses(core: Books, network: Network, groups: SecurityGroups) -> None:
+    """On another network somebody may have the same address: no two have the same MAC address."""
+    app = groups.create(ctx(), "app", "")
+    web = groups.create(ctx(), "web", "")
+    _rule(groups, web, group_id=app.id)
+    both = Networks(core).create(ctx(), Network(uuid="", label="both", cidr="10.1.0.0/24", cidr_v6="fd00:1::/64",
+                                                gateway="", bridge=""))
+    one, _address = _member(core, network, app, web)
+    taken = [core.db.write(lambda connection, net=net: fixed_ips.take(connection, net, one.uuid, new_uuid()))
+             for net in (both, network)]
+    told = core.db.read(lambda connection: security_filters.rules_for(connection, "h1", [one.uuid]))
+    [members] = [each for each in told[one.uuid].filters if each.id == app.id]
+    found = list(zip(members.macs, members.members, strict=True))
+    assert len(found) == len(set(found)) == 4
+    assert set(found) >= {(interface.mac, address) for interface in taken for address in interface.addresses}
+    assert len(set(members.macs)) == 3
+
+
 # --- what it costs -----------------------------------------------------------------------------
 def _cost(core: Books, *arguments: object, act: object) -> tuple[int, int, int]:
     """Statements, messages and bytes of a change."""
@@ -210,7 +228,7 @@ def test_the_cost_of_a_member_does_not_grow_with_the_rules_of_its_group(
         _rule(groups, web, protocol="tcp", from_port=port, to_port=port, group_id=web.id)
     statements, messages, size = _cost(core, core, network, web, act=_member)
     assert (statements, messages) == few[:2]
-    assert size <= few[2] + len("10.0.0.10") + 1
+    assert size <= few[2] + len("10.0.0.10 fa:16:3e:00:00:10") + 1
 
 
 def test_a_thousand_hosts_are_told_ever_more_rarely(
