@@ -63,6 +63,12 @@ class ConductorDesk:
                 raise
             return False
 
+    def check_not_shared(self, device: BlockDevice) -> None:
+        volume = device.volume_id or ""
+        others = self.core.attachments.servers(self.ctx, volume) - {self.instance.uuid} if device.multiattach else ()
+        if others:
+            raise exception.VolumeShared(volume_id=volume, servers=", ".join(sorted(others)))
+
     def check_snapshots(self) -> None:
         volumes = self.instance.volumes
         self.core.attachments.snapshots.check_room(self.ctx, len(volumes))

@@ -31,6 +31,10 @@ class MultiattachUnsupported(Conflict):
     template = "Volume {volume_id} has 'multiattach' set, which is not supported for this instance."
 
 
+class VolumeShared(Conflict):
+    template = "Volume {volume_id} cannot be made anew: it is attached to other instances, too: {servers}"
+
+
 class VolumeNotAttached(NotFound):
     template = "Instance {instance_uuid} is not attached to volume {volume_id}"
 

@@ -45,6 +45,10 @@ class Desk(Protocol):
         Raises VolumeNotFound (it is none of the caller's), InvalidVolume, Forbidden, VolumeServiceUnavailable.
         """
 
+    def check_not_shared(self, device: BlockDevice) -> None:
+        """No other server has this volume of the instance. Raises VolumeShared, VolumeNotFound,
+        VolumeServiceUnavailable."""
+
     def check_snapshots(self) -> None:
         """The caller may have a snapshot of each volume of the instance.
 

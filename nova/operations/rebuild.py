@@ -30,7 +30,7 @@ from nova.objects.scheduling import RequestSpec
 from nova.objects.volume import VolumeContent
 from nova.operations import on_host
 from nova.operations.base import CONDUCTOR, Operation, Rules, Step, Wait, event_key, step
-from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.contexts import Acceptance, Control, Desk, Host
 
 _EVENT = "compute_rebuild_instance"
 # What a request may change besides the image, by the names of the server's columns.
@@ -98,6 +98,11 @@ class Rebuild(Operation):
     task_state = states.REBUILDING
     kind = "build"
     ends_consoles = True
+
+    def prepare(self, desk: Desk, request: RebuildRequest) -> None:
+        root = root_volume(self.instance.block_devices)
+        if root is not None and request.reimage:
+            desk.check_not_shared(root)
 
     def accept(self, ctl: Acceptance, request: RebuildRequest) -> None:
         instance, image = ctl.instance, request.image

@@ -74,6 +74,10 @@ class Attachments(Protocol):
     def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
         """Whether nobody has the volume any more, or only what is left of it. Outside of any transaction."""
 
+    def servers(self, ctx: RequestContext, volume_id: str) -> set[str]:
+        """Those that have the volume, as far as its owner may know. Outside of any transaction. Raises VolumeNotFound.
+        """
+
     def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str,
                 connection: Connection = None) -> Volume:
         """Give the device's volume to the server. Raises VolumeNotFound, InvalidVolume (of two one wins)."""

@@ -84,6 +84,10 @@ class CinderAttachments:
         except exception.VolumeNotFound:
             return True
 
+    def servers(self, ctx: RequestContext, volume_id: str) -> set[str]:
+        raw = self._api.volume(ctx, volume_id, ctx.auth_token)
+        return {each["server_id"] for each in raw.get("attachments", ()) if each.get("server_id")}
+
     def hosts(self, devices: Sequence[BlockDevice], connection: object = None) -> set[str]:
         return set()
 

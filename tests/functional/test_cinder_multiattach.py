@@ -129,3 +129,27 @@ def test_a_host_whose_hypervisor_cannot_is_not_asked(suite, admin, member, flavo
     finally:
         set_columns(core, models.providers, models.providers.c.name == node, traits=before)
     assert (code, "multiattach" in message) == (409, True)
+
+
+def test_a_volume_that_another_server_has_is_not_made_anew_by_a_rebuild(
+        admin, member, flavor, image_id, other, cinder, shared):
+    booted = boot(member, flavor, from_volume(shared))
+    admin.wait(booted, "ACTIVE", seconds=60)
+    attach(member, other, shared)
+    have(cinder, shared, booted, other)
+
+    def rebuild():
+        member.action(booted, "rebuild", {"imageRef": image_id}, version="2.93")
+
+    assert refused(rebuild) == (
+        409, f"Volume {shared} cannot be made anew: it is attached to other instances, too: {other}")
+    assert (admin.server(booted)["status"], cinder.count("os-reimage")) == ("ACTIVE", 0)
+    have(cinder, shared, booted, other)
+    detach(member, other, shared)
+    have(cinder, shared, booted)
+    rebuild()
+    wait_for(lambda: cinder.volumes[shared].status == "downloading", 60)
+    cinder.volumes[shared].status = "reserved"
+    admin.post("/os-server-external-events", {"events": [
+        {"name": "volume-reimaged", "server_uuid": booted, "tag": shared, "status": "completed"}]}, version="2.93")
+    admin.wait(booted, "ACTIVE", seconds=60)

@@ -77,6 +77,10 @@ class EmbeddedAttachments:
     def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
         return False  # who has it keeps its row
 
+    def servers(self, ctx: RequestContext, volume_id: str) -> set[str]:
+        found = self._db.read(lambda connection: volumes.get(connection, volume_id)).instance_uuid
+        return {found} if found else set()
+
     def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str,
                 connection: sa.Connection) -> Volume:
         return volumes.reserve(connection, device.volume_id or "", instance.project_id, instance.uuid,
