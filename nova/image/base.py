@@ -6,13 +6,20 @@ Used by the API (show, list), conductors (create, delete) and computes (download
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
+from nova import exception
 from nova.context import RequestContext
 from nova.objects.image import Image
 
 # Told the size of an image in bytes; raises what is to be raised where that is too much.
 Admit = Callable[[int], None]
+
+
+def check_number(properties: Collection[str], most: int) -> None:
+    """Raises QuotaLimit for an image with more properties than it may have (-1: any number)."""
+    if 0 <= most < len(properties):
+        raise exception.QuotaLimit("Image metadata limit exceeded")
 
 
 class ImageStore(abc.ABC):
@@ -57,5 +64,8 @@ class ImageStore(abc.ABC):
 
     @abc.abstractmethod
     def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str | None],
-                       replace: bool, token: str | None = None) -> Image:
-        """Merge or replace the image's extra properties; it has none of those that are None."""
+                       replace: bool, token: str | None = None, most: int = -1) -> Image:
+        """Merge or replace the image's extra properties; it has none of those that are None.
+
+        ``most``: how many it may have then (-1: any number). Raises QuotaLimit.
+        """

@@ -17,7 +17,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image import transfer
-from nova.image.base import Admit, ImageStore
+from nova.image.base import Admit, ImageStore, check_number
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.image import Image
 
@@ -113,11 +113,12 @@ class DirectoryStore(ImageStore):
         LOG.info("Image %s deleted", image_id)
 
     def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str | None],
-                       replace: bool, token: str | None = None) -> Image:
+                       replace: bool, token: str | None = None, most: int = -1) -> Image:
         with self._locked():
             found = self._writable(ctx, image_id, token)
             wanted = {**({} if replace else found.properties), **properties}
             found.properties = {name: value for name, value in wanted.items() if value is not None}
+            check_number(found.properties, most)
             found.updated_at = _now()
             self._save(found)
         return found

@@ -17,7 +17,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image import transfer
-from nova.image.base import Admit, ImageStore
+from nova.image.base import Admit, ImageStore, check_number
 from nova.neighbours import TIMEOUT, Neighbour, Unreachable, decoded
 from nova.objects.image import Image
 
@@ -116,10 +116,13 @@ class GlanceStore(ImageStore):
         self._retry(lambda: self._request(ctx, "DELETE", self._path(image_id), token, image_id).close())
 
     def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str | None],
-                       replace: bool, token: str | None = None) -> Image:
+                       replace: bool, token: str | None = None, most: int = -1) -> Image:
         def change() -> Image:
             now = _body(self._request(ctx, "GET", self._path(image_id), token, image_id))
-            changes = patch(to_image(now).properties, properties, replace)
+            before = to_image(now).properties
+            changes = patch(before, properties, replace)
+            wanted = {**({} if replace else before), **properties}
+            check_number([name for name, value in wanted.items() if value is not None], most)
             if not changes:
                 return to_image(now)
             done = self._request(ctx, "PATCH", self._path(image_id), token, image_id, json=changes,

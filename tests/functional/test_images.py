@@ -213,3 +213,26 @@ def test_a_metadata_item_that_is_set_while_another_one_is_deleted_stays(suite, a
         assert admin.get(path, version="2.38")["metadata"] == {"came": "2"}
     finally:
         admin.put(path, {"metadata": {}}, version="2.38")
+
+
+def test_an_image_has_as_many_metadata_items_as_its_quota_says_though_two_come_at_once(admin, image_id, monkeypatch):
+    path = f"/images/{image_id}/metadata"
+    admin.put("/os-quota-sets/p", {"quota_set": {"metadata_items": 2}})
+    real = image_metadata._set
+
+    def set_late(*args, **named):
+        monkeypatch.setattr(image_metadata, "_set", real)
+        admin.post(path, {"metadata": {"second": "2"}}, version="2.38")
+        return real(*args, **named)
+
+    try:
+        admin.put(path, {"metadata": {"first": "1"}}, version="2.38")
+        monkeypatch.setattr(image_metadata, "_set", set_late)
+        with pytest.raises(Failed, match="Image metadata limit exceeded") as failed:
+            admin.post(path, {"metadata": {"third": "3"}}, version="2.38")
+        assert failed.value.code == 403
+        assert admin.get(path, version="2.38")["metadata"] == {"first": "1", "second": "2"}
+        admin.delete(f"{path}/first", version="2.38")
+    finally:
+        admin.put(path, {"metadata": {}}, version="2.38")
+        admin.delete("/os-quota-sets/p")

@@ -161,6 +161,7 @@ class Glance:
 def glance(monkeypatch):
     monkeypatch.setattr("nova.image.glance.time.sleep", lambda seconds: None)
     nova.conf.register()
+    nova.conf.register_asked_services()
     made = Glance()
     CONF.set_override("endpoint_override", made.url + "/v2/", group="glance")
     yield made
@@ -256,6 +257,9 @@ def test_properties_are_merged_or_replaced(glance, store):
     assert patches[0][3]["Content-Type"] == "application/openstack-images-v2.1-json-patch"
     store.set_properties(CTX, "i1", {"odd": "y"}, True)
     assert len([request for request in glance.requests if request[0] == "PATCH"]) == 2
+    with pytest.raises(exception.QuotaLimit):
+        store.set_properties(CTX, "i1", {"more": "z"}, False, most=1)
+    assert store.set_properties(CTX, "i1", {"more": "z"}, True, most=1).properties == {"more": "z"}
 
 
 def test_delete(glance, store):

@@ -11,6 +11,7 @@ from nova.api.errors import RequestMismatch
 from nova.api.fields import METADATA, Field, Object, Query, string
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.image.base import check_number
 
 QUERY = Query(strict=None)
 METADATA_BODY = Object({"metadata": Field(METADATA, required=True)})
@@ -26,16 +27,20 @@ def _properties(req: Request) -> dict[str, str]:
 
 
 def _set(req: Request, properties: Mapping[str, str | None], replace: bool) -> dict[str, str]:
+    """Raises QuotaLimit where it would have more of them than there may be."""
+    adds = any(value is not None for value in properties.values())
     changed = image.store().set_properties(req.ctx, req.params["image_id"], properties, replace,
-                                           token=req.ctx.auth_token)
+                                           token=req.ctx.auth_token, most=_limit(req) if adds else -1)
     return changed.properties
 
 
-def check_quota(req: Request, count: int) -> None:
+def check_quota(req: Request, properties: Mapping[str, str]) -> None:
     """Raises QuotaLimit for an image with so many properties that its user sets."""
-    limit = req.clients.quotas.get(req.ctx, req.ctx.project_id or "").limits.get("metadata_items", -1)
-    if 0 <= limit < count:
-        raise exception.QuotaLimit("Image metadata limit exceeded")
+    check_number(properties, _limit(req))
+
+
+def _limit(req: Request) -> int:
+    return req.clients.quotas.get(req.ctx, req.ctx.project_id or "").limits.get("metadata_items", -1)
 
 
 @accepts(query=QUERY, answer=_ALL)
@@ -57,7 +62,6 @@ def show(req: Request) -> dict[str, Any]:
 def create(req: Request) -> dict[str, Any]:
     """Set metadata items of an image, besides those that it has."""
     added = req.body["metadata"]
-    check_quota(req, len({**_properties(req), **added}))
     return {"metadata": _set(req, added, replace=False)}
 
 
@@ -65,7 +69,6 @@ def create(req: Request) -> dict[str, Any]:
 def update_all(req: Request) -> dict[str, Any]:
     """Replace the metadata of an image."""
     wanted = req.body["metadata"]
-    check_quota(req, len(wanted))
     return {"metadata": _set(req, wanted, replace=True)}
 
 
@@ -75,7 +78,6 @@ def update(req: Request) -> dict[str, Any]:
     meta = req.body["meta"]
     if req.params["id"] not in meta:
         raise RequestMismatch()
-    check_quota(req, len({**_properties(req), **meta}))
     _set(req, meta, replace=False)
     return {"meta": meta}
 

@@ -43,7 +43,7 @@ def create_backup(req: Request) -> Any:
 
 def _made(req: Request, operation: str, wanted: dict[str, Any], keeps: bool = True) -> Any:
     if req.version < 39 and wanted.get("metadata"):
-        check_quota(req, len(wanted["metadata"]))
+        check_quota(req, wanted["metadata"])
     image_id = operate(req, operation, wanted)["image_id"]
     _wait_until_known(req, image_id)
     if req.version >= 45:
