@@ -44,6 +44,8 @@ class Volume:
     snapshot: str | None = None
     # How often it is looked at until it is made.
     looks: int = 0
+    # What the service says of its migration.
+    migration: str | None = None
     id: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
 
 
@@ -119,6 +121,12 @@ class CinderService:
         self.volumes[made.id] = made
         return made.id
 
+    def migrate(self, volume: str) -> str:
+        """Begin to migrate a volume that a server has: the id of the new one, for which Nova is to be asked."""
+        found = self.volumes[volume]
+        found.migration = "migrating"
+        return self.new(found.project, size=found.size, migration=f"target:{volume}")
+
     def fail(self, verb: str, how: How, times: int = 1) -> None:
         """Fail when ``verb`` (a method's name) is asked for."""
         with self._lock:
@@ -182,7 +190,8 @@ class CinderService:
         return {"id": volume.id, "status": volume.status, "size": volume.size, "name": volume.name,
                 "user_id": "u", "bootable": "true" if volume.bootable else "false", "encrypted": False,
                 "multiattach": volume.multiattach, "metadata": volume.metadata, "volume_type": volume.volume_type,
-                "os-vol-tenant-attr:tenant_id": volume.project, "availability_zone": "nova",
+                "migration_status": volume.migration, "os-vol-tenant-attr:tenant_id": volume.project,
+                "availability_zone": "nova",
                 "volume_image_metadata": volume.image, "attachments": [
                     {"id": volume.id, "attachment_id": each.id, "volume_id": volume.id, "server_id": each.server}
                     for each in self.attachments.values()
@@ -213,11 +222,31 @@ class CinderService:
         if action == "os-reimage":
             self.reimage(self.volume(project, uuid_), wanted)
             return
+        if action == "os-migrate_volume_completion":
+            self.end_migration(self.volume(project, uuid_), self.volume(project, wanted["new_volume"]), wanted["error"])
+            return
+        if action == "os-begin_detaching" and self.volume(project, uuid_).migration == "migrating":
+            return  # it stays as it is for its users
         found, (before, after) = self.volume(project, uuid_), {
             "os-begin_detaching": ("in-use", "detaching"), "os-roll_detaching": ("detaching", "in-use")}[action]
         if found.status != before:
             raise Refused(400, f"Invalid volume: Volume status must be {before}, but is {found.status}.")
         found.status = after
+
+    def end_migration(self, old: Volume, new: Volume, error: bool) -> None:
+        """The data of the new one, and who has them, become the old one's; what was the old one's goes."""
+        if old.migration is None or new.migration != f"target:{old.id}":
+            raise Refused(400, "Invalid volume: it is not mid-migration.")
+        unused = new if error else old
+        if self.servers_of(unused.id):
+            raise Refused(400, f"Invalid volume: volume {unused.id} is in use.")
+        old.migration = "error" if error else "success"
+        if not error:
+            old.status = new.status
+            for attachment in self.attachments.values():
+                if attachment.volume == new.id:
+                    attachment.volume = old.id
+        del self.volumes[new.id]
 
     def reimage(self, found: Volume, wanted: Raw) -> None:
         """Nova is not told: a test does that when it is done."""

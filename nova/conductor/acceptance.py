@@ -75,6 +75,9 @@ class ConductorDesk:
         for device in volumes:
             self.check_volume(device.volume_id or "", IN_USE)
 
+    def check_swap(self, old: str, new: str) -> bool:
+        return self.core.attachments.check_swap(self.ctx, self.instance.project_id, old, new)
+
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
         named = bool(wanted.network_id or wanted.port_id)
         found = self.core.allocator.validate(self.ctx, self.instance.project_id, [wanted] if named else None)
@@ -146,6 +149,9 @@ class ConductorAcceptance(ConductorControl):
 
     def add_volume(self, device: BlockDevice) -> BlockDevice:
         return self.volumes.add(device, self.connection)
+
+    def begin_swap(self, old: BlockDevice, volume_id: str) -> BlockDevice:
+        return self.volumes.begin_swap(old, volume_id, self.connection)
 
     def add_interface(self, wanted: NetworkRequest) -> VIF:
         return self.interfaces.add(wanted, self.connection)

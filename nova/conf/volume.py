@@ -18,6 +18,10 @@ OPTIONS = {
         cfg.IntOpt("quota_volumes", default=10, min=-1, help="How many volumes a project may have; -1 is unlimited."),
         cfg.IntOpt("quota_gigabytes", default=1000, min=-1,
                    help="How large the volumes of a project may be together, in GiB; -1 is unlimited."),
+        cfg.BoolOpt("allow_swap", default=False,
+                    help="Whether an administrator may have one embedded volume take the place of another in a server "
+                         "that runs, with all its data (PUT os-volume_attachments). Elsewhere, and without it here, "
+                         "only a volume that its service migrates is swapped."),
         cfg.IntOpt("removal_interval", default=30, min=1,
                    help="Seconds after which a host is told once more of volumes that it has to remove."),
     ],

@@ -232,6 +232,27 @@ def reserve(connection: sa.Connection, uuid: str, project_id: str | None, instan
     return volume
 
 
+def begin_swap(connection: sa.Connection, old: str, attachment_id: str, new: Volume) -> Volume:
+    """Give the volume ``new`` to its server (as ``new`` says), in which it is to take the place of ``old``.
+
+    Raises VolumeNotFound (the new one), InvalidVolume (one of them is not free for that, or they differ in size).
+    """
+    sizes = [lock(connection, uuid, new.project_id).size_gb for uuid in sorted({old, new.uuid})]
+    given = reserve(connection, new.uuid, new.project_id, new.instance_uuid or "", new.attachment_id or "",
+                    new.device_name)
+    if len(set(sizes)) > 1:
+        raise exception.InvalidVolume(reason=f"volume {new.uuid} is not as large as volume {old}, whose place it is to "
+                                             "take")
+    begin_detaching(connection, old, attachment_id)
+    return given
+
+
+def inherit(connection: sa.Connection, uuid: str, other: str) -> None:
+    """The volume has the data of ``other``: what can be booted from those can be booted from it."""
+    origin = get(connection, other)
+    _update(connection, uuid, bootable=origin.bootable, image=origin.image)
+
+
 def complete(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
     """The guest has the volume: from now on its data are worth something, if there is a place for them. (One that is
     given to a server on the shelf has none before that comes to a host.)"""

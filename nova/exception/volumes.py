@@ -35,6 +35,18 @@ class VolumeShared(Conflict):
     template = "Volume {volume_id} cannot be made anew: it is attached to other instances, too: {servers}"
 
 
+class MultiattachSwapUnsupported(Invalid):
+    template = "Swapping multi-attach volumes with more than one read/write attachment is not supported."
+
+
+class VolumeNotMigrated(Conflict):
+    template = "Volume {old} cannot be swapped for {new}: it is not being migrated."
+
+
+class VolumeSwapFailed(NovaException):
+    template = "Volume {volume_id} was not swapped: {reason}"
+
+
 class VolumeNotAttached(NotFound):
     template = "Instance {instance_uuid} is not attached to volume {volume_id}"
 

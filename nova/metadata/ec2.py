@@ -85,7 +85,7 @@ def block_devices(instance: Instance) -> dict[str, str]:
     found = {"ami": root.removeprefix("/dev/"), "root": root}
     ephemerals = volumes = 0
     for disk in instance.block_devices:
-        if disk.boot_index == 0 or not disk.device_name:
+        if disk.boot_index == 0 or not disk.device_name or disk.replaces:
             continue
         if disk.guest_format == "swap":
             found["swap"] = disk.device_name

@@ -68,6 +68,7 @@ _PAYLOADS = {
     "update": ("InstanceUpdatePayload", "2.1"),
     "volume_attach": ("InstanceActionVolumePayload", "1.7"),
     "volume_detach": ("InstanceActionVolumePayload", "1.7"),
+    "volume_swap": ("InstanceActionVolumeSwapPayload", "1.9"),
 }
 # The columns of a server of which a change is told (instance.update).
 SHOWN = frozenset({

@@ -50,6 +50,10 @@ def _volume(data: Any, _instance: Instance) -> dict[str, Any]:
     return {"volume_id": data.device.volume_id}
 
 
+def _swap(data: Any, _instance: Instance) -> dict[str, Any]:
+    return {"old_volume_id": data.device.volume_id, "new_volume_id": data.new.volume_id}
+
+
 def _snapshot(data: Any, _instance: Instance) -> dict[str, Any]:
     return {"snapshot_image_id": data.image.id}
 
@@ -112,6 +116,7 @@ PARTS: Mapping[str, Sequence[Part]] = {
         Part("live_migration_rollback_dest", "make_room", "make_room", undo=True)),
     "attach_volume": _one("volume_attach", "take", fails=True, when="host", fields=_volume),
     "detach_volume": _one("volume_detach", "begin_outside", when="host", fields=_volume),
+    "swap_volume": _one("volume_swap", "take", fails=True, when="host", fields=_swap),
     "attach_interface": _one("interface_attach", "make", fails=True, when="host"),
     "detach_interface": _one("interface_detach", "detach", when="host"),
     "lose_interface": _one("interface_detach", "detach", when="host"),

@@ -33,7 +33,9 @@ class BlockDevice(Object, kw_only=True):
 
     A volume has a ``device_name`` that lasts, and once the back end gave it to the server an ``attachment_id`` and
     ``connection_info`` (what the back end says of it). ``connection`` is filled on a host, before its hypervisor
-    driver gets to see the device; it is never stored.
+    driver gets to see the device; it is never stored. ``replaces``: the uuid of the device whose place it is to take;
+    until then the guest does not have it. ``serial``: what the guest knows the disk by, where that is not the id of
+    the volume: one that took the place of another is the same disk for the guest.
     """
 
     source: str
@@ -56,11 +58,25 @@ class BlockDevice(Object, kw_only=True):
     attachment_id: str | None = None
     connection_info: ConnectionInfo = {}
     connection: VolumeConnection | None = None
+    replaces: str | None = None
+    serial: str | None = None
 
     @property
     def is_volume(self) -> bool:
         """Also one that is yet to be made."""
         return self.destination == "volume"
+
+    def swapped(self, by: BlockDevice, keeps_id: bool) -> BlockDevice:
+        """This device once the volume of ``by`` has taken the place of its own, whose id that has from then on
+        (``keeps_id``). It is the same disk for the guest.
+        """
+        known_by = self.serial or self.volume_id
+        volume_id = self.volume_id if keeps_id else by.volume_id
+        origin = {} if keeps_id else {"source": "volume", "image_id": None, "snapshot_id": None}
+        return msgspec.structs.replace(
+            self, volume_id=volume_id, size_gb=by.size_gb or self.size_gb, attachment_id=by.attachment_id,
+            connection_info={**by.connection_info, "volume_id": volume_id}, connection=by.connection,
+            multiattach=by.multiattach, serial=known_by if known_by != volume_id else None, **origin)
 
     @property
     def is_ephemeral(self) -> bool:
@@ -73,12 +89,12 @@ def root_volume(devices: Iterable[BlockDevice]) -> BlockDevice | None:
 
 
 def disk_names(devices: Iterable[BlockDevice]) -> list[str]:
-    """What tells each disk of a server from the others on every host: its volume's id, else root, swap or ephemeral0,
-    ephemeral1 and so on ("": a volume that is yet to be made)."""
+    """What tells each disk of a server from the others on every host: the serial number or the id of its volume, else
+    root, swap or ephemeral0, ephemeral1 and so on ("": a volume that is yet to be made)."""
     names: list[str] = []
     for device in devices:
         if device.is_volume:
-            names.append(device.volume_id or "")
+            names.append(device.serial or device.volume_id or "")
         elif device.is_ephemeral:
             names.append(f"ephemeral{sum(name.startswith('ephemeral') for name in names)}")
         else:
@@ -200,5 +216,5 @@ class Instance(Object, kw_only=True):
 
     @property
     def volumes(self) -> list[BlockDevice]:
-        """The volumes that the server has, or is to have."""
-        return [disk for disk in self.block_devices if disk.is_volume and disk.volume_id]
+        """The volumes that the server has, or is to have, without those that are to take the place of others."""
+        return [disk for disk in self.block_devices if disk.is_volume and disk.volume_id and not disk.replaces]

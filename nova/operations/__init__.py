@@ -27,6 +27,7 @@ from nova.operations.resize import ConfirmResize, Migrate, Resize, RevertResize
 from nova.operations.shelve import Shelve, ShelveOffload
 from nova.operations.snapshot import CreateBackup, CreateImage
 from nova.operations.soft_delete import Reclaim, Restore, SoftDelete
+from nova.operations.swap_volume import SwapVolume
 from nova.operations.unshelve import Unshelve
 from nova.operations.volume_image import CreateVolumeImage
 from nova.operations.volumes import AttachVolume, DetachVolume
@@ -35,7 +36,7 @@ REGISTRY: dict[str, type[Operation]] = {
     operation.name: operation
     for operation in (Build, Delete, Start, ResumeOnBoot, Stop, SyncPower, RebootSoft, RebootHard, Pause, Unpause,
                       Suspend, Resume, ResetState, Resize, Migrate, ConfirmResize, RevertResize, LiveMigrate,
-                      Evacuate, AttachVolume, DetachVolume, AttachInterface, DetachInterface, LoseInterface,
+                      Evacuate, AttachVolume, DetachVolume, SwapVolume, AttachInterface, DetachInterface, LoseInterface,
                       SoftDelete, Restore, Reclaim, ChangePassword, TriggerCrashDump, Rebuild, Rescue, Unrescue,
                       CreateImage, CreateVolumeImage, CreateBackup, Shelve, ShelveOffload, Unshelve)
 }

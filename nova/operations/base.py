@@ -353,6 +353,12 @@ class Operation:
         return False
 
     # --- decisions, on the conductor -----------------------------------------------------------
+    @property
+    def owes_an_end(self) -> bool:
+        """Whether somebody outside waits for its end: its first step is compensated for though it never had its turn.
+        """
+        return False
+
     def noted(self, ctl: Control, values: dict[str, Any]) -> None:
         """The running step tells how far it is (``host.progress``)."""
 

@@ -56,6 +56,13 @@ class Desk(Protocol):
         Forbidden, VolumeServiceUnavailable.
         """
 
+    def check_swap(self, old: str, new: str) -> bool:
+        """Whether the service of volume ``old`` migrates it into ``new``, so that it keeps its id.
+
+        Raises VolumeNotMigrated (one may not take the place of the other), VolumeNotFound, InvalidVolume,
+        MultiattachSwapUnsupported, VolumeServiceUnavailable.
+        """
+
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
         """What one interface more shall be, as the caller may have it; without a network it is the project's only one.
 
@@ -116,6 +123,10 @@ class ServerVolumes(Protocol):
     def end_reimage(self, before: VolumeContent, done: bool) -> None:
         """The volume that the server boots from has its new data (``done``), or those that it had ``before``."""
 
+    def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
+        """The guest has ``new`` in the place of ``old`` (``done``), or keeps that; the other one is not the
+        instance's any more. ``migrates``: as Desk.check_swap() said."""
+
     def roll_detaching(self, device: BlockDevice) -> None:
         """The guest keeps it."""
 
@@ -158,6 +169,13 @@ class OutsideVolumes(Protocol):
 
     def reimage(self, device: BlockDevice, image: Image) -> None:
         """Have it, which no host can use, made anew from an image; the service tells by an event when it is done."""
+
+    def begin_swap(self, host: str, old: BlockDevice, new: BlockDevice) -> BlockDevice:
+        """``new`` is the instance's, too, can be used on this host, and is to take the place of ``old``. Returns it."""
+
+    def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
+        """The guest has ``new`` in the place of ``old`` (``done``), or keeps that; the other one is not the
+        instance's any more, and a migration is over. The instance's row stays as it is."""
 
     def complete(self, *devices: BlockDevice) -> None:
         """The guest has them."""
@@ -391,6 +409,12 @@ class Acceptance(Control, Protocol):
         """Give the instance a volume of its project; returns the device with its name.
 
         Raises VolumeNotFound, InvalidVolume (of two that want it one wins), DevicePathInUse, TooManyDiskDevices.
+        """
+
+    def begin_swap(self, old: BlockDevice, volume_id: str) -> BlockDevice:
+        """Give the instance a volume that is to take the place of ``old``; returns its device, which is not shown.
+
+        Raises VolumeNotFound (the new one), InvalidVolume (one of them is not free for that).
         """
 
     def add_interface(self, wanted: NetworkRequest) -> VIF:

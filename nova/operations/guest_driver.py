@@ -133,6 +133,19 @@ class GuestDriver(abc.ABC):
         """
         raise exception.NotImplementedHere(what="detach volumes")
 
+    def swap_volume(self, instance: Instance, old: BlockDevice, new: BlockDevice, cancelled: Cancelled) -> None:
+        """Have the running guest go on with ``new``, the same device on another, connected volume of the same size,
+        which gets all data of ``old`` while the guest uses them. Has it that already: fine.
+
+        It goes on where a crash cut it short. Raises GuestNotRunning, VolumeSwapFailed; then the guest has ``old``.
+        """
+        raise exception.NotImplementedHere(what="swap volumes")
+
+    def cancel_swap(self, instance: Instance, old: BlockDevice, new: BlockDevice) -> bool:
+        """End what swap_volume() does, or did when this process ended. Returns whether the guest has ``new``: it was
+        too late. No guest: it does not."""
+        raise exception.NotImplementedHere(what="swap volumes")
+
     def attach_interface(self, instance: Instance, vif: VIF) -> None:
         """Give the guest a plugged interface."""
         raise exception.NotImplementedHere(what="attach interfaces")

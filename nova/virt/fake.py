@@ -252,6 +252,25 @@ class FakeDriver(FakeMoves):
             self._guests.change(instance.uuid, volumes=tuple(
                 item for item in guest.volumes if item[1] != device.volume_id))
 
+    def swap_volume(self, instance: Instance, old: BlockDevice, new: BlockDevice, cancelled: Cancelled) -> None:
+        self._behave("swap_volume")
+        guest = self._guests.get(instance.uuid)
+        if new.attachment_id in guest.swapped:
+            return
+        if not guest.on:
+            raise exception.GuestNotRunning(instance_uuid=instance.uuid)
+        if old.volume_id not in {volume for _name, volume in guest.volumes}:
+            raise exception.VolumeSwapFailed(volume_id=old.volume_id, reason="its guest does not have it")
+        if cancelled.is_set():
+            raise exception.VolumeSwapFailed(volume_id=old.volume_id, reason="it was cancelled")
+        self._guests.change(instance.uuid, swapped=(*guest.swapped, new.attachment_id or ""), volumes=tuple(
+            (name, new.volume_id if volume == old.volume_id else volume) for name, volume in guest.volumes))
+
+    def cancel_swap(self, instance: Instance, old: BlockDevice, new: BlockDevice) -> bool:
+        self._behave("cancel_swap")
+        guest = self._guests.find(instance.uuid)
+        return guest is not None and new.attachment_id in guest.swapped
+
     def attach_interface(self, instance: Instance, vif: VIF) -> None:
         self._behave("attach_interface")
         guest = self._guests.get(instance.uuid)

@@ -35,7 +35,8 @@ class Guest:
 
     ``volumes`` are ids by device name, ``interfaces`` MAC addresses, ``cpus`` and ``devices`` (addresses) those of the
     host that it has for itself. ``rescued``: the image that it is rescued from. ``incoming``: a migration is bringing
-    it; ``went``: a migration took it away; neither is listed.
+    it; ``went``: a migration took it away; neither is listed. ``swapped``: the attachments of volumes that took the
+    place of others since it was defined.
     """
 
     power_state: int
@@ -49,6 +50,7 @@ class Guest:
     incoming: bool = False
     went: bool = False
     rescued: str = ""
+    swapped: tuple[str, ...] = ()
 
     @property
     def on(self) -> bool:
@@ -57,7 +59,7 @@ class Guest:
 
     def define(self, instance: Instance, name: str) -> None:
         """Renew the definition. Volumes that are not connected here stay if the guest has them."""
-        self.name, self.rescued = name, ""
+        self.name, self.rescued, self.swapped = name, "", ()
         self.size = _size_of(instance.flavor)
         here = {volume: device for device, volume in self.volumes}
         self.volumes = tuple((device.device_name or here.get(device.volume_id, ""), device.volume_id)
@@ -169,7 +171,7 @@ def _size_of(flavor: Flavor) -> Size:
 
 # What is kept of a guest: fields that have their default are left out.
 _KEPT = ("power_state", "name", "booted", "volumes", "interfaces", "cpus", "devices", "incoming", "went",
-         "rescued")
+         "rescued", "swapped")
 
 
 def _values(guest: Guest) -> dict[str, Any]:
@@ -184,8 +186,8 @@ def _restored(values: dict[str, Any]) -> Guest:
                   incoming=values.get("incoming", False), went=values.get("went", False),
                   rescued=values.get("rescued", ""))
     guest.volumes = tuple((device, volume) for device, volume in values.get("volumes", ()))
-    guest.interfaces, guest.cpus, guest.devices = (
-        tuple(values.get(name, ())) for name in ("interfaces", "cpus", "devices"))
+    guest.interfaces, guest.cpus, guest.devices, guest.swapped = (
+        tuple(values.get(name, ())) for name in ("interfaces", "cpus", "devices", "swapped"))
     if "size" in values:
         guest.size = _shared(Size(*values["size"]))
     return guest

@@ -131,6 +131,26 @@ class Attachments(Protocol):
         """The server has the new data (``done``), or keeps those that it had ``before``. Returns what hosts are told.
         """
 
+    def check_swap(self, ctx: RequestContext, project_id: str, old: str, new: str) -> bool:
+        """Whether the service of volume ``old`` migrates it into ``new``, so that it keeps its id. Outside of any
+        transaction, before the request is accepted.
+
+        Raises VolumeNotMigrated (one may not take the place of the other), VolumeNotFound, MultiattachSwapUnsupported.
+        """
+
+    def begin_swap(self, ctx: RequestContext, instance: Instance, old: BlockDevice, new: BlockDevice,
+                   connection: Connection = None) -> Volume:
+        """The volume of ``new`` is the server's, too, and is to take the place of ``old``. Raises VolumeNotFound (the
+        new one), InvalidVolume (one of them is not free for that, or they differ in size).
+        """
+
+    def end_swap(self, ctx: RequestContext, instance: Instance, old: BlockDevice, new: BlockDevice, migrates: bool,
+                 done: bool, connection: Connection = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
+        """The guest has ``new`` and the server has ``old`` no longer (``done``), or the other way round.
+
+        ``migrates``: as check_swap() said. Returns the device that the server has, and what hosts are to be told.
+        """
+
     def begin_detaching(self, ctx: RequestContext, device: BlockDevice, connection: Connection = None) -> None:
         """Raises InvalidVolume when somebody else is at it."""
 

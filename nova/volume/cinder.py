@@ -35,6 +35,9 @@ _DOWNLOADING = "downloading"
 _ATTACHED = "attached"
 # One server is getting the volume, or losing it.
 _PASSING = (states.RESERVED, states.ATTACHING, states.DETACHING)
+# What is said of a volume that is not being migrated, of one whose new place is made ready for use.
+_NO_MIGRATION = (None, "none", "success", "error", "deleting")
+_COMPLETING = "completing"
 _IMAGE_FIELDS = {"image_id": "id", "image_name": "name", "checksum": "checksum", "container_format": "container_format",
                  "disk_format": "disk_format"}
 _IMAGE_NUMBERS = ("min_disk", "min_ram", "size")
@@ -199,6 +202,60 @@ class CinderAttachments:
     def end_reimage(self, ctx: RequestContext, instance: Instance, device: BlockDevice, before: VolumeContent,
                     done: bool, connection: object = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
         return device, []  # whatever the service has written stays
+
+    # --- one takes the place of another ----------------------------------------------------------------
+    def check_swap(self, ctx: RequestContext, project_id: str, old: str, new: str) -> bool:
+        # With Nova's own rights, as Cinder tells nobody else who migrates what.
+        volume, other = self._api.volume(ctx, old), self._api.volume(ctx, new)
+        if volume.get("migration_status") in _NO_MIGRATION or other.get("migration_status") != f"target:{old}":
+            raise exception.VolumeNotMigrated(old=old, new=new)
+        if len(volume.get("attachments", ())) > 1:
+            raise exception.MultiattachSwapUnsupported()
+        if other["status"] != states.AVAILABLE:
+            raise exception.InvalidVolume(reason=f"the status of volume {new} must be available, but is "
+                                                 f"{other['status']}")
+        if other["size"] != volume["size"]:
+            raise exception.InvalidVolume(reason=f"volume {new} is not as large as volume {old}")
+        return True
+
+    def begin_swap(self, ctx: RequestContext, instance: Instance, old: BlockDevice, new: BlockDevice,
+                   connection: object = None) -> Volume:
+        self.begin_detaching(ctx, old)
+        raw = self._api.volume(ctx, new.volume_id or "")
+        attachment_id = self.reserve(ctx, instance, new).attachment_id
+        return msgspec.structs.replace(to_volume(raw, instance.project_id), attachment_id=attachment_id)
+
+    def end_swap(self, ctx: RequestContext, instance: Instance, old: BlockDevice, new: BlockDevice, migrates: bool,
+                 done: bool, connection: object = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
+        """Cinder wants no attachment of a volume that is not to be used any more when a migration ends."""
+        if done:
+            self.complete(ctx, new)
+            self._api.delete_attachment(ctx, old.attachment_id or "")
+        elif new.attachment_id:
+            self._api.delete_attachment(ctx, new.attachment_id)
+        else:  # perhaps from half a run
+            self.release(ctx, instance, new)
+        if migrates:
+            self._end_migration(ctx, old.volume_id or "", new.volume_id or "", done)
+        if not done:
+            self.roll_detaching(ctx, old)
+        return (new if done else old), []
+
+    def _end_migration(self, ctx: RequestContext, old: str, new: str, done: bool) -> None:
+        """Cinder does not mind whether it hears of it twice, but it must not while it is at it."""
+        try:
+            status = self._api.volume(ctx, old).get("migration_status")
+        except exception.VolumeNotFound:
+            return
+        if status == _COMPLETING:
+            raise exception.VolumeServiceUnavailable(reason=f"it is completing the migration of volume {old}")
+        if status in _NO_MIGRATION:
+            return
+        try:
+            self._api.complete_migration(ctx, old, new, error=not done)
+        except exception.VolumeNotFound:
+            if done:
+                raise
 
     # --- the end -------------------------------------------------------------------------------------
     def begin_detaching(self, ctx: RequestContext, device: BlockDevice, connection: object = None) -> None:

@@ -37,7 +37,7 @@ _Volume = TypedDict("_Volume", {
     "id": Required[_Id], "status": Required[str], "size": Required[Annotated[int, Meta(ge=0, le=2**31 - 1)]],
     "attachments": list[_Use], "metadata": dict[str, Any], "user_id": str | None, "name": str | None,
     "volume_type": str | None, "availability_zone": str | None, "bootable": str | None,
-    "multiattach": bool | None,
+    "multiattach": bool | None, "migration_status": str | None,
     "os-vol-tenant-attr:tenant_id": str | None, "volume_image_metadata": dict[str, Any] | None}, total=False)
 
 
@@ -121,6 +121,14 @@ class CinderApi:
         """Have a reserved volume written anew. Raises VolumeNotFound, InvalidVolume (it is not reserved)."""
         self._asked(ctx, "POST", f"/volumes/{uuid}/action", volume=uuid, headers=_VERSION_OF_REIMAGE,
                     json={"os-reimage": {"image_id": image_id, "reimage_reserved": True}})
+
+    def complete_migration(self, ctx: RequestContext, old: str, new: str, error: bool) -> None:
+        """Have Cinder end the migration of a volume into ``new``, whose data it has from then on (not if ``error``).
+
+        Raises VolumeNotFound, InvalidVolume (it is not being migrated there).
+        """
+        self._asked(ctx, "POST", f"/volumes/{old}/action", volume=old,
+                    json={"os-migrate_volume_completion": {"new_volume": new, "error": error}})
 
     # --- snapshots, with the caller's token ----------------------------------------------------------
     def snapshots(self, ctx: RequestContext, limit: int, offset: int) -> list[Raw]:

@@ -38,8 +38,8 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     # (virtual hosts fetch none)
     "rebuild": {"image": {"id": "another"}},
     "create_image": {"name": "image"}, "create_backup": {"name": "backup", "backup_type": "daily", "rotation": 1}}
-# Operations on a volume of their own, which the second finds attached.
-_VOLUMES = ("attach_volume", "detach_volume")
+# Operations on a volume of their own, which all but the first find attached; the last one has a second volume.
+_VOLUMES = ("attach_volume", "detach_volume", "swap_volume")
 # Operations on an interface; all but the first find one attached.
 _INTERFACES = ("attach_interface", "detach_interface", "lose_interface")
 # Operations that leave an image of the server, unless they are compensated for.
@@ -78,7 +78,7 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> Points:
 
 @pytest.fixture(scope="module")
 def cluster(rabbitmq: Rabbit, new_database: Callable[[], str | None], points: Points) -> Iterator[Cluster]:
-    options = {**OPTIONS, "volume": {"quota_volumes": -1, "quota_gigabytes": -1}}
+    options = {**OPTIONS, "volume": {"quota_volumes": -1, "quota_gigabytes": -1, "allow_swap": True}}
     with Cluster(rabbitmq.new_vhost(), new_database(), computes=2, options=options, launcher=points.launcher) as made:
         made.flavor("larger", ram=128, disk=1)
         yield made
@@ -152,8 +152,10 @@ class Round:
 
     def _prepare_volume(self, name: str, uuid: str) -> None:
         api = self.nova.api
-        volume = api.post("/os-volumes", {"volume": {"size": 1}}, _OLD)["volume"]["id"]
+        volume, other = (api.post("/os-volumes", {"volume": {"size": 1}}, _OLD)["volume"]["id"] for _ in range(2))
         self.requests[name] = {"volume_id": volume}
+        if self.names[name].operation.name == _VOLUMES[2]:
+            self.requests[name]["new_volume_id"] = other
         if self.names[name].operation.name != _VOLUMES[0]:
             self._operate(uuid, _VOLUMES[0], volume_id=volume)
             eventually(lambda: api.get(f"/os-volumes/{volume}", _OLD)["volume"]["status"] == "in-use", _PREPARES,

@@ -24,7 +24,7 @@ _BOOTS = 100
 # A compute must be back before it counts as down: then nothing may be built anywhere else.
 _OPTIONS = {"DEFAULT": {"service_down_time": 60},
             "fake": {"latency": "spawn:0.3,destroy:0.1,*:0.05", "shared_storage": True},
-            "volume": {"shared": True}}
+            "volume": {"shared": True, "allow_swap": True}}
 _OLD = "2.35"  # the last version that makes volumes
 _ANSWERED = frozenset({202, 204, 404, 409, 503})
 
@@ -243,6 +243,23 @@ def attach_volume(nova: Cluster, uuid: str) -> None:
     attach()
 
 
+def swap_volume(nova: Cluster, uuid: str) -> None:
+    """For another one, and back: the server has the first one in the end."""
+    one, two = (nova.api.post("/os-volumes", {"volume": {"size": 1}}, _OLD)["volume"]["id"] for _ in range(2))
+    path = f"/servers/{uuid}/os-volume_attachments"
+
+    def becomes(volume: str, status: str) -> None:
+        eventually(lambda: nova.api.get(f"/os-volumes/{volume}", _OLD)["volume"]["status"] == status, _LONGEST,
+                   f"the volume becomes {status}", interval=0.3)
+
+    nova.api.post(path, {"volumeAttachment": {"volumeId": one}})
+    becomes(one, "in-use")
+    for old, new in ((one, two), (two, one)):
+        assert nova.api.request("PUT", f"{path}/{old}", {"volumeAttachment": {"volumeId": new}}).status_code == 202
+        becomes(new, "in-use")
+        becomes(old, "available")
+
+
 def attach_interfaces(nova: Cluster, uuid: str) -> None:
     """Two, and detach one of them: the server has another one in the end."""
     path = f"/servers/{uuid}/os-interface"
@@ -259,7 +276,7 @@ def attach_interfaces(nova: Cluster, uuid: str) -> None:
 
 
 # How often a guest has been made for the server when its story is over.
-_STORIES = {resize: 2, live_migrate: 2, rebuild: 2, shelve: 2, attach_volume: 1, attach_interfaces: 1}
+_STORIES = {resize: 2, live_migrate: 2, rebuild: 2, shelve: 2, attach_volume: 1, swap_volume: 1, attach_interfaces: 1}
 
 
 _KINDS = {"orders": _HOSTS, "reports": ("conductor-reports",), "select": ("scheduler",)}

@@ -9,6 +9,8 @@ from nova.conf import CONF
 from nova.db import models
 from tests.functional.client import Failed, wait_for
 from tests.functional.hosts import error_of, newest_action, refused
+from tests.functional.test_swaps import swap
+from tests.functional.test_volumes import attach, make, wait_status
 
 # What came with service version 3.
 _NEW = {
@@ -99,3 +101,19 @@ def test_a_server_on_the_shelf_goes_to_no_host_that_does_not_know_how(suite, adm
         assert "No valid host" in error_of(admin, server, "unshelve")
     admin.action(server, "unshelve", None)
     admin.wait(server, "ACTIVE")
+
+
+def test_a_host_that_cannot_swap_volumes_is_not_asked_for_it(suite, admin, server):
+    CONF.set_override("allow_swap", True, "volume")
+    old, new = make(admin), make(admin)
+    attach(admin, server, old)
+    wait_status(admin, old, "in-use")
+    with compute_of(suite, 3):
+        code, message = refused(lambda: swap(admin, server, old, new))
+    CONF.clear_override("allow_swap", "volume")
+    assert (code, "upgrade" in message) == (409, True)
+    wait_status(admin, new, "available")
+    admin.delete(f"/servers/{server}/os-volume_attachments/{old}")
+    for volume in (old, new):
+        wait_status(admin, volume, "available")
+        admin.delete(f"/os-volumes/{volume}", version="2.35")

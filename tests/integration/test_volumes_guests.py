@@ -19,6 +19,8 @@ pytestmark = [needs_hosts, pytest.mark.root]
 
 # /os-volumes ended with it.
 _OLD = "2.35"
+# Of the first 16 MiB.
+_DIGEST = "head -c 16777216 /dev/vdb | md5sum"
 # Only root has the disks; who logs in by the console is somebody else.
 OPEN = base64.b64encode(b"""#!/bin/sh
 (while :; do chmod 666 /dev/vd[b-z]; usleep 200000; done) > /dev/null 2>&1 &
@@ -34,7 +36,8 @@ def hosts() -> Iterator[RealHosts]:
 @pytest.fixture(params=["raw", pytest.param("qcow2", marks=pytest.mark.slow)])
 def cloud(request: pytest.FixtureRequest, rabbitmq: Rabbit, hosts: RealHosts,
           guest_image: pathlib.Path) -> Iterator[RealCloud]:
-    with real_cloud(rabbitmq, hosts, guest_image, options={"volume": {"format": request.param}}) as made:
+    options = {"volume": {"format": request.param, "allow_swap": True}}
+    with real_cloud(rabbitmq, hosts, guest_image, options=options) as made:
         yield made
 
 
@@ -111,3 +114,33 @@ def test_a_system_lives_on_a_volume(cloud: RealCloud) -> None:
     cloud.nova.audit()
     cloud.nothing_left()
     eventually(lambda: not cloud.api.get("/os-volumes", _OLD)["volumes"], 30, "the volume went with its server")
+
+
+def test_a_guest_goes_on_with_another_volume_and_has_what_it_wrote(cloud: RealCloud) -> None:
+    old, new = make(cloud), make(cloud)
+    server = started(cloud, "guest", cloud.trio)
+    attach(cloud, server, old)
+    with cloud.shell(server) as shell:
+        eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb || true"), 30, "the guest's user may write to it")
+        shell.run("dd if=/dev/urandom of=/dev/vdb bs=1M count=16 2> /dev/null; sync", 120)
+        digest = shell.run(_DIGEST, 120).split()[-2]  # behind what the kernel may have to say
+        asked = cloud.api.request("PUT", f"/servers/{server}/os-volume_attachments/{old}",
+                                  {"volumeAttachment": {"volumeId": new}})
+        assert asked.status_code == 202, asked.text
+        wait_status(cloud, new, "in-use")
+        wait_status(cloud, old, "available")
+        shell.run("echo later | dd of=/dev/vdb bs=512 seek=1000000 conv=sync 2> /dev/null; sync")
+        assert old.replace("-", "")[:16] in shell.run("cat /sys/block/vdb/serial").replace("-", ""), "the same disk"
+        # Once more, so that the guest remembers nothing of it but what is there.
+        detach(cloud, server, new)
+        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the guest has let go of its volume")
+        attach(cloud, server, new)
+        eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb || true"), 30, "the guest's user may read it")
+        assert new.replace("-", "")[:16] in shell.run("cat /sys/block/vdb/serial").replace("-", ""), "another disk"
+        assert shell.run(_DIGEST, 120).split()[-2] == digest
+        assert shell.run("dd if=/dev/vdb bs=512 skip=1000000 count=1 2> /dev/null | head -c 5").endswith("later")
+    detach(cloud, server, new)
+    cloud.nova.audit()
+    cloud.api.delete(f"/servers/{server}")
+    cloud.api.wait_gone([server], 60)
+    cloud.nothing_left()

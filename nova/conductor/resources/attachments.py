@@ -9,6 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import exception
+from nova.conf import CONF
 from nova.context import RequestContext
 from nova.db import volumes
 from nova.db.sql.engine import Database
@@ -128,6 +129,28 @@ class EmbeddedAttachments:
         removal = volumes.end_reimage(connection, uuid, device.attachment_id or "", before, done)
         now = msgspec.structs.replace(device, connection_info=volumes.get(connection, uuid).connection_info())
         return now, [removal] if removal else []
+
+    def check_swap(self, ctx: RequestContext, project_id: str, old: str, new: str) -> bool:
+        self._db.read(lambda connection: volumes.get(connection, new, project_id))
+        if not CONF.volume.allow_swap:
+            raise exception.VolumeNotMigrated(old=old, new=new)
+        return False
+
+    def begin_swap(self, ctx: RequestContext, instance: Instance, old: BlockDevice, new: BlockDevice,
+                   connection: sa.Connection) -> Volume:
+        return volumes.begin_swap(connection, old.volume_id or "", old.attachment_id or "", Volume(
+            uuid=new.volume_id or "", project_id=instance.project_id, instance_uuid=instance.uuid, size_gb=0,
+            attachment_id=new.attachment_id, device_name=new.device_name))
+
+    def end_swap(self, ctx: RequestContext, instance: Instance, old: BlockDevice, new: BlockDevice, migrates: bool,
+                 done: bool, connection: sa.Connection) -> tuple[BlockDevice, list[VolumeRemoval]]:
+        if not done:
+            removals = self.release(ctx, instance, new, False, connection)
+            self.roll_detaching(ctx, old, connection)
+            return old, removals
+        volumes.inherit(connection, new.volume_id or "", old.volume_id or "")
+        now = self.complete(ctx, new, connection)
+        return now, self.release(ctx, instance, old, False, connection)
 
     def begin_detaching(self, ctx: RequestContext, device: BlockDevice, connection: sa.Connection) -> None:
         volumes.begin_detaching(connection, device.volume_id or "", device.attachment_id or "")

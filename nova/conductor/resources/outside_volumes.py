@@ -108,6 +108,15 @@ class OutsideVolumes:
     def reimage(self, device: BlockDevice, image: Image) -> None:
         self._attachments.reimage(self._ctx, self._wishes.instance, device, image)
 
+    def begin_swap(self, host: str, old: BlockDevice, new: BlockDevice) -> BlockDevice:
+        volume = self._attachments.begin_swap(self._ctx, self._wishes.instance, old, new)
+        new = msgspec.structs.replace(new, attachment_id=volume.attachment_id, size_gb=volume.size_gb,
+                                      multiattach=volume.multiattach)
+        return self.connect(host, new)[0]
+
+    def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
+        self._attachments.end_swap(self._ctx, self._wishes.instance, old, new, migrates, done)
+
     def complete(self, *devices: BlockDevice) -> None:
         for device in devices or self._of_server():
             self._attachments.complete(self._ctx, device)

@@ -55,6 +55,8 @@ class ServerVolumes:
             raise exception.InvalidVolume(
                 reason=f"volume {device.volume_id} is already attached to instances: {instance.uuid}")
         device = msgspec.structs.replace(device, uuid=new_uuid())
+        if device.volume_id in [other.serial for other in instance.volumes]:
+            device.serial = device.uuid  # the guest knows another disk by the volume's id
         check_count(instance, 1)
         device_names.assign(instance, [device])
         if not self._outside:
@@ -69,6 +71,18 @@ class ServerVolumes:
         """Raises InvalidVolume when somebody else is at it."""
         if not self._outside:
             self._attachments.begin_detaching(self._wishes.ctx, device, connection)
+
+    def begin_swap(self, old: BlockDevice, volume_id: str, connection: sa.Connection) -> BlockDevice:
+        """Raises VolumeNotFound (the new one), InvalidVolume."""
+        wishes = self._wishes
+        new = BlockDevice(source="volume", destination="volume", volume_id=volume_id, device_name=old.device_name,
+                          delete_on_termination=False, uuid=new_uuid(), replaces=old.uuid)
+        if not self._outside:
+            new.attachment_id = new_uuid()
+            new.size_gb = self._attachments.begin_swap(wishes.ctx, wishes.instance, old, new, connection).size_gb
+            new = self._connected(new, wishes.instance.host or "", connection)
+        wishes.set(block_devices=[*wishes.instance.block_devices, new])
+        return new
 
     def reimage(self, image: Image, connection: sa.Connection) -> VolumeContent | None:
         """Of what the server boots from. Raises InvalidInput, InvalidVolume (somebody else is at it)."""
@@ -116,6 +130,19 @@ class ServerVolumes:
         root = root_volume(self._wishes.instance.block_devices)
         if root is not None:
             self._change((root,), change)
+
+    def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
+        def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice | None:
+            if device.uuid == new.uuid:
+                return None
+            wishes, now = self._wishes, new
+            if not self._outside:
+                now, removals = self._attachments.end_swap(
+                    wishes.ctx, wishes.instance, old, new, migrates, done, connection)
+                wishes.removals += removals
+            return device.swapped(now, migrates) if done else device
+
+        self._change((old, new), change)
 
     def roll_detaching(self, device: BlockDevice) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:

@@ -185,8 +185,10 @@ def inherited(run: Run) -> list[Inherited]:
 def _from(run: Run) -> Step | None:
     """The step whose compensation comes first. A step of a host may have begun, and so may an external one."""
     step = run.step
-    if step is None or run.action.queued:
+    if step is None:
         return None
+    if run.action.queued:
+        return step if run.own.owes_an_end else None
     if not run.action.undoing:
         step = run.furthest(step)
     if run.action.undoing or (step.undo and (step.place != CONDUCTOR or step.external)):

@@ -36,6 +36,7 @@ from nova.virt.libvirt.live import Departures
 from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.rescue import Rescues
 from nova.virt.libvirt.snapshots import Snapshots
+from nova.virt.libvirt.swaps import Swaps
 from nova.virt.libvirt.xml import device_addresses
 
 LOG = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class LibvirtDriver(Driver):
         self._host = Host(CONF.libvirt.connection_uri or _URIS[CONF.libvirt.virt_type])
         self._guests = Guests(host, self._host)
         self._hotplug = Hotplug(self._guests)
+        self._swaps = Swaps(self._guests)
         self._rescues = Rescues(self._guests)
         self._cold = ColdMoves(self._guests)
         self._departures = Departures(self._guests)
@@ -190,6 +192,12 @@ class LibvirtDriver(Driver):
 
     def detach_volume(self, instance: Instance, device: BlockDevice) -> None:
         self._hotplug.detach_volume(instance, device)
+
+    def swap_volume(self, instance: Instance, old: BlockDevice, new: BlockDevice, cancelled: Cancelled) -> None:
+        self._swaps.swap(instance, old, new, cancelled)
+
+    def cancel_swap(self, instance: Instance, old: BlockDevice, new: BlockDevice) -> bool:
+        return self._swaps.cancel(instance, new)
 
     def attach_interface(self, instance: Instance, vif: VIF) -> None:
         self._hotplug.attach_interface(instance, vif)

@@ -67,17 +67,17 @@ class Hotplug:
     # --- inside ------------------------------------------------------------------------------------
     def _attach(self, uuid: str, name: str, find: Finder, build: Callable[[list[Definition]], ET.Element]) -> None:
         with self._guests.locks.hold(uuid):
-            live, config = self._definitions(uuid)
+            live, config = definitions(self._guests, uuid)
             try:
                 if live is not None and find(live) is None:
                     item = build([live, config])
-                    self._guests.on_domain(uuid, lambda domain: domain.attachDeviceFlags(_text(item), _LIVE))
-                    live, config = self._definitions(uuid)
+                    self._guests.on_domain(uuid, lambda domain: domain.attachDeviceFlags(text_of(item), _LIVE))
+                    live, config = definitions(self._guests, uuid)
                 if find(config) is None:
                     there = find(live) if live is not None else None
                     # At the same address as in the guest that runs, so that it lasts.
-                    item = _lasting(there) if there is not None else build([config])
-                    self._guests.on_domain(uuid, lambda domain: domain.attachDeviceFlags(_text(item), _CONFIG))
+                    item = lasting(there) if there is not None else build([config])
+                    self._guests.on_domain(uuid, lambda domain: domain.attachDeviceFlags(text_of(item), _CONFIG))
             except libvirt.libvirtError as error:
                 raise exception.DeviceAttachFailed(device=name, reason=error.get_error_message()) from error
 
@@ -85,10 +85,10 @@ class Hotplug:
         try:
             self._detach_live(uuid, name, find)
             with self._guests.locks.hold(uuid):
-                _live, config = self._definitions(uuid)
+                _live, config = definitions(self._guests, uuid)
                 item = find(config)
                 if item is not None:
-                    self._guests.on_domain(uuid, lambda domain: domain.detachDeviceFlags(_text(item), _CONFIG))
+                    self._guests.on_domain(uuid, lambda domain: domain.detachDeviceFlags(text_of(item), _CONFIG))
         except exception.GuestNotFound:
             LOG.debug("[instance: %s] has no guest to detach %s from", uuid, name)
 
@@ -98,7 +98,7 @@ class Hotplug:
         with self._guests.host.changes_of(uuid) as wait:
             for attempt in range(1, attempts + 1):
                 with self._guests.locks.hold(uuid):
-                    live, _config = self._definitions(uuid)
+                    live, _config = definitions(self._guests, uuid)
                     item = find(live) if live is not None else None
                     if item is None:
                         return
@@ -111,7 +111,7 @@ class Hotplug:
 
     def _ask(self, uuid: str, item: ET.Element) -> None:
         try:
-            self._guests.on_domain(uuid, lambda domain: domain.detachDeviceFlags(_text(item), _LIVE))
+            self._guests.on_domain(uuid, lambda domain: domain.detachDeviceFlags(text_of(item), _LIVE))
         except libvirt.libvirtError as error:
             if errors.is_disconnect(error) or error.get_error_code() not in _PASSING:
                 raise
@@ -120,7 +120,7 @@ class Hotplug:
     def _released(self, uuid: str, find: Finder, wait: Callable[[float], bool], seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while True:
-            live, _config = self._definitions(uuid)
+            live, _config = definitions(self._guests, uuid)
             if live is None or find(live) is None:
                 return True
             left = deadline - time.monotonic()
@@ -128,13 +128,14 @@ class Hotplug:
                 return False
             wait(min(left, 1.0))
 
-    def _definitions(self, uuid: str) -> tuple[Definition | None, Definition]:
-        """As the guest runs (None: it does not), and as it will start next. Raises GuestNotFound."""
-        def look(domain: libvirt.virDomain) -> tuple[Definition | None, Definition]:
-            live = Definition(domain.XMLDesc(0)) if domain.isActive() else None
-            return live, Definition(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
 
-        return self._guests.on_domain(uuid, look)
+def definitions(guests: Guests, uuid: str) -> tuple[Definition | None, Definition]:
+    """As the guest runs (None: it does not), and as it will start next. Raises GuestNotFound."""
+    def look(domain: libvirt.virDomain) -> tuple[Definition | None, Definition]:
+        live = Definition(domain.XMLDesc(0)) if domain.isActive() else None
+        return live, Definition(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
+
+    return guests.on_domain(uuid, look)
 
 
 def _volume_finder(device: BlockDevice) -> Finder:
@@ -145,7 +146,7 @@ def _volume_finder(device: BlockDevice) -> Finder:
     return find
 
 
-def _lasting(item: ET.Element) -> ET.Element:
+def lasting(item: ET.Element) -> ET.Element:
     """A device of a running guest without what is so only while it runs."""
     found = copy.deepcopy(item)
     for tag in ("alias", "backingStore", "privateData"):
@@ -157,5 +158,5 @@ def _lasting(item: ET.Element) -> ET.Element:
     return found
 
 
-def _text(item: ET.Element) -> str:
+def text_of(item: ET.Element) -> str:
     return ET.tostring(item, encoding="unicode")

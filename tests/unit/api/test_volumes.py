@@ -167,14 +167,19 @@ def test_nothing_else_of_an_attachment_can_be_changed(api, servers, change):
     assert api("PUT", f"{PATH}/{UUID}", body, version="2.85").error[1] == 400
 
 
-def test_a_volume_is_not_swapped_unless_it_is_being_migrated(api, servers, volumes):
+def test_who_may_have_a_volume_take_the_place_of_another(api, servers):
+    action = Action(uuid="x", instance_uuid=SERVER, action="swap_volume", request_id="r", start_time=CREATED)
+    servers.answers["operate"] = Accepted(action=action)
     body = {"volumeAttachment": {"volumeId": OTHER}}
     assert api("PUT", f"{PATH}/{UUID}", body, version="2.84", roles="member").error[1] == 403
-    answer = api("PUT", f"{PATH}/{UUID}", body, version="2.84", roles="service")
-    assert answer.error[1] == 409
-    assert "not being migrated" in answer.error[2]
-    volumes.answers["get"] = exception.VolumeNotFound(volume_id=OTHER)
-    assert api("PUT", f"{PATH}/{UUID}", body, version="2.84", roles="service").error[1] == 400
+    assert api("PUT", f"{PATH}/{UUID}", body, version="2.84", roles="service").status == 202
+    asked = servers.last("operate")
+    assert (asked["uuid"], asked["operation"], asked["payload"]) == (
+        SERVER, "swap_volume", {"volume_id": UUID, "new_volume_id": OTHER, "delete_on_termination": None})
+    body["volumeAttachment"]["delete_on_termination"] = "on"
+    assert api("PUT", f"{PATH}/{UUID}", body, version="2.85", roles="service").status == 202
+    assert servers.last("operate")["payload"]["delete_on_termination"] is True
+    assert api("PUT", f"{PATH}/{SERVER}", body, version="2.85", roles="service").error[1] == 404
 
 
 # -- attaching and detaching -----------------------------------------------------------------------

@@ -65,6 +65,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         conf.register()
         CONF.set_override("lease", 0, group="conductor")
+        CONF.set_override("allow_swap", True, group="volume")
         self.directory = tempfile.TemporaryDirectory()
         url = url or f"sqlite:///{os.path.join(self.directory.name, 'db')}"
         migrate.sync(url)
@@ -116,6 +117,7 @@ class Machine(RuleBasedStateMachine):
     def close(self):
         del REGISTRY[Bind.name]
         CONF.clear_override("lease", group="conductor")
+        CONF.clear_override("allow_swap", group="volume")
         self.world.db.close()
         self.directory.cleanup()
 
@@ -193,6 +195,13 @@ class Machine(RuleBasedStateMachine):
                                      exception.ServiceUnavailable):
                 start(self.engine, CTX, self.uuids[pick % len(self.uuids)], f"{name}_volume",
                       {"volume_id": self.volumes[volume]})
+
+    @rule(pick=st.integers(0, 100), volume=st.integers(0, 3), other=st.integers(0, 3))
+    def volumes_are_swapped(self, pick, volume, other):
+        if self.uuids and len(self.volumes) > max(volume, other):
+            with contextlib.suppress(exception.Conflict, exception.NotFound, exception.InvalidVolume):
+                start(self.engine, CTX, self.uuids[pick % len(self.uuids)], "swap_volume",
+                      {"volume_id": self.volumes[volume], "new_volume_id": self.volumes[other]})
 
     @rule(pick=st.integers(0, 100), which=st.integers(0, 3), name=st.sampled_from(["attach", "attach", "detach"]))
     def interfaces_come_and_go(self, pick, which, name):

@@ -118,31 +118,24 @@ def update(req: Request) -> None:
     """Change what becomes of the volume when the server is deleted, or have another volume take its place."""
     server = authorized_get(req, POLICY + "update") if _same_volume(req) else authorized_get(req, POLICY + "swap")
     attachment, wanted = _attachment(req, server), req.body["volumeAttachment"]
-    if not _same_volume(req):
-        _refuse_swap(req, server)
     unchanged = {"id": attachment.volume_id, "serverId": server.uuid, "device": attachment.device_name,
                  "tag": attachment.tag}
     for name, value in unchanged.items():
         if wanted.get(name, value) != value:
             raise exception.InvalidInput(reason=f"{name} of an attachment cannot be changed.")
-    if "delete_on_termination" in wanted:
-        changes = AttachmentChanges(delete_on_termination=is_true(wanted["delete_on_termination"]))
+    ends = is_true(wanted["delete_on_termination"]) if "delete_on_termination" in wanted else None
+    if not _same_volume(req):
+        req.clients.servers.operate(req.ctx, server.uuid, "swap_volume", {
+            "volume_id": attachment.volume_id, "new_volume_id": wanted["volumeId"], "delete_on_termination": ends},
+            project_id=req.scope)
+    elif ends is not None:
+        changes = AttachmentChanges(delete_on_termination=ends)
         req.clients.volumes.update_attachment(req.ctx, server.uuid, attachment.volume_id, changes, req.scope)
 
 
 def _same_volume(req: Request) -> bool:
     """Before 2.85 the request always asked for a swap."""
     return req.version >= 85 and req.body["volumeAttachment"]["volumeId"] == req.params["id"]
-
-
-def _refuse_swap(req: Request, server: Instance) -> None:
-    """Only a volume service that migrates a volume can have it replaced, and the embedded one never does."""
-    new = req.body["volumeAttachment"]["volumeId"]
-    try:
-        req.clients.volumes.get(req.ctx, new, server.project_id)
-    except exception.VolumeNotFound as error:
-        raise exception.InvalidInput(reason=error.message) from error
-    raise exception.Conflict(f"Volume {req.params['id']} cannot be swapped for {new}: it is not being migrated.")
 
 
 @accepts(errors=(409,))

@@ -95,7 +95,7 @@ def volume_disk(config: GuestConfig, device: BlockDevice, definitions: Sequence[
 
 def serial_of(device: BlockDevice) -> str:
     """The serial number by which a guest, and we, know a volume."""
-    return (device.connection.serial if device.connection else "") or device.volume_id or ""
+    return device.serial or (device.connection.serial if device.connection else "") or device.volume_id or ""
 
 
 def _wanted(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice],

@@ -1,0 +1,142 @@
+"""One volume takes the place of another under a guest that runs: QEMU copies it, and then goes on with the copy.
+
+What the guest writes meanwhile is written to both. libvirt changes what is defined together with what runs, so a guest
+that goes off at any moment starts with the volume that it had last.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import xml.etree.ElementTree as ET
+
+import libvirt
+
+from nova import exception
+from nova.objects.instance import BlockDevice, Instance
+from nova.operations.guest_driver import Cancelled
+from nova.virt.libvirt import errors
+from nova.virt.libvirt.guests import Guests
+from nova.virt.libvirt.hotplug import definitions, lasting, text_of
+from nova.virt.libvirt.xml import device_xml
+from nova.virt.libvirt.xml.definition import KnownDisk
+from nova.virt.libvirt.xml.layout import serial_of, volume_disk
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two looks at a copy that is being made.
+_LOOK = 0.5
+# The new volume is there already, and no job of libvirt's outlives the guest's process.
+_COPY = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
+_PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
+# What says where the data of a disk are.
+_PLACES = ("file", "dev", "protocol", "name")
+
+
+class Swaps:
+    """Both verbs may be repeated; nova/operations/guest_driver.py tells them."""
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+
+    def swap(self, instance: Instance, old: BlockDevice, new: BlockDevice, cancelled: Cancelled) -> None:
+        if new.connection is None:
+            raise exception.InvalidDiskInfo(reason=f"volume {new.volume_id} is not connected to the host")
+        uuid, key, wanted = instance.uuid, serial_of(new), self._wanted(instance, new)
+        try:
+            begun = False
+            while not self._advance(uuid, wanted, key, begun, cancelled):
+                begun = True
+                time.sleep(_LOOK)
+            self._define(uuid, key)
+        except libvirt.libvirtError as error:
+            raise exception.VolumeSwapFailed(volume_id=old.volume_id, reason=error.get_error_message()) from error
+        LOG.info("[instance: %s] Its guest has volume %s in the place of %s", instance.uuid, new.volume_id,
+                 old.volume_id)
+
+    def cancel(self, instance: Instance, new: BlockDevice) -> bool:
+        uuid, wanted = instance.uuid, self._wanted(instance, new)
+        with self._guests.locks.hold(uuid):
+            try:
+                live, config = definitions(self._guests, uuid)
+                disk = (live or config).disks.get(serial_of(new))
+                if live is not None and disk is not None:
+                    self._end(uuid, disk, 0)
+                    live, config = definitions(self._guests, uuid)
+                    disk = (live or config).disks.get(serial_of(new))
+            except exception.GuestNotFound:
+                return False
+        return disk is not None and _place(disk.element) == _place(wanted)
+
+    # --- inside ------------------------------------------------------------------------------------
+    def _wanted(self, instance: Instance, new: BlockDevice) -> ET.Element:
+        """The disk as it is with the new volume."""
+        if new.connection is None:
+            return ET.Element("disk")
+        config = self._guests.config(instance)
+        return device_xml.add_disk(ET.Element("devices"), volume_disk(config, new, []), config, self._guests.settings)
+
+    def _advance(self, uuid: str, wanted: ET.Element, key: str, begun: bool, cancelled: Cancelled) -> bool:
+        """Do what is next; returns whether the guest has the new volume. Nobody waits for the guest's lock meanwhile.
+
+        ``begun``: there was a copy. Raises GuestNotRunning, VolumeSwapFailed.
+        """
+        with self._guests.locks.hold(uuid):
+            live, config = definitions(self._guests, uuid)
+            disk = (live or config).disks.get(key)
+            if disk is None:
+                raise exception.VolumeSwapFailed(volume_id=key, reason="its guest does not have it")
+            if _place(disk.element) == _place(wanted):
+                return True
+            if live is None:
+                raise exception.GuestNotRunning(instance_uuid=uuid)
+            mirror = disk.element.find("mirror")
+            copies = mirror is not None and _place(mirror) == _place(wanted)
+            if cancelled.is_set():
+                self._end(uuid, disk, 0)
+                raise exception.VolumeSwapFailed(volume_id=key, reason="it was cancelled")
+            if not copies and begun:
+                raise exception.VolumeSwapFailed(volume_id=key, reason="its copy was broken off")
+            if not copies:
+                self._begin(uuid, disk, wanted)
+            elif mirror is not None and mirror.get("ready") == "yes":
+                self._end(uuid, disk, _PIVOT)
+            return False
+
+    def _begin(self, uuid: str, disk: KnownDisk, wanted: ET.Element) -> None:
+        self._end(uuid, disk, 0)  # a copy to somewhere else
+        text = text_of(wanted)
+        self._guests.on_domain(uuid, lambda domain: domain.blockCopy(disk.target, text, None, _COPY))
+        LOG.info("[instance: %s] Its disk %s is being copied to another volume", uuid, disk.target)
+
+    def _end(self, uuid: str, disk: KnownDisk, flags: int) -> None:
+        """Have the copy end with this volume or (_PIVOT) with the new one; there is none: fine."""
+        if disk.element.find("mirror") is None:
+            return
+
+        def end(domain: libvirt.virDomain) -> None:
+            try:
+                domain.blockJobAbort(disk.target, flags)
+            except libvirt.libvirtError as error:
+                if errors.is_disconnect(error) or error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID:
+                    raise
+                LOG.debug("[instance: %s] %s", uuid, error)
+
+        self._guests.on_domain(uuid, end)
+
+    def _define(self, uuid: str, key: str) -> None:
+        """What is defined is what runs."""
+        with self._guests.locks.hold(uuid):
+            live, config = definitions(self._guests, uuid)
+            there, defined = (live or config).disks.get(key), config.disks.get(key)
+            if there is None or (defined is not None and _place(defined.element) == _place(there.element)):
+                return
+            item = text_of(lasting(there.element))
+            self._guests.on_domain(uuid, lambda domain: domain.updateDeviceFlags(
+                item, libvirt.VIR_DOMAIN_AFFECT_CONFIG))
+
+
+def _place(item: ET.Element) -> list[str | None]:
+    """Of a disk, or of the copy of one."""
+    source = item.find("source")
+    return [source.get(name) if source is not None else None for name in _PLACES]

@@ -1,0 +1,196 @@
+"""One volume takes the place of another under real guests: whatever stops that, a guest has one of both, whole."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import pathlib
+import subprocess
+import threading
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from nova import exception
+from nova.objects.instance import BlockDevice
+from nova.objects.volume import VolumeConnection
+from nova.virt.libvirt.driver import LibvirtDriver
+from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
+    PrivateLibvirt,
+    driver_fixture,
+    events_fixture,
+    guest_image_fixture,
+    kernel_disks,
+    libvirt_daemon_fixture,
+    needs_libvirt,
+    server,
+    state_fixture,
+)
+
+pytestmark = needs_libvirt
+
+NEVER = threading.Event()
+# MiB
+_SIZE = 64
+
+Make = Callable[..., BlockDevice]
+
+
+@pytest.fixture(name="volume")
+def volume_fixture(state: pathlib.Path) -> Make:
+    """Makes connected volumes, those with ``fill`` of data."""
+    def make(name: str, fill: bool = False, disk_format: str = "raw", size: int = _SIZE, **fields: Any) -> BlockDevice:
+        path = state / name
+        subprocess.run(["qemu-img", "create", "-q", "-f", disk_format, str(path), f"{size}M"], check=True, timeout=60)
+        if fill:
+            path.write_bytes(os.urandom(1 << 20) * size)
+        connection = VolumeConnection(volume_id=name, path=str(path), format=disk_format, serial=name)
+        return BlockDevice(source="volume", destination="volume", volume_id=name, connection=connection, **fields)
+
+    return make
+
+
+def running(driver: LibvirtDriver, guest_image: pathlib.Path, *volumes: BlockDevice) -> Any:
+    instance = server(block_devices=list(volumes))
+    disks = kernel_disks(guest_image)
+    driver.prepare(instance, disks)
+    driver.spawn(instance, disks)
+    return instance
+
+
+def place(daemon: PrivateLibvirt, instance: Any, *options: str) -> tuple[str, str]:
+    """The file and the serial number of the disk vdb, as the guest runs or (--inactive) starts next."""
+    root = ET.fromstring(daemon.run("virsh", "-c", daemon.uri, "dumpxml", instance.uuid, *options))
+    disk, = (disk for disk in root.findall("devices/disk") if disk.find("target").get("dev") == "vdb")
+    return os.path.basename(disk.find("source").get("file")), disk.findtext("serial")
+
+
+def begin_slowly(daemon: PrivateLibvirt, instance: Any, new: BlockDevice) -> None:
+    """What the driver does first, with a copy that takes a minute."""
+    daemon.run("virsh", "-c", daemon.uri, "blockcopy", instance.uuid, "vdb", new.connection.path, "--raw",
+               "--reuse-external", "--transient-job", "--bandwidth", "1")
+
+
+def jobs(daemon: PrivateLibvirt, instance: Any) -> str:
+    return daemon.run("virsh", "-c", daemon.uri, "blockjob", instance.uuid, "vdb", "--info")
+
+
+def content(state: pathlib.Path, name: str, disk_format: str = "raw") -> bytes:
+    flat = state / f"{name}.flat"
+    subprocess.run(["qemu-img", "convert", "-f", disk_format, "-O", "raw", str(state / name), str(flat)], check=True,
+                   timeout=60)
+    return flat.read_bytes()
+
+
+@pytest.mark.parametrize("disk_format", ["raw", "qcow2"])
+def test_a_guest_goes_on_with_the_new_volume_and_knows_it_as_the_old_one(
+        driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make, state: pathlib.Path,
+        libvirt_daemon: PrivateLibvirt, disk_format: str) -> None:
+    old, other = volume("old", fill=True), volume("new", disk_format=disk_format)
+    instance = running(driver, guest_image, old)
+    new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
+    for _ in range(2):
+        driver.swap_volume(instance, old, new, NEVER)
+    assert place(libvirt_daemon, instance) == place(libvirt_daemon, instance, "--inactive") == ("new", "old")
+    assert driver.cancel_swap(instance, old, new), "it is too late for that"
+    instance.block_devices = [new]
+    driver.reboot(instance, hard=True)
+    assert place(libvirt_daemon, instance) == ("new", "old"), "it lasts over a power cycle"
+    driver.detach_volume(instance, msgspec.structs.replace(new, connection=None))
+    driver.destroy(instance)
+    assert content(state, "new", disk_format) == content(state, "old")
+
+
+def test_a_copy_that_ends_by_itself_fails(
+        driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make,
+        libvirt_daemon: PrivateLibvirt) -> None:
+    """QEMU copies to nothing of another size."""
+    old, other = volume("old"), volume("new", size=2 * _SIZE)
+    instance = running(driver, guest_image, old)
+    with pytest.raises(exception.VolumeSwapFailed, match="broken off"):
+        driver.swap_volume(instance, old, msgspec.structs.replace(
+            old.swapped(other, False), connection=other.connection), NEVER)
+    assert place(libvirt_daemon, instance) == place(libvirt_daemon, instance, "--inactive") == ("old", "old")
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_copy_that_is_cancelled_leaves_the_guest_with_its_volume(
+        driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make,
+        libvirt_daemon: PrivateLibvirt, paused: bool) -> None:
+    old, other = volume("old", fill=True), volume("new")
+    instance = running(driver, guest_image, old)
+    if paused:
+        driver.pause(instance)
+    new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
+    cancelled = threading.Event()
+    begin_slowly(libvirt_daemon, instance, new)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        running_swap = pool.submit(driver.swap_volume, instance, old, new, cancelled)
+        assert "No current block job" not in jobs(libvirt_daemon, instance)
+        cancelled.set()
+        with pytest.raises(exception.VolumeSwapFailed, match="cancelled"):
+            running_swap.result(30)
+    assert "No current block job" in jobs(libvirt_daemon, instance)
+    assert place(libvirt_daemon, instance) == place(libvirt_daemon, instance, "--inactive") == ("old", "old")
+    driver.swap_volume(instance, old, new, NEVER)
+    assert place(libvirt_daemon, instance) == ("new", "old"), "it may be asked for again"
+
+
+def test_a_copy_that_another_process_began_is_gone_on_with_or_ended(
+        driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make,
+        libvirt_daemon: PrivateLibvirt) -> None:
+    old, other = volume("old", fill=True), volume("new")
+    instance = running(driver, guest_image, old)
+    new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
+    for end in ("cancel", "go on"):
+        begin_slowly(libvirt_daemon, instance, new)
+        if end == "cancel":
+            assert not driver.cancel_swap(instance, old, new)
+            assert "No current block job" in jobs(libvirt_daemon, instance)
+            assert place(libvirt_daemon, instance) == ("old", "old")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        running_swap = pool.submit(driver.swap_volume, instance, old, new, NEVER)
+        libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "blockjob", instance.uuid, "vdb", "--bandwidth", "0")
+        running_swap.result(60)
+    assert place(libvirt_daemon, instance) == ("new", "old")
+
+
+def test_a_guest_that_goes_off_meanwhile_has_its_volume(
+        driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make,
+        libvirt_daemon: PrivateLibvirt) -> None:
+    old, other = volume("old", fill=True), volume("new")
+    instance = running(driver, guest_image, old)
+    new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
+    begin_slowly(libvirt_daemon, instance, new)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        running_swap = pool.submit(driver.swap_volume, instance, old, new, NEVER)
+        libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "destroy", instance.uuid)
+        with pytest.raises(exception.GuestNotRunning):
+            running_swap.result(30)
+    assert place(libvirt_daemon, instance, "--inactive") == ("old", "old")
+    with pytest.raises(exception.GuestNotRunning):
+        driver.swap_volume(instance, old, new, NEVER)
+    assert not driver.cancel_swap(instance, old, new)
+
+
+def test_what_cannot_be_swapped(
+        driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make, state: pathlib.Path,
+        libvirt_daemon: PrivateLibvirt) -> None:
+    old, other, strange = volume("old"), volume("new"), volume("strange")
+    new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
+    assert not driver.cancel_swap(server(), old, new), "there is no such guest"
+    with pytest.raises(exception.GuestNotFound):
+        driver.swap_volume(server(), old, new, NEVER)
+    instance = running(driver, guest_image, old)
+    with pytest.raises(exception.VolumeSwapFailed, match="does not have it"):
+        driver.swap_volume(instance, strange, msgspec.structs.replace(
+            strange.swapped(other, False), connection=other.connection), NEVER)
+    (state / "new").unlink()
+    with pytest.raises(exception.VolumeSwapFailed, match="new"):
+        driver.swap_volume(instance, old, new, NEVER)
+    assert place(libvirt_daemon, instance) == ("old", "old")
+    with pytest.raises(exception.InvalidDiskInfo, match="not connected"):
+        driver.swap_volume(instance, old, msgspec.structs.replace(new, connection=None), NEVER)
