@@ -1,5 +1,6 @@
 """What of devstack can be shown without a cloud."""
 
+import ast
 import pathlib
 import stat
 import subprocess
@@ -65,3 +66,11 @@ def test_no_password_is_in_the_arguments_of_a_program(tmp_path):
     assert "URL=amqp://nova:s-rabbit@" in told
     assert "URL=mysql+pymysql://nova:s-database@" in told
     assert "OS_PASSWORD=s-admin" in told
+
+
+def test_no_account_of_a_service_is_an_administrator():
+    tree = ast.parse((LIBRARY.parent / "accounts.py").read_text())
+    [roles] = [ast.literal_eval(node.value) for node in tree.body
+               if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "ROLES"]
+    assert roles
+    assert {name for names in roles.values() for name in names} == {"service"}

@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 import nova.conf
-from nova.network import ingress, plumbing, records
+from nova.network import ingress, linuxnet, plumbing, records
 from nova.objects.network import VIF, FilterRule, FixedIp
 
 
@@ -103,3 +103,7 @@ def test_link_addresses_are_pairs_in_the_range():
     number = plumbing.free_link("00000005-0000", set(), [])
     assert number == 5
     assert plumbing.free_link("00000005-0000", {5}, [("x", plumbing.link_addresses(6)[0])]) == 7
+
+
+def test_filters_are_looked_at_every_few_seconds():
+    assert 0 < linuxnet.WATCH_INTERVAL <= 5

@@ -1,0 +1,70 @@
+"""A host downloads no image that is larger than the disk, or the kernel, that its server may have."""
+
+from __future__ import annotations
+
+import pathlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nova import conf, context, exception
+from nova.compute.host import Machine, StepHost
+from nova.conf import CONF
+from nova.image.base import Admit
+from nova.network.base import NoNetwork
+from nova.objects.base import new_uuid, utcnow
+from nova.objects.flavor import Flavor
+from nova.objects.image import Image
+from nova.objects.instance import Instance
+from nova.objects.network import RuleSet
+from nova.virt.fake import FakeDriver
+from nova.virt.imagecache import ImageCache
+
+MIB = 1 << 20
+
+
+class Store:
+    """Its images have no content, which takes no room."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self._sizes = sizes
+
+    def download(self, _ctx: object, image_id: str, path: str, admit: Admit) -> None:
+        admit(self._sizes[image_id])
+        with open(path, "wb") as file:
+            file.truncate(self._sizes[image_id])
+
+
+@pytest.fixture
+def place(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
+    conf.register()
+    CONF.set_override("state_path", str(tmp_path))
+    CONF.set_override("size_limit_mb", 0, "image_cache")
+    CONF.set_override("kernel_size_limit_mb", 1, "compute")
+    yield tmp_path
+    CONF.clear_override("state_path")
+    CONF.clear_override("size_limit_mb", "image_cache")
+    CONF.clear_override("kernel_size_limit_mb", "compute")
+
+
+@pytest.mark.parametrize(("disk", "kernel", "fits"), [
+    (1024 * MIB, MIB, True), (1024 * MIB + 512, MIB, False), (MIB, MIB + 512, False)])
+def test_an_image_is_no_larger_than_what_it_is_for(place: pathlib.Path, disk: int, kernel: int, fits: bool) -> None:
+    store = Store({"disk": disk, "kernel": kernel})
+    driver = FakeDriver("h1")
+    driver.needs_images = True  # type: ignore[misc]
+    machine = Machine(name="h1", driver=driver, network=NoNetwork(), images=lambda: store,  # type: ignore[arg-type]
+                      cache=ImageCache())
+    instance = Instance(uuid=new_uuid(), project_id="p", user_id="u", display_name="n", hostname="n",
+                        flavor=Flavor(flavorid="f", name="f", memory_mb=1, vcpus=1, root_gb=1), created_at=utcnow(),
+                        image=Image(id="disk", disk_format="raw"), image_ref="disk", kernel_id="kernel")
+    job: Any = types.SimpleNamespace(ctx=context.admin(), cancelled=None,
+                                     order=types.SimpleNamespace(instance=instance, rules=RuleSet()))
+    host = StepHost(machine, job, lambda changes, values: None)
+    if fits:
+        assert host.disks().root
+        return
+    with pytest.raises(exception.NovaException, match=r"disk is too small|at most"):
+        host.disks()
