@@ -120,6 +120,22 @@ def test_the_kernel_of_a_volume_is_looked_at_when_it_is_booted_from(admin, tenan
     assert admin.wait(second, "ACTIVE")["OS-EXT-SRV-ATTR:kernel_id"] == named("kernel")
 
 
+def test_nothing_else_that_is_asked_for_leads_to_an_image_of_another_project(admin, tenant, flavor, give):
+    """Data volumes, a rebuild and a rescue; nor do the kernels of what these name."""
+    own, secret = give("own"), give("secret", owner=THEIRS)
+    trap = give("trap", kernel_id=give("hidden", owner=THEIRS, disk_format="aki"))
+    root = {"source_type": "image", "destination_type": "local", "uuid": own, "boot_index": 0}
+    data = {"source_type": "image", "destination_type": "volume", "uuid": secret, "volume_size": 1, "boot_index": -1}
+    assert "Can not find" in refusal(tenant, flavor, own, block_device_mapping_v2=[root, data])
+    server = tenant.boot(flavor, own, block_device_mapping_v2=[root, {**data, "uuid": own}])
+    admin.wait(server, "ACTIVE")
+    for action, name in (("rebuild", "imageRef"), ("rescue", "rescue_image_ref")):
+        for image in (secret, trap):
+            with pytest.raises(Failed, match="Can not find") as failed:
+                tenant.action(server, action, {name: image})
+            assert failed.value.code == 400
+
+
 # --- local disks -----------------------------------------------------------------------------------------
 @pytest.fixture
 def roomy(suite):
