@@ -174,7 +174,7 @@ def _remembered(nova: Cluster) -> dict[str, dict[str, dict[str, Any]]]:
 
 def _volumes(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
     """Every volume is free or one server's, and that server's guest has it; no guest has another one."""
-    servers, owned = nova.api.servers(), collections.defaultdict(set)
+    servers, owned = nova.api.servers(), _outside_volumes(nova)
     for row in _rows(nova, sa.select(models.volumes)):
         if row.status not in ("available", "in-use") or (row.status == "in-use") != (row.instance_uuid is not None):
             yield f"volume {row.uuid} is {row.status} and belongs to {row.instance_uuid}"
@@ -184,6 +184,16 @@ def _volumes(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
             has = {volume for _device, volume in guest.get("volumes", ())}
             if has - owned[uuid] or (has != owned[uuid] and servers[uuid]["status"] != "ERROR"):
                 yield f"the guest of {uuid} on {host} has volumes {has}, its server {owned[uuid]}"
+
+
+def _outside_volumes(nova: Cluster) -> dict[str, set[str]]:
+    """By server the volumes that it has of an outside service."""
+    known = {row.uuid for row in _rows(nova, sa.select(models.volumes.c.uuid))}
+    owned: dict[str, set[str]] = collections.defaultdict(set)
+    for row in _rows(nova, sa.select(models.instances.c.uuid, models.instances.c.block_devices).where(
+            models.instances.c.deleted == sa.false())):
+        owned[row.uuid] = {device.volume_id for device in row.block_devices if device.is_volume} - known
+    return owned
 
 
 def _interfaces(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:

@@ -1,0 +1,113 @@
+"""Whoever talks to an outside volume service is killed in the middle: servers go on, and it keeps nothing in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nova.operations import REGISTRY
+from tests.cinder_service import CinderService
+from tests.crash import invariants, steps
+from tests.crash.rounds import Operate, Round, nova, operate, points  # noqa: F401 (fixtures)
+from tests.crash.steps import OPTIONS, Case, Points, When
+from tests.crash.test_steps import kill
+from tests.integration.cluster import Cluster
+from tests.integration.processes import eventually
+from tests.integration.rabbit import Rabbit
+
+# The field of data on which such steps depend.
+_NEEDS = "outside_volumes"
+_OPERATIONS = ("build", "attach_volume", "detach_volume", "resize", "live_migrate", "delete")
+_IMAGE = REGISTRY["create_volume_image"]
+# Compensations to which no failure of one host leads: the volumes stay for the next one; what Cinder has heard of is
+# not taken back.
+_NEVER = frozenset({("build", "make_volumes"), ("detach_volume", "release")})
+# Who dies before the snapshots were asked for takes the user's token along: then there is no image.
+_TOKEN = frozenset({("make_image", "before"), ("make_image", "after"), ("freeze", "before"), ("freeze", "after"),
+                    ("take_snapshots", "before")})
+_PROJECT = "p" * 32
+_PREPARES = 40.0
+
+
+@pytest.fixture(scope="module")
+def cinder() -> Iterator[CinderService]:
+    service = CinderService()
+    service.start()
+    yield service
+    service.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(rabbitmq: Rabbit, new_database: Callable[[], str | None], points: Points,  # noqa: F811
+            cinder: CinderService) -> Iterator[Cluster]:
+    options = {**OPTIONS, "volume": {"driver": "cinder"}, "cinder": cinder.options()}
+    with Cluster(rabbitmq.new_vhost(), new_database(), computes=2, options=options, launcher=points.launcher) as made:
+        made.flavor("larger", ram=128, disk=1)
+        yield made
+
+
+class OnVolumes(Round):
+    """Every server boots from a volume of its own, and its guest has an agent."""
+
+    cinder: CinderService
+
+    def boot(self, name: str) -> str:
+        volume = self.cinder.new(_PROJECT, bootable=True, image={"image_id": "i", "hw_qemu_guest_agent": "yes"})
+        return self.nova.api.boot(name, imageRef="", block_device_mapping_v2=[{
+            "source_type": "volume", "uuid": volume, "destination_type": "volume", "boot_index": 0}])
+
+    def new_volume(self) -> str:
+        return self.cinder.new(_PROJECT)
+
+    def volume_status(self, volume: str) -> str:
+        return self.cinder.volumes[volume].status
+
+    def request(self, name: str) -> None:
+        if self.names[name].operation is _IMAGE:  # only with the token of its user
+            self.nova.api.action(self.uuids[name], "createImage", {"name": "image"})
+        else:
+            super().request(name)
+
+    def leaves_image(self, case: Case, when: When) -> bool:
+        return super().leaves_image(case, when) and (
+            case.operation is not _IMAGE or (case.step.name, when) not in _TOKEN)
+
+
+def _cases() -> list[Case]:
+    """All that is done for the sake of the service."""
+    theirs = [(REGISTRY[name], step) for name in _OPERATIONS for step in REGISTRY[name].steps if step.when == _NEEDS]
+    return [case for operation, step in [*theirs, *((_IMAGE, step) for step in _IMAGE.steps)]
+            for case in (Case(operation, step), Case(operation, step, undo=True))
+            if not case.undo or (step.undo and (operation.name, step.name) not in _NEVER)]
+
+
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
+def test_a_kill_in_the_middle_leaves_nothing_with_the_volume_service(
+        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,  # noqa: F811
+        monkeypatch: pytest.MonkeyPatch, when: When) -> None:
+    monkeypatch.setattr(OnVolumes, "cinder", cinder, raising=False)
+    # once its host has let go of a volume there is no way back, so that nothing fails in that step later
+    monkeypatch.setitem(steps.FAILING, "detach_volume", ("detach", "before"))
+    everything = OnVolumes(nova, points, _cases(), when, operate)
+    kill(nova, points, *everything.holders())
+    everything.ends()
+    eventually(lambda: _attachments(cinder) == _volumes(nova), invariants.BOUND,
+               "servers and the volume service say the same of who has which volume")
+    assert {volume.status for volume in cinder.volumes.values()} <= {"available", "in-use"}
+    eventually(lambda: sorted(each.metadata["nova_image"] for each in list(cinder.snapshots.values())) == _images(nova),
+               invariants.BOUND, "each image has one snapshot, and there are no others")
+
+
+def _attachments(cinder: CinderService) -> list[tuple[str, str]]:
+    return sorted((each.server, each.volume) for each in list(cinder.attachments.values()))
+
+
+def _volumes(nova: Cluster) -> list[tuple[str, str]]:  # noqa: F811
+    return sorted((uuid, item["id"]) for uuid, server in nova.api.servers().items()
+                  for item in server["os-extended-volumes:volumes_attached"])
+
+
+def _images(nova: Cluster) -> list[str]:  # noqa: F811
+    return sorted(image["id"] for image in nova.api.get("/images/detail", version="2.35")["images"]
+                  if "instance_uuid" in image["metadata"])
