@@ -11,6 +11,7 @@ from stevedore import driver as stevedore_driver
 
 from nova import bus, context, exception, image
 from nova.compute import gauges, identity
+from nova.compute.at_rest import AtRest
 from nova.compute.disk_tools import QemuTools
 from nova.compute.host import Machine
 from nova.compute.inventory import NodeReports
@@ -102,6 +103,7 @@ class ComputeService:
         self._nodes = NodeReports(self.host, self.machine.driver, self._guests)
         self.reconciler = Reconciler(self.machine, self._guests, self.runner)
         self._precacher = Precacher(self.machine, self._guests)
+        self._at_rest = AtRest(self.machine.driver)
         self._last_beat = time.monotonic()
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
@@ -193,10 +195,10 @@ class ComputeService:
         return self.machine.driver.diagnostics(instance)
 
     def quiesce(self, ctx: context.RequestContext, instance: Instance) -> None:
-        self.machine.driver.quiesce(instance)
+        self._at_rest.begin(instance)
 
     def unquiesce(self, ctx: context.RequestContext, instance: Instance) -> None:
-        self.machine.driver.unquiesce(instance)
+        self._at_rest.end(instance)
 
     def guests(self, ctx: context.RequestContext) -> list[GuestStatus]:
         return self.machine.driver.guests()
