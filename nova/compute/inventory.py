@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from nova import context
+from nova.compute.monitors.chosen import Monitors
 from nova.objects.node import ComputeNode
 from nova.rpcapi.guests import Guests
 from nova.virt.driver import Driver
@@ -25,10 +26,11 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 class NodeReports:
     """The inventory reports of one host."""
 
-    def __init__(self, host: str, driver: Driver, guests: Guests) -> None:
+    def __init__(self, host: str, driver: Driver, guests: Guests, monitors: Monitors | None = None) -> None:
         self._host = host
         self._driver = driver
         self._guests = guests
+        self._monitors = monitors or Monitors({})
         self._told: list[bytes] = []
         self._told_at = 0.0
 
@@ -49,7 +51,7 @@ class NodeReports:
 
     def _pages(self) -> Iterator[tuple[str, str | None, list[ComputeNode]]]:
         """Each page is all that the host has after ``after`` and up to ``upto``, by uuid."""
-        nodes = self._driver.nodes()
+        nodes = self._nodes()
         if len(nodes) <= _PAGE:
             yield "", None, nodes
             return
@@ -60,3 +62,10 @@ class NodeReports:
             upto = page[-1].uuid if start + _PAGE < len(nodes) else None
             yield after, upto, page
             after = page[-1].uuid
+
+    def _nodes(self) -> list[ComputeNode]:
+        """With what was measured of the host, which all of them share."""
+        nodes, measured = self._driver.nodes(), self._monitors.measure()
+        if measured is None:
+            return nodes
+        return [msgspec.structs.replace(node, metrics=measured) for node in nodes]

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from stevedore import driver as stevedore_driver
+from typing import TYPE_CHECKING
 
 from nova import bus, context, exception, image
-from nova.compute import gauges, identity
+from nova.compute import gauges, identity, plugins
 from nova.compute.at_rest import AtRest
 from nova.compute.disk_tools import QemuTools
 from nova.compute.host import Machine
 from nova.compute.inventory import NodeReports
+from nova.compute.monitors.chosen import Monitors
 from nova.compute.precache import Precacher
 from nova.compute.reconcile import Reconciler
 from nova.compute.runner import TICK, Runner
@@ -53,24 +52,16 @@ SERVICE_VERSION = 4
 _SHARED_THREADS = 2
 
 
-def _plugin(namespace: str, name: str) -> Any:
-    """The class behind an entry point; a clear error when there is none."""
-    try:
-        return stevedore_driver.DriverManager(namespace, name, invoke_on_load=False).driver
-    except Exception as error:
-        raise exception.InvalidInput(reason=f"there is no {namespace} plugin {name!r}: {error}") from error
-
-
 def load_machine(host: str) -> Machine:
     """This host as configured: hypervisor driver, network driver, images."""
-    return machine_of(_plugin("nova.virt.drivers", CONF.compute_driver)(host))
+    return machine_of(plugins.load("nova.virt.drivers", CONF.compute_driver)(host))
 
 
 def machine_of(driver: Driver) -> Machine:
     """The host of this driver, with the network driver, volumes and images of the configuration."""
-    return Machine(name=driver.host, driver=driver, network=_plugin("nova.network.drivers", CONF.network.driver)(),
+    return Machine(name=driver.host, driver=driver, network=plugins.load("nova.network.drivers", CONF.network.driver)(),
                    images=image.store, cache=ImageCache(used=driver.used_images),
-                   volumes=_plugin("nova.volume.drivers", CONF.volume.driver)(QemuTools()))
+                   volumes=plugins.load("nova.volume.drivers", CONF.volume.driver)(QemuTools()))
 
 
 def _offers(protocol: str) -> bool:
@@ -81,7 +72,7 @@ def _offers(protocol: str) -> bool:
 
 def hosts_of_driver() -> Sequence[Driver]:
     """The drivers of all hosts that the configured one plays; none: it serves the one it runs on."""
-    played: Sequence[Driver] = _plugin("nova.virt.drivers", CONF.compute_driver).of_all_hosts()
+    played: Sequence[Driver] = plugins.load("nova.virt.drivers", CONF.compute_driver).of_all_hosts()
     return played
 
 
@@ -100,7 +91,8 @@ class ComputeService:
         self._volumes = bus.client(transport, volumes.Volumes)
         self.runner = Runner(self.machine, self._engine, self._guests, pool)
         self.machine.network.connect(self.host, bus.client(transport, network_hosts.NetworkHosts))
-        self._nodes = NodeReports(self.host, self.machine.driver, self._guests)
+        self._nodes = NodeReports(self.host, self.machine.driver, self._guests,
+                                  Monitors.named(CONF.compute_monitors, self.machine.driver))
         self.reconciler = Reconciler(self.machine, self._guests, self.runner)
         self._precacher = Precacher(self.machine, self._guests)
         self._at_rest = AtRest(self.machine.driver)

@@ -6,7 +6,9 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nova import context
 from nova.conductor.core import Core
+from nova.conductor.feeds import host_notices
 from nova.db import compute_nodes, services
 from nova.objects.node import ComputeNode
 from nova.objects.scheduling import HostState
@@ -34,15 +36,20 @@ def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str
 
     def transaction(connection: Any) -> tuple[compute_nodes.Report, list[HostState]]:
         report = compute_nodes.report(connection, host, nodes, after, upto, trusted)
-        return report, compute_nodes.states_of(connection, report.changed)
+        anew = set(report.measured)
+        if anew:
+            core.outbox.tell(connection, context.admin(), lambda teller: host_notices.measured(
+                teller, host, [node for node in report.nodes if node.uuid in anew]))
+        return report, compute_nodes.states_of(connection, sorted(anew.union(report.changed)))
 
     report, states = core.db.write(transaction)
     core.fleet.states(states)
     core.fleet.removed(report.removed)
-    if len(states) > _FEW:
-        LOG.info("%d nodes of host %s are new or have changed", len(states), host)
+    changed = set(report.changed)
+    if len(changed) > _FEW:
+        LOG.info("%d nodes of host %s are new or have changed", len(changed), host)
         return report.nodes
-    for state in states:
+    for state in (state for state in states if state.node_uuid in changed):
         LOG.info("Node %s of host %s now has %s", state.node, host, ", ".join(
             f"{name} {inventory.total}" for name, inventory in sorted(state.inventories.items())))
     return report.nodes

@@ -21,6 +21,10 @@ OPTIONS = {
         cfg.FloatOpt("initial_ram_allocation_ratio", default=1.0, min=0.0, help="The ratio of a new host."),
         cfg.FloatOpt("initial_disk_allocation_ratio", default=1.0, min=0.0, help="The ratio of a new host."),
         cfg.IntOpt("update_resources_interval", default=60, min=1, help="Seconds between two inventories."),
+        cfg.ListOpt("compute_monitors", default=[],
+                    help="What the host measures of itself, like cpu.virt_driver: names of the entry points "
+                         "nova.compute.monitors.KIND, as KIND.NAME; without KIND: cpu. The values are told with each "
+                         "inventory, to schedulers and as metrics.update. Empty: nothing is measured."),
         cfg.IntOpt("sync_power_state_interval", default=600, help="Seconds between two full comparisons of rows and "
                                                                   "guests; below 0: never."),
         cfg.IntOpt("volume_usage_poll_interval", default=0, min=0,

@@ -36,10 +36,12 @@ _SHOWN = ("disk_available_least", "uptime")
 
 @dataclasses.dataclass
 class Report:
-    """What a report changed: the nodes as they are now, and the uuids of changed and removed ones."""
+    """What a report changed: the nodes as they are now, and the uuids of changed ones, of those of which something else
+    was measured than before, and of removed ones. Schedulers must hear of all of these."""
 
     nodes: list[ComputeNode]
     changed: list[str]
+    measured: list[str]
     removed: list[str]
 
 
@@ -75,7 +77,7 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
     _check_distinct(connection, nodes, stored)
     by_uuid = {row.uuid: row for row in stored.nodes}
     by_name = {row.hypervisor_hostname: row for row in stored.nodes if row.host == host}
-    result, new = Report([], [], []), []
+    result, new = Report([], [], [], []), []
     try:
         for node in nodes:
             row = by_uuid.get(node.uuid) or by_name.get(node.hypervisor_hostname)
@@ -84,6 +86,8 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
             node.host, node.service_id = host, service_id
             _identify(node, row)
             tree = [node.provider, *node.children]
+            if node.metrics != (row.metrics if row is not None else None):
+                result.measured.append(node.uuid)
             if row is None and not any(provider.uuid in stored.providers for provider in tree):
                 new.append(node)
                 result.changed.append(node.uuid)
@@ -188,7 +192,7 @@ def _insert(connection: sa.Connection, nodes: Sequence[ComputeNode]) -> None:
 
 
 def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stored) -> bool:
-    """Returns whether schedulers must hear of it."""
+    """Returns whether there is more than what was measured that schedulers must hear of."""
     changed = False
     tree = [node.provider, *node.children]
     known = {uuid: _told(stored.providers[uuid]) for uuid, root in stored.roots.items() if root == node.uuid}
@@ -208,9 +212,10 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
         node.id = connection.scalar(sa.select(TABLE.c.id).where(TABLE.c.uuid == node.uuid)) or 0
         return True
     changed = changed or any(getattr(row, name) != getattr(node, name) for name in _FACTS)
-    if changed or any(getattr(row, name) != getattr(node, name) for name in _SHOWN):
-        values: dict[str, Any] = {name: getattr(node, name) for name in (*_FACTS, *_SHOWN)}
-        if changed:
+    measured = row.metrics != node.metrics
+    if changed or measured or any(getattr(row, name) != getattr(node, name) for name in _SHOWN):
+        values: dict[str, Any] = {name: getattr(node, name) for name in (*_FACTS, *_SHOWN, "metrics")}
+        if changed or measured:
             node.generation += 1
             values["generation"] = TABLE.c.generation + 1
         connection.execute(sa.update(TABLE).where(TABLE.c.id == row.id).values(**values, updated_at=utcnow()))
@@ -478,6 +483,7 @@ def _state(row: Any, tree: Sequence[Provider], zones: dict[str, str], member_of:
         num_instances=row.num_instances, num_io_ops=row.num_io_ops, failed_builds=row.failed_builds,
         hypervisor_type=row.hypervisor_type, hypervisor_version=row.hypervisor_version, host_ip=row.host_ip,
         cpu_info=row.cpu_info, supported_instances=row.supported_instances, generation=row.generation,
+        metrics={metric.name: metric.value for metric in row.metrics or ()},
         service_generation=row.service_generation or 0, parts=left,
         children=[provider for provider in tree if provider is not root])
 

@@ -30,6 +30,7 @@ from nova.objects.device_address import DeviceAddress
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Fault, Key, Personality
+from nova.objects.metric import Metric
 from nova.objects.network import VIF, NetworkRequest
 from nova.objects.parts.numa import GuestTopology, HostTopology
 from nova.objects.parts.pci import GuestDevice, PciDevice
@@ -96,6 +97,7 @@ compute_nodes = _table(
     Column("failed_builds", sa.Integer, nullable=False),
     Column("numa_topology", Json(HostTopology)),
     Column("pci_devices", Json(list[PciDevice])),
+    Column("metrics", Json(list[Metric])),
     # Whether a claim ever had cells or devices for itself: then schedulers hear what is left of them.
     Column("fitted", sa.Boolean, nullable=False, server_default=sa.false()),
     # Counts changes, so that two states of a node can be ordered.

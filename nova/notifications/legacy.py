@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import Any
 
 from nova.objects.action import Failure
@@ -10,6 +11,8 @@ from nova.objects.aggregate import Aggregate
 from nova.objects.image import METADATA
 from nova.objects.instance import Instance
 from nova.objects.keypair import Keypair
+from nova.objects.metric import PERCENT, Metric
+from nova.objects.node import ComputeNode
 from nova.objects.server_group import ServerGroup
 from nova.objects.volume import VolumeCounters
 
@@ -111,3 +114,12 @@ def volume_usage(counted: VolumeCounters, of: Instance, now: datetime.datetime) 
             "availability_zone": of.availability_zone, "instance_id": of.uuid, "last_refreshed": _time(now),
             "reads": counted.reads, "read_bytes": counted.read_bytes, "writes": counted.writes,
             "write_bytes": counted.write_bytes}
+
+
+def metrics(of: ComputeNode, found: Sequence[Metric]) -> dict[str, Any]:
+    """Percents are parts of one here."""
+    return {"host": of.host, "host_ip": of.host_ip, "nodename": of.hypervisor_hostname, "metrics": [
+        {"name": metric.name, "value": metric.value / 100 if metric.name.endswith(PERCENT) else metric.value,
+         "source": metric.source,
+         "timestamp": metric.timestamp.astimezone(datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")}
+        for metric in found]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,11 +12,14 @@ from nova.notifications.versioned import Payload, flavor, time_of, wrapped
 from nova.objects.aggregate import Aggregate
 from nova.objects.instance import Instance
 from nova.objects.keypair import Keypair
+from nova.objects.metric import Metric
+from nova.objects.node import ComputeNode
 from nova.objects.server_group import ServerGroup
 from nova.objects.service import Service
 from nova.objects.volume import VolumeCounters
 
-__all__ = ["aggregate", "aggregate_cache", "flavor", "keypair", "server_group", "service", "unmade", "volume_usage"]
+__all__ = ["aggregate", "aggregate_cache", "flavor", "keypair", "metrics", "server_group", "service", "unmade",
+           "volume_usage"]
 
 
 def unmade(of: Aggregate) -> Aggregate:
@@ -64,3 +68,11 @@ def service(of: Service) -> Payload:
         "disabled_reason": of.disabled_reason, "availability_zone": of.availability_zone,
         "last_seen_up": time_of(of.last_seen_up), "forced_down": of.forced_down, "version": of.version,
         "uuid": of.uuid})
+
+
+def metrics(of: ComputeNode, found: Sequence[Metric]) -> Payload:
+    return wrapped("MetricsPayload", "1.0", {
+        "host": of.host, "host_ip": of.host_ip, "nodename": of.hypervisor_hostname,
+        "metrics": [wrapped("MetricPayload", "1.0", {
+            "name": metric.name, "value": metric.value, "numa_membw_values": None, "source": metric.source,
+            "timestamp": time_of(metric.timestamp)}) for metric in found]})

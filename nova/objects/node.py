@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nova.objects.base import Object
+from nova.objects.metric import Metric
 from nova.objects.parts.numa import HostTopology
 from nova.objects.parts.pci import PciDevice
 from nova.objects.service import Service
@@ -65,6 +66,8 @@ class ComputeNode(Object, kw_only=True):
     numa_topology: HostTopology | None = None
     # Those that guests may get.
     pci_devices: list[PciDevice] | None = None
+    # None: nothing is measured.
+    metrics: list[Metric] | None = None
     # Kept by the conductor, not reported:
     service_id: int = 0
     num_instances: int = 0

@@ -8,6 +8,7 @@ from collections.abc import Sized
 import msgspec
 
 from nova import exception
+from nova.objects.metric import possible
 from nova.objects.node import ComputeNode, Inventory, Provider
 
 # Several times what machines have.
@@ -17,6 +18,7 @@ _TRAITS = 1000
 _CELLS = 128
 _DEVICES = 10_000
 _GUESTS = 200
+_METRICS = 100
 # Bytes of what is told of a node beside its devices.
 _SIZE = 1 << 20
 # Nodes of one host that speaks for itself (one of bare metal has many).
@@ -32,6 +34,10 @@ def check(node: ComputeNode) -> None:
     _bound("NUMA cells", node.numa_topology.cells if node.numa_topology else (), _CELLS)
     _bound("PCI devices", node.pci_devices or (), _DEVICES)
     _bound("kinds of guests", node.supported_instances, _GUESTS)
+    _bound("metrics", node.metrics or (), _METRICS)
+    for metric in node.metrics or ():
+        if not possible(metric):
+            raise exception.InvalidInput(reason=f"the metric {metric.name[:100]!a} is not possible")
     for provider in (node.provider, *node.children):
         _check_provider(provider)
     if len(_encode(msgspec.structs.replace(node, pci_devices=None))) > _SIZE:

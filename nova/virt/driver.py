@@ -37,6 +37,17 @@ class Disks:
     config_drive: str | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class HostCpu:
+    """What the CPUs of a host have done since its boot, all together, in ns; and how fast they are, in MHz."""
+
+    frequency: int = 0
+    user: int = 0
+    kernel: int = 0
+    idle: int = 0
+    iowait: int = 0
+
+
 def rescue_disk_gb(instance: Instance) -> int:
     """GiB that the disk may have which a server is rescued from; 0: its flavor takes images as large as they are."""
     return int(CONF.compute.rescue_disk_limit_gb) if instance.volume_backed else instance.flavor.root_gb
@@ -88,6 +99,10 @@ class Driver(GuestDriver):
     @abc.abstractmethod
     def nodes(self) -> list[ComputeNode]:
         """The nodes with inventories (total, reserved, ratio, units) and traits, taken now."""
+
+    def host_cpu(self) -> HostCpu:
+        """The CPUs now. Monitors ask it, where they are switched on."""
+        raise exception.NotImplementedHere(what="measure the CPU of the host")
 
     # --- life of a guest -------------------------------------------------------------------
     def check(self, instance: Instance) -> None:

@@ -32,7 +32,7 @@ from nova.objects.network import VIF
 from nova.objects.node import DISK_GB, ComputeNode, Provider
 from nova.operations.guest_driver import Cancelled
 from nova.virt import fake_diagnostics, fake_disks, fake_machine, fake_scenario
-from nova.virt.driver import Disks, EventHandler
+from nova.virt.driver import Disks, EventHandler, HostCpu
 from nova.virt.fake_consoles import Consoles
 from nova.virt.fake_disks import ASIDE, Disk
 from nova.virt.fake_guests import Guest, GuestStore
@@ -124,6 +124,9 @@ class FakeDriver(FakeMoves):
                 children=fake_machine.children(group, node_uuid, name),
                 provider=Provider(uuid=node_uuid, name=name, traits=traits, inventories=inventories)))
         return nodes
+
+    def host_cpu(self) -> HostCpu:
+        return fake_machine.CPU
 
     # --- life of a guest -------------------------------------------------------------------------
     def prepare(self, instance: Instance, disks: Disks) -> None:

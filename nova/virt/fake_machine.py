@@ -13,9 +13,13 @@ from nova.objects.parts import pci, pci_spec
 from nova.objects.parts.numa import HostCell, HostTopology, Pages
 from nova.objects.parts.pci import PciDevice
 from nova.objects.requirements.requested_resources import HYPERTHREADING, PCPU
+from nova.virt.driver import HostCpu
 from nova.virt.fake_scenario import Devices, Group, Size
 
 _SMALL_KB = 4
+# Stands still.
+CPU = HostCpu(frequency=800, user=26_728_850_000_000, kernel=5_664_160_000_000, idle=1_592_705_190_000_000,
+              iowait=6_121_490_000_000)
 
 
 def cpus(group: Group) -> int:

@@ -14,6 +14,7 @@ from nova.objects.action import Failure
 from nova.objects.floating_ip_dns import Domain
 from nova.objects.guest import GuestStatus
 from nova.objects.image_cache import CacheResult
+from nova.objects.metric import Metric
 from nova.objects.node import VCPU, ComputeNode, Inventory, Provider
 from nova.objects.order import StepReport
 from nova.objects.volume import VolumeCounters, VolumeRemoval
@@ -412,6 +413,27 @@ def test_a_host_tells_nothing_of_what_others_do_with_volumes(admin, evil):
         admin.wait_gone(evil.victim)
         admin.call("DELETE", f"/os-volumes/{volume}", version="2.1")
         wait_for(lambda: not admin.get("/os-volumes", version="2.1")["volumes"], reason="the volume is gone")
+
+
+def test_what_a_host_measures_is_bounded(evil):
+    """Schedulers choose by it, and it is told on the bus."""
+    now = datetime.datetime.now(datetime.UTC)
+    own = evil.db.read(lambda connection: connection.execute(
+        models.compute_nodes.select().where(models.compute_nodes.c.host == SECOND))).first()
+    before = evil.rows()
+    with listen(evil.suite) as listener:
+        for name, value, when, times in (("cpu.percent", -(10**6), now, 1), ("cpu.percent", 1 << 63, now, 1),
+                                         ("x" * 100_000, 1, now, 1), ("n", 1, now.replace(tzinfo=None), 1),
+                                         ("n", 1, now.replace(year=1), 1), ("n", 1, now, 101)):
+            with pytest.raises(exception.InvalidInput, match="metric"):
+                evil.proxy(Guests).report_nodes(CTX, SECOND, [ComputeNode(
+                    uuid=own.uuid, host=SECOND, hypervisor_hostname=own.hypervisor_hostname, hypervisor_type="fake",
+                    hypervisor_version=1000, provider=Provider(uuid=own.uuid, name=SECOND),
+                    metrics=[Metric(name=name, value=value, timestamp=when)] * times)])
+        evil.proxy(Guests).hypervisor_lost(CTX, SECOND, "192.0.2.1", Failure(message="told after all of these"))
+        wait_for(lambda: listener.versioned, reason="it is told")
+        assert [message["event_type"] for message in listener.versioned] == ["libvirt.connect.error"]
+    assert evil.rows() == before
 
 
 # --- what a host says of its own -----------------------------------------------------------------------

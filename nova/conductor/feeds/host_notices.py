@@ -1,4 +1,5 @@
-"""What is told of what hosts notice: what their guests do with volumes, and a hypervisor that cannot be reached."""
+"""What is told of what hosts notice: what their guests do with volumes, what they measure, and a
+hypervisor that cannot be reached."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from nova.notifications import legacy, resources, versioned
 from nova.notifications.messages import Teller, publisher
 from nova.objects.action import Failure
 from nova.objects.instance import Instance
+from nova.objects.node import ComputeNode
 from nova.objects.notification import Notification
 from nova.objects.volume import VolumeCounters
 
@@ -35,3 +37,10 @@ def hypervisor_lost(teller: Teller, host: str, address: str, failure: Failure) -
             "ip": address, "reason": reason}),
         "compute.libvirt.error", {"ip": address, "method": reason["nova_object.data"]["function_name"],
                                   "reason": failure.message}, publisher(_COMPUTE, host), failed=True)
+
+
+def measured(teller: Teller, host: str, nodes: Sequence[ComputeNode]) -> list[Notification]:
+    """Of each node that something was measured of."""
+    return [told for node in nodes if node.metrics for told in teller.resource(
+        "metrics.update", node.uuid, resources.metrics(node, node.metrics), "compute.metrics.update",
+        legacy.metrics(node, node.metrics), publisher(_COMPUTE, host))]

@@ -23,7 +23,7 @@ from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, M
 from nova.objects.network import VIF
 from nova.objects.node import ComputeNode
 from nova.operations.guest_driver import Cancelled
-from nova.virt.driver import Disks, Driver, EventHandler
+from nova.virt.driver import Disks, Driver, EventHandler, HostCpu
 from nova.virt.libvirt import agent, diagnostics, power, remote_console
 from nova.virt.libvirt.arrival import Arrivals
 from nova.virt.libvirt.cold import ColdMoves
@@ -86,6 +86,9 @@ class LibvirtDriver(Driver):
     def nodes(self) -> list[ComputeNode]:
         found = self._guests.capabilities
         return [self._host.call(lambda connection: inventory.take(connection, self.host, found))]
+
+    def host_cpu(self) -> HostCpu:
+        return self._host.call(inventory.cpu)
 
     def _reconnected(self) -> None:
         """It may be another version of libvirt now, and events may have been missed."""

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import migrate, models, servers
+from nova.db import compute_nodes, migrate, models, servers
 from nova.db.migrations import versions
 from nova.db.sql.engine import Database
 from nova.objects.base import new_uuid, utcnow
@@ -149,3 +149,24 @@ def test_rows_of_addresses_get_the_mac_addresses_that_followed_from_their_ids(da
             assert macs[1] != macs[2]
             assert macs[3] is None
     database.close()
+
+
+def test_nodes_of_the_last_release_measure_nothing_until_they_report_it(database_url: str) -> None:
+    """Its conductors go on writing them, too: they know nothing of the column."""
+    migrate.sync(database_url, "0023")
+    table = models.compute_nodes
+    old = sa.table("compute_nodes", *(sa.column(column.name, column.type) for column in table.c
+                                      if column.name not in ("id", "metrics")))
+    made = {"host": "h", "hypervisor_type": "fake", "hypervisor_version": 1, "host_ip": "192.0.2.1", "cpu_info": {},
+            "supported_instances": [], "service_id": 1, "num_instances": 0, "num_io_ops": 0, "failed_builds": 0,
+            "fitted": False, "generation": 1, "created_at": utcnow(), "updated_at": utcnow()}
+    database = Database(database_url)
+    with database.engine.connect() as connection, connection.begin():
+        assert "metrics" not in {column["name"] for column in sa.inspect(connection).get_columns("compute_nodes")}
+        connection.execute(sa.insert(old).values(uuid="before", hypervisor_hostname="before", **made))
+    migrate.sync(database_url)
+    with database.engine.connect() as connection, connection.begin():
+        connection.execute(sa.insert(old).values(uuid="during", hypervisor_hostname="during", **made))
+    found = database.read(lambda connection: compute_nodes.states(connection, None, 10))
+    database.close()
+    assert {state.node: state.metrics for state in found} == {"before": {}, "during": {}}

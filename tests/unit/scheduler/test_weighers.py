@@ -85,6 +85,15 @@ def test_metrics(settings):
     assert weights(MetricsWeigher(), *states) == {"a": 1.0, "b": 0.0}
 
 
+def test_hosts_whose_cpu_is_busy_come_last(settings):
+    """As the monitor cpu.virt_driver measures it."""
+    settings("metrics", weight_setting=["cpu.percent=-1.0"])
+    states = [node("busy", metrics={"cpu.percent": 90, "cpu.user.time": 10**15}),
+              node("idle", metrics={"cpu.percent": 3, "cpu.user.time": 2 * 10**15})]
+    assert scores(MetricsWeigher(), states) == {"busy": -90.0, "idle": -3.0}
+    assert choose(fleet(*states), spec(alternates=0)) == [["idle"]]
+
+
 def test_missing_metrics(settings):
     settings("metrics", weight_setting=["load=1"])
     states = [node("a", metrics={"load": 1.0}), node("b")]

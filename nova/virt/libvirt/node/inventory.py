@@ -14,6 +14,7 @@ import libvirt
 from nova.conf import CONF
 from nova.objects.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode, Inventory, Provider
 from nova.objects.requirements.requested_resources import PCPU
+from nova.virt.driver import HostCpu
 from nova.virt.imagecache import ImageCache
 from nova.virt.libvirt.files import disks
 from nova.virt.libvirt.node import node_devices, traits
@@ -48,6 +49,13 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
         provider=Provider(uuid=identity, name=name, inventories={
             resource_class: inventory for resource_class, inventory in inventories.items() if inventory.total},
                           traits=traits.of_node(capabilities, CONF.libvirt.virt_type)))
+
+
+def cpu(connection: libvirt.virConnect) -> HostCpu:
+    """What the CPUs have done. A time that this machine does not count is 0."""
+    times = connection.getCPUStats(libvirt.VIR_NODE_CPU_STATS_ALL_CPUS)
+    return HostCpu(frequency=connection.getInfo()[3], **{kind: times.get(kind, 0) for kind in (
+        "user", "kernel", "idle", "iowait")})
 
 
 def _cpus(capabilities: Capabilities, online: int) -> tuple[int, int]:

@@ -1,0 +1,17 @@
+"""Classes behind entry points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stevedore import driver as stevedore_driver
+
+from nova import exception
+
+
+def load(namespace: str, name: str) -> Any:
+    """The class behind an entry point. Raises InvalidInput when there is none."""
+    try:
+        return stevedore_driver.DriverManager(namespace, name, invoke_on_load=False).driver
+    except Exception as error:
+        raise exception.InvalidInput(reason=f"there is no {namespace} plugin {name!r}: {error}") from error

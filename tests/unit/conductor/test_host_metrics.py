@@ -1,0 +1,195 @@
+"""What hosts measure: kept with their nodes, told to schedulers and, in the same transaction, to whoever listens."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from nova import exception
+from nova.conductor import announcer
+from nova.conductor.endpoints.heartbeat import Heartbeat
+from nova.conf import CONF
+from nova.db import compute_nodes, models, outbox
+from nova.objects.base import utcnow
+from nova.objects.metric import Metric
+from nova.objects.node import ComputeNode
+from nova.scheduler.hosts import Fleet
+from tests.unit.conductor.books import Books, ctx, node
+
+THEN = datetime.datetime(2026, 1, 2, 3, 4, 5, 678000, datetime.UTC)
+
+
+def metrics(percent: int = 12, **more: int) -> list[Metric]:
+    values = {"cpu.percent": percent, "cpu.user.time": 10**15, **more}
+    return [Metric(name=name, value=value, source="fake", timestamp=THEN) for name, value in values.items()]
+
+
+@pytest.fixture
+def host(core: Books) -> Books:
+    Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1)
+    core.sent.take()
+    core.statements()
+    return core
+
+
+@pytest.fixture
+def told(host: Books) -> Iterator[Books]:
+    """Notifications are on, in both forms."""
+    CONF.set_override("driver", ["test"], group="oslo_messaging_notifications")
+    CONF.set_override("notification_format", "both", group="notifications")
+    host.outbox.configure()
+    yield host
+    CONF.clear_override("driver", group="oslo_messaging_notifications")
+    CONF.clear_override("notification_format", group="notifications")
+
+
+def report(core: Books, *nodes: ComputeNode) -> list[ComputeNode]:
+    return announcer.report_nodes(core, "h1", nodes)
+
+
+def writes(core: Books) -> list[str]:
+    """The tables that were written since the last time."""
+    lines = [line.split() for line in core.statements() if not line.startswith("SELECT")]
+    return [line[1] if line[0] == "UPDATE" else line[2] for line in lines]
+
+
+def waiting(core: Books) -> list[Any]:
+    return core.db.read(lambda connection: connection.execute(
+        models.outbox.select().order_by(models.outbox.c.id)).all())
+
+
+def test_what_is_measured_is_kept_and_reaches_the_column_of_schedulers(host: Books) -> None:
+    [made] = report(host, node("h1", metrics=metrics(12)))
+    fleet = Fleet()
+    for percent in (12, 90):
+        report(host, node("h1", metrics=metrics(percent)))
+        for delta in host.sent.take():
+            fleet.upsert_all(delta.states)
+        known = fleet.state(made.uuid)
+        assert known is not None
+        assert known.metrics == {"cpu.percent": percent, "cpu.user.time": 10**15}
+    [read] = host.db.read(lambda connection: compute_nodes.states(connection, None, 10))
+    assert read.metrics["cpu.percent"] == 90
+    [shown] = host.db.read(compute_nodes.index)
+    assert shown.metrics == metrics(90)
+
+
+def test_what_was_measured_later_counts_however_late_the_rest_is_told(host: Books) -> None:
+    for percent in (12, 90):
+        [made] = report(host, node("h1", metrics=metrics(percent)))
+    fleet = Fleet()
+    for delta in reversed(host.sent.take()):
+        fleet.upsert_all(delta.states)
+    known = fleet.state(made.uuid)
+    assert known is not None
+    assert known.metrics["cpu.percent"] == 90
+
+
+def test_a_host_that_only_measures_writes_its_node_and_nothing_else(host: Books) -> None:
+    report(host, node("h1", metrics=metrics(12)))
+    host.statements()
+    report(host, node("h1", metrics=metrics(13)))
+    assert writes(host) == ["compute_nodes"]
+    report(host, node("h1", metrics=metrics(13)))
+    assert writes(host) == []
+
+
+def test_without_monitors_nothing_is_written(told: Books) -> None:
+    report(told, node("h1"))
+    told.statements()
+    told.sent.take()
+    report(told, node("h1"))
+    assert writes(told) == []
+    assert told.sent.take() == []
+    assert waiting(told) == []
+
+
+def test_monitors_that_were_switched_off_leave_nothing_to_choose_by(told: Books) -> None:
+    [made] = report(told, node("h1", metrics=metrics()))
+    before = len(waiting(told))
+    told.sent.take()
+    report(told, node("h1"))
+    [delta] = told.sent.take()
+    assert [(state.node_uuid, state.metrics) for state in delta.states] == [(made.uuid, {})]
+    assert len(waiting(told)) == before
+
+
+def test_a_node_that_only_measured_is_not_news_for_the_log(host: Books, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "nova.conductor.announcer")
+    report(host, node("h1", metrics=metrics(1)))
+    assert "Node h1 of host h1 now has" in caplog.text
+    caplog.clear()
+    report(host, node("h1", metrics=metrics(2)))
+    assert caplog.text == ""
+    report(host, node("h1", vcpus=16, metrics=metrics(3)))
+    assert "VCPU 16" in caplog.text
+
+
+def test_each_update_is_told_in_both_forms(told: Books) -> None:
+    [made, _other] = report(told, node("h1", metrics=metrics(12)), node("h1", "unmeasured"))
+    versioned, old = waiting(told)
+    assert {(each.publisher_id, each.priority, each.lane) for each in (versioned, old)} == {
+        ("nova-compute:h1", "INFO", outbox.lane_of(made.uuid))}
+    assert (versioned.event_type, versioned.versioned) == ("metrics.update", True)
+    assert versioned.payload == {
+        "nova_object.name": "MetricsPayload", "nova_object.namespace": "nova", "nova_object.version": "1.0",
+        "nova_object.data": {"host": "h1", "host_ip": "192.0.2.1", "nodename": "h1", "metrics": [
+            {"nova_object.name": "MetricPayload", "nova_object.namespace": "nova", "nova_object.version": "1.0",
+             "nova_object.data": {"name": name, "value": value, "numa_membw_values": None, "source": "fake",
+                                  "timestamp": "2026-01-02T03:04:05Z"}}
+            for name, value in (("cpu.percent", 12), ("cpu.user.time", 10**15))]}}
+    assert (old.event_type, old.versioned) == ("compute.metrics.update", False)
+    assert old.payload == {"host": "h1", "host_ip": "192.0.2.1", "nodename": "h1", "metrics": [
+        {"name": "cpu.percent", "value": 0.12, "source": "fake", "timestamp": "2026-01-02T03:04:05.678000"},
+        {"name": "cpu.user.time", "value": 10**15, "source": "fake", "timestamp": "2026-01-02T03:04:05.678000"}]}
+    report(told, node("h1", metrics=metrics(12)), node("h1", "unmeasured"))
+    assert len(waiting(told)) == 2
+    report(told, node("h1", metrics=metrics(13)), node("h1", "unmeasured"))
+    assert len(waiting(told)) == 4
+
+
+def test_a_report_that_is_rolled_back_tells_nothing(told: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(connection: sa.Connection, _uuids: list[str]) -> None:
+        assert len(connection.execute(models.outbox.select()).all()) == 2
+        raise OSError("the database is away")
+
+    monkeypatch.setattr(compute_nodes, "states_of", fail)
+    with pytest.raises(OSError, match="away"):
+        report(told, node("h1", metrics=metrics()))
+    assert waiting(told) == []
+    assert told.db.read(compute_nodes.index) == []
+
+
+def _measured(**changes: Any) -> list[Metric]:
+    return [Metric(**{"name": "cpu.percent", "value": 1, "timestamp": utcnow(), **changes})]
+
+
+@pytest.mark.parametrize("wrong", [
+    _measured(name=""), _measured(name="x" * 65), _measured(name="a b"), _measured(name="a\n"),
+    _measured(name="\u00e9"), _measured(value=101), _measured(value=-1), _measured(name="n", value=1 << 63),
+    _measured(name="n", value=-(1 << 63) - 1), _measured(source="s" * 256),
+    _measured(timestamp=datetime.datetime(2026, 1, 1)),
+    _measured(timestamp=datetime.datetime.min.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=14)))),
+    _measured(timestamp=datetime.datetime.max.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=-14)))),
+    _measured(name="n", value=1) * 101])
+def test_what_no_machine_measures_is_refused(told: Books, wrong: list[Metric]) -> None:
+    report(told, node("h1", metrics=metrics(5)))
+    before = len(waiting(told))
+    with pytest.raises(exception.InvalidInput, match="metric"):
+        report(told, node("h1", metrics=wrong))
+    [state] = told.db.read(lambda connection: compute_nodes.states(connection, None, 10))
+    assert state.metrics["cpu.percent"] == 5
+    assert len(waiting(told)) == before
+
+
+def test_the_largest_values_are_told_as_they_are(told: Books) -> None:
+    edge = [metrics(100, large=(1 << 63) - 1, small=-(1 << 63))]
+    report(told, node("h1", metrics=edge[0]))
+    [state] = told.db.read(lambda connection: compute_nodes.states(connection, None, 10))
+    assert state.metrics["large"] == (1 << 63) - 1
+    assert len(waiting(told)) == 2
