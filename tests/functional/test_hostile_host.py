@@ -271,7 +271,8 @@ def evacuated_elsewhere(evil):
         evil.proxy(Guests).evicted(CTX, SECOND, [evil.victim])
         assert evil.rows() == before
     finally:
-        evil.db.write(lambda connection: connection.execute(models.migrations.delete()))
+        evil.db.write(lambda connection: connection.execute(
+            models.migrations.delete().where(models.migrations.c.uuid == "m")))
 
 
 def start_others(evil):
