@@ -484,7 +484,7 @@ def test_a_client_that_shows_no_token_has_few_connections(member, port, server):
 def can_open(port, told):
     try:
         return status_of(port, told) == 101
-    except (OSError, EOFError, InvalidHandshake):
+    except (OSError, EOFError, ConnectionClosed, InvalidHandshake):
         return False
 
 
