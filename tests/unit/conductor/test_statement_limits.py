@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import pathlib
-from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
 
-from nova import bus, conf, exception
-from nova.conductor.service import ConductorService
+from nova import exception
 from nova.db import server_search
 from nova.db.sql.engine import Database
 from nova.objects.server_request import ServerQuery
@@ -39,19 +37,6 @@ def test_a_statement_that_takes_too_long_is_cancelled_and_not_tried_again(tmp_pa
     database = Database(f"sqlite:///{tmp_path}/nova.sqlite", statement_seconds=1)
     cancelled_once(database, ENDLESS)
     database.close()
-
-
-def test_what_a_conductor_asks_is_limited_by_the_option(
-        core: Books, database_url: str, settings: Callable[..., None], tmp_path: pathlib.Path) -> None:
-    settings("connection", database_url, "database")
-    settings("statement_timeout", 1, "database")
-    settings("state_path", str(tmp_path))
-    transport = bus.transport.messaging.get_rpc_transport(conf.CONF, url="fake://")
-    service = ConductorService(transport)
-    for database in (service.core.db, service._beats_db):
-        cancelled_once(database, ENDLESS)
-        database.close()
-    transport.cleanup()
 
 
 def _page(core: Books, keys: list[str], marker: str | None) -> tuple[list[str], str]:
