@@ -18,7 +18,7 @@ _RETURNED_FROM = 256 * 1024
 
 # A process that has grown by so much looks what of it can be given back, since that stops all its threads while it has
 # nothing to do, unless it has grown very much; how often it looks, in seconds.
-_GROWN = 4 * 1024 * 1024
+_GROWN = 1024 * 1024
 _GROWN_MUCH = 64 * 1024 * 1024
 _LOOK = 5.0
 
@@ -73,10 +73,10 @@ _MALLOC_TRIM = _of_glibc("malloc_trim")
 
 
 def _keep_little() -> None:
-    """Freed memory goes back to the system, rather than to one of many arenas."""
+    """Freed memory goes back to the system, rather than to one of many arenas: one thread computes at a time anyway."""
     mallopt = _of_glibc("mallopt")
     if mallopt is not None:
-        mallopt(_ARENA_MAX, 2)
+        mallopt(_ARENA_MAX, 1)
         mallopt(_MMAP_THRESHOLD, _RETURNED_FROM)
         mallopt(_TRIM_THRESHOLD, _RETURNED_FROM)
 
