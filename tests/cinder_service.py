@@ -15,6 +15,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+import pytest
+
 SERVICE = "service-token"
 PROJECT = "service-project"
 
@@ -459,3 +461,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                  "roles": [], "project": {"id": PROJECT, "name": "service", "domain": {"id": "default"}},
                  "catalog": [{"type": "volumev3", "name": "cinderv3", "id": "s", "endpoints": [endpoint]}]}
         self._send(201, {"token": token}, X_Subject_Token=SERVICE)
+
+
+@pytest.fixture(name="cinder", scope="module")
+def cinder_fixture() -> Iterator[CinderService]:
+    service = CinderService()
+    service.start()
+    yield service
+    service.stop()

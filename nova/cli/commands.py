@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
             "shelve-offload": "shelve_offload", "unshelve": "unshelve", "unrescue": "unrescue",
             "resize-confirm": "resize_confirm", "resize-revert": "resize_revert",
             "trigger-crash-dump": "trigger_crash_dump", "refresh-network": "refresh_network",
-            "add-secgroup": "add_secgroup", "remove-secgroup": "remove_secgroup",},
+            "add-secgroup": "add_secgroup", "remove-secgroup": "remove_secgroup"},
         "rebuild": {
             "rebuild": "rebuild", "rescue": "rescue", "resize": "resize", "set-password": "set_password",
             "get-password": "get_password", "clear-password": "clear_password"},

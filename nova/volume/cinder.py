@@ -6,31 +6,26 @@ the server's device, which it has in its metadata. So every verb may run again a
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from nova import exception
-from nova.conf import CONF
 from nova.context import RequestContext
 from nova.objects import volume as states
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import ConnectionInfo, Volume, VolumeContent, VolumeRemoval
-from nova.volume.cinder_api import CinderApi, Raw
+from nova.volume.cinder_api import CinderApi, Raw, at_once
 from nova.volume.cinder_snapshots import CinderSnapshots
 
 LOG = logging.getLogger(__name__)
 
 # The metadata by which a new volume is found again.
 _MARK = "nova_device"
-# Seconds until the service is asked again for a new volume.
-_PAUSE = 1.0
 _DOWNLOADING = "downloading"
 _ATTACHED = "attached"
 # One server is getting the volume, or losing it.
@@ -97,12 +92,7 @@ class CinderAttachments:
     # --- making --------------------------------------------------------------------------------------
     def create(self, ctx: RequestContext, instance: Instance, device: BlockDevice, image: Image | None,
                connection: object = None) -> Volume:
-        for _again in range(CONF.cinder.http_retries):
-            # Whoever goes on with the operation after a pause has no token of the user any more.
-            with contextlib.suppress(exception.VolumeServiceUnavailable):
-                return self._create(ctx, instance, device)
-            time.sleep(_PAUSE)
-        return self._create(ctx, instance, device)
+        return at_once(lambda: self._create(ctx, instance, device))
 
     def _create(self, ctx: RequestContext, instance: Instance, device: BlockDevice) -> Volume:
         made = self._made_for(ctx, device)

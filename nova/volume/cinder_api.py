@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Required, TypedDict
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Required, TypedDict, TypeVar
 
 from msgspec import Meta
 
@@ -22,7 +23,11 @@ _VERSION = "volume 3.44"
 _VERSION_OF_REIMAGE = {"OpenStack-API-Version": "volume 3.68"}
 _INTERFACES = {"publicURL": "public", "internalURL": "internal", "adminURL": "admin"}
 
+# Seconds until something is tried once more that cannot be left to the operation.
+_PAUSE = 1.0
+
 Raw = dict[str, Any]
+T = TypeVar("T")
 
 _Id = Annotated[str, Meta(min_length=1, max_length=64)]
 
@@ -79,6 +84,16 @@ _SHAPES: dict[str, Any] = {
     "limits": _Limits,
     "volume": _Volume, "volumes": list[_Volume], "attachment": _Attachment, "attachments": list[_Attachment],
     "snapshot": _Snapshot, "snapshots": list[_Snapshot]}
+
+
+def at_once(make: Callable[[], T]) -> T:
+    """Make something with the token of the caller, in spite of a service that breaks down: whoever goes on with the
+    operation after a pause has no token of the user any more. Raises VolumeServiceUnavailable."""
+    for _again in range(CONF.cinder.http_retries):
+        with contextlib.suppress(exception.VolumeServiceUnavailable):
+            return make()
+        time.sleep(_PAUSE)
+    return make()
 
 
 class CinderApi:

@@ -5,21 +5,17 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
-import time
 from collections.abc import Iterator, Sequence
 
 from nova import exception
-from nova.conf import CONF
 from nova.context import RequestContext
 from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
-from nova.volume.cinder_api import CinderApi, Raw
+from nova.volume.cinder_api import CinderApi, Raw, at_once
 
 LOG = logging.getLogger(__name__)
 
 # The metadata by which those of an image of a server are found again.
 _MARK = "nova_image"
-# Seconds until the service is asked once more.
-_PAUSE = 1.0
 _DELETING = "deleting"
 # In these Cinder does not delete it yet.
 _BUSY = ("creating", "backing-up", "restoring", "updating")
@@ -62,12 +58,7 @@ class CinderSnapshots:
         return [_shown(raw) for raw in self._api.snapshots_with(ctx, {_MARK: image_id})]
 
     def take(self, ctx: RequestContext, image_id: str, wanted: Sequence[SnapshotRequest]) -> list[VolumeSnapshot]:
-        for _again in range(CONF.cinder.http_retries):
-            # Whoever goes on with the operation after a pause has no token of the user any more.
-            with contextlib.suppress(exception.VolumeServiceUnavailable):
-                return self._take(ctx, image_id, wanted)
-            time.sleep(_PAUSE)
-        return self._take(ctx, image_id, wanted)
+        return at_once(lambda: self._take(ctx, image_id, wanted))
 
     def _take(self, ctx: RequestContext, image_id: str, wanted: Sequence[SnapshotRequest]) -> list[VolumeSnapshot]:
         taken = self.of_image(ctx, image_id)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nova.operations import REGISTRY
-from tests.cinder_service import CinderService
+from tests.cinder_service import CinderService, cinder_fixture  # noqa: F401 (fixture)
 from tests.crash import invariants, steps
 from tests.crash.rounds import Operate, Round, nova, operate, points  # noqa: F401 (fixtures)
 from tests.crash.steps import OPTIONS, Case, Points, When
@@ -28,14 +28,6 @@ _TOKEN = frozenset({("make_image", "before"), ("make_image", "after"), ("freeze"
                     ("take_snapshots", "before")})
 _PROJECT = "p" * 32
 _PREPARES = 40.0
-
-
-@pytest.fixture(scope="module")
-def cinder() -> Iterator[CinderService]:
-    service = CinderService()
-    service.start()
-    yield service
-    service.stop()
 
 
 @pytest.fixture(scope="module")

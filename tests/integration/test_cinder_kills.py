@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cinder_service import CinderService
+from tests.cinder_service import CinderService, cinder_fixture  # noqa: F401 (fixture)
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
@@ -15,14 +15,6 @@ from tests.integration.rabbit import Rabbit
 _PROJECT = "p" * 32
 # A lease, a start of a conductor and a pause or two, on a loaded machine.
 _SETTLE = 120.0
-
-
-@pytest.fixture(scope="module")
-def cinder() -> Iterator[CinderService]:
-    service = CinderService()
-    service.start()
-    yield service
-    service.stop()
 
 
 @pytest.fixture(scope="module")

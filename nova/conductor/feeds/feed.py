@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+
+from nova import exception
+from nova.db.sql.engine import Database
+from nova.rpcapi.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
@@ -85,3 +90,20 @@ class Feed(abc.ABC):
                         exc_info=LOG.isEnabledFor(logging.DEBUG))
             self.touch(due)
             return False
+
+
+class HostFeed(Feed):
+    """One whose words go to hosts."""
+
+    def __init__(self, db: Database, compute_at: Callable[[str], Compute]) -> None:
+        super().__init__()
+        self._db = db
+        self._compute_at = compute_at
+
+    @contextlib.contextmanager
+    def telling(self, host: str, what: str) -> Iterator[Compute]:
+        """The host, which is told in the block. A failure is logged (``what``): it asks for itself what it missed."""
+        try:
+            yield self._compute_at(host)
+        except exception.NovaException as error:
+            LOG.warning("Host %s was not told %s: %s", host, what, error)

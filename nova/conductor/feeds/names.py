@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from nova import context, exception
-from nova.conductor.feeds.feed import Feed
+from nova import context
+from nova.conductor.feeds.feed import HostFeed
 from nova.db import served_names
-from nova.db.sql.engine import Database
-from nova.rpcapi.compute import Compute
-
-LOG = logging.getLogger(__name__)
 
 
-class NamesFeed(Feed):
+class NamesFeed(HostFeed):
     """Collects domains that changed, and tells all hosts."""
 
     name = "names in the DNS"
     interval = 0.2
-
-    def __init__(self, db: Database, compute_at: Callable[[str], Compute]) -> None:
-        super().__init__()
-        self._db = db
-        self._compute_at = compute_at
 
     def tell(self, names: Collection[str]) -> None:
         domains = sorted(names)
@@ -33,9 +23,7 @@ class NamesFeed(Feed):
     def _tell(self, domains: Collection[str]) -> None:
         told = self._db.read(lambda connection: served_names.changed(connection, domains))
         for host, served in told.items():
-            try:
-                self._compute_at(host).refresh_names(context.admin(), served)
-            except exception.NovaException as error:
-                LOG.warning("Host %s was not told of the names in %s: %s", host, ", ".join(domains), error)
+            with self.telling(host, f"of the names in {', '.join(domains)}") as compute:
+                compute.refresh_names(context.admin(), served)
         for domain in domains:
             self.rest(domain, len(told))

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import sqlalchemy as sa
 
-from nova import context, exception
-from nova.conductor.feeds.feed import Feed
+from nova import context
+from nova.conductor.feeds.feed import HostFeed
 from nova.db import security_filters, servers
-from nova.db.sql.engine import Database
 from nova.objects.network import RuleSet
-from nova.rpcapi.compute import Compute
-
-LOG = logging.getLogger(__name__)
 
 
-class FiltersFeed(Feed):
+class FiltersFeed(HostFeed):
     """Collects changes of groups (named by :mod:`nova.db.security_filters`), and tells the hosts that they concern."""
 
     name = "security groups"
     interval = 0.1
 
-    def __init__(self, db: Database, compute_at: Callable[[str], Compute]) -> None:
-        super().__init__()
-        self._db = db
-        self._compute_at = compute_at
-
     def tell(self, names: Collection[str]) -> None:
         told = self._db.read(lambda connection: security_filters.changed(connection, names))
         for host, filters in told.hosts.items():
-            try:
-                self._compute_at(host).refresh_groups(context.admin(), filters)
-            except exception.NovaException as error:
-                LOG.warning("Host %s was not told of %d changes of security groups: %s", host, len(filters), error)
+            with self.telling(host, f"of {len(filters)} changes of security groups") as compute:
+                compute.refresh_groups(context.admin(), filters)
         for host, rules in told.former.items():
             for uuid, each in rules.items():
                 self._tell(host, uuid, each)
@@ -51,7 +39,5 @@ class FiltersFeed(Feed):
             self._tell(host, uuid, rules)
 
     def _tell(self, host: str, uuid: str, rules: RuleSet) -> None:
-        try:
-            self._compute_at(host).refresh_rules(context.admin(), uuid, rules)
-        except exception.NovaException as error:
-            LOG.warning("[instance: %s] New rules were not sent to %s: %s", uuid, host, error)
+        with self.telling(host, f"the new rules of server {uuid}") as compute:
+            compute.refresh_rules(context.admin(), uuid, rules)

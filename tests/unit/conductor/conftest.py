@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nova import conf
+from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.db import migrate
 from nova.db.sql import clock
-from tests.unit.conductor.books import Books
+from tests.unit.conductor.books import Books, ctx
 
 
 @pytest.fixture
@@ -33,6 +34,15 @@ def core(database_url: str) -> Iterator[Books]:
     books = Books(database_url)
     yield books
     books.db.close()
+
+
+@pytest.fixture
+def host(core: Books) -> Books:
+    """The books, with a nova-compute of the host h1 that has just registered."""
+    Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1)
+    core.sent.take()
+    core.statements()
+    return core
 
 
 @pytest.fixture

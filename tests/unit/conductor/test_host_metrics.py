@@ -12,14 +12,13 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conductor import announcer
-from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.conf import CONF
 from nova.db import compute_nodes, models, outbox
 from nova.objects.base import utcnow
 from nova.objects.metric import Metric
 from nova.objects.node import ComputeNode
 from nova.scheduler.hosts import Fleet
-from tests.unit.conductor.books import Books, ctx, node
+from tests.unit.conductor.books import Books, node
 
 THEN = datetime.datetime(2026, 1, 2, 3, 4, 5, 678000, datetime.UTC)
 
@@ -27,14 +26,6 @@ THEN = datetime.datetime(2026, 1, 2, 3, 4, 5, 678000, datetime.UTC)
 def metrics(percent: int = 12, **more: int) -> list[Metric]:
     values = {"cpu.percent": percent, "cpu.user.time": 10**15, **more}
     return [Metric(name=name, value=value, source="fake", timestamp=THEN) for name, value in values.items()]
-
-
-@pytest.fixture
-def host(core: Books) -> Books:
-    Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1)
-    core.sent.take()
-    core.statements()
-    return core
 
 
 @pytest.fixture

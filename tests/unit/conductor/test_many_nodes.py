@@ -19,14 +19,6 @@ from nova.objects.node import ComputeNode
 from tests.unit.conductor.books import Books, at, ctx, node, server, set_columns
 
 
-@pytest.fixture
-def host(core: Books) -> Books:
-    Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1)
-    core.sent.take()
-    core.statements()
-    return core
-
-
 def _nodes(*numbers: int) -> list[ComputeNode]:
     return [node("h1", f"n{number}", uuid=_uuid(number)) for number in numbers]
 

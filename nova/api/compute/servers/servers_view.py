@@ -149,12 +149,11 @@ def _host_status(server: Instance, look: Look) -> Any:
 
 def _volumes(server: Instance, look: Look) -> list[dict[str, Any]]:
     shown: list[dict[str, Any]] = []
-    for disk in server.block_devices:
-        if disk.volume_id and not disk.replaces:
-            item: dict[str, Any] = {"id": disk.volume_id}
-            if look.version >= 3:
-                item["delete_on_termination"] = disk.delete_on_termination
-            shown.append(item)
+    for disk in server.volumes:
+        item: dict[str, Any] = {"id": disk.volume_id}
+        if look.version >= 3:
+            item["delete_on_termination"] = disk.delete_on_termination
+        shown.append(item)
     return shown
 
 
