@@ -16,11 +16,12 @@ from nova.telemetry import worker_stats
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8
 _RETURNED_FROM = 256 * 1024
 
-# A process that has grown by so much looks what of it can be given back, since that stops all its threads while it has
-# nothing to do, unless it has grown very much; how often it looks, in seconds.
+# A process that has grown by so much gives back what is free (0.1 ms per MiB). To look for what is in use by nothing
+# but itself stops all its threads, so that waits until there is nothing to do, unless it has grown very much. Seconds
+# between two looks.
 _GROWN = 1024 * 1024
 _GROWN_MUCH = 64 * 1024 * 1024
-_LOOK = 5.0
+_LOOK = 2.0
 
 # Seconds that a thread may compute while another waits. A request passes between threads and the network a dozen
 # times; with Python's 0.005 it waits as often behind whatever computes.
@@ -55,11 +56,16 @@ def _give_back() -> None:
     least = worker_stats.resident()
     while True:
         time.sleep(_LOOK)
-        least = min(least, worker_stats.resident())
-        if worker_stats.resident() > least + (_GROWN if worker_stats.METER.idle else _GROWN_MUCH):
+        now = worker_stats.resident()
+        least = min(least, now)
+        if now <= least + _GROWN:
+            continue
+        thorough = worker_stats.METER.idle or now > least + _GROWN_MUCH
+        if thorough:
             gc.collect()
-            if _MALLOC_TRIM is not None:
-                _MALLOC_TRIM(0)
+        if _MALLOC_TRIM is not None:
+            _MALLOC_TRIM(0)
+        if thorough:
             # What is left may be in use only for the moment: a few looks more, then it counts as needed.
             least += max(0, worker_stats.resident() - least) // 4
 
