@@ -198,7 +198,7 @@ def _bytes(payload: str, from_host: bool) -> bytes:
 
 def _compile(owner: type[Interface], name: str, function: Callable[..., Any]) -> Method:
     kind, timeout = function.__bus__  # type: ignore[attr-defined]
-    hints = typing.get_type_hints(function)
+    hints = typing.get_type_hints(function, include_extras=True)  # with their bounds
     signature = inspect.signature(function)
     fields: list[Any] = []
     # The first two parameters are self and the request context (it travels beside the payload).

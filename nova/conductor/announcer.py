@@ -37,9 +37,9 @@ def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str
     def transaction(connection: Any) -> tuple[compute_nodes.Report, list[HostState]]:
         report = compute_nodes.report(connection, host, nodes, after, upto, trusted)
         anew = set(report.measured)
-        if anew:
-            core.outbox.tell(connection, context.admin(), lambda teller: host_notices.measured(
-                teller, host, [node for node in report.nodes if node.uuid in anew]))
+        if anew and core.outbox.on:
+            told = core.host_rates.measured(host, (node for node in report.nodes if node.uuid in anew))
+            core.outbox.tell(connection, context.admin(), lambda teller: host_notices.measured(teller, host, told))
         return report, compute_nodes.states_of(connection, sorted(anew.union(report.changed)))
 
     report, states = core.db.write(transaction)

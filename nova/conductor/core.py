@@ -10,6 +10,7 @@ from stevedore import driver as stevedore_driver
 
 from nova import bus
 from nova.conductor.feeds.deltas import FleetAnnouncer
+from nova.conductor.feeds.host_rates import HostRates
 from nova.conductor.feeds.names import NamesFeed
 from nova.conductor.feeds.outbox import Outbox
 from nova.conductor.feeds.peers import PeersFeed
@@ -44,6 +45,8 @@ class Core:
     usage: UsageFeed
     # What is told on the bus, with the transaction that made it true.
     outbox: Outbox = dataclasses.field(default_factory=Outbox)
+    # How much of what hosts say of themselves is told there.
+    host_rates: HostRates = dataclasses.field(default_factory=HostRates)
     # Who has which networks in tunnels, on its way to the hosts.
     peers: PeersFeed = dataclasses.field(init=False)
     # Names of floating addresses, on their way to the hosts.

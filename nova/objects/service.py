@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
+from typing import Annotated, Any
 
+import msgspec
+
+from nova import exception
 from nova.objects.base import Object
+
+# Bytes of how a machine reaches volumes.
+_CONNECTOR = 16 * 1024
 
 
 class Service(Object, kw_only=True):
@@ -48,3 +56,13 @@ class WorkerStats(Object, kw_only=True):
     # Of one CPU.
     cpu_percent: float = 0.0
     rss_mb: int = 0
+
+
+# Of all worker processes of a service: every list of services reads them.
+Load = Annotated[list[WorkerStats], msgspec.Meta(max_length=1000)]
+
+
+def check_connector(told: Mapping[str, Any] | None) -> None:
+    """Raises InvalidInput for more than lists of services can bear, which read it, too."""
+    if told is not None and len(msgspec.json.encode(told)) > _CONNECTOR:
+        raise exception.InvalidInput(reason=f"the connector of a host has more than {_CONNECTOR} bytes")

@@ -6,7 +6,7 @@ from typing import Any
 
 from nova.bus import Interface, by_hosts, slow_call
 from nova.context import RequestContext
-from nova.objects.service import Service, WorkerStats
+from nova.objects.service import Load, Service
 from nova.rpcapi import CONDUCTOR, HEARTBEATS
 
 
@@ -33,7 +33,7 @@ class Heartbeat(Interface):
     @by_hosts
     @slow_call(5)
     def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str],
-             load: list[WorkerStats] | None = None) -> list[str]:
+             load: Load | None = None) -> list[str]:
         """Alive, and running the steps of these actions (their leases are renewed).
 
         ``load``: of each worker process. Returns the actions among them that are no longer this service's to run.

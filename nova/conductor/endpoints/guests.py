@@ -125,16 +125,22 @@ class Guests:
         self.core.db.write(write)
 
     def volumes_used(self, ctx: context.RequestContext, host: str, counters: list[VolumeCounters]) -> None:
+        if not self.core.outbox.on:
+            return
+        newest = {(each.instance_uuid, each.volume_id): each for each in counters}
+        admitted = self.core.host_rates.measured(host, newest.values())
+
         def write(connection: sa.Connection) -> None:
-            found = servers.get_many(connection, list({each.instance_uuid for each in counters}), host)
+            found = servers.get_many(connection, list({each.instance_uuid for each in admitted}), host)
             by_uuid = {instance.uuid: instance for instance in found}
             self.core.outbox.tell(connection, context.admin(),
-                                  lambda teller: host_notices.volumes_used(teller, host, by_uuid, counters))
+                                  lambda teller: host_notices.volumes_used(teller, host, by_uuid, admitted))
 
-        if self.core.outbox.on:
-            self.core.db.write(write)
+        self.core.db.write(write)
 
     def hypervisor_lost(self, ctx: context.RequestContext, host: str, address: str, failure: Failure) -> None:
+        if not self.core.host_rates.lost(host):
+            return
         LOG.warning("Host %s has lost its hypervisor: %s", host, failure.message[:_MESSAGE])
         short = msgspec.structs.replace(failure, message=failure.message[:_MESSAGE], kind=failure.kind[:_MESSAGE],
                                         details=failure.details[:_DETAILS])

@@ -17,7 +17,7 @@ from nova.context import RequestContext
 from nova.db import actions
 from nova.db import services as db
 from nova.db.sql import clock
-from nova.objects.service import Service, WorkerStats
+from nova.objects.service import Service, WorkerStats, check_connector
 from nova.rpcapi import COMPUTE
 
 LOG = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ class Heartbeat:
         _check_binary(ctx, binary)
         if ctx.asking_host and topic != COMPUTE:
             raise exception.CallerRefused(f"Host {host} may not be asked at {topic}.")
+        check_connector(connector)
         service = write(self.core, ctx, db.register, telling.service_registered,
                         host, binary, topic, version, identity, connector, belongs_to, returning)
         LOG.info("%s on %s started", binary, host)

@@ -6,10 +6,12 @@ import logging
 
 import sqlalchemy as sa
 
+from nova import exception
 from nova.conductor.endpoints.derived import Endpoint
 from nova.context import RequestContext
 from nova.db import network_hosts as db
 from nova.db import security_filters, served_names
+from nova.objects import plain_ip
 from nova.objects.floating_ip_dns import ServedDomain
 from nova.objects.network import Peers, RuleSet
 
@@ -28,6 +30,8 @@ class NetworkHosts(Endpoint):
 
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:
+        address = _end_of_tunnels(address)
+
         def look(connection: sa.Connection) -> tuple[dict[str, int], list[Peers] | None]:
             """The networks that it may have; the answer, if there is nothing to write: as a rule, hosts only ask
             whether they know all.
@@ -53,3 +57,14 @@ class NetworkHosts(Endpoint):
         changed, answer = self.core.db.write(write)
         self.core.peers.touch(changed)
         return answer
+
+
+def _end_of_tunnels(text: str) -> str:
+    """The address, in one spelling: other hosts send to it what their guests say. Raises InvalidInput."""
+    try:
+        found = plain_ip.address(text)
+    except ValueError:
+        found = None
+    if found is None or found.is_multicast or found.is_unspecified:
+        raise exception.InvalidInput(reason=f"tunnels cannot end at {text[:100]!a}")
+    return str(found)

@@ -19,6 +19,8 @@ LOG = logging.getLogger(__name__)
 
 # How far the running step is; the other values of its progress are for the operation (Operation.noted).
 _PROGRESS = "progress"
+# Bytes of what a step has for those that follow: lists of actions read it, too.
+_RESULTS = 256 * 1024
 # Characters of a failure: they are in rows that lists of servers and actions show, many at a time.
 _MOST = {"kind": 255, "message": 2000, "inside": 4000, "details": 32 * 1024}
 
@@ -37,6 +39,9 @@ def narrowed(run: Run, report: StepReport) -> Step:
     if report.final:
         results = {name for each in ordered for name in (each.undo_results if undo else each.results)}
         report.results = _only(run, report.results, results)
+        if len(msgspec.msgpack.encode(report.results)) > _RESULTS:
+            report.results, report.failure = {}, Failure(
+                message=f"Its host has reported more than {_RESULTS} bytes.", kind="InvalidInput")
     else:
         sets.add(_PROGRESS)
     report.changes = _only(run, report.changes, sets)
