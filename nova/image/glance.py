@@ -78,8 +78,8 @@ class GlanceStore(ImageStore):
             raise exception.ImageUnacceptable(image_id=image_id, reason=str(error)) from error
 
     def create(self, ctx: RequestContext, image: Image) -> None:
-        body = {"id": image.id, "name": image.name, "owner": image.owner, "visibility": image.visibility,
-                "min_disk": image.min_disk, "min_ram": image.min_ram, **image.properties}
+        body = {**image.properties, "id": image.id, "name": image.name, "owner": image.owner,
+                "visibility": image.visibility, "min_disk": image.min_disk, "min_ram": image.min_ram}
 
         def create() -> None:
             with contextlib.suppress(exception.Conflict):  # it is there: the answer got lost

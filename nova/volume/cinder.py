@@ -16,6 +16,7 @@ import msgspec
 from nova import exception
 from nova.context import RequestContext
 from nova.objects import volume as states
+from nova.objects.base import whole
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import ConnectionInfo, Volume, VolumeContent, VolumeRemoval
@@ -317,10 +318,12 @@ def to_volume(raw: Raw, project_id: str) -> Volume:
 
 
 def _image(told: Mapping[str, Any]) -> Image | None:
-    """What Cinder remembers of the image that a volume was made from: strings, all in one place."""
+    """What Cinder remembers of the image that a volume was made from: strings, all in one place, of which users write
+    what they like."""
     if not told.get("image_id"):
         return None
-    fields: dict[str, Any] = {name: told[key] for key, name in _IMAGE_FIELDS.items() if told.get(key)}
-    fields.update({name: int(told[name]) for name in _IMAGE_NUMBERS if str(told.get(name, "")).isdigit()})
+    fields: dict[str, Any] = {name: str(told[key]) for key, name in _IMAGE_FIELDS.items() if told.get(key)}
+    numbers = {name: whole(str(told.get(name, ""))) for name in _IMAGE_NUMBERS}
+    fields.update({name: number for name, number in numbers.items() if number is not None})
     return Image(**fields, properties={
         key: str(value) for key, value in told.items() if key not in _IMAGE_FIELDS and key not in _IMAGE_NUMBERS})

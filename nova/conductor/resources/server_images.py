@@ -93,7 +93,8 @@ class ServerImages:
 
 
 def _inherited(base: Image | None) -> dict[str, str]:
-    left_out = _NEVER.union(CONF.non_inheritable_image_properties)
+    """What is true of the copy, too. Users may have said of a volume what only fields of an image say."""
+    left_out = _CORE.union(_NEVER, CONF.non_inheritable_image_properties)
     return {name: value for name, value in (base.properties if base else {}).items()
             if name not in left_out and not name.startswith(_RESERVED)}
 
