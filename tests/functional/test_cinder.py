@@ -476,8 +476,9 @@ def test_an_unshelve_that_fails_gives_its_way_to_the_volume_up(admin, member, fl
 
 @pytest.mark.parametrize("number", ["\u00b2", "9" * 200, "1e3", "-1", ""])
 @pytest.mark.parametrize("name", ["min_ram", "min_disk", "size"])
-def test_what_users_say_of_a_volumes_image_is_no_number_that_cannot_be_told(admin, member, flavor, cinder, name, number):
-    """Users write any text there. A row with a number that no message can carry would break each list that it is in."""
+def test_what_users_say_of_a_volumes_image_is_no_number_that_cannot_be_told(
+        admin, member, flavor, cinder, name, number):
+    """Users write any text there. A row with a number that no message can carry breaks each list that it is in."""
     volume = cinder.new(MEMBER, bootable=True, size=2, image={"image_id": "i", name: number})
     server = boot(member, flavor, from_volume(volume))
     admin.wait(server, "ACTIVE", seconds=60)

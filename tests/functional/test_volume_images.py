@@ -89,7 +89,8 @@ def test_what_users_say_of_a_volume_decides_nothing_about_its_image(member, admi
     """Cinder has users write any name there, and Nova makes the image with rights of its own: for whom, and for whose
     eyes, no property says."""
     said = {"owner": "victim", "visibility": "public", "id": "mine", "locations": "file:///etc/shadow",
-            "protected": "true", "os_hidden": "false", "members": "x", "os_glance_import_task": "x", "os_distro": "debian"}
+            "protected": "true", "os_hidden": "false", "members": "x", "os_glance_import_task": "x",
+            "os_distro": "debian"}
     server, _volume = booted(admin, member, flavor, cinder, said)
     made = DirectoryStore().show(None, saved(member, server))
     assert said.keys() & made.properties.keys() == {"os_distro"}
