@@ -198,10 +198,8 @@ class LinuxNetwork(HostNetwork):
         """The conductor's word on the names that guests may ask for, some domains at a time."""
         assert self._desk is not None
         assert self._host is not None
-        told: list[ServedDomain] | None = None
-        while told != []:
-            told = self._desk.names(context.admin(), self._host, self._names.known())
-            self.refresh_names(told)
+        desk, host = self._desk, self._host
+        self._names.ask(lambda known: desk.names(context.admin(), host, known), self._reread_names)
 
     # --- guests ---------------------------------------------------------------------------------
     def _plug(self, uuid: str, hostname: str, vifs: Sequence[VIF], rules: RuleSet, alone: bool,

@@ -37,10 +37,28 @@ class Names:
         with self._lock:
             return {domain: told.version for domain, told in self._heard().items() if not told.gone}
 
-    def hear(self, told: Iterable[ServedDomain], apply: Callable[[], None]) -> None:
+    def ask(self, question: Callable[[dict[str, int]], Iterable[ServedDomain]], apply: Callable[[], None]) -> None:
+        """Hear what ``question`` answers to what is known, some domains at a time, until it is no news.
+
+        A domain that went may be here again though it is as old as it was: the host came back to its zone, or the
+        database was restored. So what was said of its end counts against older words that are on their way, and not
+        against an answer.
+        """
+        news = True
+        while news:
+            self._forget_gone()
+            news = self.hear(question(self.known()), apply)
+
+    def _forget_gone(self) -> None:
+        with self._lock:
+            heard = self._heard()
+            for domain in [domain for domain, told in heard.items() if told.gone]:
+                del heard[domain]
+
+    def hear(self, told: Iterable[ServedDomain], apply: Callable[[], None]) -> bool:
         """If anything is news the file has it, if it is needed on this host, and ``apply`` has dnsmasq read it.
 
-        It counts as known only then: a process that dies before asks for it again.
+        It counts as known only then: a process that dies before asks for it again. Returns whether anything was.
         """
         with self._lock:
             heard = self._heard()
@@ -57,6 +75,7 @@ class Names:
                         os.unlink(self._record(each.domain))
                 else:
                     records.write(self._record(each.domain), each)
+            return bool(news)
 
     def make(self) -> None:
         """The file is there, with all names."""
