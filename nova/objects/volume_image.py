@@ -82,7 +82,7 @@ def devices_of(image: Image) -> list[DeviceOfImage]:
     """What the image describes. Raises ImageUnacceptable."""
     try:
         found = msgspec.convert(msgspec.json.decode(image.properties[MAPPING]), _Devices, strict=False)
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise exception.ImageUnacceptable(
             image_id=image.id, reason=f"its property {MAPPING} describes no volumes: {error}") from error
     return [device for device in found if not device.no_device]
