@@ -166,6 +166,9 @@ class DetachVolume(_Volume):
 
     @step(CONDUCTOR, undo="roll_back", external=True, when="outside_volumes")
     def begin_outside(self, ctl: Control) -> None:
+        """The volume may have moved to another place while this waited: it has another attachment then."""
+        uuid = self.data.device.uuid
+        self.data.device = next((item for item in ctl.instance.volumes if item.uuid == uuid), self.data.device)
         if not self.data.lost:
             ctl.outside_volumes.begin_detaching(self.data.device)
 

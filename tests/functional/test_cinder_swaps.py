@@ -178,3 +178,21 @@ def test_a_volume_that_was_detached_meanwhile_is_not_swapped(admin, member, serv
     wait_for(lambda: cinder.attachments == {} and list(cinder.volumes) == [old], 20)
     assert cinder.volumes[old].migration == "error"
     assert attached(member, server) == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_detach_that_waits_for_a_swap_is_of_the_volume_in_its_new_place(
+        admin, member, server, cinder, driver, hold, old, fails):  # noqa: F811
+    (way,), new, held = cinder.attachments, cinder.migrate(old), hold("swap_volume")
+    swap(admin, server, old, new)
+    held.wait_until_begun()
+    if fails:
+        driver.behaviour.failure["detach_volume"] = 1.0
+    detach(member, server, old)
+    held.let_go()
+    ended(admin, server, "detach_volume", "Error" if fails else None)
+    if fails:
+        moved(cinder, driver, member, server, old, way)
+    else:
+        wait_status(cinder, old, "available")
+        assert (cinder.attachments, driver.guest(server).volumes) == ({}, ())
