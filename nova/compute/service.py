@@ -147,6 +147,7 @@ class ComputeService:
         """
         drain = Drain()
         self.stop_taking()
+        drain.wait(self._at_rest.stop)
         self.runner.stop(drain)
         for thread in self.periodic:
             thread.stop()

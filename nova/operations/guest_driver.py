@@ -22,6 +22,10 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
 from nova.objects.network import VIF
 
+# Seconds after which a guest's file systems are at rest no longer, whoever wanted it: all that writes in it stands
+# still meanwhile.
+LONGEST_REST = 60.0
+
 
 class Cancelled(Protocol):
     """Whether somebody wants a long verb to end: a threading.Event."""

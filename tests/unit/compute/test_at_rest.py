@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nova import conf
+from nova import conf, exception
 from nova.compute.at_rest import AtRest
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
@@ -48,3 +48,39 @@ def test_who_is_at_rest_again_has_all_of_its_time(driver: FakeDriver) -> None:
     time.sleep(0.1)
     assert SERVER.uuid in driver.at_rest
     assert settled(driver)
+
+
+def test_a_guest_that_cannot_be_told_is_told_again(driver: FakeDriver) -> None:
+    driver.behaviour.failure["unquiesce"] = 1.0
+    rests = AtRest(driver, longest=0.05)
+    rests.begin(SERVER)
+    with pytest.raises(exception.NovaException):
+        rests.end(SERVER)
+    time.sleep(0.15)
+    assert SERVER.uuid in driver.at_rest
+    driver.behaviour.failure.clear()
+    assert settled(driver)
+
+
+def test_one_that_comes_to_rest_late_does_not_stay_so(driver: FakeDriver) -> None:
+    driver.behaviour.latency["quiesce"] = 0.3
+    AtRest(driver, longest=0.05).begin(SERVER)
+    assert settled(driver)
+
+
+def test_an_agent_that_did_not_answer_may_have_heard(driver: FakeDriver) -> None:
+    driver.without_agent.add(SERVER.uuid)
+    with pytest.raises(exception.InstanceQuiesceFailed):
+        AtRest(driver, longest=0.05).begin(SERVER)
+    driver.at_rest.add(SERVER.uuid)
+    assert settled(driver)
+
+
+def test_no_guest_is_at_rest_when_the_process_has_ended(driver: FakeDriver) -> None:
+    rests = AtRest(driver)
+    rests.begin(SERVER)
+    rests.stop()
+    assert driver.at_rest == set()
+    with pytest.raises(exception.InstanceQuiesceFailed):  # it was asked for before
+        rests.begin(SERVER)
+    assert driver.at_rest == set()
