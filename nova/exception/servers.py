@@ -25,6 +25,12 @@ class InstanceNotReady(Conflict):
     template = "Instance {instance_id} is not ready"
 
 
+class InstanceIsBusy(Conflict):
+    """With something that this cannot wait for."""
+
+    template = "Cannot '{method}' instance {instance_uuid} while something else is done to it"
+
+
 class InstancePasswordSetFailed(Conflict):
     template = "Failed to set admin password on {instance} because {reason}"
 

@@ -8,14 +8,17 @@ when all snapshots are made; else neither it nor they are left.
 
 from __future__ import annotations
 
+import datetime
 import logging
 
 from nova import exception
 from nova.objects import states
+from nova.objects.base import utcnow
 from nova.objects.requirements.properties import AGENT, QUIESCE, Properties
 from nova.objects.volume_image import properties_of, without_description
 from nova.operations.base import CONDUCTOR, Rules, Wait, step
 from nova.operations.contexts import Acceptance, Control, Desk
+from nova.operations.guest_driver import LONGEST_REST
 from nova.operations.snapshot import STATES, ImageMade, SavedData, Saving, SnapshotRequest
 
 LOG = logging.getLogger(__name__)
@@ -26,9 +29,11 @@ _PAUSE, _LOOKS = 1.0, 30
 
 
 class VolumeImageData(SavedData, kw_only=True):
-    """``quiesce``: the guest is at rest while the snapshots are made; ``looks``: how often was waited for them."""
+    """``quiesce``: the guest is at rest while the snapshots are made, asked for at ``asked_at``; ``looks``: how often
+    was waited for them."""
 
     quiesce: bool = False
+    asked_at: datetime.datetime | None = None
     looks: int = 0
 
 
@@ -44,6 +49,8 @@ class CreateVolumeImage(Saving):
         desk.check_snapshots()
 
     def accept(self, ctl: Acceptance, request: SnapshotRequest) -> ImageMade:
+        if self.instance.action_uuid:  # whoever has waited has no token of the user any more
+            raise exception.InstanceIsBusy(method=self.rules.label, instance_uuid=self.instance.uuid)
         image = ctl.images.describe(request.name, request.metadata)
         # How large its disks have to be, the snapshots say.
         image.min_disk = 0
@@ -71,6 +78,7 @@ class CreateVolumeImage(Saving):
     # with that alone snapshots become the user's.
     @step(CONDUCTOR, event=_EVENT, undo="thaw", external=True, when="quiesce")
     def freeze(self, ctl: Control) -> None:
+        self.data.asked_at = utcnow()
         try:
             ctl.quiesce(self.data.host)
         except (exception.InstanceQuiesceFailed, exception.NotImplementedHere, exception.GuestNotFound,
@@ -85,10 +93,23 @@ class CreateVolumeImage(Saving):
     @step(CONDUCTOR, event=_EVENT, undo="drop_snapshots", external=True)
     def take_snapshots(self, ctl: Control) -> None:
         made = ctl.outside_volumes.take_snapshots(self.data.image)
+        if not self.data.looks:
+            self._check_rest(ctl)
         if self.data.quiesce and not made and self.data.looks < _LOOKS:
             self.data.looks += 1
             raise Wait(seconds=_PAUSE)
         self.data.looks = 0
+
+    def _check_rest(self, ctl: Control) -> None:
+        """Raises InstanceQuiesceFailed: it was over before the service had taken the snapshots on."""
+        asked_at = self.data.asked_at
+        if asked_at is None or (utcnow() - asked_at).total_seconds() < LONGEST_REST:
+            return
+        if Properties(ctl.instance).image_flag(QUIESCE):
+            raise exception.InstanceQuiesceFailed(instance_id=ctl.instance.uuid, reason=(
+                "the volume service took longer than its file systems may be at rest"))
+        LOG.warning("[instance: %s] The snapshots of its volumes may have been taken after its file systems went on",
+                    ctl.instance.uuid)
 
     @step(CONDUCTOR, event=_EVENT, external=True, when="quiesce")
     def thaw(self, ctl: Control) -> None:

@@ -6,12 +6,15 @@ import os
 
 import pytest
 
+from nova import context
 from nova.conductor.resources.attachments import EmbeddedAttachments
 from nova.conductor.saga import walk
 from nova.conf import CONF
+from nova.db import servers
 from nova.image.directory import DirectoryStore
+from nova.operations import volume_image
 from tests.functional.client import Client, wait_for
-from tests.functional.hosts import error_of, events_of, newest_action, refused
+from tests.functional.hosts import error_of, events_of, newest_action, refused, set_service
 from tests.functional.test_cinder import (  # noqa: F401 (fixtures)
     MEMBER,
     attach,
@@ -180,6 +183,26 @@ def test_who_must_be_at_rest_is_not_saved_otherwise(admin, member, flavor, cinde
     nothing_made(member, cinder, made)
 
 
+def test_who_must_be_at_rest_is_not_saved_after_its_rest(admin, member, flavor, cinder, driver, monkeypatch):
+    server, _root = booted(admin, member, flavor, cinder, {**AGENT, "os_require_quiesce": "yes"})
+    monkeypatch.setattr(volume_image, "LONGEST_REST", 0.0)
+    made = create(member, server)
+    assert "longer than its file systems may be at rest" in failed(admin, server)
+    nothing_made(member, cinder, made)
+    assert server not in driver.at_rest
+
+
+def test_a_host_that_is_shut_down_leaves_no_guest_at_rest(suite, second, admin, flavor, image_id):
+    server = admin.boot(flavor, image_id, availability_zone=f"nova:{second.host}")
+    admin.wait(server, "ACTIVE", seconds=60)
+    driver = second.machine.driver
+    second.quiesce(context.admin(), suite.conductor.core.db.read(lambda connection: servers.get(connection, server)))
+    assert driver.at_rest == {server}
+    second.stop()
+    assert driver.at_rest == set()
+    set_service(admin, second.host, forced_down=True)  # what it has is removed without it
+
+
 # --- what is refused, and what fails ---------------------------------------------------------------------
 def test_what_is_refused(suite, member, served, cinder):
     server, root = served
@@ -201,6 +224,20 @@ def test_what_is_refused(suite, member, served, cinder):
     reader = Client(suite.url, roles="reader")
     assert refused(lambda: create(reader, server))[0] == 403
     assert (cinder.snapshots, images(member).keys() & {"s", "b"}) == ({}, set())
+
+
+def test_who_has_something_else_done_to_it_is_refused(admin, member, served, cinder):
+    """Whatever waits for its turn has no token of its user any more, with which alone snapshots are made."""
+    server, root = served
+    asked, release = cinder.hold("create_snapshot")
+    made = create(member, server)
+    assert asked.wait(20)
+    assert refused(lambda: create(member, server, name="second")) == (
+        409, f"Cannot 'createImage' instance {server} while something else is done to it")
+    release()
+    wait_for(lambda: image_of(member, made)["status"] == "ACTIVE", 60)
+    assert [each.volume.id for each in cinder.snapshots.values()] == [root]
+    assert "second" not in images(member)
 
 
 @pytest.mark.parametrize("how", ["error", "error after", "silence", "silence after"])
