@@ -38,7 +38,7 @@ def _seen_by(project_id: str) -> sa.ColumnElement[bool]:
 
 
 def put_domain(connection: sa.Connection, domain: Domain) -> Domain:
-    """Make a domain, or say anew whose it is. Raises InvalidInput, QuotaLimit."""
+    """Make a domain, or say anew whose it is. Raises InvalidInput, QuotaLimit, Conflict (names are in the way)."""
     wanted = msgspec.structs.replace(domain, domain=_name("domain", domain.domain))
     quotas.serialize(connection, "dns_domains")
     values = rows.values_of(DOMAINS, wanted)
@@ -46,8 +46,24 @@ def put_domain(connection: sa.Connection, domain: Domain) -> Domain:
     if not connection.execute(sa.update(DOMAINS).where(DOMAINS.c.domain == wanted.domain).values(values)).rowcount:
         if (connection.scalar(sa.select(sa.func.count()).select_from(DOMAINS)) or 0) >= _MOST:
             raise exception.QuotaLimit("Quota exceeded, too many DNS domains.")
+        _check_free(connection, wanted.domain)
         connection.execute(sa.insert(DOMAINS).values(values))
     return wanted
+
+
+def _check_free(connection: sa.Connection, domain: str) -> None:
+    """Whether projects have no names in a new domain already, with dots and by a shorter one. Raises Conflict."""
+    labels = domain.split(".")
+    above = {".".join(labels[count:]): ".".join(labels[:count]) for count in range(1, len(labels))}
+    # Held, so that no such name comes meanwhile.
+    for parent in connection.scalars(sa.select(DOMAINS.c.domain).where(
+            DOMAINS.c.domain.in_(above)).order_by(DOMAINS.c.domain).with_for_update()).all():
+        name = connection.scalar(sa.select(ENTRIES.c.name).where(
+            ENTRIES.c.domain == parent, ENTRIES.c.project_id.is_not(None), sa.or_(
+                ENTRIES.c.name == above[parent],
+                ENTRIES.c.name.endswith(f".{above[parent]}", autoescape=True))).order_by(ENTRIES.c.name))
+        if name is not None:
+            raise exception.Conflict(f"The name {name} in {parent} is in the way, which a project has.")
 
 
 def delete_domain(connection: sa.Connection, domain: str) -> None:
@@ -107,6 +123,8 @@ def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = 
     name = _name("name", entry.name)
     if len(f"{name}.{found.domain}") > 253:
         raise exception.InvalidInput(reason=f"name '{name}' is too long for the domain {found.domain}")
+    if project_id is not None:
+        _check_inside(connection, name, found.domain)
     wanted = Entry(domain=found.domain, name=name, address=address, type=entry.type.upper(),
                    project_id=project_id)
     versions.bump(connection, versions.dns(found.domain))
@@ -124,6 +142,16 @@ def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = 
             raise exception.QuotaLimit("Quota exceeded, the project has too many names.")
     connection.execute(sa.insert(ENTRIES).values(rows.values_of(ENTRIES, wanted)))
     return wanted
+
+
+def _check_inside(connection: sa.Connection, name: str, domain: str) -> None:
+    """Whether a name is in this domain, and in none below it, which may be another project's. Raises Forbidden."""
+    labels = name.split(".")
+    longer = [".".join([*labels[count:], domain]) for count in range(len(labels))]
+    inside = connection.scalar(sa.select(DOMAINS.c.domain).where(
+        DOMAINS.c.domain.in_(longer)).order_by(DOMAINS.c.domain))
+    if inside is not None:
+        raise exception.Forbidden(f"The name {name} in {domain} is one of the domain {inside}.")
 
 
 def delete_entry(connection: sa.Connection, domain: str, name: str, project_id: str | None = None) -> None:

@@ -18,7 +18,7 @@ class FloatingIpDns(Interface):
 
     @call
     def put_domain(self, ctx: RequestContext, domain: Domain) -> Domain:
-        """Make a domain, or say anew whose it is. Raises InvalidInput, QuotaLimit."""
+        """Make a domain, or say anew whose it is. Raises InvalidInput, QuotaLimit, Conflict."""
 
     @call
     def delete_domain(self, ctx: RequestContext, domain: str) -> None:

@@ -314,6 +314,28 @@ def test_a_name_in_a_domain_of_all_is_its_projects(url, domains):
     mine.put(www, entry)
 
 
+def test_no_project_says_what_is_in_a_domain_below_its_own(old, url, domains):
+    """Names may have dots: what is in two domains by its spelling is in the longer one alone."""
+    domains("example.net", scope="public")
+    domains("theirs.example.net", scope="public", project="theirs")
+    domains("inside.theirs.example.net", scope="private", availability_zone="nova")
+    entry = {"dns_entry": {"ip": "192.0.2.9", "dns_type": "A"}}
+    others, theirs = (Client(url, project=project, roles="member,reader", version=OLD)
+                      for project in ("others", "theirs"))
+    for client, domain, name in ((others, "example.net", "www.theirs"), (others, "example.net", "a.b.WWW.Theirs"),
+                                 (others, "example.net", "theirs"), (others, "example.net", "db.inside.theirs"),
+                                 (theirs, "theirs.example.net", "db.inside")):
+        code, said = refused(client, "PUT", f"/os-floating-ip-dns/{domain}/entries/{name}", entry)
+        assert (code, "theirs.example.net" in said) == (403, True), name
+    for client, domain, name in ((others, "example.net", "nottheirs"), (others, "example.net", "theirs.mine"),
+                                 (theirs, "theirs.example.net", "www")):
+        client.put(f"/os-floating-ip-dns/{domain}/entries/{name}", entry)
+    code, said = refused(old, "PUT", "/os-floating-ip-dns/mine.example.net", {"domain_entry": {"scope": "public"}})
+    assert (code, "theirs.mine in example.net" in said) == (409, True)
+    others.call("DELETE", "/os-floating-ip-dns/example.net/entries/theirs.mine", expect=202)
+    domains("mine.example.net", scope="public")
+
+
 def test_no_project_takes_all_names_of_a_domain(url, domains, monkeypatch):
     domains("all.example.org", scope="public")
     monkeypatch.setattr("nova.db.floating_ip_dns._OF_PROJECT", 2)

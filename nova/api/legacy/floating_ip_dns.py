@@ -37,7 +37,7 @@ def index(req: Request) -> dict[str, Any]:
     return {"domain_entries": [DOMAIN.render(domain, req) for domain in found]}
 
 
-@accepts(body=DOMAIN_BODY, answer=Object({"domain_entry": DOMAIN}))
+@accepts(body=DOMAIN_BODY, answer=Object({"domain_entry": DOMAIN}), errors=(409,))
 def put_domain(req: Request) -> dict[str, Any]:
     """Create a domain, or say anew whose it is."""
     given = req.body["domain_entry"]
