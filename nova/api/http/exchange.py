@@ -17,7 +17,7 @@ class Exchange:
     the environment says its length only (more than ``body_size``).
     """
 
-    __slots__ = ("_body_size", "_h11", "_header_size", "_lenient", "_raw", "body", "environ", "too_long")
+    __slots__ = ("_body_size", "_h11", "_header_size", "_lenient", "_raw", "_tail", "body", "environ", "too_long")
 
     def __init__(self, header_size: int, body_size: int, lenient: bool = False) -> None:
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=header_size)
@@ -32,6 +32,8 @@ class Exchange:
         self.too_long = False
         # What has come of the request line and headers; h11 may have some of it from the last time.
         self._raw = bytearray(self._h11.trailing_data[0])
+        # What h11 has been given of the body last, with all that may follow the last chunk.
+        self._tail = b""
 
     @property
     def pending(self) -> bool:
@@ -74,6 +76,9 @@ class Exchange:
                     return True
             else:
                 if self.environ is not None and self.environ.pop("HTTP_TRANSFER_ENCODING", None):
+                    if isinstance(event, h11.EndOfMessage) and not self._lenient:
+                        rest = len(self._h11.trailing_data[0])
+                        messages.check_end(len(list(event.headers)), self._tail[:len(self._tail) - rest])
                     self.environ["CONTENT_LENGTH"] = str(len(self.body))
                 return True
 
@@ -81,6 +86,7 @@ class Exchange:
         """Give h11 something to read; of what may be the head no more than that may have."""
         if self.environ is not None:
             piece = bytes(data[:_PIECE])
+            self._tail = self._tail[-2 * self._header_size:] + piece
         else:
             if not self._raw and data[:2] == b"\r\n":
                 del data[:2]
@@ -97,6 +103,7 @@ class Exchange:
         raw = bytes(self._raw[:len(self._raw) - len(rest)])
         self.environ = messages.environ_of(request, raw, self._lenient)
         self._raw = bytearray()
+        self._tail = rest
         if int(self.environ.get("CONTENT_LENGTH", "0")) > self._body_size:
             self._without_body()
 

@@ -21,6 +21,7 @@ _METHOD = re.compile(rb"[A-Z]{1,32}")
 _SLASH = re.compile("%2f", re.IGNORECASE)
 # Lines that end with a line feed alone, and lines that go on on the next one.
 _STRAY = re.compile(rb"(?<!\r)\n|\n[ \t]")
+_LAST_CHUNK = re.compile(rb"0+[ \t]*(;[^\n]*)?")
 _MOST_HEADERS = 200
 
 PHRASES = {400: "Bad Request", 408: "Request Timeout", 413: "Content Too Large", 414: "URI Too Long",
@@ -54,6 +55,16 @@ def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Envir
     if "HTTP_TRANSFER_ENCODING" in environ and ("CONTENT_LENGTH" in environ or request.http_version == b"1.0"):
         raise Refused(400, "A request has either a Content-Length or a Transfer-Encoding.")
     return environ
+
+
+def check_end(fields: int, raw: bytes) -> None:
+    """Of a body in chunks, which ends with ``raw`` and ``fields`` after the last chunk. Raises Refused.
+
+    h11 lets any line feed end a line there: what a proxy takes for a field would be another request to us.
+    """
+    lines = raw.removesuffix(b"\r\n\r\n").rsplit(b"\r\n", fields + 1)[-fields - 1:]
+    if not raw.endswith(b"\r\n\r\n") or not _LAST_CHUNK.fullmatch(lines[0]) or _STRAY.search(b"\r\n".join(lines)):
+        raise Refused(400, "A line after the last chunk does not end as HTTP has it.")
 
 
 def _request_line(request: h11.Request, lenient: bool) -> Environ:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from nova.api import service
+from nova.api.http.exchange import Exchange
 from nova.api.http.limits import Limits
 from nova.api.http.peers import among
 from nova.api.http.server import Server
@@ -242,12 +243,24 @@ def test_who_has_most_is_turned_away_when_all_is_full(make: Callable[..., Served
     (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxy\r\n0\r\n\r\n", 400),
     (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1" * 300 + b"\r\n", 400),
     (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * 1000, 431),
+    (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\n"
+     b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: y\n\n", 400),
+    (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: y\r\n folded\r\n\r\n", 400),
 ])
 def test_what_is_no_clear_request_is_refused(served: Served, request_: bytes, status: int) -> None:
     answer = served.say(request_)
     assert answer.split()[1] == str(status).encode(), answer
     assert b"\r\nConnection: close\r\n" in answer
     assert served.seen == []
+
+
+@pytest.mark.parametrize("at", range(1, 22))
+def test_the_end_of_a_body_in_chunks_may_come_in_pieces(at: int) -> None:
+    exchange, end = Exchange(1000, 1000), b"00;a=b\r\nX: y\r\nY: z\r\n\r\n"
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
+    whole = exchange.collect(bytearray(head + end[:at])) or exchange.collect(bytearray(end[at:] + b"GET /"))
+    assert (whole, bytes(exchange.body), exchange.pending) == (True, b"x", True)
 
 
 def test_a_header_with_an_underscore_is_not_taken_for_the_one_with_a_dash(served: Served) -> None:
