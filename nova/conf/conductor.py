@@ -36,6 +36,6 @@ OPTIONS = {
                         "base64 of 32 bytes): the first encrypts, all decrypt. Made by the first conductor, with mode "
                         "0600, if it is not there. The conductors of all machines need the same."),
         cfg.IntOpt("outside_threads", default=16, min=1,
-                   help="Steps that wait for Neutron or Cinder at the same time."),
+                   help="Steps that wait for the same service outside (Neutron, Cinder, Glance) at the same time."),
     ],
 }

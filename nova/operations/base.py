@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Literal, NoReturn, TypeVar
+from typing import Any, ClassVar, Final, Literal, NoReturn, TypeVar
 
 import msgspec
 
@@ -44,6 +44,14 @@ CONDUCTOR = "conductor"
 # the step counts as done, or it waits until the host is back (or another operation takes the server over).
 WhenDown = Literal["fail", "skip", "wait"]
 
+# Whom an external step waits for. Each has threads of its own: one that hangs holds up none of the others.
+External = Literal["", "volumes", "network", "images", "host"]
+VOLUMES: Final = "volumes"
+NETWORK: Final = "network"
+IMAGES: Final = "images"
+HOST: Final = "host"
+OUTSIDE = (VOLUMES, NETWORK, IMAGES, HOST)
+
 # Seconds that a host step may take before it counts as hung, unless it says otherwise.
 DEADLINE = 3600.0
 
@@ -54,13 +62,13 @@ F = TypeVar("F", bound=Callable[..., None])
 class Step:
     """One step. ``event`` is its name in os-instance-actions; neighbours of one name are one event.
 
-    ``external``: a conductor step with effects outside the database; its compensation runs even if it failed
-    half-way. ``owed``: one that removes something outside which nobody needs any more; when the service is away for too
-    long the operation goes on, and the step is done when it is back. ``when``: the name of a field of the data; the
-    step is left out while that is false. ``asks_scheduler``: it waits for an answer, in threads of its own. ``evict``:
-    when the host is given up before the step was compensated (or, with ``when_down`` skip, done), the guest may not
-    stay there: the host removes it when it returns. ``deadline``: seconds on a host. ``sets``: the columns of the
-    instance that a host may change by its report of the step, or of its compensation; ``results`` and
+    ``external``: a conductor step with effects outside the database, at this service; its compensation runs even if
+    it failed half-way. ``owed``: one that removes something outside which nobody needs any more; when the service is
+    away for too long the operation goes on, and the step is done when it is back. ``when``: the name of a field of
+    the data; the step is left out while that is false. ``asks_scheduler``: it waits for an answer, in threads of its
+    own. ``evict``: when the host is given up before the step was compensated (or, with ``when_down`` skip, done), the
+    guest may not stay there: the host removes it when it returns. ``deadline``: seconds on a host. ``sets``: the
+    columns of the instance that a host may change by its report of the step, or of its compensation; ``results`` and
     ``undo_results``: the fields of the data. A report's others are left out: what a host says is not believed beyond
     that.
     """
@@ -71,7 +79,7 @@ class Step:
     event: str | None = None
     task_state: str | None = None
     when_down: WhenDown = "fail"
-    external: bool = False
+    external: External = ""
     owed: bool = False
     when: str | None = None
     asks_scheduler: bool = False
@@ -83,7 +91,7 @@ class Step:
 
 
 def step(place: str, *, undo: str | None = None, event: str | None = None, task_state: str | None = None,
-         when_down: WhenDown = "fail", external: bool = False, owed: bool = False, when: str | None = None,
+         when_down: WhenDown = "fail", external: External = "", owed: bool = False, when: str | None = None,
          asks_scheduler: bool = False, evict: bool = False, deadline: float = DEADLINE,
          sets: tuple[str, ...] = Step.sets, results: tuple[str, ...] = (),
          undo_results: tuple[str, ...] = ()) -> Callable[[F], F]:

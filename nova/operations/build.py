@@ -16,7 +16,7 @@ from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.operations import on_host, placing, plugging
-from nova.operations.base import CONDUCTOR, Operation, Rules, Step, step
+from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Operation, Rules, Step, step
 from nova.operations.contexts import Control, Host
 
 _EVENT = "compute__do_build_and_run_instance"
@@ -50,7 +50,7 @@ class Build(Operation):
     kind = "build"
     may_be_followed = False
 
-    @step(CONDUCTOR, undo="unmake_volumes", external=True, when="outside_volumes")
+    @step(CONDUCTOR, undo="unmake_volumes", external=VOLUMES, when="outside_volumes")
     def make_volumes(self, ctl: Control) -> None:
         self.data.looks += 1
         ctl.outside_volumes.make(self.data.looks - 1)
@@ -73,11 +73,11 @@ class Build(Operation):
         ctl.volumes.connect(selection.host)
         ctl.set(host=selection.host, node=selection.node, availability_zone=selection.availability_zone)
 
-    @step(CONDUCTOR, undo="unbind_volumes", external=True, when="outside_volumes")
+    @step(CONDUCTOR, undo="unbind_volumes", external=VOLUMES, when="outside_volumes")
     def bind_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.connect(self.data.host)
 
-    @step(CONDUCTOR, undo="give_interfaces_back", external=True, when="outside_interfaces")
+    @step(CONDUCTOR, undo="give_interfaces_back", external=NETWORK, when="outside_interfaces")
     def interfaces(self, ctl: Control) -> None:
         ctl.outside_interfaces.take(self.data.host)
 
@@ -104,7 +104,7 @@ class Build(Operation):
     def go(self, host: Host) -> None:
         plugging.go(host)
 
-    @step(CONDUCTOR, event=_EVENT, external=True, when="outside_volumes")
+    @step(CONDUCTOR, event=_EVENT, external=VOLUMES, when="outside_volumes")
     def complete_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.complete()
 

@@ -10,7 +10,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, Operation, Rules, step
+from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.shelve import IMAGE
 
@@ -70,15 +70,15 @@ class Delete(Operation):
         host.driver.remove_orphan(host.instance.uuid)
         on_host.disconnect(host)
 
-    @step(CONDUCTOR, external=True, when="outside_volumes")
+    @step(CONDUCTOR, external=VOLUMES, when="outside_volumes")
     def let_go_of_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.release()
 
-    @step(CONDUCTOR, external=True, when="outside_interfaces")
+    @step(CONDUCTOR, external=NETWORK, when="outside_interfaces")
     def give_interfaces_back(self, ctl: Control) -> None:
         ctl.outside_interfaces.release()
 
-    @step(CONDUCTOR, external=True, owed=True, when="shelved_image")
+    @step(CONDUCTOR, external=IMAGES, owed=True, when="shelved_image")
     def drop_image(self, ctl: Control) -> None:
         ctl.images.delete(self.data.shelved_image)
 

@@ -16,7 +16,7 @@ from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.instance import Instance
 from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, Rules, step
+from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.moves import Move, MoveData
 
@@ -81,12 +81,12 @@ class Evacuate(Move):
         self.use_claim(ctl, self.data.migration)
         ctl.set(host=chosen.host, node=chosen.node, availability_zone=chosen.availability_zone)
 
-    @step(CONDUCTOR, undo="unbind_volumes", external=True, when="outside_volumes")
+    @step(CONDUCTOR, undo="unbind_volumes", external=VOLUMES, when="outside_volumes")
     def bind_volumes(self, ctl: Control) -> None:
         super().bind_volumes(ctl)
         ctl.outside_volumes.adopt(self.data.there)
 
-    @step(CONDUCTOR, undo="bind_back", external=True, when="outside_interfaces")
+    @step(CONDUCTOR, undo="bind_back", external=NETWORK, when="outside_interfaces")
     def bind(self, ctl: Control) -> None:
         ctl.outside_interfaces.bind(self.data.host)
 

@@ -13,7 +13,7 @@ from nova.objects.base import Object
 from nova.objects.instance import Instance
 from nova.objects.network import VIF, NetworkRequest
 from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, step
+from nova.operations.base import CONDUCTOR, NETWORK, NoRequest, Operation, Rules, step
 from nova.operations.contexts import Acceptance, Control, Desk, Host
 
 _STATES = frozenset({states.ACTIVE, states.PAUSED, states.STOPPED})
@@ -84,7 +84,7 @@ class AttachInterface(_Interface):
         self.data.vif, self.data.plugs = vif, plugging.awaited([vif])
         return vif
 
-    @step(CONDUCTOR, event="compute_attach_interface", undo="give_back", external=True, when="outside_interfaces")
+    @step(CONDUCTOR, event="compute_attach_interface", undo="give_back", external=NETWORK, when="outside_interfaces")
     def make(self, ctl: Control) -> None:
         self.data.vif = ctl.outside_interfaces.add(self.data.wanted, self.data.host)
         self.data.plugs = plugging.awaited([self.data.vif])
@@ -144,7 +144,7 @@ class DetachInterface(_Interface):
     def detach(self, host: Host) -> None:
         self.unplug(host)
 
-    @step(CONDUCTOR, event="compute_detach_interface", external=True, when="outside_interfaces")
+    @step(CONDUCTOR, event="compute_detach_interface", external=NETWORK, when="outside_interfaces")
     def give_back(self, ctl: Control) -> None:
         ctl.outside_interfaces.release(self.data.vif)
 
@@ -183,7 +183,7 @@ class LoseInterface(DetachInterface):
     def detach(self, host: Host) -> None:
         super().detach(host)
 
-    @step(CONDUCTOR, event="compute_detach_interface", external=True, when="outside_interfaces")
+    @step(CONDUCTOR, event="compute_detach_interface", external=NETWORK, when="outside_interfaces")
     def give_back(self, ctl: Control) -> None:
         super().give_back(ctl)
 

@@ -20,7 +20,7 @@ from nova.objects.base import Object
 from nova.objects.instance import Instance
 from nova.objects.moves import MigrationProgress, MigrationSource, MigrationTarget
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, Rules, step
+from nova.operations.base import CONDUCTOR, NETWORK, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.moves import Move, MoveData
 
@@ -80,7 +80,7 @@ class LiveMigrate(Move):
 
     bind_volumes = Move.bind_volumes
 
-    @step(CONDUCTOR, undo="bind", external=True, when="follows")
+    @step(CONDUCTOR, undo="bind", external=NETWORK, when="follows")
     def unbound(self, ctl: Control) -> None:
         """Only its compensation does anything: a guest that has come over takes its interfaces along."""
 
@@ -118,7 +118,7 @@ class LiveMigrate(Move):
         self.data.arrived = True
         self._move(ctl)
 
-    @step(CONDUCTOR, external=True, when="outside_interfaces")
+    @step(CONDUCTOR, external=NETWORK, when="outside_interfaces")
     def bind(self, ctl: Control) -> None:
         ctl.outside_interfaces.bind(self.data.host)
 

@@ -17,7 +17,7 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.migration import Migration
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.operations import placing, plugging
-from nova.operations.base import CONDUCTOR, Operation, Step, step
+from nova.operations.base import CONDUCTOR, VOLUMES, Operation, Step, step
 from nova.operations.contexts import Acceptance, Control
 
 LOG = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Bound(Operation):
     A subclass that takes volumes along names their steps among its own, and has the data of moves that are about them.
     """
 
-    @step(CONDUCTOR, undo="unbind_volumes", external=True, when="outside_volumes")
+    @step(CONDUCTOR, undo="unbind_volumes", external=VOLUMES, when="outside_volumes")
     def bind_volumes(self, ctl: Control) -> None:
         self.data.here = [device for device in ctl.instance.block_devices if device.is_volume]
         self.data.there = ctl.outside_volumes.connect_also(self.data.host)
@@ -70,7 +70,7 @@ class Bound(Operation):
         """Before anything is closed, so that the row never has a way that is not there."""
         ctl.outside_volumes.adopt(self.data.there)
 
-    @step(CONDUCTOR, external=True, owed=True, when="outside_volumes")
+    @step(CONDUCTOR, external=VOLUMES, owed=True, when="outside_volumes")
     def leave_volumes(self, ctl: Control) -> None:
         try:
             ctl.outside_volumes.settle()

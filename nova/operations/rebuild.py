@@ -29,7 +29,7 @@ from nova.objects.requirements.requested_resources import requested_resources
 from nova.objects.scheduling import RequestSpec
 from nova.objects.volume import VolumeContent
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, Operation, Rules, Step, Wait, event_key, step
+from nova.operations.base import CONDUCTOR, VOLUMES, Operation, Rules, Step, Wait, event_key, step
 from nova.operations.contexts import Acceptance, Control, Desk, Host
 
 _EVENT = "compute_rebuild_instance"
@@ -166,11 +166,11 @@ class Rebuild(Operation):
             host.driver.power_off(host.instance, timeout=self._timeout(host))
         host.volumes.disconnect(self._root().connection_info)
 
-    @step(CONDUCTOR, event=_EVENT, undo="reconnect", external=True, when="outside_volumes")
+    @step(CONDUCTOR, event=_EVENT, undo="reconnect", external=VOLUMES, when="outside_volumes")
     def free(self, ctl: Control) -> None:
         ctl.outside_volumes.disconnect(self.data.host, self._root())
 
-    @step(CONDUCTOR, event=_EVENT, external=True, when="outside_volumes")
+    @step(CONDUCTOR, event=_EVENT, external=VOLUMES, when="outside_volumes")
     def write(self, ctl: Control) -> None:
         key, root, image = self._written(), self._root(), ctl.instance.image
         came = ctl.events(key)
@@ -183,7 +183,7 @@ class Rebuild(Operation):
                                                  f"{'anew' if key in came else 'in time'}")
         self.data.replaced = True
 
-    @step(CONDUCTOR, event=_EVENT, external=True, when="outside_volumes")
+    @step(CONDUCTOR, event=_EVENT, external=VOLUMES, when="outside_volumes")
     def connect(self, ctl: Control) -> None:
         ctl.outside_volumes.connect(self.data.host, self._root())
 
@@ -201,7 +201,7 @@ class Rebuild(Operation):
             host.driver.power_off(host.instance, timeout=0)
         on_host.report_guest(host)
 
-    @step(CONDUCTOR, event=_EVENT, external=True, when="outside_volumes")
+    @step(CONDUCTOR, event=_EVENT, external=VOLUMES, when="outside_volumes")
     def complete(self, ctl: Control) -> None:
         ctl.outside_volumes.complete(self._root())
 

@@ -25,7 +25,7 @@ from nova.objects.moves import DiskSource
 from nova.objects.requirements import local_disks
 from nova.objects.requirements.requested_resources import asks_for_parts
 from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, Rules, Step, step
+from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Rules, Step, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.moves import Bound, Move, MoveData, fitted
 
@@ -100,7 +100,7 @@ class Resize(Move):
         host.result(disks=host.driver.open_disks(host.instance, timeout))
         on_host.disconnect(host)
 
-    @step(CONDUCTOR, undo="bind_back", external=True, when="outside_interfaces")
+    @step(CONDUCTOR, undo="bind_back", external=NETWORK, when="outside_interfaces")
     def bind(self, ctl: Control) -> None:
         ctl.outside_interfaces.bind(self.data.host)
 
@@ -362,7 +362,7 @@ class RevertResize(_Finish):
     def devices_at(self, of: Step) -> list[BlockDevice]:
         return list(self.data.there) if of.place == "source" else []
 
-    @step(CONDUCTOR, undo="unbind_volumes", external=True, when="outside_volumes")
+    @step(CONDUCTOR, undo="unbind_volumes", external=VOLUMES, when="outside_volumes")
     def bind_volumes(self, ctl: Control) -> None:
         self.data.there = ctl.outside_volumes.connect_also(self.data.source)
 
@@ -378,7 +378,7 @@ class RevertResize(_Finish):
         host.driver.destroy(host.instance)
         on_host.disconnect(host)
 
-    @step(CONDUCTOR, undo="bind_there", external=True, when="outside_interfaces")
+    @step(CONDUCTOR, undo="bind_there", external=NETWORK, when="outside_interfaces")
     def bind(self, ctl: Control) -> None:
         ctl.outside_interfaces.bind(self.data.source)
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 from nova.objects import states
 from nova.objects.base import Object, utcnow
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, Operation, Rules, step
+from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.power import AsTheGuest
 from nova.operations.snapshot import DEADLINE, SavedData, Saving
@@ -68,11 +68,11 @@ class _Offloading(Operation):
         host.driver.destroy(host.instance)
         on_host.disconnect(host)
 
-    @step(CONDUCTOR, external=True, when="unbinds_volumes")
+    @step(CONDUCTOR, external=VOLUMES, when="unbinds_volumes")
     def unbind_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.disconnect(self.data.host)
 
-    @step(CONDUCTOR, external=True, when="unbinds_interfaces")
+    @step(CONDUCTOR, external=NETWORK, when="unbinds_interfaces")
     def unbind_interfaces(self, ctl: Control) -> None:
         ctl.outside_interfaces.unbind()
 
@@ -108,7 +108,7 @@ class Shelve(_Offloading, Saving, AsTheGuest):
         if instance.volume_backed or wanted:
             self._begin_offload(ctl)
 
-    @step(CONDUCTOR, undo="unmake_image", external=True, when="image")
+    @step(CONDUCTOR, undo="unmake_image", external=IMAGES, when="image")
     def make_image(self, ctl: Control) -> None:
         self._make(ctl)
 
@@ -137,7 +137,7 @@ class Shelve(_Offloading, Saving, AsTheGuest):
     destroy, unbind_volumes, unbind_interfaces, forget = (
         _Offloading.destroy, _Offloading.unbind_volumes, _Offloading.unbind_interfaces, _Offloading.forget)
 
-    @step(CONDUCTOR, external=True, owed=True, when="former")
+    @step(CONDUCTOR, external=IMAGES, owed=True, when="former")
     def drop_former(self, ctl: Control) -> None:
         ctl.images.delete(self.data.former)
 

@@ -12,7 +12,7 @@ from nova import exception
 from nova.objects import states
 from nova.objects.base import Object
 from nova.objects.image import Image
-from nova.operations.base import CONDUCTOR, Operation, Rules, step
+from nova.operations.base import CONDUCTOR, IMAGES, Operation, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
 
 STATES = frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED})
@@ -87,7 +87,7 @@ class CreateImage(Saving):
         self.data.image = ctl.images.describe(request.name, request.metadata)
         return ImageMade(image_id=self.data.image.id)
 
-    @step(CONDUCTOR, undo="unmake_image", external=True)
+    @step(CONDUCTOR, undo="unmake_image", external=IMAGES)
     def make_image(self, ctl: Control) -> None:
         self._make(ctl)
 
@@ -119,7 +119,7 @@ class CreateBackup(Saving):
         self.data.image.properties |= {"image_type": "backup", "backup_type": request.backup_type}
         return ImageMade(image_id=self.data.image.id)
 
-    @step(CONDUCTOR, undo="unmake_image", external=True)
+    @step(CONDUCTOR, undo="unmake_image", external=IMAGES)
     def make_image(self, ctl: Control) -> None:
         self._make(ctl)
 
@@ -132,6 +132,6 @@ class CreateBackup(Saving):
     def upload(self, host: Host) -> None:
         self._upload(host)
 
-    @step(CONDUCTOR, event="compute_backup_instance", external=True)
+    @step(CONDUCTOR, event="compute_backup_instance", external=IMAGES)
     def rotate(self, ctl: Control) -> None:
         ctl.images.rotate(self.data.image, self.data.rotation)

@@ -17,7 +17,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import BlockDevice
-from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, Step, step
+from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Rules, Step, step
 from nova.operations.contexts import Acceptance, Control, Desk, Host
 
 # Seconds; a volume may be large.
@@ -80,7 +80,7 @@ class SwapVolume(Operation):
         self.data.outside_volumes = ctl.has_outside_volumes()
 
     # --- steps -----------------------------------------------------------------------------------
-    @step(CONDUCTOR, undo="give_back", external=True, when="outside_volumes")
+    @step(CONDUCTOR, undo="give_back", external=VOLUMES, when="outside_volumes")
     def take(self, ctl: Control) -> None:
         """The server may have moved, or lost the volume, while this waited."""
         old = next((item for item in ctl.instance.volumes if item.uuid == self.data.device.uuid), None)
@@ -96,7 +96,7 @@ class SwapVolume(Operation):
         self._let_go(host, True)
 
     # Compensated by being done: the guest has the new volume.
-    @step(CONDUCTOR, event="compute_swap_volume", undo="hand_over", external=True, when="outside_volumes")
+    @step(CONDUCTOR, event="compute_swap_volume", undo="hand_over", external=VOLUMES, when="outside_volumes")
     def hand_over(self, ctl: Control) -> None:
         ctl.outside_volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=True)
 

@@ -19,7 +19,7 @@ from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.operations import on_host, placing, plugging
-from nova.operations.base import CONDUCTOR, Operation, Rules, Step, step
+from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Rules, Step, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.shelve import HOST, IMAGE, SINCE
 
@@ -116,7 +116,7 @@ class Unshelve(Operation):
         return False  # nothing that it may wait behind gives it a host
 
     # --- steps -------------------------------------------------------------------------------------
-    @step(CONDUCTOR, event="get_image_info", external=True, when="saved_in")
+    @step(CONDUCTOR, event="get_image_info", external=IMAGES, when="saved_in")
     def find_image(self, ctl: Control) -> None:
         found = ctl.images.get(self.data.saved_in)
         if found.status != "active":
@@ -134,11 +134,11 @@ class Unshelve(Operation):
         ctl.volumes.connect(selection.host)
         ctl.set(host=selection.host, node=selection.node, availability_zone=selection.availability_zone)
 
-    @step(CONDUCTOR, undo="unbind_volumes", external=True, when="binds_volumes")
+    @step(CONDUCTOR, undo="unbind_volumes", external=VOLUMES, when="binds_volumes")
     def bind_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.connect(self.data.host)
 
-    @step(CONDUCTOR, undo="unbind_interfaces", external=True, when="binds_interfaces")
+    @step(CONDUCTOR, undo="unbind_interfaces", external=NETWORK, when="binds_interfaces")
     def bind_interfaces(self, ctl: Control) -> None:
         ctl.outside_interfaces.bind(self.data.host)
 
@@ -171,7 +171,7 @@ class Unshelve(Operation):
     def go(self, host: Host) -> None:
         plugging.go(host)
 
-    @step(CONDUCTOR, event=_EVENT, external=True, when="binds_volumes")
+    @step(CONDUCTOR, event=_EVENT, external=VOLUMES, when="binds_volumes")
     def complete_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.complete()
 
@@ -182,7 +182,7 @@ class Unshelve(Operation):
         ctl.set(vm_state=states.ACTIVE, launched_at=utcnow(), progress=0, pinned_availability_zone=self.data.pinned)
         self.data.settled = True
 
-    @step(CONDUCTOR, external=True, owed=True, when="drops")
+    @step(CONDUCTOR, external=IMAGES, owed=True, when="drops")
     def drop_image(self, ctl: Control) -> None:
         ctl.images.delete(self.data.drops)
 

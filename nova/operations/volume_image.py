@@ -16,7 +16,7 @@ from nova.objects import states
 from nova.objects.base import utcnow
 from nova.objects.requirements.properties import AGENT, QUIESCE, Properties
 from nova.objects.volume_image import properties_of, without_description
-from nova.operations.base import CONDUCTOR, Rules, Wait, step
+from nova.operations.base import CONDUCTOR, HOST, IMAGES, VOLUMES, Rules, Wait, step
 from nova.operations.contexts import Acceptance, Control, Desk
 from nova.operations.guest_driver import LONGEST_REST
 from nova.operations.snapshot import STATES, ImageMade, SavedData, Saving, SnapshotRequest
@@ -70,13 +70,13 @@ class CreateVolumeImage(Saving):
                 "its host is down" if has_agent else "its image does not say that it has a guest agent"))
         return has_agent and host_up
 
-    @step(CONDUCTOR, event=_EVENT, undo="unmake_image", external=True)
+    @step(CONDUCTOR, event=_EVENT, undo="unmake_image", external=IMAGES)
     def make_image(self, ctl: Control) -> None:
         self._make(ctl)
 
     # The host is asked at once, not by an order: whoever goes on after an order has no token of the user any more, and
     # with that alone snapshots become the user's.
-    @step(CONDUCTOR, event=_EVENT, undo="thaw", external=True, when="quiesce")
+    @step(CONDUCTOR, event=_EVENT, undo="thaw", external=HOST, when="quiesce")
     def freeze(self, ctl: Control) -> None:
         self.data.asked_at = utcnow()
         try:
@@ -90,7 +90,7 @@ class CreateVolumeImage(Saving):
             LOG.warning("[instance: %s] The snapshots of its volumes are taken while its file systems are in use: %s",
                         ctl.instance.uuid, error)
 
-    @step(CONDUCTOR, event=_EVENT, undo="drop_snapshots", external=True)
+    @step(CONDUCTOR, event=_EVENT, undo="drop_snapshots", external=VOLUMES)
     def take_snapshots(self, ctl: Control) -> None:
         made = ctl.outside_volumes.take_snapshots(self.data.image)
         if not self.data.looks:
@@ -111,11 +111,11 @@ class CreateVolumeImage(Saving):
         LOG.warning("[instance: %s] The snapshots of its volumes may have been taken after its file systems went on",
                     ctl.instance.uuid)
 
-    @step(CONDUCTOR, event=_EVENT, external=True, when="quiesce")
+    @step(CONDUCTOR, event=_EVENT, external=HOST, when="quiesce")
     def thaw(self, ctl: Control) -> None:
         ctl.unquiesce(self.data.host)
 
-    @step(CONDUCTOR, event=_EVENT, external=True)
+    @step(CONDUCTOR, event=_EVENT, external=IMAGES)
     def publish(self, ctl: Control) -> None:
         looks, self.data.looks = self.data.looks, self.data.looks + 1
         snapshots = ctl.outside_volumes.snapshots(self.data.image, looks)

@@ -17,7 +17,7 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.requirements.requested_resources import MULTIATTACH
 from nova.objects.volume import AVAILABLE, Attachment
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, Step, step
+from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Rules, Step, step
 from nova.operations.contexts import Acceptance, Control, Desk, Host
 
 LOG = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class AttachVolume(_Volume):
         if not ctl.host_has_trait(MULTIATTACH):
             raise exception.MultiattachUnsupported(volume_id=request.volume_id)
 
-    @step(CONDUCTOR, undo="give_back", external=True, when="outside_volumes")
+    @step(CONDUCTOR, undo="give_back", external=VOLUMES, when="outside_volumes")
     def take(self, ctl: Control) -> None:
         self.data.device = ctl.outside_volumes.reserve(self.data.device)
         if self.data.host:
@@ -117,7 +117,7 @@ class AttachVolume(_Volume):
         host.driver.attach_volume(host.instance, host.connected(self.data.device))
         on_host.report_devices(host)
 
-    @step(CONDUCTOR, event="compute_attach_volume", external=True, when="outside_volumes")
+    @step(CONDUCTOR, event="compute_attach_volume", external=VOLUMES, when="outside_volumes")
     def complete(self, ctl: Control) -> None:
         ctl.outside_volumes.complete(self.data.device)
 
@@ -164,7 +164,7 @@ class DetachVolume(_Volume):
         self.data.device = device
         self.data.outside_volumes = ctl.has_outside_volumes()
 
-    @step(CONDUCTOR, undo="roll_back", external=True, when="outside_volumes")
+    @step(CONDUCTOR, undo="roll_back", external=VOLUMES, when="outside_volumes")
     def begin_outside(self, ctl: Control) -> None:
         """The volume may have moved to another place while this waited: it has another attachment then."""
         uuid = self.data.device.uuid
@@ -179,7 +179,7 @@ class DetachVolume(_Volume):
         host.result(let_go=True)
 
     # Compensated by being done: what the service has heard of cannot be taken back.
-    @step(CONDUCTOR, event="compute_detach_volume", undo="release", external=True, when="outside_volumes")
+    @step(CONDUCTOR, event="compute_detach_volume", undo="release", external=VOLUMES, when="outside_volumes")
     def release(self, ctl: Control) -> None:
         try:
             ctl.outside_volumes.release(self.data.device, keep=True)

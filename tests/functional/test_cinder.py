@@ -483,3 +483,21 @@ def test_what_users_say_of_a_volumes_image_is_no_number_that_cannot_be_told(
     server = boot(member, flavor, from_volume(volume))
     admin.wait(server, "ACTIVE", seconds=60)
     assert server in [each["id"] for each in admin.get("/servers/detail", all_tenants=1)["servers"]]
+
+
+def test_a_service_that_hangs_holds_up_nothing_that_asks_another_one(admin, member, flavor, image_id, cinder):
+    other, *servers = [member.boot(flavor, image_id) for _number in range(CONF.conductor.outside_threads + 1)]
+    for uuid in (other, *servers):
+        admin.wait(uuid, "ACTIVE")
+    held = [cinder.hold("create_attachment") for _uuid in servers]
+    try:
+        for uuid in servers:
+            attach(member, uuid, cinder.new(MEMBER))
+        for asked, _release in held:
+            assert asked.wait(20)
+        image = member.action(other, "createImage", {"name": "s"})["image_id"]
+        wait_for(lambda: member.get(f"/images/{image}", version="2.35")["image"]["status"] == "ACTIVE", 10)
+        member.call("DELETE", f"/images/{image}", version="2.35")
+    finally:
+        for _asked, release in held:
+            release()

@@ -33,7 +33,7 @@ from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
 from nova.objects.order import StepOrder, StepReport
-from nova.operations.base import Journal, Operation, Step, context_of
+from nova.operations.base import OUTSIDE, Journal, Operation, Step, context_of
 from nova.service.turns import Turns
 from nova.telemetry import tracing, worker_stats
 
@@ -44,6 +44,10 @@ _TOGETHER = 50
 # Steps that wait for a scheduler at the same time: more than a frozen one keeps from the others
 # (rabbit_qos_prefetch_count).
 SCHEDULER_THREADS = 6
+# What asks services outside, and belongs to no step.
+_BACKGROUND = "background"
+# The kinds of threads: each is for what waits for somebody else.
+KINDS = ("database", "scheduler", *OUTSIDE, _BACKGROUND)
 
 
 class Engine:
@@ -53,8 +57,8 @@ class Engine:
         self.core = core
         self._leases = InFlightLeases()
         # What waits for somebody else has threads of its own: a dead scheduler holds up nothing else.
-        self._pool = pool or Turns({"database": CONF.conductor.threads, "scheduler": SCHEDULER_THREADS,
-                                    "outside": CONF.conductor.outside_threads}, name="steps")
+        self._pool = pool or Turns({**dict.fromkeys(KINDS, CONF.conductor.outside_threads),
+                                    "database": CONF.conductor.threads, "scheduler": SCHEDULER_THREADS}, name="steps")
         debts = Debts(core, self.in_background)
         self.walk = Walk(core, self.submit, debts)
         self.recovery = Recovery(core, self.walk, self._submit_taken, debts)
@@ -85,7 +89,7 @@ class Engine:
     def in_background(self, project_id: str, task: Callable[[], None]) -> None:
         """Run what asks other services, what nobody waits for, and what may get lost."""
         with contextlib.suppress(RuntimeError):  # this conductor ends
-            self._pool.submit("outside", project_id, task)
+            self._pool.submit(_BACKGROUND, project_id, task)
 
     def _later(self, function: Callable[[context.RequestContext, Any], None], ctx: context.RequestContext,
                work: Run | list[Run]) -> None:

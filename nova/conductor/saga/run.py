@@ -74,10 +74,10 @@ class Run:
 
     @property
     def waits_for(self) -> str:
-        """Who answers its current step: "scheduler", "outside" (another service), or "database" and nobody else."""
+        """Who answers its current step: "scheduler", one of OUTSIDE, or "database" and nobody else."""
         step = self.step
         if step is not None and step.external:
-            return "outside"
+            return step.external
         chooses = step is not None and step.asks_scheduler and not self.action.undoing
         return "scheduler" if chooses and not self.operation.data.selected else "database"
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from nova.conductor.saga.engine import Engine
+from nova.conductor.saga.engine import KINDS, Engine
 from nova.conductor.saga.leases import InFlightLeases
 from nova.conductor.saga.run import Run
 from nova.db import actions
@@ -45,7 +45,7 @@ def test_what_is_ours_by_its_row_alone_is_not_renewed(core: Books) -> None:
 
 
 def test_what_waits_its_turn_is_renewed(core: Books) -> None:
-    pool = Turns(dict.fromkeys(("database", "scheduler", "outside"), 1))
+    pool = Turns(dict.fromkeys(KINDS, 1))
     busy = threading.Event()
     pool.submit("database", None, busy.wait, 30)
     engine = Engine(core, pool)

@@ -7,7 +7,7 @@ import pytest
 
 from nova.conductor.network_events import told
 from nova.conductor.saga.control import ConductorControl
-from nova.conductor.saga.engine import Engine
+from nova.conductor.saga.engine import KINDS, Engine
 from nova.db import servers
 from nova.objects import states
 from nova.objects.external_event import ExternalEvent
@@ -24,7 +24,7 @@ def _servers(machine):
 
 
 def test_a_project_does_not_wait_for_the_interfaces_of_all_servers(machine):
-    pool, gate, order = Turns(dict.fromkeys(("database", "scheduler", "outside"), 1)), threading.Event(), []
+    pool, gate, order = Turns(dict.fromkeys(KINDS, 1)), threading.Event(), []
 
     def renewed(ctx, instance):
         order.append("interfaces")

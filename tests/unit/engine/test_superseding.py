@@ -8,7 +8,7 @@ from nova.conductor.saga import walk
 from nova.db import actions, quotas
 from nova.objects import states
 from nova.operations import REGISTRY
-from nova.operations.base import CONDUCTOR, Wait, step
+from nova.operations.base import CONDUCTOR, VOLUMES, Wait, step
 from tests.unit.engine.test_engine_properties import CTX
 from tests.unit.engine.world import Bind
 
@@ -18,7 +18,7 @@ class Keep(Bind):
 
     name = action = "keep_outside"
 
-    @step(CONDUCTOR, undo="unbind", external=True)
+    @step(CONDUCTOR, undo="unbind", external=VOLUMES)
     def bind(self, ctl):
         self.outside.make(self.instance.uuid)
 

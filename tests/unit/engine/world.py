@@ -15,7 +15,7 @@ from nova.objects import states
 from nova.objects.base import Object
 from nova.objects.order import StepReport
 from nova.objects.scheduling import Selection
-from nova.operations.base import CONDUCTOR, Operation, Rules, step
+from nova.operations.base import CONDUCTOR, VOLUMES, Operation, Rules, step
 from nova.virt.fake import FakeDriver
 
 
@@ -202,7 +202,7 @@ class Bind(Operation):
 
     data_type = Data
 
-    @step(CONDUCTOR, undo="unbind", external=True)
+    @step(CONDUCTOR, undo="unbind", external=VOLUMES)
     def bind(self, ctl):
         self.outside.make(self.instance.uuid)
 
@@ -210,7 +210,7 @@ class Bind(Operation):
     def use(self, host):
         host.driver.power_state(self.instance.uuid)
 
-    @step(CONDUCTOR, external=True)
+    @step(CONDUCTOR, external=VOLUMES)
     def release(self, ctl):
         self.outside.remove(self.instance.uuid)
 
