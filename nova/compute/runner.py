@@ -56,7 +56,8 @@ def order_pool() -> Turns:
     """The threads of a nova-compute process: no kind of work takes those of another."""
     threads = CONF.compute.threads
     return Turns({"build": CONF.max_concurrent_builds or threads, "power": threads, "move": threads,
-                  "snapshot": CONF.max_concurrent_snapshots or threads, "urgent": threads}, name="orders")
+                  "snapshot": CONF.max_concurrent_snapshots or threads, "swap": threads, "urgent": threads},
+                 name="orders")
 
 
 class Runner:

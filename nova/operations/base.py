@@ -211,7 +211,7 @@ class Operation:
     # The task_state that accepting the operation sets.
     task_state: ClassVar[str | None] = None
     steps: ClassVar[tuple[Step, ...]] = ()
-    # The class of work on a host, which does not wait for others: build, power, move, snapshot or urgent.
+    # The class of work on a host, which does not wait for others: build, power, move, snapshot, swap or urgent.
     kind: ClassVar[str] = "power"
     # Whether another operation can be accepted behind this one while it is under way.
     may_be_followed: ClassVar[bool] = True

@@ -54,7 +54,7 @@ class SwapVolume(Operation):
     request_type = SwapRequest
     answer_type = NoRequest
     data_type = SwapData
-    kind = "snapshot"
+    kind = "swap"  # hours of copying hold up no snapshots
     point_of_no_return = "swap"
 
     @property

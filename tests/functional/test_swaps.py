@@ -229,6 +229,26 @@ def test_both_volumes_are_taken_meanwhile_and_one_is_shown(suite, admin, server,
         ("/dev/vdb", new), ("/dev/vdc", third)]
 
 
+def test_many_swaps_hold_up_no_snapshot(admin, flavor, image_id, hold):
+    held, swapped = hold("swap_volume"), []
+    other, *servers = [admin.boot(flavor, image_id) for _number in range(CONF.max_concurrent_snapshots + 1)]
+    for uuid in (other, *servers):
+        admin.wait(uuid, "ACTIVE")
+    for uuid in servers:
+        volume, new = make(admin), make(admin)
+        attach(admin, uuid, volume)
+        wait_status(admin, volume, "in-use")
+        swap(admin, uuid, volume, new)
+        swapped.append(new)
+    image = admin.action(other, "createImage", {"name": "s"})["image_id"]
+    wait_for(lambda: admin.get(f"/images/{image}", version="2.35")["image"]["status"] == "ACTIVE", 30)
+    assert {volume_of(admin, volume)["status"] for volume in swapped} == {"attaching"}
+    held.let_go()
+    for volume in swapped:
+        wait_status(admin, volume, "in-use")
+    admin.call("DELETE", f"/images/{image}", version="2.35")
+
+
 def interrupted(admin, server, old, new, held, how):  # noqa: F811
     swap(admin, server, old, new)
     held.wait_until_begun()
