@@ -15,7 +15,7 @@ from nova.conf import CONF
 from nova.db import aggregates, models, parts, server_migrations, services
 from nova.db.sql import clock, rows
 from nova.objects import node_limits
-from nova.objects.base import new_uuid, utcnow
+from nova.objects.base import new_uuid, utcnow, whole
 from nova.objects.node import ComputeNode, Inventory, Provider
 from nova.objects.parts.fitting import NodeParts
 from nova.objects.scheduling import HostState, NodeUsage
@@ -393,9 +393,8 @@ def has_trait(connection: sa.Connection, host: str, name: str, trait: str) -> bo
 
 
 def _named(node_id: str) -> sa.ColumnElement[bool]:
-    if node_id.isdecimal() and int(node_id) < 2**63:
-        return TABLE.c.id == int(node_id)
-    return TABLE.c.uuid == node_id
+    number = whole(node_id)
+    return TABLE.c.uuid == node_id if number is None else TABLE.c.id == number
 
 
 def _objects(connection: sa.Connection, found: Sequence[sa.Row[Any]]) -> list[ComputeNode]:

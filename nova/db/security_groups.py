@@ -16,7 +16,7 @@ from nova import exception
 from nova.db import models, quotas, versions
 from nova.db.sql import rows
 from nova.objects import plain_ip
-from nova.objects.base import utcnow
+from nova.objects.base import utcnow, whole
 from nova.objects.network import FilterRule, RuleSet, SecurityGroup, SecurityGroupRule
 
 TABLE = models.security_groups
@@ -214,7 +214,7 @@ def resolve(connection: sa.Connection, project_id: str, names: Sequence[str]) ->
     Makes the default group when it is asked for. Raises SecurityGroupNotFound.
     """
     wanted = {"project": project_id, "names": list(names),
-              "ids": [int(name) for name in names if name.isdecimal() and int(name) < 2**63]}
+              "ids": [number for number in map(whole, names) if number is not None]}
     found = connection.execute(_RESOLVE, wanted).all()
     if DEFAULT in names and all(row.name != DEFAULT for row in found):
         ensure_default(connection, project_id)

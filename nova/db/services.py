@@ -14,7 +14,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.db import aggregates, deployment, liveness, models, network_hosts, server_migrations
 from nova.db.sql import clock, rows
-from nova.objects.base import new_uuid, utcnow
+from nova.objects.base import new_uuid, utcnow, whole
 from nova.objects.scheduling import ServiceFlags
 from nova.objects.service import Service, WorkerStats
 
@@ -67,8 +67,8 @@ def get(connection: sa.Connection, service_id: str) -> Service:
 
 
 def _row(connection: sa.Connection, service_id: str, lock: bool = False) -> sa.Row[Any]:
-    known = TABLE.c.id == int(service_id) if service_id.isdecimal() and int(service_id) < 2**63 \
-        else TABLE.c.uuid == service_id
+    number = whole(service_id)
+    known = TABLE.c.uuid == service_id if number is None else TABLE.c.id == number
     statement = sa.select(TABLE).where(known)
     row = connection.execute(statement.with_for_update() if lock else statement).first()
     if row is None:

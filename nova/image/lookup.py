@@ -12,11 +12,14 @@ from nova import exception, image
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.objects.image import Image
-from nova.objects.volume_image import describes_volumes
+from nova.objects.volume_image import MAPPING, describes_volumes
 
 # What an image names that boots from a kernel: in which formats it may be. "nokernel": none.
 _BOOT_FILES = {"kernel_id": ("aki", "raw"), "ramdisk_id": ("ari", "raw")}
 _NONE = ("", "nokernel")
+# Characters of all properties (Glance has 128 at most, if it is not told otherwise): each server keeps them, lists read
+# many servers at a time. What describes volumes is not kept, and has as many for itself.
+_PROPERTIES = 64 * 1024
 
 
 def find(ctx: RequestContext, ident: str, trusted: Sequence[str] = ()) -> Image:
@@ -64,6 +67,11 @@ def _show(ctx: RequestContext, ident: str) -> Image:
         raise exception.ImageNotActive(image_id=ident)
     if found.properties.get("cinder_encryption_key_id"):
         raise exception.ImageUnacceptable(image_id=ident, reason="it is the encrypted copy of a volume")
+    described = len(found.properties.get(MAPPING, ""))
+    kept = sum(len(name) + len(value) for name, value in found.properties.items()) - described
+    if max(kept, described) > _PROPERTIES:
+        raise exception.ImageUnacceptable(
+            image_id=ident, reason=f"its properties have more than {_PROPERTIES} characters")
     return found
 
 

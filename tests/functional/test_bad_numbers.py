@@ -1,9 +1,11 @@
 """Numbers that fit no column and no message, and lists that fit no statement: 400, and not a row of it is left."""
 
 import json
+import re
 
 import pytest
 
+from nova.api import microversion, routes
 from tests.functional.refusals import (  # noqa: F401 (fixtures)
     FIELD,
     HUGE,
@@ -113,6 +115,22 @@ def test_no_number_in_a_query_is_a_5xx(admin, server, number):
                  "/flavors/{}", f"/servers/{server}/tags/{{}}"):
         answer = raw(admin, "GET", path.format(number))
         assert answer.status_code < 500, (path, answer.text)
+
+
+@pytest.mark.parametrize("number", ["9" * 19, "9" * 5000, "\u0663", "-1"])
+def test_no_number_in_a_path_is_a_5xx(admin, server, number):
+    """Python itself refuses to read one of more than 4300 digits."""
+    statuses = set()
+    for route in routes.table():
+        if "{" in route.path and "baremetal" not in route.path:  # which is 501
+            for named in ({}, {"server_id": server}):
+                path = re.sub(r"{(\w+)}", lambda found: named.get(found[1], number), route.path)  # noqa: B023
+                answer = admin.session.request(
+                    route.method, f"{admin.url}/v2.1{path}", json={route.action or "x": {}}, timeout=60,
+                    headers={"X-OpenStack-Nova-API-Version": f"2.{max(route.since, microversion.MIN)}"})
+                statuses.add((answer.status_code, route.method, route.path))
+    assert len(statuses) > 100
+    assert not [each for each in statuses if each[0] >= 500]
 
 
 @pytest.mark.parametrize("name", ["tags", "tags-any", "not-tags", "not-tags-any"])

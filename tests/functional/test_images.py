@@ -1,5 +1,6 @@
 """What a request leads to of images and local disks: seen with the caller's rights, and counted."""
 
+import json
 import uuid
 
 import pytest
@@ -67,6 +68,17 @@ def refusal(client, flavor, image, **values):
 def from_volume(image, **values):
     device = {"source_type": "image", "destination_type": "volume", "uuid": image, "volume_size": 1, "boot_index": 0}
     return {"block_device_mapping_v2": [{**device, **values}]}
+
+
+# --- properties ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("properties", [
+    {f"p{number}": "x" * 65_000 for number in range(3)}, {"x" * 70_000: ""},
+    {"block_device_mapping": json.dumps([{"source_type": "blank", "tag": "x" * 60}] * 2000)}])
+def test_no_server_keeps_an_image_with_properties_that_lists_cannot_bear(tenant, flavor, give, properties):
+    """The image service lets a project write some megabytes; each server has them three times."""
+    image = give("verbose", **properties)
+    messages = [refusal(tenant, flavor, image), refusal(tenant, flavor, "", **from_volume(image))]
+    assert all("its properties have more than" in message for message in messages)
 
 
 # --- kernels and ramdisks --------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from nova.objects.base import whole
 from nova.scheduler import attributes
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter, everything
@@ -14,7 +15,7 @@ from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request, canonical_architecture
 from nova.scheduler.view import FleetView
 
-_PREDICATE = re.compile(r"^\s*(<=|>=|==|!=|<|>)\s*([0-9]+(?:\.[0-9]+)*)\s*$")
+_PREDICATE = re.compile(r"^\s*(<=|>=|==|!=|<|>)\s*([0-9]{1,9}(?:\.[0-9]{1,9})*)\s*$")
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }
@@ -60,10 +61,10 @@ class ImagePropertiesFilter(Filter):
         version = request.properties.get("img_hv_requested_version")
         if version:
             mask &= attributes.match(view, ["hypervisor_version"], lambda have: _version_matches(have, version))
-        bits = request.properties.get("hw_maxphysaddr_bits", "")
-        if bits.isdecimal():
+        bits = whole(request.properties.get("hw_maxphysaddr_bits", ""))
+        if bits is not None:
             mask &= attributes.match(view, ["cpu_info", "maxphysaddr", "bits"],
-                                     lambda have: isinstance(have, int) and have >= int(bits))
+                                     lambda have: isinstance(have, int) and have >= bits)
         return mask
 
     def reason(self, view: FleetView, request: Request) -> str:

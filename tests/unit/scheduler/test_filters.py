@@ -217,6 +217,8 @@ class TestImageProperties:
         ({"img_hv_requested_version": ">=9.1,<10"}, ["kvm", "nothing"]),
         ({"img_hv_requested_version": "<9.1.2"}, ["lxc", "nothing"]),
         ({"img_hv_requested_version": "new"}, ["nothing"]),
+        ({"img_hv_requested_version": "<" + "9" * 5000}, ["nothing"]),
+        ({"hw_maxphysaddr_bits": "9" * 5000}, ["kvm", "lxc", "nothing"]),
         ({"hw_maxphysaddr_bits": "40"}, ["kvm"]),
         ({"hw_maxphysaddr_bits": "41"}, []),
     ])
