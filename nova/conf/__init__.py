@@ -16,6 +16,7 @@ from oslo_config import cfg
 from oslo_log import log
 
 from nova import __version__
+from nova.conf import log_lines
 
 CONF = cfg.CONF
 
@@ -75,6 +76,7 @@ def load(argv: Sequence[str], conf: cfg.ConfigOpts = CONF, default_files: Sequen
         conf(list(argv), project="nova", version=__version__, default_config_files=_files(default_files))
     except cfg.Error as error:
         raise SystemExit(f"{os.path.basename(sys.argv[0])}: {error}") from error
+    logging.setLogRecordFactory(log_lines.Record)
     log.setup(conf, "nova", __version__)
     if command and not conf.debug:
         logging.getLogger().setLevel(logging.WARNING)

@@ -27,7 +27,9 @@ def run(argv: Sequence[str], text: str | None = None) -> str:
         LOG.error("%s could not run: %s", argv[0], error)
         raise exception.NetworkSetupError(reason=f"{argv[0]} could not run") from error
     if done.returncode != 0:
-        LOG.error("%s failed (%d): %s\n%s", " ".join(argv), done.returncode, done.stderr.strip(), text or "")
+        LOG.error("%s failed (%d):", " ".join(argv), done.returncode)
+        for line in f"{done.stderr.strip()}\n{text or ''}".splitlines():
+            LOG.error("%s", line)
         raise exception.NetworkSetupError(reason=f"{argv[0]} failed")
     return done.stdout
 
