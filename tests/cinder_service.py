@@ -48,6 +48,9 @@ class Volume:
     looks: int = 0
     # What the service says of its migration.
     migration: str | None = None
+    # How it is reached, and the file that is written, if it is one.
+    kind: str = "rbd"
+    file: str = ""
     id: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
 
 
@@ -70,10 +73,13 @@ class Snapshot:
     # How often it is looked at until it is made, and what becomes of it.
     looks: int = 0
     outcome: str = "available"
+    progress: str = "0%"
+    # Nova has to do its part of it.
+    assisted: bool = False
     id: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
 
     def looked_at(self) -> Snapshot:
-        if self.status == "creating":
+        if self.status == "creating" and not self.assisted:
             self.looks -= 1
             if self.looks < 0:
                 self.status = self.outcome
@@ -128,6 +134,12 @@ class CinderService:
         found = self.volumes[volume]
         found.migration = "migrating"
         return self.new(found.project, size=found.size, migration=f"target:{volume}")
+
+    def assist(self, volume: str, status: str = "creating") -> str:
+        """Begin a snapshot of a volume that a server has, or (deleting) its end: its id, for which Nova is asked."""
+        made = Snapshot(self.volumes[volume], status, assisted=True)
+        self.snapshots[made.id] = made
+        return made.id
 
     def fail(self, verb: str, how: How, times: int = 1) -> None:
         """Fail when ``verb`` (a method's name) is asked for."""
@@ -288,6 +300,13 @@ class CinderService:
         self.snapshots[made.id] = made
         return made.shown()
 
+    def update_snapshot(self, project: str, uuid_: str, told: Raw) -> None:
+        found, status = self.snapshot(project, uuid_), told["status"]
+        if status not in {"creating": ("creating", "available", "error"),
+                          "deleting": ("deleting", "error_deleting")}.get(found.status, ()):
+            raise Refused(400, f"Invalid snapshot: {status} is not allowed for a snapshot that is {found.status}.")
+        found.status, found.progress = status, told["progress"]
+
     def delete_snapshot(self, project: str, uuid_: str) -> None:
         found = self.snapshot(project, uuid_)
         if found.status not in ("available", "error"):
@@ -309,7 +328,12 @@ class CinderService:
 
     def attached(self, attachment: Attachment) -> Raw:
         info: Raw = {}
-        if attachment.connector is not None:
+        volume = self.volumes[attachment.volume]
+        if attachment.connector is not None and volume.kind == "nfs":
+            info = {"driver_volume_type": "nfs", "export": "127.0.0.1:/export", "options": None, "qos_specs": None,
+                    "name": volume.file or f"volume-{volume.id}", "format": "qcow2", "access_mode": "rw",
+                    "encrypted": False, "volume_id": volume.id, "attachment_id": attachment.id}
+        elif attachment.connector is not None:
             info = {"driver_volume_type": "rbd", "name": f"volumes/volume-{attachment.volume}",
                     "hosts": ["127.0.0.1"], "ports": ["6789"], "auth_enabled": True, "auth_username": "cinder",
                     "secret_uuid": "457eb676-33da-42ec-9a8c-9293d545c337", "discard": True, "qos_specs": None,
@@ -426,6 +450,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             case "POST", "snapshots", []:
                 yield "create_snapshot", project, lambda: (202, {"snapshot": service.create_snapshot(
                     project, body["snapshot"])})
+            case "POST", "snapshots", [this, "action"]:
+                action, = body
+                yield action, project, lambda: (202, service.update_snapshot(project, this, body[action]))
             case "DELETE", "snapshots", [this]:
                 yield "delete_snapshot", project, lambda: (202, service.delete_snapshot(project, this))
             case "GET", "attachments", ["detail"]:

@@ -39,7 +39,7 @@ from nova.api.compute.servers import (
     topology,
     volume_attachments,
 )
-from nova.api.compute.volumes import volume_snapshots, volumes
+from nova.api.compute.volumes import assisted_snapshots, volume_snapshots, volumes
 from nova.api.legacy import removed, served, volumes_boot
 from nova.api.router import Route
 
@@ -71,6 +71,7 @@ _TENANT_NETWORKS = "os_compute_api:os-tenant-networks:"
 _FLOATING = "os_compute_api:os-floating-ips:"
 _SECURITY = "os_compute_api:os-security-groups:"
 _VOLUMES = "os_compute_api:os-volumes:"
+_ASSISTED = "os_compute_api:os-assisted-volume-snapshots:"
 _SNAPSHOTS = "os_compute_api:os-volumes:snapshots:"
 _MIGRATIONS = "/servers/{server_id}/migrations"
 _ATTACHMENTS = "/servers/{server_id}/os-volume_attachments"
@@ -291,6 +292,8 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", "/os-snapshots/detail", volume_snapshots.detail, _SNAPSHOTS + "detail", until=35),
     Route("GET", "/os-snapshots/{id}", volume_snapshots.show, _SNAPSHOTS + "show", until=35),
     Route("DELETE", "/os-snapshots/{id}", volume_snapshots.delete, _SNAPSHOTS + "delete", until=35, success=202),
+    Route("POST", "/os-assisted-volume-snapshots", assisted_snapshots.create, _ASSISTED + "create"),
+    Route("DELETE", "/os-assisted-volume-snapshots/{id}", assisted_snapshots.delete, _ASSISTED + "delete", success=204),
     Route("GET", _ATTACHMENTS, volume_attachments.index),
     Route("POST", _ATTACHMENTS, volume_attachments.create, success={1: 200, 101: 202}),
     Route("GET", f"{_ATTACHMENTS}/{{id}}", volume_attachments.show),

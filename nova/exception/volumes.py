@@ -47,6 +47,10 @@ class VolumeSwapFailed(NovaException):
     template = "Volume {volume_id} was not swapped: {reason}"
 
 
+class VolumeSnapshotFailed(NovaException):
+    template = "The files of volume {volume_id} are as they were: {reason}"
+
+
 class VolumeNotAttached(NotFound):
     template = "Instance {instance_uuid} is not attached to volume {volume_id}"
 

@@ -1,5 +1,6 @@
 """One module per operation: its whole story, step by step. See :mod:`nova.operations.base`."""
 
+from nova.operations.assisted_snapshots import VolumeSnapshotCreate, VolumeSnapshotDelete
 from nova.operations.base import Operation
 from nova.operations.build import Build
 from nova.operations.delete import Delete
@@ -38,5 +39,6 @@ REGISTRY: dict[str, type[Operation]] = {
                       Suspend, Resume, ResetState, Resize, Migrate, ConfirmResize, RevertResize, LiveMigrate,
                       Evacuate, AttachVolume, DetachVolume, SwapVolume, AttachInterface, DetachInterface, LoseInterface,
                       SoftDelete, Restore, Reclaim, ChangePassword, TriggerCrashDump, Rebuild, Rescue, Unrescue,
-                      CreateImage, CreateVolumeImage, CreateBackup, Shelve, ShelveOffload, Unshelve)
+                      CreateImage, CreateVolumeImage, CreateBackup, Shelve, ShelveOffload, Unshelve,
+                      VolumeSnapshotCreate, VolumeSnapshotDelete)
 }

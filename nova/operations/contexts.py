@@ -127,6 +127,9 @@ class ServerVolumes(Protocol):
         """The guest has ``new`` in the place of ``old`` (``done``), or keeps that; the other one is not the
         instance's any more. ``migrates``: as Desk.check_swap() said."""
 
+    def reach(self, device: BlockDevice) -> None:
+        """The guest has the device by its connection_info from now on, if it is attached as it was."""
+
     def roll_detaching(self, device: BlockDevice) -> None:
         """The guest keeps it."""
 
@@ -190,6 +193,13 @@ class OutsideVolumes(Protocol):
 
     def drop_snapshots(self, image: Image) -> None:
         """Nothing is left of take_snapshots()."""
+
+    def check_assisted(self, device: BlockDevice, snapshot_id: str, status: str) -> None:
+        """A snapshot of the volume is in this status. Raises SnapshotNotFound, InvalidVolume."""
+
+    def end_assisted(self, snapshot_id: str, status: str, done: bool) -> None:
+        """The service goes on with a snapshot that is in this status: the guest has the files that it asked for
+        (``done``), or those that it had. Raises InvalidVolume: it has given up what is done."""
 
     def begin_detaching(self, device: BlockDevice) -> None:
         """Raises InvalidVolume when it cannot be detached."""

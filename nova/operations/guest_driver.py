@@ -150,6 +150,35 @@ class GuestDriver(abc.ABC):
         too late. No guest: it does not."""
         raise exception.NotImplementedHere(what="swap volumes")
 
+    def volume_files(self, instance: Instance, device: BlockDevice) -> list[str]:
+        """The names of the files that the guest has of a volume: the one that it writes to, then those below it, the
+        newest first. No guest, or one without the volume: none."""
+        raise exception.NotImplementedHere(what="look at the files of volumes")
+
+    def snapshot_volume(self, instance: Instance, new: BlockDevice) -> None:
+        """Have the running guest write to the file of ``new``, the same device connected by a file that stands on the
+        one that it has. Writes it to that already: fine. Its file systems are brought to rest for it, if they can be.
+
+        Raises GuestNotRunning, VolumeSnapshotFailed, InstanceQuiesceFailed (its image says that it has to be); then
+        the guest writes to the file that it had.
+        """
+        raise exception.NotImplementedHere(what="snapshot volumes")
+
+    def merge_volume(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
+                     cancelled: Cancelled) -> None:
+        """Put the files from ``top`` down to ``base`` together in ``base``, or (None) those from the one that the guest
+        writes to down to ``top`` (None: all), which is not put in, in the former. Is it done already: fine.
+
+        It goes on where a crash cut it short. Raises GuestNotRunning, VolumeSnapshotFailed; then the guest has the
+        files that it had.
+        """
+        raise exception.NotImplementedHere(what="merge files of volumes")
+
+    def cancel_merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
+        """End what merge_volume() does, or did when this process ended. Returns whether it was done. No guest: it was
+        not."""
+        raise exception.NotImplementedHere(what="merge files of volumes")
+
     def attach_interface(self, instance: Instance, vif: VIF) -> None:
         """Give the guest a plugged interface."""
         raise exception.NotImplementedHere(what="attach interfaces")

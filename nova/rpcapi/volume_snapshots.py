@@ -35,3 +35,10 @@ class VolumeSnapshots(Interface):
     @call
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         """Begin to delete a snapshot. Raises SnapshotNotFound, InvalidVolume (its status)."""
+
+    @call
+    def server_of(self, ctx: RequestContext, volume_id: str) -> str | None:
+        """The server that has a volume, whoever's they are; None: there is none. Nova asks with its own rights.
+
+        Raises VolumeNotFound, InvalidVolume (several servers have it), VolumeServiceUnavailable.
+        """

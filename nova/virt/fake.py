@@ -37,6 +37,7 @@ from nova.virt.fake_consoles import Consoles
 from nova.virt.fake_disks import ASIDE, Disk
 from nova.virt.fake_guests import Guest, GuestStore
 from nova.virt.fake_moves import Cable, FakeMoves, Job
+from nova.virt.volume_files import NOT_ON_IT, files_of, is_merged, merged, was_merged
 
 # Node uuids are derived from their names, so that a restarted host has the same ones.
 _NAMESPACE = uuidlib.UUID("9e0a4f0e-3f5c-4e53-9c1f-5f2d1f4f7d11")
@@ -247,6 +248,7 @@ class FakeDriver(FakeMoves):
         if device.volume_id and device.volume_id not in {volume for _name, volume in guest.volumes}:
             item = (device.device_name or _free_name(guest), device.volume_id)
             self._guests.change(instance.uuid, volumes=(*guest.volumes, item))
+            self._guests.keep_files(instance.uuid, device.volume_id, files_of(device))
 
     def detach_volume(self, instance: Instance, device: BlockDevice) -> None:
         self._behave("detach_volume")
@@ -254,6 +256,7 @@ class FakeDriver(FakeMoves):
         if guest is not None:
             self._guests.change(instance.uuid, volumes=tuple(
                 item for item in guest.volumes if item[1] != device.volume_id))
+            self._guests.keep_files(instance.uuid, device.volume_id or "", ())
 
     def swap_volume(self, instance: Instance, old: BlockDevice, new: BlockDevice, cancelled: Cancelled) -> None:
         self._behave("swap_volume")
@@ -273,6 +276,41 @@ class FakeDriver(FakeMoves):
         self._behave("cancel_swap")
         guest = self._guests.find(instance.uuid)
         return guest is not None and new.attachment_id in guest.swapped
+
+    def volume_files(self, instance: Instance, device: BlockDevice) -> list[str]:
+        self._behave("volume_files")
+        guest = self._guests.find(instance.uuid)
+        return list(guest.files_of(device)) if guest is not None else []
+
+    def snapshot_volume(self, instance: Instance, new: BlockDevice) -> None:
+        self._behave("snapshot_volume")
+        guest = self._guests.get(instance.uuid)
+        wanted, there = files_of(new), guest.files_of(new)
+        if wanted and there[:1] == wanted[:1]:
+            return
+        if not guest.on:
+            raise exception.GuestNotRunning(instance_uuid=instance.uuid)
+        if not wanted or wanted[1:] != there:
+            raise exception.VolumeSnapshotFailed(volume_id=new.volume_id, reason=NOT_ON_IT)
+        self._guests.keep_files(instance.uuid, new.volume_id or "", wanted)
+
+    def merge_volume(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
+                     cancelled: Cancelled) -> None:
+        self._behave("merge_volume")
+        guest, volume = self._guests.get(instance.uuid), device.volume_id or ""
+        there = guest.files_of(device)
+        if is_merged(volume, there, top, base):
+            return
+        if not guest.on:
+            raise exception.GuestNotRunning(instance_uuid=instance.uuid)
+        if cancelled.is_set():
+            raise exception.VolumeSnapshotFailed(volume_id=volume, reason="it was cancelled")
+        self._guests.keep_files(instance.uuid, volume, tuple(merged(there, top, base)))
+
+    def cancel_merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
+        self._behave("cancel_merge")
+        guest = self._guests.find(instance.uuid)
+        return guest is not None and was_merged(guest.files_of(device), top, base)
 
     def attach_interface(self, instance: Instance, vif: VIF) -> None:
         self._behave("attach_interface")

@@ -9,14 +9,15 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from nova import exception
 from nova.objects import states
 from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
+from nova.objects.instance import BlockDevice, Instance
 from nova.virt.fake_log import KeptLines
+from nova.virt.volume_files import files_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Guest:
     ``volumes`` are ids by device name, ``interfaces`` MAC addresses, ``cpus`` and ``devices`` (addresses) those of the
     host that it has for itself. ``rescued``: the image that it is rescued from. ``incoming``: a migration is bringing
     it; ``went``: a migration took it away; neither is listed. ``swapped``: the attachments of volumes that took the
-    place of others since it was defined.
+    place of others since it was defined. ``files``: the ids of volumes that are files, each with their names.
     """
 
     power_state: int
@@ -51,6 +52,7 @@ class Guest:
     went: bool = False
     rescued: str = ""
     swapped: tuple[str, ...] = ()
+    files: tuple[tuple[str, ...], ...] = ()
 
     @property
     def on(self) -> bool:
@@ -64,10 +66,19 @@ class Guest:
         here = {volume: device for device, volume in self.volumes}
         self.volumes = tuple((device.device_name or here.get(device.volume_id, ""), device.volume_id)
                              for device in instance.block_devices if device.is_volume and device.volume_id)
+        kept = {item[0]: item for item in self.files}
+        self.files = tuple(
+            (device.volume_id or "", *names) if (names := files_of(device)) else kept[device.volume_id or ""]
+            for device in instance.block_devices if files_of(device) or device.volume_id in kept)
         self.interfaces = tuple(vif.mac for vif in instance.network_info)
         cells = instance.numa_topology.cells if instance.numa_topology else []
         self.cpus = tuple(sorted(cpu for cell in cells for cpu in cell.pinning.values()))
         self.devices = tuple(sorted(one.device.address for one in instance.pci_devices or ()))
+
+
+    def files_of(self, device: BlockDevice) -> tuple[str, ...]:
+        """The names of a volume's files, from the newest on; () for one that it does not have, or that is none."""
+        return next((item[1:] for item in self.files if item[0] == device.volume_id), ())
 
 
 class GuestStore:
@@ -128,6 +139,14 @@ class GuestStore:
                 setattr(guest, name, value)
             self._note(uuid, guest)
 
+    def keep_files(self, uuid: str, volume: str, names: Sequence[str]) -> None:
+        """The guest has these files of a volume. Raises GuestNotFound."""
+        with self._lock:
+            guest = self.get(uuid)
+            others = tuple(item for item in guest.files if item[0] != volume)
+            guest.files = (*others, (volume, *names)) if names else others
+            self._note(uuid, guest)
+
     def add(self, uuid: str, power_state: int) -> None:
         with self._lock:
             guest = self._guests[uuid] = Guest(power_state)
@@ -171,7 +190,7 @@ def _size_of(flavor: Flavor) -> Size:
 
 # What is kept of a guest: fields that have their default are left out.
 _KEPT = ("power_state", "name", "booted", "volumes", "interfaces", "cpus", "devices", "incoming", "went",
-         "rescued", "swapped")
+         "rescued", "swapped", "files")
 
 
 def _values(guest: Guest) -> dict[str, Any]:
@@ -188,6 +207,7 @@ def _restored(values: dict[str, Any]) -> Guest:
     guest.volumes = tuple((device, volume) for device, volume in values.get("volumes", ()))
     guest.interfaces, guest.cpus, guest.devices, guest.swapped = (
         tuple(values.get(name, ())) for name in ("interfaces", "cpus", "devices", "swapped"))
+    guest.files = tuple(tuple(item) for item in values.get("files", ()))
     if "size" in values:
         guest.size = _shared(Size(*values["size"]))
     return guest

@@ -43,6 +43,14 @@ class Snapshots(Protocol):
     def drop(self, ctx: RequestContext, image_id: str) -> None:
         """There are none any more, or will be none soon."""
 
+    # Those for which the service needs the guest's hypervisor; with Nova's own rights.
+    def check_assisted(self, ctx: RequestContext, volume_id: str, uuid: str, status: str) -> None:
+        """A snapshot of this volume is in this status. Raises SnapshotNotFound, InvalidVolume."""
+
+    def end_assisted(self, ctx: RequestContext, uuid: str, status: str, done: bool) -> None:
+        """Whether it was done for which the snapshot is in this status; the service goes on. Has it gone on already:
+        fine. Raises InvalidVolume: it has given up what is done."""
+
 
 class Attachments(Protocol):
     """A volume in a server is a device with an ``attachment_id``. Every verb finds what it did again after half a run.

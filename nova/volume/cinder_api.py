@@ -21,6 +21,8 @@ GROUP = "cinder"
 # Attachments begin with 3.27 and can be completed from 3.44 on.
 _VERSION = "volume 3.44"
 _VERSION_OF_REIMAGE = {"OpenStack-API-Version": "volume 3.68"}
+# How far a snapshot is when Nova has done its part: Cinder looks for just that.
+_OURS = "90%"
 _INTERFACES = {"publicURL": "public", "internalURL": "internal", "adminURL": "admin"}
 
 # Seconds until something is tried once more that cannot be left to the operation.
@@ -152,10 +154,9 @@ class CinderApi:
         return self._asked(ctx, "GET", "/snapshots/detail", "snapshots", ctx.auth_token,  # type: ignore[no-any-return]
                            params=query)
 
-    def snapshot(self, ctx: RequestContext, uuid: str) -> Raw:
+    def snapshot(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Raises NotFound."""
-        return self._asked(ctx, "GET", f"/snapshots/{uuid}", "snapshot",  # type: ignore[no-any-return]
-                           ctx.auth_token)
+        return self._asked(ctx, "GET", f"/snapshots/{uuid}", "snapshot", token)  # type: ignore[no-any-return]
 
     def room_for_snapshots(self, ctx: RequestContext) -> int | None:
         """How many more the caller's project may have; None: any number."""
@@ -178,6 +179,11 @@ class CinderApi:
         found = self._asked(ctx, "GET", "/snapshots/detail", "snapshots",
                             params={"all_tenants": 1, "metadata": json.dumps(metadata)})
         return [each for each in found if metadata.items() <= (each.get("metadata") or {}).items()]
+
+    def update_snapshot(self, ctx: RequestContext, uuid: str, status: str) -> None:
+        """Tell Cinder, which waits for it, how far its snapshot is. Raises NotFound, InvalidVolume (it does not)."""
+        self._asked(ctx, "POST", f"/snapshots/{uuid}/action",
+                    json={"os-update_snapshot_status": {"status": status, "progress": _OURS}})
 
     # --- attachments -------------------------------------------------------------------------------
     def attachments(self, ctx: RequestContext, instance_uuid: str, volume: str | None = None) -> list[Raw]:

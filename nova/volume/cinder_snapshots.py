@@ -17,6 +17,8 @@ LOG = logging.getLogger(__name__)
 # The metadata by which those of an image of a server are found again.
 _MARK = "nova_image"
 _DELETING = "deleting"
+# What becomes of one that is in this status when it fails.
+_FAILED = {"creating": "error", "deleting": "error_deleting"}
 # In these Cinder does not delete it yet.
 _BUSY = ("creating", "backing-up", "restoring", "updating")
 
@@ -34,7 +36,7 @@ class CinderSnapshots:
     def get(self, ctx: RequestContext, uuid: str) -> VolumeSnapshot:
         _check_user(ctx)
         with _named(uuid):
-            return _shown(self._api.snapshot(ctx, uuid))
+            return _shown(self._api.snapshot(ctx, uuid, ctx.auth_token))
 
     def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot:
         _check_user(ctx)
@@ -83,6 +85,28 @@ class CinderSnapshots:
                     raise exception.VolumeServiceUnavailable(
                         reason=f"snapshot {snapshot.uuid} is {snapshot.status}") from error
                 LOG.warning("Snapshot %s of a volume could not be deleted: %s", snapshot.uuid, error)
+
+
+    # --- those for which Cinder's driver needs the guest's hypervisor ----------------------------------
+    def check_assisted(self, ctx: RequestContext, volume_id: str, uuid: str, status: str) -> None:
+        with _named(uuid):
+            raw = self._api.snapshot(ctx, uuid)
+        if (raw["volume_id"], raw["status"]) != (volume_id, status):
+            raise exception.InvalidVolume(reason=f"snapshot {uuid} is not one of volume {volume_id} that is "
+                                                 f"{status}: it is {raw['status']}")
+
+    def end_assisted(self, ctx: RequestContext, uuid: str, status: str, done: bool) -> None:
+        try:
+            found = self._api.snapshot(ctx, uuid)["status"]
+            if found == status:
+                self._api.update_snapshot(ctx, uuid, status if done else _FAILED[status])
+        except exception.NotFound:
+            found = ""
+        if done and found in _FAILED.values():
+            raise exception.InvalidVolume(reason=f"the volume service has given up snapshot {uuid}, though it is done")
+        if found != status:
+            LOG.info("Snapshot %s of a volume is not %s any more: there is nobody to be told how that ended", uuid,
+                     status)
 
 
 def _check_user(ctx: RequestContext) -> None:

@@ -90,9 +90,9 @@ class Points:
 FAILING: dict[str, tuple[str, When]] = {"live_migrate": ("migrate", "before"), "resize": ("receive", "after"),
                                         "migrate": ("receive", "after"), "create_backup": ("upload", "after"),
                                         "shelve": ("upload", "after"), "unshelve": ("start", "after")}
-# They cannot be asked for beside others: the source of one must be down (tests.crash.test_moves), the server of the
-# other has volumes that an outside service keeps (tests.crash.test_cinder).
-ALONE = frozenset({"evacuate", "create_volume_image"})
+# They cannot be asked for beside others: the source of one must be down (tests.crash.test_moves), the servers of the
+# others have volumes that an outside service keeps (tests.crash.test_cinder).
+ALONE = frozenset({"evacuate", "create_volume_image", "volume_snapshot_create", "volume_snapshot_delete"})
 # When there are steps that need a service outside.
 _OUTSIDE = ("outside_volumes", "outside_interfaces", "plugs", "follows", "binds_volumes", "binds_interfaces",
             "unbinds_volumes", "unbinds_interfaces")

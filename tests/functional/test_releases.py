@@ -117,3 +117,19 @@ def test_a_host_that_cannot_swap_volumes_is_not_asked_for_it(suite, admin, serve
     for volume in (old, new):
         wait_status(admin, volume, "available")
         admin.delete(f"/os-volumes/{volume}", version="2.35")
+
+
+def test_a_host_that_cannot_help_with_snapshots_of_volumes_is_not_asked_for_it(suite, admin, server):
+    volume = make(admin)
+    attach(admin, server, volume)
+    wait_status(admin, volume, "in-use")
+    wanted = {"volume_id": volume, "create_info": {"snapshot_id": volume, "type": "qcow2", "new_file": "new"}}
+    with compute_of(suite, 3):
+        code, message = refused(lambda: admin.post("/os-assisted-volume-snapshots", {"snapshot": wanted}))
+    assert (code, "upgrade" in message) == (400, True)
+    # one that can is not asked for it either: embedded volumes have no snapshots
+    assert refused(lambda: admin.post("/os-assisted-volume-snapshots", {"snapshot": wanted})) == (
+        400, "Invalid volume: embedded volumes have no snapshots")
+    admin.delete(f"/servers/{server}/os-volume_attachments/{volume}")
+    wait_status(admin, volume, "available")
+    admin.delete(f"/os-volumes/{volume}", version="2.35")

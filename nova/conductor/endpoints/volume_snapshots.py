@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from nova import exception
 from nova.conductor.core import Core
 from nova.context import RequestContext
 from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
@@ -31,3 +32,10 @@ class VolumeSnapshots:
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         self.core.attachments.snapshots.delete(ctx, uuid)
         LOG.info("Snapshot %s of a volume is being deleted", uuid)
+
+    def server_of(self, ctx: RequestContext, volume_id: str) -> str | None:
+        servers = sorted(self.core.attachments.servers(ctx, volume_id))
+        if len(servers) > 1:
+            raise exception.InvalidVolume(reason=f"volume {volume_id} is attached to several instances: "
+                                                 f"{', '.join(servers)}")
+        return servers[0] if servers else None

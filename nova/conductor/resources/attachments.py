@@ -54,6 +54,12 @@ class NoSnapshots:
     def drop(self, ctx: RequestContext, image_id: str) -> None:
         """There are none."""
 
+    def check_assisted(self, ctx: RequestContext, volume_id: str, uuid: str, status: str) -> None:
+        raise exception.SnapshotNotFound(snapshot_id=uuid)
+
+    def end_assisted(self, ctx: RequestContext, uuid: str, status: str, done: bool) -> None:
+        """Nobody asked for one."""
+
 
 class EmbeddedAttachments:
     """Volumes of this database; everything happens in the caller's transaction."""

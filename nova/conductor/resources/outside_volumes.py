@@ -145,6 +145,12 @@ class OutsideVolumes:
     def drop_snapshots(self, image: Image) -> None:
         self._attachments.snapshots.drop(self._ctx, image.id)
 
+    def check_assisted(self, device: BlockDevice, snapshot_id: str, status: str) -> None:
+        self._attachments.snapshots.check_assisted(self._ctx, device.volume_id or "", snapshot_id, status)
+
+    def end_assisted(self, snapshot_id: str, status: str, done: bool) -> None:
+        self._attachments.snapshots.end_assisted(self._ctx, snapshot_id, status, done)
+
     # --- giving them back ------------------------------------------------------------------------------
     def begin_detaching(self, device: BlockDevice) -> None:
         self._attachments.begin_detaching(self._ctx, device)

@@ -144,6 +144,14 @@ class ServerVolumes:
 
         self._change((old, new), change)
 
+    def reach(self, device: BlockDevice) -> None:
+        def change(_connection: sa.Connection, known: BlockDevice) -> BlockDevice:
+            if known.attachment_id != device.attachment_id:
+                return known
+            return msgspec.structs.replace(known, connection_info=device.connection_info)
+
+        self._change((device,), change)
+
     def roll_detaching(self, device: BlockDevice) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
             self._attachments.roll_detaching(self._wishes.ctx, device, connection)

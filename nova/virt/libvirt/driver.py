@@ -37,6 +37,7 @@ from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.rescue import Rescues
 from nova.virt.libvirt.snapshots import Snapshots
 from nova.virt.libvirt.swaps import Swaps
+from nova.virt.libvirt.volume_files import VolumeFiles
 from nova.virt.libvirt.xml import device_addresses
 
 LOG = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class LibvirtDriver(Driver):
         self._departures = Departures(self._guests)
         self._arrivals = Arrivals(self._guests)
         self._snapshots = Snapshots(self._guests)
+        self._volume_files = VolumeFiles(self._guests, self._snapshots)
         self._events: EventReporter | None = None
 
     # --- the host ----------------------------------------------------------------------------------
@@ -201,6 +203,19 @@ class LibvirtDriver(Driver):
 
     def cancel_swap(self, instance: Instance, old: BlockDevice, new: BlockDevice) -> bool:
         return self._swaps.cancel(instance, new)
+
+    def volume_files(self, instance: Instance, device: BlockDevice) -> list[str]:
+        return self._volume_files.names(instance, device)
+
+    def snapshot_volume(self, instance: Instance, new: BlockDevice) -> None:
+        self._volume_files.snapshot(instance, new)
+
+    def merge_volume(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
+                     cancelled: Cancelled) -> None:
+        self._volume_files.merge(instance, device, top, base, cancelled)
+
+    def cancel_merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
+        return self._volume_files.cancel(instance, device, top, base)
 
     def attach_interface(self, instance: Instance, vif: VIF) -> None:
         self._hotplug.attach_interface(instance, vif)

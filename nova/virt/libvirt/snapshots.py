@@ -11,6 +11,7 @@ import logging
 import os
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 
 import libvirt
 
@@ -90,14 +91,23 @@ class Snapshots:
         uuid = instance.uuid
         self._guests.on_domain(uuid, _end_backup)  # of a process that has ended
         xml = _backup_of(self._guests.on_domain(uuid, lambda domain: domain.XMLDesc()), disk, path)
-        frozen = self._freeze(instance)
-        try:
+        with self.at_rest(instance) as frozen:
             self._guests.on_domain(uuid, lambda domain: domain.backupBegin(xml, None))
-        finally:
-            if frozen:
-                self._guests.on_domain(uuid, _thaw)
         LOG.info("[instance: %s] Its running guest's disk is being copied%s", uuid,
                  ", with its file systems at rest" if frozen else "")
+
+    @contextlib.contextmanager
+    def at_rest(self, instance: Instance) -> Iterator[bool]:
+        """The file systems of the running guest are at rest meanwhile, if its agent does that (True).
+
+        Raises InstanceQuiesceFailed: its image says that they have to be.
+        """
+        frozen = self._freeze(instance)
+        try:
+            yield frozen
+        finally:
+            if frozen:
+                self._guests.on_domain(instance.uuid, _thaw)
 
     def _freeze(self, instance: Instance) -> bool:
         """Have the guest bring its file systems to rest; returns whether it did. Raises InstanceQuiesceFailed."""

@@ -44,6 +44,9 @@ UNBOUNDED = {
        for name in ("volume_type", "snapshot_id", "availability_zone", "display_name", "display_description")},
     "POST /os-snapshots snapshot.volume_id": "a uuid",
     **{f"POST /os-snapshots snapshot.{name}": _HERE for name in ("display_name", "display_description")},
+    **{f"POST /os-assisted-volume-snapshots snapshot.{name}": _HERE
+       for name in ("volume_id", "create_info.snapshot_id", "create_info.new_file")},
+    "POST /os-assisted-volume-snapshots snapshot.create_info.id": "it is given back and not written",
     "POST /servers/{server_id}/os-volume_attachments volumeAttachment.device": "an action's payload; what is written "
                                                                               "of it is checked there",
     "PUT /servers/{server_id}/os-volume_attachments/{id} volumeAttachment.device": "not written",

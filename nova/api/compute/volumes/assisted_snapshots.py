@@ -1,0 +1,93 @@
+"""os-assisted-volume-snapshots: what a volume service asks while a guest writes to a file that has snapshots."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from nova import exception
+from nova.api.fields import STRING, STRING_OR_NULL, Field, Object, Query, enum, string
+from nova.api.formats import is_uuid
+from nova.api.request import Request
+from nova.api.router import accepts
+
+_TEXT = string(minLength=1)
+_TYPE = "qcow2"
+_LONGEST_NAME = 255
+CREATE = Object({"snapshot": Field(Object({
+    "volume_id": Field(_TEXT, required=True),
+    "create_info": Field(Object({
+        "snapshot_id": Field(_TEXT, required=True),
+        "type": Field(enum(_TYPE), required=True),
+        "new_file": Field(_TEXT, required=True),
+        "id": _TEXT,
+    }), required=True),
+}), required=True)})
+DELETE_QUERY = Query({"delete_info": STRING}, strict=75)
+
+
+@accepts(body=CREATE, answer=Object({"snapshot": Object({"id": STRING_OR_NULL, "volumeId": STRING})}))
+def create(req: Request) -> dict[str, Any]:
+    """Have the guest that has the volume write to a new file, which the volume service has made on the one before."""
+    wanted = req.body["snapshot"]
+    volume, told = wanted["volume_id"], wanted["create_info"]
+    if not is_uuid(told["snapshot_id"]):
+        raise exception.InvalidInput(reason="snapshot_id is no UUID.")
+    request = {"volume_id": volume, "snapshot_id": told["snapshot_id"], "new_file": _name("new_file", told["new_file"])}
+    with _refused():
+        _operate(req, volume, "volume_snapshot_create", request)
+    return {"snapshot": {"id": told.get("id"), "volumeId": volume}}
+
+
+@accepts(query=DELETE_QUERY)
+def delete(req: Request) -> None:
+    """Have the guest that has the volume do without a file, whose data are put into another one."""
+    told, ident = _delete_info(req.arg("delete_info")), req.params["id"]
+    if not is_uuid(ident):
+        raise exception.SnapshotNotFound(snapshot_id=ident)
+    with _refused():
+        _operate(req, told.pop("volume_id"), "volume_snapshot_delete", {"snapshot_id": ident, **told})
+
+
+def _operate(req: Request, volume: str, name: str, request: dict[str, Any]) -> None:
+    server = req.clients.volume_snapshots.server_of(req.ctx, volume) if is_uuid(volume) else None
+    if server is None:
+        raise exception.Invalid(f"No server has volume {volume}.")
+    req.clients.servers.operate(req.ctx, server, name, {"volume_id": volume, **request})
+
+
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    """What is 404 and 409 elsewhere, of a volume or of its server, has always been 400 here."""
+    try:
+        yield
+    except (exception.Conflict, exception.VolumeNotAttached, exception.VolumeNotFound,
+            exception.InstanceNotFound) as error:
+        raise exception.Invalid(error.message) from error
+
+
+def _delete_info(text: str | None) -> dict[str, Any]:
+    """The volume, and the files that are to be put together."""
+    try:
+        told = json.loads(text or "")
+    except (ValueError, RecursionError) as error:
+        raise exception.InvalidInput(reason="delete_info is no JSON.") from error
+    if not isinstance(told, dict) or not isinstance(told.get("volume_id"), str):
+        raise exception.InvalidInput(reason="delete_info names no volume_id.")
+    if told.get("type", _TYPE) != _TYPE:
+        raise exception.InvalidInput(reason=f"type in delete_info is not {_TYPE}.")
+    top, base = (_name(name, told[name]) if told.get(name) is not None else None
+                 for name in ("file_to_merge", "merge_target_file"))
+    if base is not None and top is None:
+        raise exception.InvalidInput(reason="delete_info has a merge_target_file, but no file_to_merge.")
+    return {"volume_id": told["volume_id"], "file_to_merge": top, "merge_target_file": base}
+
+
+def _name(field: str, given: object) -> str:
+    """Of a file beside the one that the guest has."""
+    if (not isinstance(given, str) or not given.isprintable() or "/" in given or given in ("", ".", "..")
+            or len(given.encode()) > _LONGEST_NAME):
+        raise exception.InvalidInput(reason=f"{field} is not the name of a file, without its directory.")
+    return given

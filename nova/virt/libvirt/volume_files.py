@@ -1,0 +1,182 @@
+"""The files of volumes with snapshots under guests that run: a newer one to write to, and fewer of them below it.
+
+libvirt changes what is defined together with what runs. Only its own list of a disk's files is gone by, whatever the
+files themselves name; what they name stays as it was named, without directories, for the hosts that read them next.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterable
+
+import libvirt
+
+from nova import exception
+from nova.objects.instance import BlockDevice, Instance
+from nova.operations.guest_driver import Cancelled
+from nova.virt.libvirt import errors
+from nova.virt.libvirt.guests import Guests
+from nova.virt.libvirt.hotplug import definitions
+from nova.virt.libvirt.snapshots import Snapshots
+from nova.virt.libvirt.xml.definition import KnownDisk
+from nova.virt.libvirt.xml.layout import serial_of
+from nova.virt.libvirt.xml.xmltree import element
+from nova.virt.volume_files import NOT_ON_IT, files_of, is_merged, was_merged
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two looks at what QEMU does.
+_LOOK = 0.5
+# The file is there already, and libvirt keeps no list of snapshots of its own.
+_TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
+         | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA)
+
+
+class VolumeFiles:
+    """All verbs may be repeated; nova/operations/guest_driver.py tells them."""
+
+    def __init__(self, guests: Guests, snapshots: Snapshots) -> None:
+        self._guests = guests
+        self._snapshots = snapshots
+
+    def names(self, instance: Instance, device: BlockDevice) -> list[str]:
+        try:
+            _running, disk = self._look(instance.uuid, device)
+        except exception.GuestNotFound:
+            return []
+        return _names(disk)
+
+    def snapshot(self, instance: Instance, new: BlockDevice) -> None:
+        wanted, uuid = files_of(new), instance.uuid
+        with self._guests.locks.hold(uuid):
+            running, disk = self._look(uuid, new)
+            there = _names(disk)
+            if disk is None or not wanted or new.connection is None:
+                raise _failed(new, "its guest does not have it" if disk is None else "it is no file")
+            if there[:1] == [wanted[0]]:
+                return
+            if running is None:
+                raise exception.GuestNotRunning(instance_uuid=uuid)
+            if there != list(wanted[1:]):
+                raise _failed(new, NOT_ON_IT)
+            text = snapshot_xml(disk.target, new.connection.path, running)
+            try:
+                with self._snapshots.at_rest(instance) as frozen:
+                    self._guests.on_domain(uuid, lambda domain: domain.snapshotCreateXML(text, _TAKE))
+            except libvirt.libvirtError as error:
+                raise _failed(new, error.get_error_message()) from error
+        LOG.info("[instance: %s] Its guest writes to the file %s of volume %s%s", uuid, wanted[0], new.volume_id,
+                 ", begun with its file systems at rest" if frozen else "")
+
+    def merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
+              cancelled: Cancelled) -> None:
+        try:
+            begun = False
+            while not self._advance(instance.uuid, device, top, base, begun, cancelled):
+                begun = True
+                time.sleep(_LOOK)
+        except libvirt.libvirtError as error:
+            raise _failed(device, error.get_error_message()) from error
+        LOG.info("[instance: %s] Files of volume %s were put together: its guest has %s", instance.uuid,
+                 device.volume_id, ", ".join(self.names(instance, device)))
+
+    def cancel(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
+        uuid = instance.uuid
+        with self._guests.locks.hold(uuid):
+            try:
+                running, disk = self._look(uuid, device)
+                if running is not None and disk is not None:
+                    self._guests.on_domain(uuid, _stop(disk.target))
+            except exception.GuestNotFound:
+                return False
+        return was_merged(self.names(instance, device), top, base)
+
+    # --- inside ------------------------------------------------------------------------------------
+    def _look(self, uuid: str, device: BlockDevice) -> tuple[list[str] | None, KnownDisk | None]:
+        """The disks of the running guest (None: it does not run), and the one of the device. Raises GuestNotFound."""
+        live, config = definitions(self._guests, uuid)
+        targets = None if live is None else [
+            target.get("dev", "") for target in live.devices.iterfind("disk/target")]
+        return targets, (live or config).disks.get(serial_of(device))
+
+    def _advance(self, uuid: str, device: BlockDevice, top: str | None, base: str | None, begun: bool,
+                 cancelled: Cancelled) -> bool:
+        """Do what is next; returns whether it is done. Nobody waits for the guest's lock meanwhile.
+
+        ``begun``: there was a job. Raises GuestNotRunning, VolumeSnapshotFailed.
+        """
+        with self._guests.locks.hold(uuid):
+            running, disk = self._look(uuid, device)
+            works = running is not None and disk is not None and bool(
+                self._guests.on_domain(uuid, lambda domain: domain.blockJobInfo(disk.target)))
+            if not works and is_merged(device.volume_id or "", _names(disk), top, base):
+                return True
+            if running is None or disk is None:
+                raise exception.GuestNotRunning(instance_uuid=uuid)
+            if cancelled.is_set():
+                self._guests.on_domain(uuid, _stop(disk.target))
+                raise _failed(device, "it was cancelled")
+            if begun and not works:
+                raise _failed(device, "what QEMU did was broken off")
+            if not works:
+                self._guests.on_domain(uuid, _begin(disk, top, base))
+                LOG.info("[instance: %s] Files of its disk %s are being put together", uuid, disk.target)
+            return False
+
+
+def snapshot_xml(target: str, path: str, targets: Iterable[str]) -> str:
+    """What libvirt is told: this disk goes on in that file, and all others of ``targets`` where they are."""
+    root = ET.Element("domainsnapshot")
+    disks = element(root, "disks")
+    for other in targets:
+        if other != target:
+            element(disks, "disk", name=other, snapshot="no")
+    disk = element(disks, "disk", name=target, snapshot="external", type="file")
+    element(disk, "driver", type="qcow2")
+    element(disk, "source", file=path)
+    return ET.tostring(root, encoding="unicode")
+
+
+def paths_of(disk: ET.Element) -> list[str]:
+    """The files of a disk as libvirt has them, from the one that is written on; those that are none end them."""
+    found: list[str] = []
+    item: ET.Element | None = disk
+    while item is not None and (source := item.find("source")) is not None and source.get("file"):
+        found.append(source.get("file", ""))
+        item = item.find("backingStore")
+    return found
+
+
+def _names(disk: KnownDisk | None) -> list[str]:
+    return [] if disk is None else [os.path.basename(path) for path in paths_of(disk.element)]
+
+
+def _begin(disk: KnownDisk, top: str | None, base: str | None) -> Callable[[libvirt.virDomain], object]:
+    """Have QEMU put the files together; they are in libvirt's list, by their names."""
+    paths = {os.path.basename(path): path for path in paths_of(disk.element)}
+    if base is not None:
+        return lambda domain: domain.blockCommit(
+            disk.target, paths[base], paths[top or ""], 0, libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE)
+    if top is not None:
+        return lambda domain: domain.blockRebase(disk.target, paths[top], 0, libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE)
+    return lambda domain: domain.blockPull(disk.target, 0)
+
+
+def _stop(target: str) -> Callable[[libvirt.virDomain], None]:
+    """End the job of a disk; there is none: fine."""
+    def stop(domain: libvirt.virDomain) -> None:
+        try:
+            domain.blockJobAbort(target)
+        except libvirt.libvirtError as error:
+            if errors.is_disconnect(error) or error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID:
+                raise
+            LOG.debug("Disk %s of guest %s: %s", target, domain.UUIDString(), error)
+
+    return stop
+
+
+def _failed(device: BlockDevice, reason: object) -> exception.VolumeSnapshotFailed:
+    return exception.VolumeSnapshotFailed(volume_id=device.volume_id, reason=reason)

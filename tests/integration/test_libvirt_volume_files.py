@@ -1,0 +1,195 @@
+"""Volumes that are files, with snapshots, under real guests: whatever happens, a guest has files that fit together."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import pathlib
+import subprocess
+import threading
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import msgspec
+import pytest
+
+from nova import exception
+from nova.compute.disk_tools import QemuTools
+from nova.objects.instance import BlockDevice
+from nova.objects.volume import VolumeConnection
+from nova.virt import qemuimg
+from nova.virt.libvirt.driver import LibvirtDriver
+from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
+    PrivateLibvirt,
+    driver_fixture,
+    events_fixture,
+    guest_image_fixture,
+    kernel_disks,
+    libvirt_daemon_fixture,
+    needs_libvirt,
+    server,
+    state_fixture,
+)
+
+pytestmark = needs_libvirt
+
+NEVER = threading.Event()
+_SIZE = 64 << 20
+
+
+class Share:
+    """A volume's files, as a volume service makes them: those below are named without their directory."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        path.mkdir()
+        qemuimg.create(str(path / "volume"), "qcow2", _SIZE)
+
+    def device(self, *names: str) -> BlockDevice:
+        """The volume connected by these files, the newest first."""
+        first, *below = (str(self.path / name) for name in names)
+        connection = VolumeConnection(volume_id="volume", serial="volume", path=first, format="qcow2",
+                                      below=[(path, "qcow2") for path in below])
+        return BlockDevice(source="volume", destination="volume", volume_id="volume", connection=connection)
+
+    def grow(self, *below: str) -> BlockDevice:
+        name = f"volume.{len(below)}"
+        path = str(self.path / name)
+        qemuimg.create_overlay(path, str(self.path / below[0]), "qcow2", _SIZE)
+        qemuimg.rebase(path, below[0], "qcow2")
+        return self.device(name, *below)
+
+    def named(self, name: str) -> Any:
+        """What a file says that it stands on."""
+        return QemuTools().below(str(self.path / name), "qcow2")
+
+    def write(self, name: str, offset: int, pattern: int) -> None:
+        """A MiB of data in a file that nobody uses."""
+        _qemu_io(self.path / name, f"write -P {pattern} {offset}M 1M")
+
+    def has(self, name: str, offset: int, pattern: int) -> None:
+        _qemu_io(self.path / name, f"read -P {pattern} {offset}M 1M")
+
+
+def _qemu_io(path: pathlib.Path, command: str) -> None:
+    done = subprocess.run(["qemu-io", "-f", "qcow2", "-c", command, str(path)], check=True, timeout=60,
+                          capture_output=True, text=True)
+    assert "Pattern verification failed" not in done.stdout, done.stdout
+
+
+@pytest.fixture(name="share")
+def share_fixture(state: pathlib.Path) -> Share:
+    made = Share(state / "share")
+    made.write("volume", 0, 0xaa)
+    return made
+
+
+@pytest.fixture(name="instance")
+def instance_fixture(driver: LibvirtDriver, guest_image: pathlib.Path, share: Share) -> Any:
+    made = server(block_devices=[share.device("volume")])
+    disks = kernel_disks(guest_image)
+    driver.prepare(made, disks)
+    driver.spawn(made, disks)
+    return made
+
+
+def defined(daemon: PrivateLibvirt, instance: Any) -> str:
+    """The file with which the guest starts next."""
+    root = ET.fromstring(daemon.run("virsh", "-c", daemon.uri, "dumpxml", instance.uuid, "--inactive"))
+    disk, = (disk for disk in root.findall("devices/disk") if disk.find("target").get("dev") == "vdb")
+    return os.path.basename(disk.find("source").get("file"))
+
+
+def three(driver: LibvirtDriver, instance: Any, share: Share) -> BlockDevice:
+    for below in (("volume",), ("volume.1", "volume")):
+        new = share.grow(*below)
+        driver.snapshot_volume(instance, new)
+    assert driver.volume_files(instance, new) == ["volume.2", "volume.1", "volume"]
+    return new
+
+
+def test_a_guest_writes_to_a_new_file_and_starts_with_it(
+        driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt) -> None:
+    new = share.grow("volume")
+    assert driver.volume_files(instance, new) == ["volume"]
+    for _again in range(2):
+        driver.snapshot_volume(instance, new)
+        assert driver.volume_files(instance, new) == ["volume.1", "volume"]
+    assert defined(libvirt_daemon, instance) == "volume.1"
+    libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "destroy", instance.uuid)
+    assert driver.volume_files(instance, new)[:1] == ["volume.1"]
+    driver.power_on(instance)
+    instance.block_devices = [new]
+    driver.reboot(instance, hard=True)
+    assert driver.volume_files(instance, new) == ["volume.1", "volume"]
+    assert share.named("volume.1") == ("volume", "qcow2")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(("top", "base", "left"), [
+    ("volume.1", "volume", ["volume.2", "volume"]), ("volume", None, ["volume.2", "volume"]),
+    (None, None, ["volume.2"])])
+def test_files_are_put_together_and_keep_the_names_of_those_below(
+        driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt,
+        top: str | None, base: str | None, left: list[str], restarted: bool) -> None:
+    device = three(driver, instance, share)
+    if restarted:  # with what Nova says of the files, not what libvirt found
+        instance.block_devices = [device]
+        driver.reboot(instance, hard=True)
+    for _again in range(2):
+        driver.merge_volume(instance, device, top, base, NEVER)
+        assert driver.volume_files(instance, device) == left
+        assert driver.cancel_merge(instance, device, top, base)
+    assert defined(libvirt_daemon, instance) == "volume.2"
+    driver.destroy(instance)
+    assert share.named("volume.2") == (("volume", "qcow2") if len(left) > 1 else None)
+    share.has("volume.2", 0, 0xaa)
+
+
+def test_a_job_that_is_cancelled_or_was_begun_by_another_process(
+        driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt) -> None:
+    device, cancelled = three(driver, instance, share), threading.Event()
+
+    def virsh(*command: str) -> str:
+        return libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, *command)
+
+    def begin() -> None:
+        virsh("blockpull", instance.uuid, "vdb", "--bandwidth", "1024", "--bytes")
+
+    begin()
+    assert not driver.cancel_merge(instance, device, None, None)
+    assert "No current block job" in virsh("blockjob", instance.uuid, "vdb", "--info")
+    begin()
+    cancelled.set()
+    with pytest.raises(exception.VolumeSnapshotFailed, match="cancelled"):
+        driver.merge_volume(instance, device, None, None, cancelled)
+    assert driver.volume_files(instance, device) == ["volume.2", "volume.1", "volume"]
+    begin()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        goes_on = pool.submit(driver.merge_volume, instance, device, None, None, NEVER)
+        virsh("blockjob", instance.uuid, "vdb", "--bandwidth", "0")
+        goes_on.result(60)
+    assert driver.volume_files(instance, device) == ["volume.2"]
+
+
+def test_what_cannot_be_done(
+        driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt) -> None:
+    new = share.grow("volume")
+    for wrong in (share.device("volume.1", "other"), msgspec.structs.replace(new, connection=msgspec.structs.replace(
+            new.connection, protocol="rbd")), msgspec.structs.replace(new, serial="stranger")):
+        with pytest.raises(exception.VolumeSnapshotFailed):
+            driver.snapshot_volume(instance, wrong)
+    (share.path / "volume.1").unlink()
+    with pytest.raises(exception.VolumeSnapshotFailed, match=r"volume\.1"):
+        driver.snapshot_volume(instance, new)
+    assert driver.volume_files(instance, new) == ["volume"]
+    with pytest.raises(exception.VolumeSnapshotFailed, match="does not have"):
+        driver.merge_volume(instance, new, "volume.1", "volume.0", NEVER)
+    libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "destroy", instance.uuid)
+    with pytest.raises(exception.GuestNotRunning):
+        driver.snapshot_volume(instance, share.grow("volume"))
+    nobody = server()
+    assert driver.volume_files(nobody, new) == []
+    assert not driver.cancel_merge(nobody, new, None, None)
+    with pytest.raises(exception.GuestNotFound):
+        driver.snapshot_volume(nobody, new)

@@ -1,0 +1,87 @@
+"""The files of a volume with snapshots, and what libvirt is told of them."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from nova import exception
+from nova.virt.volume_files import is_merged, merged, was_merged
+
+libvirt = pytest.importorskip("libvirt")
+
+from nova.virt.libvirt import volume_files  # noqa: E402
+from nova.virt.libvirt.xml.definition import Definition  # noqa: E402
+
+FILES = ["c", "b", "a", "raw"]
+DISK = """
+<domain><devices>
+  <disk type="file" device="disk"><source file="/d/root"/><backingStore/><target dev="vda" bus="virtio"/></disk>
+  <disk type="file" device="cdrom"><target dev="sda" bus="sata"/></disk>
+  <disk type="file" device="disk">
+    <driver name="qemu" type="qcow2"/><source file="/s/c" index="4"/>
+    <backingStore type="file" index="3"><format type="qcow2"/><source file="/s/b"/>
+      <backingStore type="file" index="1"><format type="raw"/><source file="/s/a"/><backingStore/></backingStore>
+    </backingStore>
+    <target dev="vdb" bus="virtio"/><serial>v</serial>
+  </disk>
+</devices></domain>
+"""
+
+
+class Domain:
+    """What a domain is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+
+    def __getattr__(self, name: str):
+        return lambda *values: self.asked.append((name, *values))
+
+
+@pytest.mark.parametrize(("top", "base", "left"), [
+    ("b", "a", ["c", "a", "raw"]), ("b", "raw", ["c", "raw"]), ("a", "raw", ["c", "b", "raw"]),
+    ("a", None, ["c", "a", "raw"]), ("raw", None, ["c", "raw"]), (None, None, ["c"])])
+def test_what_is_done_once_is_known_to_be_done(top, base, left):
+    assert not is_merged("v", FILES, top, base)
+    assert merged(FILES, top, base) == left
+    assert is_merged("v", left, top, base)
+
+
+@pytest.mark.parametrize(("top", "base", "why"), [
+    ("c", "a", "writes to c"), ("a", "b", "does not stand on"), ("a", "a", "does not stand on"),
+    ("c", None, "writes to c"), ("x", None, "does not have x"), ("b", "x", "does not have x")])
+def test_what_cannot_be_done_is_said(top, base, why):
+    with pytest.raises(exception.VolumeSnapshotFailed, match=why):
+        is_merged("v", FILES, top, base)
+    assert not was_merged(FILES, top, base)
+
+
+def test_no_guest_has_done_nothing():
+    assert not was_merged([], None, None)
+    assert not was_merged([], "b", "a")
+
+
+def test_libvirt_s_own_list_of_a_disk_s_files_is_read():
+    disks = Definition(DISK).disks
+    assert volume_files.paths_of(disks["v"].element) == ["/s/c", "/s/b", "/s/a"]
+    assert volume_files.paths_of(disks["root"].element) == ["/d/root"]
+    assert volume_files.paths_of(ET.fromstring('<disk><source protocol="rbd" name="x"/></disk>')) == []
+
+
+def test_one_disk_goes_on_in_a_new_file_and_all_others_where_they_are():
+    root = ET.fromstring(volume_files.snapshot_xml("vdb", "/s/<d>&", ["vda", "sda", "vdb"]))
+    assert [(disk.get("name"), disk.get("snapshot")) for disk in root.iterfind("disks/disk")] == [
+        ("vda", "no"), ("sda", "no"), ("vdb", "external")]
+    disk = root.find("disks/disk[@name='vdb']")
+    assert (disk.get("type"), disk.find("driver").get("type"), disk.find("source").get("file")) == (
+        "file", "qcow2", "/s/<d>&")
+
+
+@pytest.mark.parametrize(("top", "base", "asked"), [
+    ("b", "a", ("blockCommit", "vdb", "/s/a", "/s/b", 0, libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE)),
+    ("a", None, ("blockRebase", "vdb", "/s/a", 0, libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE)),
+    (None, None, ("blockPull", "vdb", 0))])
+def test_files_are_named_to_libvirt_as_it_has_them(top, base, asked):
+    domain = Domain()
+    volume_files._begin(Definition(DISK).disks["v"], top, base)(domain)
+    assert domain.asked == [asked]
