@@ -35,6 +35,7 @@ pytestmark = needs_libvirt
 
 NEVER = threading.Event()
 _SIZE = 64 << 20
+_WRITTEN = 16
 
 
 class Share:
@@ -64,11 +65,11 @@ class Share:
         return QemuTools().below(str(self.path / name), "qcow2")
 
     def write(self, name: str, offset: int, pattern: int) -> None:
-        """A MiB of data in a file that nobody uses."""
-        _qemu_io(self.path / name, f"write -P {pattern} {offset}M 1M")
+        """Data in a file that nobody uses, from this MiB on: more than a job copies before it looks at its speed."""
+        _qemu_io(self.path / name, f"write -P {pattern} {offset}M {_WRITTEN}M")
 
     def has(self, name: str, offset: int, pattern: int) -> None:
-        _qemu_io(self.path / name, f"read -P {pattern} {offset}M 1M")
+        _qemu_io(self.path / name, f"read -P {pattern} {offset}M {_WRITTEN}M")
 
 
 def _qemu_io(path: pathlib.Path, command: str) -> None:

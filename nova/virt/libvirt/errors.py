@@ -18,6 +18,8 @@ _BAD_REQUEST_CODES = frozenset({
     libvirt.VIR_ERR_UNKNOWN_HOST,
 })
 
+_NO_JOB_CODES = frozenset({libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_INVALID})
+
 
 def is_disconnect(error: libvirt.libvirtError) -> bool:
     """Whether the connection to libvirtd is gone (so that the call may be repeated on a new one)."""
@@ -29,6 +31,11 @@ def is_disconnect(error: libvirt.libvirtError) -> bool:
 def is_missing(error: libvirt.libvirtError) -> bool:
     """Whether the domain does not exist (any more)."""
     return bool(error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN)
+
+
+def says_no_job(error: libvirt.libvirtError) -> bool:
+    """Whether a disk has no job that could be ended (any more), or its guest does not run."""
+    return not is_disconnect(error) and error.get_error_code() in _NO_JOB_CODES
 
 
 def translate(error: libvirt.libvirtError, host: str, uuid: str) -> BaseException:

@@ -118,7 +118,7 @@ class Swaps:
             try:
                 domain.blockJobAbort(disk.target, flags)
             except libvirt.libvirtError as error:
-                if errors.is_disconnect(error) or error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID:
+                if not errors.says_no_job(error):
                     raise
                 LOG.debug("[instance: %s] %s", uuid, error)
 

@@ -171,7 +171,7 @@ def _stop(target: str) -> Callable[[libvirt.virDomain], None]:
         try:
             domain.blockJobAbort(target)
         except libvirt.libvirtError as error:
-            if errors.is_disconnect(error) or error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID:
+            if not errors.says_no_job(error):
                 raise
             LOG.debug("Disk %s of guest %s: %s", target, domain.UUIDString(), error)
 
