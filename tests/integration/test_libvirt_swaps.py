@@ -168,7 +168,8 @@ def test_a_guest_that_goes_off_meanwhile_has_its_volume(
     with concurrent.futures.ThreadPoolExecutor() as pool:
         running_swap = pool.submit(driver.swap_volume, instance, old, new, NEVER)
         libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "destroy", instance.uuid)
-        with pytest.raises(exception.GuestNotRunning):
+        # QEMU ends the copy before itself, and whoever looks in between sees that alone.
+        with pytest.raises((exception.GuestNotRunning, exception.VolumeSwapFailed)):
             running_swap.result(30)
     assert place(libvirt_daemon, instance, "--inactive") == ("old", "old")
     with pytest.raises(exception.GuestNotRunning):

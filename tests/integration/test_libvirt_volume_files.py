@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import pathlib
+import signal
 import subprocess
 import threading
 import xml.etree.ElementTree as ET
@@ -15,6 +16,7 @@ import pytest
 
 from nova import exception
 from nova.compute.disk_tools import QemuTools
+from nova.conf import CONF
 from nova.objects.instance import BlockDevice
 from nova.objects.volume import VolumeConnection
 from nova.virt import qemuimg
@@ -71,6 +73,13 @@ class Share:
     def has(self, name: str, offset: int, pattern: int) -> None:
         _qemu_io(self.path / name, f"read -P {pattern} {offset}M {_WRITTEN}M")
 
+    def is_whole(self) -> None:
+        """With what was written before, between and (slowly()) while files were put together."""
+        for position, pattern in enumerate((0xaa, 0xbb, 0xcc)):
+            self.has("volume.2", position * _WRITTEN, pattern)
+        subprocess.run(["qemu-img", "check", "-f", "qcow2", str(self.path / "volume.2")], check=True, timeout=60,
+                       capture_output=True)
+
 
 def _qemu_io(path: pathlib.Path, command: str) -> None:
     done = subprocess.run(["qemu-io", "-f", "qcow2", "-c", command, str(path)], check=True, timeout=60,
@@ -101,10 +110,47 @@ def defined(daemon: PrivateLibvirt, instance: Any) -> str:
     return os.path.basename(disk.find("source").get("file"))
 
 
-def three(driver: LibvirtDriver, instance: Any, share: Share) -> BlockDevice:
+def writes(daemon: PrivateLibvirt, instance: Any, offset: int, pattern: int) -> None:
+    """The guest's device writes to the volume, as when the guest does."""
+    root = ET.fromstring(daemon.run("virsh", "-c", daemon.uri, "dumpxml", instance.uuid))
+    alias, = (disk.find("alias").get("name") for disk in root.findall("devices/disk")
+              if disk.find("target").get("dev") == "vdb")
+    for command in (f"write -P {pattern} {offset}M {_WRITTEN}M", "flush"):
+        told = daemon.run("virsh", "-c", daemon.uri, "qemu-monitor-command", instance.uuid, "--hmp",
+                          f'qemu-io -d /machine/peripheral/{alias}/virtio-backend "{command}"')
+        assert not told.strip(), told
+
+
+def slowly(daemon: PrivateLibvirt, instance: Any, share: Share, way: str) -> tuple[str | None, str | None]:
+    """Begin what the driver begins, as a job of minutes; returns what it is told then."""
+    def path(name: str) -> str:
+        return str(share.path / name)
+
+    told, command = {
+        "commit": (("volume.1", "volume"), ("blockcommit", "--top", path("volume.1"), "--base", path("volume"))),
+        "rebase": (("volume", None), ("blockpull", "--base", path("volume"))),
+        "pull": ((None, None), ("blockpull",))}[way]
+    verb, *options = command
+    daemon.run("virsh", "-c", daemon.uri, verb, instance.uuid, "vdb", *options, "--bandwidth", "1024", "--bytes",
+               *(["--keep-relative"] if way != "pull" else []))
+    assert "No current block job" not in job(daemon, instance)
+    writes(daemon, instance, 2 * _WRITTEN, 0xcc)
+    return told
+
+
+def job(daemon: PrivateLibvirt, instance: Any) -> str:
+    return daemon.run("virsh", "-c", daemon.uri, "blockjob", instance.uuid, "vdb", "--info")
+
+
+_LEFT = {"commit": ["volume.2", "volume"], "rebase": ["volume.2", "volume"], "pull": ["volume.2"]}
+
+
+def three(driver: LibvirtDriver, instance: Any, share: Share, daemon: PrivateLibvirt | None = None) -> BlockDevice:
     for below in (("volume",), ("volume.1", "volume")):
         new = share.grow(*below)
         driver.snapshot_volume(instance, new)
+        if daemon is not None and len(below) == 1:
+            writes(daemon, instance, _WRITTEN, 0xbb)
     assert driver.volume_files(instance, new) == ["volume.2", "volume.1", "volume"]
     return new
 
@@ -171,6 +217,45 @@ def test_a_job_that_is_cancelled_or_was_begun_by_another_process(
         virsh("blockjob", instance.uuid, "vdb", "--bandwidth", "0")
         goes_on.result(60)
     assert driver.volume_files(instance, device) == ["volume.2"]
+
+
+@pytest.mark.parametrize("way", list(_LEFT))
+def test_libvirt_is_killed_in_the_middle_of_it(
+        driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt, way: str) -> None:
+    device = three(driver, instance, share, libvirt_daemon)
+    top, base = slowly(libvirt_daemon, instance, share, way)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        goes_on = pool.submit(driver.merge_volume, instance, device, top, base, NEVER)
+        libvirt_daemon.kill_daemon()
+        libvirt_daemon.start_daemon()
+        assert "No current block job" not in job(libvirt_daemon, instance), "QEMU goes on"
+        libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "blockjob", instance.uuid, "vdb", "--bandwidth", "0")
+        goes_on.result(60)
+    assert driver.volume_files(instance, device) == _LEFT[way]
+    assert defined(libvirt_daemon, instance) == "volume.2"
+    driver.destroy(instance)
+    share.is_whole()
+
+
+@pytest.mark.parametrize("way", list(_LEFT))
+def test_the_guest_is_killed_in_the_middle_of_it(
+        driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt, way: str) -> None:
+    device = three(driver, instance, share, libvirt_daemon)
+    top, base = slowly(libvirt_daemon, instance, share, way)
+    name = instance.name_by(CONF.instance_name_template)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        fails = pool.submit(driver.merge_volume, instance, device, top, base, NEVER)
+        os.kill(int(libvirt_daemon.run("cat", f"/run/libvirt/qemu/{name}.pid")), signal.SIGKILL)
+        with pytest.raises((exception.GuestNotRunning, exception.VolumeSnapshotFailed)):
+            fails.result(60)
+    assert not driver.cancel_merge(instance, device, top, base)
+    instance.block_devices = [device]
+    driver.reboot(instance, hard=True)
+    assert driver.volume_files(instance, device) == ["volume.2", "volume.1", "volume"]
+    driver.merge_volume(instance, device, top, base, NEVER)
+    assert driver.volume_files(instance, device) == _LEFT[way]
+    driver.destroy(instance)
+    share.is_whole()
 
 
 def test_what_cannot_be_done(
