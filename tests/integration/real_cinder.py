@@ -41,10 +41,11 @@ needs_cinder = pytest.mark.skipif(
 
 
 @pytest.fixture(name="cinder", scope="module")
-def cinder_fixture(rabbitmq: Rabbit, mariadb: Server) -> Iterator[RealCinder]:
+def cinder_fixture(request: pytest.FixtureRequest, rabbitmq: Rabbit, mariadb: Server) -> Iterator[RealCinder]:
+    """A module's own parametrization of it may say the format of volumes."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cinder-", dir="/tmp"))
     directory.chmod(0o755)
-    made = RealCinder(directory, rabbitmq, mariadb)
+    made = RealCinder(directory, rabbitmq, mariadb, getattr(request, "param", "raw"))
     try:
         made.start()
         yield made
@@ -54,9 +55,12 @@ def cinder_fixture(rabbitmq: Rabbit, mariadb: Server) -> Iterator[RealCinder]:
 
 
 class RealCinder:
-    """``directory`` must be reachable for all; everything that was started ends with stop()."""
+    """``directory`` must be reachable for all; everything that was started ends with stop().
 
-    def __init__(self, directory: pathlib.Path, rabbit: Rabbit, mariadb: Server) -> None:
+    Volumes are files in ``disk_format``, and have snapshots where Nova was introduced, also while a guest has them.
+    """
+
+    def __init__(self, directory: pathlib.Path, rabbit: Rabbit, mariadb: Server, disk_format: str = "raw") -> None:
         home = environment()
         assert home is not None
         self.home, self.directory = home, directory
@@ -65,6 +69,7 @@ class RealCinder:
         self.url = f"http://127.0.0.1:{self.port}"
         self._processes: list[Process] = []
         self._token = ""
+        self._format = disk_format
         self._write(rabbit.new_vhost(), mariadb.new_database())
 
     # --- how others mount what it exports ------------------------------------------------------------
@@ -109,6 +114,13 @@ class RealCinder:
         return {**self.options(), "www_authenticate_uri": self.keystone, "service_token_roles": "service",
                 "service_token_roles_required": True}
 
+    def introduce_nova(self, url: str) -> None:
+        """To Cinder, which asks it for help with snapshots of volumes that servers have: by Keystone's catalog."""
+        for known in self._identity("GET", "/services?type=compute")["services"]:
+            self._identity("DELETE", f"/services/{known['id']}")
+        kind = self._make("/services", "service", name="nova", type="compute")["id"]
+        self._make("/endpoints", "endpoint", service_id=kind, interface="public", region_id="R", url=url)
+
     # --- its API -------------------------------------------------------------------------------------
     def token(self) -> str:
         """The administrator's."""
@@ -130,6 +142,20 @@ class RealCinder:
 
     def wait(self, uuid: str, status: str) -> None:
         eventually(lambda: self.volume(uuid)["status"] == status, 90, f"volume {uuid} is {status}", interval=0.3)
+
+    def snapshot(self, volume: str) -> str:
+        """A new one of a volume, whoever has it."""
+        uuid = str(self.ask("POST", "/snapshots", {"snapshot": {"volume_id": volume, "force": True}})["snapshot"]["id"])
+        eventually(lambda: self.ask("GET", f"/snapshots/{uuid}")["snapshot"]["status"] != "creating", 90,
+                   f"snapshot {uuid} is made", interval=0.3)
+        assert self.ask("GET", f"/snapshots/{uuid}")["snapshot"]["status"] == "available", self.tail()
+        return uuid
+
+    def drop_snapshot(self, uuid: str) -> None:
+        self.ask("DELETE", f"/snapshots/{uuid}")
+        eventually(lambda: {each["id"]: each["status"] for each in self.ask("GET", "/snapshots")["snapshots"]}.get(
+            uuid) != "deleting", 120, f"snapshot {uuid} is deleted", interval=0.3)
+        assert uuid not in {each["id"] for each in self.ask("GET", "/snapshots")["snapshots"]}, self.tail()
 
     def attachments(self) -> list[Any]:
         return list(self.ask("GET", "/attachments?all_tenants=1")["attachments"])
@@ -163,7 +189,9 @@ class RealCinder:
             "keystone_authtoken": self.middleware(),
             "nfs": {"volume_driver": "cinder.volume.drivers.nfs.NfsDriver", "volume_backend_name": "nfs",
                     "nfs_shares_config": self.directory / "shares", "nfs_mount_point_base": self.directory / "mnt",
-                    "nas_secure_file_operations": False, "nas_secure_file_permissions": False}})
+                    "nfs_snapshot_support": True, "nfs_qcow2_volumes": self._format == "qcow2",
+                    "nas_secure_file_operations": False, "nas_secure_file_permissions": False},
+            "nova": self.options()})
 
     def _script(self, name: str, text: str) -> None:
         path = self.directory / name

@@ -1,0 +1,139 @@
+"""A real Cinder makes and deletes snapshots of files that a real guest writes to: it loses nothing of what it wrote."""
+
+from __future__ import annotations
+
+import base64
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.databases import mariadb  # noqa: F401 (fixture)
+from tests.integration.guest_shell import GuestShell
+from tests.integration.libvirt_fixtures import guest_image_fixture  # noqa: F401 (fixture)
+from tests.integration.processes import eventually
+from tests.integration.rabbit import Rabbit
+from tests.integration.real_cinder import RealCinder, cinder_fixture, needs_cinder  # noqa: F401 (fixture)
+from tests.integration.real_cloud import BOOT, RealCloud, real_cloud
+from tests.integration.test_volumes_guests import OPEN
+from tests.integration.two_hosts import RealHosts, needs_hosts, real_hosts
+
+pytestmark = [needs_hosts, needs_cinder, pytest.mark.root,
+              pytest.mark.parametrize("cinder", ["raw", "qcow2"], indirect=True, scope="module")]
+
+_MIB = 4
+# Also when it boots again.
+_ALWAYS_OPEN = base64.b64encode(base64.b64decode(OPEN) + b"""
+echo '::respawn:/bin/sh -c "chmod 666 /dev/vd[b-z]; sleep 1"' >> /etc/inittab
+sync
+""").decode()
+
+
+@pytest.fixture(scope="module")
+def hosts(cinder: RealCinder) -> Iterator[RealHosts]:
+    with real_hosts(1) as made:
+        # As systemd leaves it: what is mounted while a guest runs shows in the room of mounts that libvirt made for it.
+        made.hosts[0].host.run(["mount", "--make-rshared", "/"])
+        made.hosts[0].host.run(cinder.helper())
+        yield made
+
+
+@pytest.fixture
+def cloud(rabbitmq: Rabbit, hosts: RealHosts, guest_image: pathlib.Path, cinder: RealCinder) -> Iterator[RealCloud]:
+    options: dict[str, dict[str, Any]] = {
+        "volume": {"driver": "cinder"}, "cinder": cinder.options(), "api": {"auth_strategy": "keystone"},
+        "keystone_authtoken": cinder.middleware()}
+    with real_cloud(rabbitmq, hosts, guest_image, options=options, token=cinder.token()) as made:
+        cinder.introduce_nova(made.api.url)
+        yield made
+
+
+def write(shell: GuestShell, place: int) -> None:
+    shell.run(f"dd if=/dev/urandom of=/tmp/part{place} bs=1M count={_MIB} 2> /dev/null; "
+              f"dd if=/tmp/part{place} of=/dev/vdb bs=1M seek={place * _MIB} 2> /dev/null; sync", 120)
+
+
+def digest(shell: GuestShell, places: int) -> str:
+    """Of what the volume has."""
+    text = shell.run(f"dd if=/dev/vdb bs=1M count={places * _MIB} 2> /dev/null | md5sum", 120)
+    return text.split()[-2]  # behind what the kernel may have to say
+
+
+def wait_for_volume(shell: GuestShell) -> None:
+    eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb || true"), 30, "the guest's user may use its volume")
+
+
+def files(cinder: RealCinder, volume: str) -> set[str]:
+    """What its name goes on with."""
+    name = f"volume-{volume}"
+    return {path.name.removeprefix(name) for path in cinder.export.iterdir() if path.name.startswith(name)}
+
+
+def test_a_guest_goes_on_while_its_volume_has_snapshots_and_has_them_no_more(
+        cloud: RealCloud, cinder: RealCinder) -> None:
+    volume = cinder.new()
+    server = cloud.boot("guest", cloud.trio, user_data=OPEN)
+    cloud.api.wait(server, "ACTIVE", BOOT)
+    cloud.wait_for_login(server, "guest")
+    path = f"/servers/{server}/os-volume_attachments"
+    cloud.api.post(path, {"volumeAttachment": {"volumeId": volume}})
+    cinder.wait(volume, "in-use")
+    snapshots: list[str] = []
+    with cloud.shell(server) as shell:
+        wait_for_volume(shell)
+        # It never stops to write, either.
+        shell.run(f"(n=0; while :; do n=$((n + 1)); echo $n | dd of=/dev/vdb bs=512 seek={100 << 11} conv=sync "
+                  "2> /dev/null; echo $n > /tmp/written; sync; done) & echo $! > /tmp/pid")
+        write(shell, 0)
+        for place in (1, 2, 3):
+            snapshots.append(cinder.snapshot(volume))
+            write(shell, place)
+        whole = shell.run("cat /tmp/part0 /tmp/part1 /tmp/part2 /tmp/part3 | md5sum").split()[-2]
+        assert {"", *(f".{each}" for each in snapshots)} < files(cinder, volume)
+        # Those in the middle go into the oldest file, the newest takes all that is left into the one that is written.
+        for each in (snapshots[1], snapshots[0], snapshots[2]):
+            cinder.drop_snapshot(each)
+            assert digest(shell, 4) == whole
+        assert f".{snapshots[1]}" not in files(cinder, volume)
+        shell.run("kill $(cat /tmp/pid)")
+        counted = shell.run("sleep 1; cat /tmp/written").split()[-1]
+        assert int(counted) > 0
+        cloud.api.delete(f"{path}/{volume}")
+        cinder.wait(volume, "available")
+        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the guest has let go of its volume")
+        # Once more, so that the guest remembers nothing of it but what is there.
+        cloud.api.post(path, {"volumeAttachment": {"volumeId": volume}})
+        cinder.wait(volume, "in-use")
+        wait_for_volume(shell)
+        assert digest(shell, 4) == whole
+        kept = shell.run(f"dd if=/dev/vdb bs=512 skip={100 << 11} count=1 2> /dev/null").strip("\0\n ").split()[-1]
+        assert int(kept.strip("\0")) >= int(counted)
+    cloud.nothing_left()
+    assert cinder.attachments() == []
+    cinder.wait(volume, "available")
+
+
+def test_a_guest_is_started_again_with_all_files_of_its_volume(cloud: RealCloud, cinder: RealCinder) -> None:
+    volume = cinder.new()
+    server = cloud.boot("guest", cloud.trio, user_data=_ALWAYS_OPEN)
+    cloud.api.wait(server, "ACTIVE", BOOT)
+    cloud.wait_for_login(server, "guest")
+    path = f"/servers/{server}/os-volume_attachments"
+    cloud.api.post(path, {"volumeAttachment": {"volumeId": volume}})
+    cinder.wait(volume, "in-use")
+    with cloud.shell(server) as shell:
+        wait_for_volume(shell)
+        write(shell, 0)
+        snapshot = cinder.snapshot(volume)
+        write(shell, 1)
+        whole = digest(shell, 2)
+    cloud.api.action(server, "reboot", {"type": "HARD"})
+    cloud.api.wait(server, "ACTIVE", BOOT)
+    with cloud.shell(server) as shell:
+        wait_for_volume(shell)
+        assert digest(shell, 2) == whole
+        cinder.drop_snapshot(snapshot)
+        assert digest(shell, 2) == whole
+    cloud.nothing_left()
+    cinder.wait(volume, "available")
