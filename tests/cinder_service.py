@@ -48,8 +48,9 @@ class Volume:
     looks: int = 0
     # What the service says of its migration.
     migration: str | None = None
-    # How it is reached, and the file that is written, if it is one.
+    # How it is reached; if it is a file, the directory that is exported and the file that is written.
     kind: str = "rbd"
+    share: str = "/export"
     file: str = ""
     id: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
 
@@ -330,9 +331,9 @@ class CinderService:
         info: Raw = {}
         volume = self.volumes[attachment.volume]
         if attachment.connector is not None and volume.kind == "nfs":
-            info = {"driver_volume_type": "nfs", "export": "127.0.0.1:/export", "options": None, "qos_specs": None,
+            info = {"driver_volume_type": "nfs", "export": f"127.0.0.1:{volume.share}", "options": None,
                     "name": volume.file or f"volume-{volume.id}", "format": "qcow2", "access_mode": "rw",
-                    "encrypted": False, "volume_id": volume.id, "attachment_id": attachment.id}
+                    "qos_specs": None, "encrypted": False, "volume_id": volume.id, "attachment_id": attachment.id}
         elif attachment.connector is not None:
             info = {"driver_volume_type": "rbd", "name": f"volumes/volume-{attachment.volume}",
                     "hosts": ["127.0.0.1"], "ports": ["6789"], "auth_enabled": True, "auth_username": "cinder",

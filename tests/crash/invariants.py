@@ -65,8 +65,8 @@ def check(nova: Cluster, accepted: Collection[str], *, deleted: Collection[str] 
 def violations(nova: Cluster, accepted: Collection[str], deleted: Collection[str] = ()) -> Iterator[str]:
     """What is wrong now. The dear checks run only once the cheap ones find nothing."""
     wanted = _Wanted(set(accepted) - set(deleted), set(deleted))
-    for look in (_servers, _guests, _volumes, _interfaces, _disks, _images, _migrations, _sums, _actions, _journal,
-                 _audit):
+    for look in (_servers, _guests, _volumes, _files, _interfaces, _disks, _images, _migrations, _sums, _actions,
+                 _journal, _audit):
         try:
             found = list(look(nova, wanted))
         except (requests.RequestException, AssertionError, OSError, sa.exc.DBAPIError) as error:
@@ -184,6 +184,19 @@ def _volumes(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
             has = {volume for _device, volume in guest.get("volumes", ())}
             if has - owned[uuid] or (has != owned[uuid] and servers[uuid]["status"] != "ERROR"):
                 yield f"the guest of {uuid} on {host} has volumes {has}, its server {owned[uuid]}"
+
+
+def _files(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
+    """Where volumes are files, every guest writes to the one that its server would start with."""
+    rows = _rows(nova, sa.select(models.instances.c.uuid, models.instances.c.block_devices).where(
+        models.instances.c.deleted == sa.false()))
+    known = {row.uuid: {device.volume_id: device for device in row.block_devices if device.is_volume} for row in rows}
+    for host, guests in _remembered(nova).items():
+        for uuid, guest in guests.items():
+            for volume, newest, *_below in guest.get("files", ()):
+                device = known.get(uuid, {}).get(volume)
+                if device is not None and device.connection_info.get("name") != newest:
+                    yield f"the guest of {uuid} on {host} writes to {newest}, its server has {device.connection_info}"
 
 
 def _outside_volumes(nova: Cluster) -> dict[str, set[str]]:

@@ -42,6 +42,8 @@ _REQUESTS: dict[str, dict[str, Any]] = {
 _VOLUMES = ("attach_volume", "detach_volume", "swap_volume")
 # Operations on an interface; all but the first find one attached.
 _INTERFACES = ("attach_interface", "detach_interface", "lose_interface")
+# Operations on the files of a volume that a service outside keeps.
+_FILES = ("volume_snapshot_create", "volume_snapshot_delete")
 # Operations that leave an image of the server, unless they are compensated for.
 _IMAGES = ("create_image", "create_volume_image", "create_backup", "shelve")
 # A step that needs another server than its operation needs as a rule.
@@ -56,7 +58,7 @@ _STARTS = {("delete", "destroy_other"): states.RESIZED, ("delete", "drop_image")
 _BUILT = {"resize": (2, 3), "migrate": (2, 3), "confirm_resize": (2,), "reset_state": (2,), "soft_delete": (2,),
           "revert_resize": (3, 3), "live_migrate": (2, 1), "rebuild": (2,), "rescue": (1, 1), "unrescue": (1,),
           "unshelve": (2, 3), "shelve_offload": (1,),
-          **dict.fromkeys((*_VOLUMES, *_INTERFACES, *_IMAGES), (1, 1))}
+          **dict.fromkeys((*_VOLUMES, *_FILES, *_INTERFACES, *_IMAGES), (1, 1))}
 _BUILT_AT = {("unshelve", "power_on"): (1,)}
 # What a server is after an operation that does not say so itself, and that does not leave it ACTIVE.
 _FINAL = {"shelve": states.SHELVED_OFFLOADED, "shelve_offload": states.SHELVED_OFFLOADED}

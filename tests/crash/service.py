@@ -13,7 +13,8 @@ file is gone or it is killed. The points:
 ``answer`` a message from another service; "after" is when its work is done and the answer is not sent
 ``submit`` a conductor accepted an operation or moved it on: the rows are written, nothing else happened
 
-It also notes each guest that the fake hypervisor makes or removes (``guests.journal`` in the state_path).
+It also notes each guest that the fake hypervisor makes or removes (``guests.journal`` in the state_path), and what a
+volume service exports is there already, where nothing can be mounted.
 """
 
 from __future__ import annotations
@@ -207,6 +208,20 @@ def _journal_guests() -> None:
         setattr(FakeDriver, verb, noting(getattr(FakeDriver, verb)))
 
 
+class _Mounted:
+    """os-brick's connector of a share that is a directory of this machine."""
+
+    @staticmethod
+    def connect_volume(info: dict[str, Any]) -> dict[str, str]:
+        return {"path": os.path.join(info["export"].partition(":")[2], info["name"])}
+
+
+def _mount_nothing() -> None:
+    from nova.volume.cinder_host import CinderVolumes
+
+    CinderVolumes._files = lambda _self, _info: _Mounted()  # type: ignore[method-assign]
+
+
 def main() -> int:
     global _WISHES, _HELD
     directory, kind, arguments = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
@@ -217,6 +232,7 @@ def main() -> int:
         _hold_conductor()
     if kind == "compute":
         _journal_guests()
+        _mount_nothing()
     sys.argv = [f"nova-{kind}", *arguments]
     return int(importlib.import_module(f"nova.cmd.{kind}").main() or 0)
 

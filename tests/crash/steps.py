@@ -85,11 +85,16 @@ class Points:
         return hold
 
 
-# The step that fails so that an operation is compensated for, where it is not the end of the last one: once a guest
-# has come over by live migration, or a server is saved for good, there is no way back.
+# The step that fails so that an operation (or one step of it) is compensated for, where it is not the end of the last
+# one: once a guest has come over by live migration, or a server is saved for good, there is no way back.
 FAILING: dict[str, tuple[str, When]] = {"live_migrate": ("migrate", "before"), "resize": ("receive", "after"),
                                         "migrate": ("receive", "after"), "create_backup": ("upload", "after"),
-                                        "shelve": ("upload", "after"), "unshelve": ("start", "after")}
+                                        "shelve": ("upload", "after"), "unshelve": ("start", "after"),
+                                        "volume_snapshot_create": ("change", "before"),
+                                        "volume_snapshot_delete": ("change", "before"),
+                                        # Whose own end fails is compensated for by being done.
+                                        "volume_snapshot_create.hand_over": ("hand_over", "after"),
+                                        "volume_snapshot_delete.hand_over": ("hand_over", "after")}
 # They cannot be asked for beside others: the source of one must be down (tests.crash.test_moves), the servers of the
 # others have volumes that an outside service keeps (tests.crash.test_cinder).
 ALONE = frozenset({"evacuate", "create_volume_image", "volume_snapshot_create", "volume_snapshot_delete"})
@@ -118,7 +123,8 @@ class Case:
     def hold(self, points: Points, server: str, when: When) -> Hold:
         """Stop whoever runs this step for the server; for a compensation, make it needed."""
         if self.undo:
-            step, failing = FAILING.get(self.operation.name, (ordinary(self.operation)[-1].name, "after"))
+            step, failing = FAILING.get(f"{self.operation.name}.{self.step.name}") or FAILING.get(
+                self.operation.name, (ordinary(self.operation)[-1].name, "after"))
             points.fail(operation=self.operation.name, step=step, undo=False, server=server, when=failing)
         return points.hold(operation=self.operation.name, step=self.step.name, undo=self.undo, server=server,
                            when=when)

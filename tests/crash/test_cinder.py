@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from nova.operations import REGISTRY
+from nova.operations.assisted_snapshots import VolumeSnapshotCreate, VolumeSnapshotDelete
+from nova.virt import qemuimg
 from tests.cinder_service import CinderService, cinder_fixture  # noqa: F401 (fixture)
 from tests.crash import invariants, steps
 from tests.crash.rounds import Operate, Round, nova, operate, points  # noqa: F401 (fixtures)
@@ -20,6 +23,7 @@ from tests.integration.rabbit import Rabbit
 _NEEDS = "outside_volumes"
 _OPERATIONS = ("build", "attach_volume", "detach_volume", "resize", "live_migrate", "delete")
 _IMAGE = REGISTRY["create_volume_image"]
+_CREATES, _DELETES = VolumeSnapshotCreate, VolumeSnapshotDelete
 # Compensations to which no failure of one host leads: the volumes stay for the next one; what Cinder has heard of is
 # not taken back.
 _NEVER = frozenset({("build", "make_volumes"), ("detach_volume", "release")})
@@ -89,6 +93,65 @@ def test_a_kill_in_the_middle_leaves_nothing_with_the_volume_service(
     assert {volume.status for volume in cinder.volumes.values()} <= {"available", "in-use"}
     eventually(lambda: sorted(each.metadata["nova_image"] for each in list(cinder.snapshots.values())) == _images(nova),
                invariants.BOUND, "each image has one snapshot, and there are no others")
+
+
+class OnFiles(OnVolumes):
+    """Every server has a volume that is a file, and the service wants its help with a snapshot of that."""
+
+    share: pathlib.Path
+    snapshots: dict[str, str]
+
+    def boot(self, name: str) -> str:
+        return self.nova.api.boot(name)
+
+    def _prepare(self, name: str) -> tuple[str, str | None]:
+        _name, uuid = super()._prepare(name)
+        volume = self.cinder.new(_PROJECT, kind="nfs", share=str(self.share))
+        first = f"volume-{volume}"
+        qemuimg.create(str(self.share / first), "qcow2", 1 << 20)
+        self._operate(uuid, "attach_volume", volume_id=volume)
+        snapshot = self.snapshots[name] = self.cinder.assist(volume)
+        new = f"{first}.{snapshot}"
+        qemuimg.create_overlay(str(self.share / new), str(self.share / first), "qcow2", 1 << 20)
+        qemuimg.rebase(str(self.share / new), first, "qcow2")
+        wanted = {"volume_id": volume, "snapshot_id": snapshot}
+        if self.names[name].operation is _DELETES:
+            self._operate(uuid, _CREATES.name, **wanted, new_file=new)
+            eventually(lambda: self.told(name) == ("creating", "90%"), _PREPARES, f"snapshot {snapshot} is made")
+            self.cinder.snapshots[snapshot].status, self.cinder.snapshots[snapshot].progress = "deleting", "0%"
+        else:
+            wanted["new_file"] = new
+        self.requests[name] = wanted
+        return name, uuid
+
+    def told(self, name: str) -> tuple[str, str]:
+        found = self.cinder.snapshots[self.snapshots[name]]
+        return found.status, found.progress
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_in_the_middle_of_a_snapshot_of_files_is_told_and_leaves_files_that_fit(
+        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,  # noqa: F811
+        monkeypatch: pytest.MonkeyPatch, when: When) -> None:
+    share = nova.directory / f"share-{when}"
+    share.mkdir()
+    for name, value in (("cinder", cinder), ("share", share), ("snapshots", {})):
+        monkeypatch.setattr(OnFiles, name, value, raising=False)
+    chosen = [Case(operation, step, undo) for operation in (_CREATES, _DELETES) for step in operation.steps
+              for undo in (False, True)]
+    everything = OnFiles(nova, points, chosen, when, operate)
+    kill(nova, points, *everything.holders())
+    everything.ends()
+    expected = {name: (_told(case), "90%") for name, case in everything.names.items()}
+    assert {name: everything.told(name) for name in expected} == expected
+    cinder.snapshots.clear()
+
+
+def _told(case: Case) -> str:
+    """What failed before anything was done is told as that; what fails when all is done is done."""
+    if case.undo and case.step.name != "hand_over":
+        return {_CREATES: "error", _DELETES: "error_deleting"}[case.operation]
+    return {_CREATES: "creating", _DELETES: "deleting"}[case.operation]
 
 
 def _attachments(cinder: CinderService) -> list[tuple[str, str]]:
