@@ -51,6 +51,15 @@ def cloud(rabbitmq: Rabbit, hosts: RealHosts, guest_image: pathlib.Path, cinder:
         yield made
 
 
+def booted(cloud: RealCloud, volume: str, user_data: str) -> str:
+    """A server that has had the volume from the beginning: of one that comes later the kernel speaks at the login."""
+    server = cloud.boot("guest", cloud.trio, user_data=user_data, block_device_mapping_v2=[
+        {"source_type": "volume", "uuid": volume, "destination_type": "volume"}])
+    cloud.api.wait(server, "ACTIVE", BOOT)
+    cloud.wait_for_login(server, "guest")
+    return server
+
+
 def write(shell: GuestShell, place: int) -> None:
     shell.run(f"dd if=/dev/urandom of=/tmp/part{place} bs=1M count={_MIB} 2> /dev/null; "
               f"dd if=/tmp/part{place} of=/dev/vdb bs=1M seek={place * _MIB} 2> /dev/null; sync", 120)
@@ -75,12 +84,7 @@ def files(cinder: RealCinder, volume: str) -> set[str]:
 def test_a_guest_goes_on_while_its_volume_has_snapshots_and_has_them_no_more(
         cloud: RealCloud, cinder: RealCinder) -> None:
     volume = cinder.new()
-    server = cloud.boot("guest", cloud.trio, user_data=OPEN)
-    cloud.api.wait(server, "ACTIVE", BOOT)
-    cloud.wait_for_login(server, "guest")
-    path = f"/servers/{server}/os-volume_attachments"
-    cloud.api.post(path, {"volumeAttachment": {"volumeId": volume}})
-    cinder.wait(volume, "in-use")
+    server = booted(cloud, volume, OPEN)
     snapshots: list[str] = []
     with cloud.shell(server) as shell:
         wait_for_volume(shell)
@@ -101,6 +105,7 @@ def test_a_guest_goes_on_while_its_volume_has_snapshots_and_has_them_no_more(
         shell.run("touch /tmp/stop; wait")
         counted = int(shell.run("cat /tmp/written"))
         assert counted > 0
+        path = f"/servers/{server}/os-volume_attachments"
         cloud.api.delete(f"{path}/{volume}")
         cinder.wait(volume, "available")
         eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the guest has let go of its volume")
@@ -117,12 +122,7 @@ def test_a_guest_goes_on_while_its_volume_has_snapshots_and_has_them_no_more(
 
 def test_a_guest_is_started_again_with_all_files_of_its_volume(cloud: RealCloud, cinder: RealCinder) -> None:
     volume = cinder.new()
-    server = cloud.boot("guest", cloud.trio, user_data=_ALWAYS_OPEN)
-    cloud.api.wait(server, "ACTIVE", BOOT)
-    cloud.wait_for_login(server, "guest")
-    path = f"/servers/{server}/os-volume_attachments"
-    cloud.api.post(path, {"volumeAttachment": {"volumeId": volume}})
-    cinder.wait(volume, "in-use")
+    server = booted(cloud, volume, _ALWAYS_OPEN)
     with cloud.shell(server) as shell:
         wait_for_volume(shell)
         write(shell, 0)
