@@ -1,9 +1,11 @@
 """Servers whose volumes an outside service keeps, over HTTP: whatever that service does, nothing is left there."""
 
 import pytest
+import sqlalchemy as sa
 
 from nova.compute.disk_tools import QemuTools
 from nova.conf import CONF, register_asked_services
+from nova.db import models
 from nova.volume.cinder_host import CinderVolumes
 from tests.cinder_service import CinderService
 from tests.functional.client import Client, Failed, wait_for
@@ -501,3 +503,18 @@ def test_a_service_that_hangs_holds_up_nothing_that_asks_another_one(admin, memb
     finally:
         for _asked, release in held:
             release()
+
+
+def test_of_a_host_that_has_not_told_how_it_reaches_volumes_tenants_read_no_name(suite, admin, member, flavor, cinder):
+    volume, db, services = cinder.new(MEMBER, bootable=True, size=2), suite.conductor.core.db, models.services
+    ours = services.c.host == suite.compute.host
+    known = db.read(lambda connection: connection.scalar(sa.select(services.c.connector).where(ours)))
+    db.write(lambda connection: connection.execute(services.update().where(ours).values(connector=None)))
+    try:
+        server = boot(member, flavor, from_volume(volume))
+        admin.wait(server, "ERROR", seconds=60)
+        message = member.get(f"/servers/{server}")["server"]["fault"]["message"]
+        assert "how it reaches volumes" in message
+        assert suite.compute.host not in message.split()
+    finally:
+        db.write(lambda connection: connection.execute(services.update().where(ours).values(connector=known)))

@@ -9,6 +9,7 @@ from nova.conductor.feeds.host_rates import HostRates
 from nova.conf import CONF
 from nova.db import models
 from nova.objects.action import Failure
+from nova.objects.guest import GuestStatus
 from nova.objects.service import WorkerStats
 from nova.objects.volume import VolumeCounters
 from nova.rpcapi.guests import Guests
@@ -96,6 +97,17 @@ def test_what_a_host_has_told_on_the_bus_has_a_rate(evil, caplog, monkeypatch): 
         assert 1 < len(listener.versioned) < 30
     assert 1 < sum("has lost its hypervisor" in record.getMessage() for record in caplog.records) < 30
     assert sum("more than is passed on" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_what_a_host_has_done_for_a_guest_has_a_rate(admin, evil, monkeypatch):  # noqa: F811
+    """Each operation is a row of the server, which its owner sees in place of what was done before."""
+    monkeypatch.setattr(evil.suite.conductor.core, "host_rates", HostRates(of_guest=3))
+    wrong = GuestStatus(uuid=evil.victim, power_state=4)
+    for _time in range(12):
+        evil.proxy(Guests, CONF.host).power_states(CTX, CONF.host, [wrong])
+        wait_for(lambda: admin.server(evil.victim)["OS-EXT-STS:task_state"] is None, reason="it is done")
+    begun = admin.get(f"/servers/{evil.victim}/os-instance-actions")["instanceActions"]
+    assert 3 <= sum(action["action"] == "stop" for action in begun) < 9
 
 
 def test_what_a_step_has_for_later_ones_is_bounded(suite, admin, second, flavor, image_id, monkeypatch):

@@ -80,6 +80,8 @@ class Guests:
             return wrong
 
         for uuid in self.core.db.write(write):
+            if not self.core.host_rates.of_guest(host, uuid):
+                continue
             LOG.info("[instance: %s] The guest changed by itself (power state %d): its host looks again and puts "
                      "it right", uuid, reported[uuid])
             try:
@@ -99,7 +101,7 @@ class Guests:
         for uuid in waiting:
             if uuid not in found:
                 continue
-            if found[uuid] or len(busy) >= at_once or not up:
+            if found[uuid] or len(busy) >= at_once or not up or not self.core.host_rates.of_guest(host, uuid):
                 left.append(uuid)
             elif self._resumes(uuid, host):
                 busy.append(uuid)

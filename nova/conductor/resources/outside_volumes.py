@@ -6,6 +6,7 @@ The service is asked at once, outside of any transaction; what it answers is wri
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,8 @@ from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, with_ways
 from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
 from nova.operations.base import Wait
+
+LOG = logging.getLogger(__name__)
 
 _BEING_MADE = ("creating", "downloading")
 _LONGEST_NAME = 255
@@ -79,7 +82,8 @@ class OutsideVolumes:
     def _connector(self, host: str) -> dict[str, Any]:
         found = self._wishes.core.db.read(lambda connection: services.connector(connection, host))
         if found is None:
-            raise exception.InvalidVolume(reason=f"host {host} has not told how it reaches volumes")
+            LOG.error("Host %s has not told how it reaches volumes", host)
+            raise exception.InvalidVolume(reason="its host has not told how it reaches volumes")
         return found
 
     def disconnect(self, host: str, *devices: BlockDevice) -> None:
