@@ -14,7 +14,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import BlockDevice
-from nova.operations.base import CONDUCTOR, NoRequest, Operation, Rules, step
+from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
 
 # Seconds; two files are put together in no less than it takes to read one.
@@ -61,7 +61,6 @@ class _Assisted(Operation):
 
     data_type = AssistedData
     answer_type = NoRequest
-    kind = "snapshot"
     point_of_no_return = "change"
     # The status in which the snapshot is for the service meanwhile.
     awaited: str
@@ -83,7 +82,7 @@ class _Assisted(Operation):
         self.data.device = device
 
     # --- steps -----------------------------------------------------------------------------------
-    @step(CONDUCTOR, undo="give_up", external=True)
+    @step(CONDUCTOR, undo="give_up", external=VOLUMES)
     def take(self, ctl: Control) -> None:
         """The server may have moved, or lost the volume, while this waited, and nobody waits for ever."""
         known = next((item for item in ctl.instance.volumes if item.uuid == self.data.device.uuid), None)
@@ -99,7 +98,7 @@ class _Assisted(Operation):
         host.result(done=True)
 
     # Compensated by being done: the guest has these files.
-    @step(CONDUCTOR, event=_EVENT, undo="hand_over", external=True)
+    @step(CONDUCTOR, event=_EVENT, undo="hand_over", external=VOLUMES)
     def hand_over(self, ctl: Control) -> None:
         ctl.outside_volumes.end_assisted(self.data.snapshot_id, self.awaited, done=True)
 
@@ -149,6 +148,7 @@ class VolumeSnapshotCreate(_Assisted):
 
 class VolumeSnapshotDelete(_Assisted):
     name = action = "volume_snapshot_delete"
+    kind = "swap"  # hours of copying hold up nothing else
     rules = Rules(label="volume_snapshot_delete", vm_states=_STATES, lock=False, host="up", beside=True, release=4)
     request_type = DeleteRequest
     awaited = "deleting"
