@@ -111,9 +111,13 @@ class CreateVolumeImage(Saving):
         LOG.warning("[instance: %s] The snapshots of its volumes may have been taken after its file systems went on",
                     ctl.instance.uuid)
 
-    @step(CONDUCTOR, event=_EVENT, external=HOST, when="quiesce")
+    @step(CONDUCTOR, event=_EVENT, external=HOST, owed=True, when="quiesce")
     def thaw(self, ctl: Control) -> None:
-        ctl.unquiesce(self.data.host)
+        """A host that is down is not waited for: it is told when it is back."""
+        host = self.data.host
+        if not ctl.host_up(host):
+            raise exception.HostDown(host=host)
+        ctl.unquiesce(host)
 
     @step(CONDUCTOR, event=_EVENT, external=IMAGES)
     def publish(self, ctl: Control) -> None:

@@ -203,6 +203,24 @@ def test_a_host_that_is_shut_down_leaves_no_guest_at_rest(suite, second, admin, 
     set_service(admin, second.host, forced_down=True)  # what it has is removed without it
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_host_that_dies_while_its_guest_is_at_rest_holds_up_neither_image_nor_delete(
+        second, admin, member, flavor, cinder, deleted):
+    volume = cinder.new(MEMBER, bootable=True, image={"image_id": "i", **AGENT})
+    server = boot(admin, flavor, from_volume(volume), availability_zone=f"nova:{second.host}")
+    admin.wait(server, "ACTIVE", seconds=60)
+    asked, release = cinder.hold("create_snapshot")
+    made = create(member, server)
+    assert asked.wait(20)
+    second.stop()
+    set_service(admin, second.host, forced_down=True)
+    release()
+    if not deleted:
+        wait_for(lambda: image_of(member, made)["status"] == "ACTIVE", 40)
+    admin.delete(f"/servers/{server}")
+    admin.wait_gone(server, 40)
+
+
 # --- what is refused, and what fails ---------------------------------------------------------------------
 def test_what_is_refused(suite, member, served, cinder):
     server, root = served

@@ -146,7 +146,7 @@ class Debts:
             operation = REGISTRY[owed.operation](server, owed.data)
             with tracing.span(f"conductor take back {owed.operation}.{owed.step}", ctx, instance=server.uuid):
                 operation.take_back(operation.step_named(owed.step), ConductorControl(self.core, ctx, server))
-        except exception.ServiceUnavailable as error:
+        except (exception.ServiceUnavailable, exception.HostDown) as error:
             LOG.warning("[instance: %s] What step %s of %s made outside is not undone yet: %s", server.uuid, owed.step,
                         owed.operation, error)
             return False

@@ -104,7 +104,10 @@ class Walk:
             elif not step.external:
                 run.operation.data = msgspec.convert(before, run.operation.data_type)
             self._renew_instance(run)
-            self.failed(ctx, run, step, failure_of(error), self._control(ctx, run))
+            if step.owed and not run.action.undoing and isinstance(error, exception.HostDown):
+                self._owe(ctx, run, step)
+            else:
+                self.failed(ctx, run, step, failure_of(error), self._control(ctx, run))
 
     def _renew_instance(self, run: Run) -> None:
         """The instance without the wishes of a step that failed."""
@@ -426,13 +429,17 @@ class Walk:
         if run.inheriting:
             self._give_up_inherited(ctx, run, error)
         elif (step := run.step) is not None and step.owed and isinstance(error, exception.ServiceUnavailable):
-            run.journal.owes.append(owed_for(run, step))
-            self.succeeded(ctx, run, step, self._control(ctx, run))
+            self._owe(ctx, run, step)
         elif step is not None:
             came_to = step if run.action.undoing else run.furthest(step)
             self.failed(ctx, run, step, failure_of(error), self._control(ctx, run), came_to)
         else:
             self._finish(ctx, run, self._control(ctx, run), failure_of(error))
+
+    def _owe(self, ctx: context.RequestContext, run: Run, step: Step) -> None:
+        """Go on without the step, which is done when whoever it waits for is back."""
+        run.journal.owes.append(owed_for(run, step))
+        self.succeeded(ctx, run, step, self._control(ctx, run))
 
     def _give_up_inherited(self, ctx: context.RequestContext, run: Run, error: Exception) -> None:
         """Nothing that was superseded stands for ever in the way of who superseded it."""
