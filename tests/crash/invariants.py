@@ -195,7 +195,7 @@ def _files(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
         for uuid, guest in guests.items():
             for volume, newest, *_below in guest.get("files", ()):
                 device = known.get(uuid, {}).get(volume)
-                if device is not None and device.connection_info.get("name") != newest:
+                if device is not None and device.connection_info.get("name", newest) != newest:  # (embedded: none)
                     yield f"the guest of {uuid} on {host} writes to {newest}, its server has {device.connection_info}"
 
 
