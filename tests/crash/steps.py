@@ -26,7 +26,7 @@ from nova.operations.base import CONDUCTOR, Operation, Step
 from tests.integration.processes import eventually
 
 When = Literal["before", "after"]
-_REACHED = 30.0
+_REACHED = 90.0
 # A step that is held keeps its thread.
 OPTIONS = {"conductor": {"threads": 64, "outside_threads": 64},
            "DEFAULT": {"max_concurrent_builds": 0, "max_concurrent_snapshots": 0}}

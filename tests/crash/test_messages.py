@@ -24,7 +24,7 @@ _BOOTS = 100
 # A compute must be back before it counts as down: then nothing may be built anywhere else.
 _OPTIONS = {"DEFAULT": {"service_down_time": 60},
             "fake": {"latency": "spawn:0.3,destroy:0.1,*:0.05", "shared_storage": True},
-            "volume": {"shared": True, "allow_swap": True}}
+            "volume": {"shared": True, "allow_swap": True, "quota_volumes": -1, "quota_gigabytes": -1}}
 _OLD = "2.35"  # the last version that makes volumes
 _ANSWERED = frozenset({202, 204, 404, 409, 503})
 

@@ -261,12 +261,12 @@ class Cluster:
         """Delete every server, and wait until they are gone; ``at_once``: also where they could be restored."""
         ids = list(self.api.servers())
         for uuid in ids:
-            if not at_once:
-                self.api.delete(f"/servers/{uuid}")
-                continue
-            # (what was deleted before may just be reclaimed)
-            response = self.api.request("POST", f"/servers/{uuid}/action", {"forceDelete": None})
-            assert response.status_code in (202, 404), response.text
+            # (one that was deleted before may be gone meanwhile, or just be reclaimed)
+            if at_once:
+                response = self.api.request("POST", f"/servers/{uuid}/action", {"forceDelete": None})
+            else:
+                response = self.api.request("DELETE", f"/servers/{uuid}")
+            assert response.status_code in (202, 204, 404), response.text
         self.api.wait_gone(ids, timeout)
 
     def restore(self, timeout: float | None = None) -> None:
