@@ -49,7 +49,8 @@ _IMAGES = ("create_image", "create_volume_image", "create_backup", "shelve")
 # A step that needs another server than its operation needs as a rule.
 _STARTS = {("delete", "destroy_other"): states.RESIZED, ("delete", "drop_image"): states.SHELVED_OFFLOADED,
            **{("unshelve", step): states.SHELVED_OFFLOADED for step in (
-               "find_image", "place", "network", "disks", "start", "settle", "drop_image")},
+               "find_image", "place", "bind_volumes", "network", "disks", "start", "complete_volumes", "settle",
+               "drop_image")},
            ("unshelve", "power_on"): states.SHELVED,
            **{("reset_state", step): states.RESIZED for step in ("look", "forget", "settle")},
            **{("soft_delete", step): states.RESIZED for step in ("look", "forget", "settle", "power_off")}}

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from nova.objects import states
 from nova.operations import REGISTRY
 from nova.operations.assisted_snapshots import VolumeSnapshotCreate, VolumeSnapshotDelete
+from nova.operations.evacuate import Evacuate
 from nova.virt import qemuimg
 from tests.cinder_service import CinderService, cinder_fixture  # noqa: F401 (fixture)
 from tests.crash import invariants, steps
 from tests.crash.rounds import Operate, Round, nova, operate, points  # noqa: F401 (fixtures)
 from tests.crash.steps import OPTIONS, Case, Points, When
+from tests.crash.test_moves import DESTINATION, SOURCE, Evacuation
 from tests.crash.test_steps import kill
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
-# The field of data on which such steps depend.
-_NEEDS = "outside_volumes"
-_OPERATIONS = ("build", "attach_volume", "detach_volume", "resize", "live_migrate", "delete")
+# The fields of data on which such steps depend.
+_NEEDS = frozenset({"outside_volumes", "binds_volumes", "unbinds_volumes"})
+_OPERATIONS = ("build", "attach_volume", "detach_volume", "resize", "live_migrate", "delete", "shelve", "unshelve")
 _IMAGE = REGISTRY["create_volume_image"]
 _CREATES, _DELETES = VolumeSnapshotCreate, VolumeSnapshotDelete
 # Compensations to which no failure of one host leads: the volumes stay for the next one; what Cinder has heard of is
@@ -30,6 +34,7 @@ _NEVER = frozenset({("build", "make_volumes"), ("detach_volume", "release")})
 # Who dies before the snapshots were asked for takes the user's token along: then there is no image.
 _TOKEN = frozenset({("make_image", "before"), ("make_image", "after"), ("freeze", "before"), ("freeze", "after"),
                     ("take_snapshots", "before")})
+_WHENS: tuple[When, ...] = ("before", "after")
 _PROJECT = "p" * 32
 _PREPARES = 40.0
 
@@ -43,15 +48,19 @@ def cluster(rabbitmq: Rabbit, new_database: Callable[[], str | None], points: Po
         yield made
 
 
+def on_volume(nova: Cluster, cinder: CinderService, name: str, **fields: Any) -> str:  # noqa: F811
+    volume = cinder.new(_PROJECT, bootable=True, image={"image_id": "i", "hw_qemu_guest_agent": "yes"})
+    return nova.api.boot(name, imageRef="", block_device_mapping_v2=[{
+        "source_type": "volume", "uuid": volume, "destination_type": "volume", "boot_index": 0}], **fields)
+
+
 class OnVolumes(Round):
     """Every server boots from a volume of its own, and its guest has an agent."""
 
     cinder: CinderService
 
     def boot(self, name: str) -> str:
-        volume = self.cinder.new(_PROJECT, bootable=True, image={"image_id": "i", "hw_qemu_guest_agent": "yes"})
-        return self.nova.api.boot(name, imageRef="", block_device_mapping_v2=[{
-            "source_type": "volume", "uuid": volume, "destination_type": "volume", "boot_index": 0}])
+        return on_volume(self.nova, self.cinder, name)
 
     def new_volume(self) -> str:
         return self.cinder.new(_PROJECT)
@@ -66,13 +75,14 @@ class OnVolumes(Round):
             super().request(name)
 
     def leaves_image(self, case: Case, when: When) -> bool:
-        return super().leaves_image(case, when) and (
+        """A server on a volume is shelved without one."""
+        return super().leaves_image(case, when) and case.operation.name != "shelve" and (
             case.operation is not _IMAGE or (case.step.name, when) not in _TOKEN)
 
 
 def _cases() -> list[Case]:
     """All that is done for the sake of the service."""
-    theirs = [(REGISTRY[name], step) for name in _OPERATIONS for step in REGISTRY[name].steps if step.when == _NEEDS]
+    theirs = [(REGISTRY[name], step) for name in _OPERATIONS for step in REGISTRY[name].steps if step.when in _NEEDS]
     return [case for operation, step in [*theirs, *((_IMAGE, step) for step in _IMAGE.steps)]
             for case in (Case(operation, step), Case(operation, step, undo=True))
             if not case.undo or (step.undo and (operation.name, step.name) not in _NEVER)]
@@ -90,7 +100,11 @@ def test_a_kill_in_the_middle_leaves_nothing_with_the_volume_service(
     everything.ends()
     eventually(lambda: _attachments(cinder) == _volumes(nova), invariants.BOUND,
                "servers and the volume service say the same of who has which volume")
-    assert {volume.status for volume in cinder.volumes.values()} <= {"available", "in-use"}
+    assert {volume.status for volume in cinder.volumes.values()} <= {"available", "in-use", "reserved"}
+    # A server on the shelf keeps its volumes, which are nowhere in use.
+    assert {volume.id for volume in cinder.volumes.values() if volume.status == "reserved"} == {
+        volume for server, volume in _volumes(nova)
+        if nova.api.show(server)["status"] == states.status(states.SHELVED_OFFLOADED, None)}
     eventually(lambda: sorted(each.metadata["nova_image"] for each in list(cinder.snapshots.values())) == _images(nova),
                invariants.BOUND, "each image has one snapshot, and there are no others")
 
@@ -152,6 +166,37 @@ def _told(case: Case) -> str:
     if case.undo and case.step.name != "hand_over":
         return {_CREATES: "error", _DELETES: "error_deleting"}[case.operation]
     return {_CREATES: "creating", _DELETES: "deleting"}[case.operation]
+
+
+class Evacuated(Evacuation):
+    """Every server boots from a volume of its own."""
+
+    cinder: CinderService
+
+    def boot(self, name: str) -> str:
+        return on_volume(self.nova, self.cinder, name, host=SOURCE)
+
+
+@pytest.mark.parametrize("undo", [False, True], ids=["it goes on", "it fails"])
+def test_a_kill_in_the_middle_of_an_evacuation_leaves_volumes_where_their_servers_are(
+        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,  # noqa: F811
+        monkeypatch: pytest.MonkeyPatch, undo: bool) -> None:
+    monkeypatch.setattr(Evacuated, "cinder", cinder, raising=False)
+    chosen = [(Case(Evacuate, step, undo), when) for step in Evacuate.steps if step.when in _NEEDS
+              for when in _WHENS if step.undo or not undo]
+    moved = Evacuated(nova, points, operate, chosen)
+    killed = moved.holders()
+    nova.kill(*killed)
+    moved.release()
+    nova.start(*killed)
+    nova.api_returns()
+    moved.source_returns()
+    moved.ends("ERROR" if undo else "ACTIVE")
+    eventually(lambda: _attachments(cinder) == _volumes(nova), invariants.BOUND,
+               "servers and the volume service say the same of who has which volume")
+    here = {each.connector["host"] for each in cinder.attachments.values() if each.server in moved.uuids.values()}
+    assert here == {SOURCE if undo else DESTINATION}
+    nova.delete_all(invariants.BOUND)
 
 
 def _attachments(cinder: CinderService) -> list[tuple[str, str]]:

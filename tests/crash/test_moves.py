@@ -31,7 +31,7 @@ class Evacuation:
     def __init__(self, nova: Cluster, points: Points, operate: Operate, cases: list[tuple[Case, When]]) -> None:  # noqa: F811
         self.nova, self.points = nova, points
         self.names = {f"{when}-{case}-{time.monotonic_ns()}": (case, when) for case, when in cases}
-        self.uuids = {name: nova.api.boot(name, host=SOURCE) for name in self.names}
+        self.uuids = {name: self.boot(name) for name in self.names}
         for uuid in self.uuids.values():
             nova.api.wait(uuid, "ACTIVE", _PREPARES)
         nova.kill(SOURCE)
@@ -40,6 +40,9 @@ class Evacuation:
             name: case.hold(points, name, when) for name, (case, when) in self.names.items()}
         for uuid in self.uuids.values():
             operate(uuid, "evacuate")
+
+    def boot(self, name: str) -> str:
+        return self.nova.api.boot(name, host=SOURCE)
 
     def _force_down(self, down: bool) -> bool:
         """Whether that was accepted: a host may not count as up before it has removed what was evacuated."""
