@@ -256,6 +256,8 @@ class Storm:
             path += f"/{self._migration(session, path)}" + ("/action" if verb == "force" else "")
         elif verb == "detach-interface":
             path += f"/{self._interface(session, path, operation.slot)}"
+        elif verb == "swap":
+            path += f"/{self._volume(session, path)}"
         # Noted before: an answer that gets lost may have been yes.
         if verb == "delete" and target in self.accepted:
             self._doubtful.add(target)
@@ -296,6 +298,11 @@ class Storm:
         """One of the server's interfaces; one that nobody has, if nobody says which it has."""
         found = self._list(session, path, "interfaceAttachments")
         return str(found[number % len(found)]["port_id"] if found else uuidlib.uuid4())
+
+    def _volume(self, session: Any, path: str) -> str:
+        """A volume of the server that it may lose to another server; one that nobody has, if it has none."""
+        found = [item["volumeId"] for item in self._list(session, path, "volumeAttachments")]
+        return next((volume for volume in found if volume in self.volumes), str(uuidlib.uuid4()))
 
     def _list(self, session: Any, path: str, key: str) -> list[dict[str, Any]]:
         with contextlib.suppress(requests.RequestException, KeyError):

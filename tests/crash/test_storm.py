@@ -29,7 +29,7 @@ _OPTIONS = {
                         "rescue:0.06,unrescue:0.06,rebuild:0.06,attach_interface:0.06,detach_interface:0.06",
              "shared_storage": True},
     # A server with volumes can move; a host is soon asked again to remove one.
-    "volume": {"shared": True, "quota_volumes": -1, "removal_interval": 1},
+    "volume": {"shared": True, "quota_volumes": -1, "removal_interval": 1, "allow_swap": True},
     # Clients that wait for lost messages ask for nothing meanwhile. What is deleted may be restored for a moment.
     "DEFAULT": {"rpc_response_timeout": 5, "reclaim_instance_interval": 6, "allow_resize_to_same_host": True}}
 
