@@ -19,6 +19,8 @@ import pytest
 
 SERVICE = "service-token"
 PROJECT = "service-project"
+# The name of a type whose volumes are encrypted.
+ENCRYPTED = "encrypted"
 
 # Answer that it will not; break down before, or after it was done, with an answer or without one.
 How = Literal["refuse", "error", "error after", "silence", "silence after"]
@@ -44,6 +46,10 @@ class Volume:
     multiattach: bool = False
     # What it was made from.
     snapshot: str | None = None
+    # By what it is encrypted: nothing, or a secret of the key manager.
+    secret: str = ""
+    provider: str = "luks"
+    control_location: str = "front-end"
     # How often it is looked at until it is made.
     looks: int = 0
     # What the service says of its migration.
@@ -102,6 +108,8 @@ class CinderService:
         self.asked: list[tuple[str, str]] = []
         # The next volumes are made at the so manieth look, and end in this status.
         self.looks, self.outcome = 0, "available"
+        # Makes the secret of a new volume of an encrypted type.
+        self.new_secret: Callable[[str], str] = lambda project: ""
         # So many snapshots may there be; -1: any number.
         self.most_snapshots = -1
         self._failures: list[tuple[str, How, threading.Event, threading.Event]] = []
@@ -203,7 +211,7 @@ class CinderService:
 
     def shown(self, volume: Volume) -> Raw:
         return {"id": volume.id, "status": volume.status, "size": volume.size, "name": volume.name,
-                "user_id": "u", "bootable": "true" if volume.bootable else "false", "encrypted": False,
+                "user_id": "u", "bootable": "true" if volume.bootable else "false", "encrypted": bool(volume.secret),
                 "multiattach": volume.multiattach, "metadata": volume.metadata, "volume_type": volume.volume_type,
                 "migration_status": volume.migration, "os-vol-tenant-attr:tenant_id": volume.project,
                 "availability_zone": "nova",
@@ -222,8 +230,16 @@ class CinderService:
                       bootable=bool(image) or (origin is not None and origin.bootable),
                       image={"image_id": image} if image else origin.image if origin else {}, looks=self.looks)
         made.snapshot = snapshot
+        if wanted.get("volume_type") == ENCRYPTED or (origin is not None and origin.secret):
+            made.secret = self.new_secret(project)
         self.volumes[made.id] = made
         return self.shown(made)
+
+    def encryption(self, volume: Volume) -> Raw:
+        if not volume.secret:
+            return {}
+        return {"encryption_key_id": volume.secret, "control_location": volume.control_location,
+                "cipher": "aes-xts-plain64", "key_size": 256, "provider": volume.provider}
 
     def delete_volume(self, project: str, uuid_: str) -> None:
         found = self.volume(project, uuid_)
@@ -338,7 +354,8 @@ class CinderService:
             info = {"driver_volume_type": "rbd", "name": f"volumes/volume-{attachment.volume}",
                     "hosts": ["127.0.0.1"], "ports": ["6789"], "auth_enabled": True, "auth_username": "cinder",
                     "secret_uuid": "457eb676-33da-42ec-9a8c-9293d545c337", "discard": True, "qos_specs": None,
-                    "access_mode": "rw", "encrypted": False, "volume_id": attachment.volume,
+                    "access_mode": "rw", "encrypted": bool(self.volumes[attachment.volume].secret),
+                    "volume_id": attachment.volume,
                     "attachment_id": attachment.id}
         status = "attached" if attachment.complete else "attaching" if info else "reserved"
         return {"id": attachment.id, "status": status, "instance": attachment.server,
@@ -434,6 +451,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     if (whole or each.project == project) and wanted.items() <= each.metadata.items()]})
             case "GET", "volumes", [this]:
                 yield "show_volume", project, lambda: (200, {"volume": service.shown(service.volume(project, this))})
+            case "GET", "volumes", [this, "encryption"]:
+                yield "show_encryption", project, lambda: (200, service.encryption(service.volume(project, this)))
             case "POST", "volumes", []:
                 yield "create_volume", project, lambda: (202, {"volume": service.create_volume(
                     project, body["volume"])})

@@ -23,6 +23,7 @@ from nova.objects.guest import DiskImage
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.network import RuleSet
+from nova.objects.volume import VolumeKey
 from nova.virt.driver import Disks, Driver, rescue_disk_gb
 from nova.virt.imagecache import ImageCache, ImageTooLarge, format_of
 from nova.volume.base import HostVolumes, NoVolumes
@@ -78,7 +79,19 @@ class StepHost:
 
     def connected(self, device: BlockDevice) -> BlockDevice:
         fetch = self._image_file if self.machine.driver.needs_images else None
-        return msgspec.structs.replace(device, connection=self.volumes.connect(device.connection_info, fetch))
+        connection = self.volumes.connect(device.connection_info, fetch, self._key(device))
+        return msgspec.structs.replace(device, connection=connection)
+
+    def _key(self, device: BlockDevice) -> VolumeKey | None:
+        """Of an encrypted volume; raises VolumeUnusable if it did not come with the order."""
+        wanted = device.encryption
+        if wanted is None:
+            return None
+        key = next((key for key in self._job.order.volume_keys if key.key_id == wanted.key_id), None)
+        if key is None:
+            raise exception.VolumeUnusable(volume_id=device.volume_id, reason=(
+                "it is encrypted, and the key that was kept for it cannot be read any more; attach it anew"))
+        return key
 
     def connect_volumes(self, instance: Instance | None = None) -> None:
         instance = instance or self.instance

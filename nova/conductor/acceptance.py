@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor import checks, vault
 from nova.conductor.core import Core
-from nova.conductor.resources import server_volumes
+from nova.conductor.resources import server_volumes, volume_keys
 from nova.conductor.saga import debts, telling
 from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import Engine
@@ -32,7 +32,7 @@ from nova.objects.migration import Migration
 from nova.objects.network import VIF, NetworkRequest
 from nova.objects.requirements.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
-from nova.objects.volume import IN_USE, Volume, VolumeContent
+from nova.objects.volume import IN_USE, Volume, VolumeContent, VolumeEncryption
 from nova.operations import REGISTRY
 from nova.operations.base import Inherited, Journal, Operation, check, context_of, journal
 
@@ -53,6 +53,9 @@ class ConductorDesk:
         if not self.core.attachments.external:
             return None
         return self.core.attachments.validate(self.ctx, self.instance.project_id, volume_id, status)
+
+    def key_of(self, volume: Volume) -> VolumeEncryption | None:
+        return volume_keys.fetched(self.core, self.ctx, volume)
 
     def check_detachable(self, volume_id: str) -> bool:
         try:
@@ -77,6 +80,9 @@ class ConductorDesk:
 
     def check_swap(self, old: str, new: str) -> bool:
         return self.core.attachments.check_swap(self.ctx, self.instance.project_id, old, new)
+
+    def key_of_successor(self, old: BlockDevice, new: str) -> VolumeEncryption | None:
+        return volume_keys.of_successor(self.core, self.ctx, old, new)
 
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
         named = bool(wanted.network_id or wanted.port_id)
@@ -150,8 +156,8 @@ class ConductorAcceptance(ConductorControl):
     def add_volume(self, device: BlockDevice) -> BlockDevice:
         return self.volumes.add(device, self.connection)
 
-    def begin_swap(self, old: BlockDevice, volume_id: str) -> BlockDevice:
-        return self.volumes.begin_swap(old, volume_id, self.connection)
+    def begin_swap(self, old: BlockDevice, volume_id: str, encryption: VolumeEncryption | None) -> BlockDevice:
+        return self.volumes.begin_swap(old, volume_id, encryption, self.connection)
 
     def add_interface(self, wanted: NetworkRequest) -> VIF:
         return self.interfaces.add(wanted, self.connection)
@@ -297,7 +303,8 @@ class _Request:
                 run = Run(action, instance)
                 owed = debts.owed_by(run)
                 if owed is not None or run.journal.owes:  # its call may be on its way still
-                    debt = msgspec.to_builtins(Journal(owed=owed, owes=run.journal.owes, trace=run.journal.trace))
+                    debt = volume_keys.without_seals(msgspec.to_builtins(
+                        Journal(owed=owed, owes=run.journal.owes, trace=run.journal.trace)))
                 found = [*inherited(run), *found]
                 outbox = self.engine.core.outbox
                 telling.superseded(outbox, run, _TAKEN_OVER).write(outbox, connection, context_of(action))

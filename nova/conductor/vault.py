@@ -1,9 +1,10 @@
-"""Passwords that rows keep while a server is built: encrypted with a key that only conductors have.
+"""Secrets that rows keep: encrypted with a key that only conductors have.
 
-The key file has a key per line: the first one encrypts, each of them decrypts. To renew it, add a new key at the end of
-the file of every conductor, then make it the first everywhere, and take the old ones out when no build of before is
-under way. A file that is not there is made, which is enough while one machine runs conductors; on several they need the
-same file.
+These are passwords while a server is built, and keys of encrypted volumes while a server has them. The key file has a
+key per line: the first one encrypts, each of them decrypts. To renew it, add a new key at the end of the file of every
+conductor, then make it the first everywhere, and take the old ones out when no build of before is under way and
+``nova-manage db renew_secrets`` finds nothing more to do. A file that is not there is made, which is enough while one
+machine runs conductors; on several they need the same file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from nova.objects.guest import PASSWORD_MAX
 from nova.objects.instance import Key
 
 if TYPE_CHECKING:
-    from cryptography.fernet import MultiFernet
+    from cryptography.fernet import Fernet
 
 LOG = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Vault:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._read: tuple[object, MultiFernet] | None = None
+        self._read: tuple[object, list[Fernet]] | None = None
 
     def encrypt(self, secret: str | None) -> str | None:
         """What may be stored. Raises ServiceUnavailable."""
@@ -61,14 +62,14 @@ class Vault:
             return None if secret is None else self._encrypt(secret)
         except _Unusable as error:
             LOG.error("Key file %s cannot be used: %s", self.path, error)
-            raise exception.ServiceUnavailable("Passwords cannot be stored now.") from error
+            raise exception.ServiceUnavailable("Secrets cannot be stored now.") from error
 
     def decrypt(self, token: str | None) -> str | None:
         """What was encrypted. Raises SecretUnreadable."""
         try:
             return None if token is None else self._decrypt(token)
         except _Unusable as error:
-            LOG.error("A password cannot be read with key file %s: %s", self.path, error)
+            LOG.error("A secret cannot be read with key file %s: %s", self.path, error)
             raise SecretUnreadable() from error
 
     def known(self, token: str | None) -> str | None:
@@ -77,6 +78,18 @@ class Vault:
             return self.decrypt(token)
         except SecretUnreadable:
             return None
+
+    def renewed(self, token: str) -> str:
+        """The same secret, encrypted with the first key. Raises SecretUnreadable."""
+        from cryptography.fernet import InvalidToken
+
+        try:
+            self._keys()[0].decrypt(token.encode())
+        except InvalidToken:
+            return self.encrypt(self.decrypt(token)) or token
+        except _Unusable as error:
+            raise SecretUnreadable() from error
+        return token
 
     def check(self, db: Database) -> None:
         """Whether these are the keys that the database's secrets were encrypted with. Raises SecretKeyUnusable."""
@@ -104,17 +117,18 @@ class Vault:
             db.write(lambda connection: passwords.set_check_value(connection, mine))
 
     def _encrypt(self, secret: str) -> str:
-        return self._keys().encrypt(secret.encode()).decode()
+        return self._keys()[0].encrypt(secret.encode()).decode()
 
     def _decrypt(self, token: str) -> str:
-        from cryptography.fernet import InvalidToken
+        from cryptography.fernet import InvalidToken, MultiFernet
 
         try:
-            return self._keys().decrypt(token.encode()).decode()
+            return MultiFernet(self._keys()).decrypt(token.encode()).decode()
         except InvalidToken as error:
             raise _Unusable(f"it does not have the key that this was encrypted with. {_HELP}") from error
 
-    def _keys(self) -> MultiFernet:
+    def _keys(self) -> list[Fernet]:
+        """All of them, the one that encrypts first."""
         try:
             state = self._state()
         except FileNotFoundError:
@@ -135,8 +149,8 @@ class Vault:
             raise _Unusable(error.strerror) from error
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    def _load(self) -> MultiFernet:
-        from cryptography.fernet import Fernet, MultiFernet
+    def _load(self) -> list[Fernet]:
+        from cryptography.fernet import Fernet
 
         try:
             with open(self.path, encoding="ascii") as file:
@@ -151,7 +165,7 @@ class Vault:
             raise _Unusable("it has no key")
         if mode & 0o077:
             LOG.warning("Key file %s has mode %04o: others than its owner can use it", self.path, mode)
-        return MultiFernet(keys)
+        return keys
 
     def _make(self) -> None:
         """Whole or not at all: several processes may want it at once, and the first one's counts."""

@@ -32,9 +32,10 @@ OPTIONS = {
                    help="Steps that need nothing but the database and run at the same time. More are not faster: "
                         "each takes longer, and with it what another project asks for."),
         cfg.StrOpt("secret_key_file", default="$state_path/secret.keys",
-                   help="The keys that passwords of servers are encrypted with in the database, one per line (url-safe "
-                        "base64 of 32 bytes): the first encrypts, all decrypt. Made by the first conductor, with mode "
-                        "0600, if it is not there. The conductors of all machines need the same."),
+                   help="The keys that passwords of servers, and keys of their volumes, are encrypted with in the "
+                        "database, one per line (url-safe base64 of 32 bytes): the first encrypts, all decrypt. Made "
+                        "by the first conductor, with mode 0600, if it is not there. The conductors of all machines "
+                        "need the same."),
         cfg.IntOpt("outside_threads", default=16, min=1,
                    help="Steps that wait for the same service outside (Neutron, Cinder, Glance) at the same time."),
     ],

@@ -29,6 +29,13 @@ def set_check_value(connection: sa.Connection, encrypted: str | None) -> None:
         connection.execute(sa.insert(CHECK).values(id=_ID, encrypted=encrypted))
 
 
+def with_volume_keys(connection: sa.Connection, after: str, limit: int) -> list[str]:
+    """The ids of servers that have keys of volumes, in order, beyond ``after``."""
+    devices = sa.type_coerce(INSTANCES.c.block_devices, sa.Text)
+    return list(connection.scalars(sa.select(INSTANCES.c.uuid).where(
+        INSTANCES.c.uuid > after, devices.like('%"sealed"%')).order_by(INSTANCES.c.uuid).limit(limit)))
+
+
 def forget(connection: sa.Connection) -> int:
     """Drop all secrets, and what the keys are known by; returns of how many servers."""
     connection.execute(sa.delete(CHECK))

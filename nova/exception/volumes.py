@@ -69,5 +69,9 @@ class VolumeServiceUnavailable(ServiceUnavailable):
     template = "The volume service is not available: {reason}."
 
 
+class KeyManagerUnavailable(ServiceUnavailable):
+    template = "The key manager is not available."
+
+
 class VolumeUnusable(NovaException):
     template = "Volume {volume_id} cannot be used on its host: {reason}"

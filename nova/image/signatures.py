@@ -12,40 +12,18 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from castellan.common.exception import KeyManagerError
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 from cursive import certificate_utils, signature_utils
 from cursive.exception import SignatureVerificationError
-from keystoneauth1 import identity
 
-from nova import exception
-from nova.conf import CONF
+from nova import exception, key_manager
 from nova.context import RequestContext
 from nova.image import transfer
 from nova.objects.image import Image
 
 LOG = logging.getLogger(__name__)
-
-# Seconds that Barbican, and Keystone for it, may take for an answer.
-_PATIENCE = 10.0
-
-
-class _Token(identity.Token):
-    """The caller's token. castellan makes sessions that wait for ever, and hands them to this first."""
-
-    def get_access(self, session: Any, **more: Any) -> Any:
-        session.timeout = session.timeout or _PATIENCE
-        return super().get_access(session, **more)
-
-
-class _Caller(RequestContext):
-    """What castellan sees of who asks."""
-
-    def get_auth_plugin(self) -> identity.Token:
-        """The name that castellan looks for."""
-        return _Token(auth_url=CONF.barbican.auth_endpoint, token=self.auth_token or "", project_id=self.project_id)
 
 
 def certificate_of(ctx: RequestContext, image: Image, trusted: Sequence[str]) -> str:
@@ -97,11 +75,11 @@ def _verifier(image: Image, certificate: x509.Certificate) -> Any:
 
 
 def _get(ctx: RequestContext, image: Image, ident: str) -> x509.Certificate:
-    caller = _Caller(overwrite=False, auth_token=ctx.auth_token, project_id=ctx.project_id, user_id=ctx.user_id)
     try:
-        found: x509.Certificate = signature_utils.get_certificate(caller, ident)
+        found: x509.Certificate = signature_utils.get_certificate(key_manager.caller(ctx), ident)
     except (SignatureVerificationError, ValueError, AttributeError) as error:
-        if _is_away(error):
+        # (cursive tells of one that did not answer as of a certificate that it does not give)
+        if key_manager.is_away(error.__context__):
             raise exception.ImageBackendUnavailable(reason="the certificates of images cannot be asked for") from error
         # (what is no certificate has none of its attributes)
         raise _refuse(image, f"certificate {ident} cannot be had") from error
@@ -109,13 +87,6 @@ def _get(ctx: RequestContext, image: Image, ident: str) -> x509.Certificate:
         LOG.error("Certificate %s could not be asked for: %s", ident, error)
         raise exception.ImageBackendUnavailable(reason="the certificates of images cannot be asked for") from error
     return found
-
-
-def _is_away(error: BaseException) -> bool:
-    """Whether the key manager did not answer; cursive tells of that as of a certificate that it does not give."""
-    told = error.__context__
-    answered = getattr(told.__context__, "status_code", None) if told else None
-    return isinstance(told, KeyManagerError) and not (answered and 400 <= answered < 500)
 
 
 def _check(image: Image, certificate: x509.Certificate, trusted: dict[str, x509.Certificate]) -> None:

@@ -17,7 +17,7 @@ from nova.objects.image import Image
 from nova.objects.network import VIF, NetworkRequest
 from nova.objects.parts.numa import GuestTopology
 from nova.objects.parts.pci import GuestDevice
-from nova.objects.volume import ConnectionInfo, VolumeConnection
+from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeEncryption
 
 
 class Fault(Object, kw_only=True):
@@ -35,7 +35,8 @@ class BlockDevice(Object, kw_only=True):
     ``connection_info`` (what the back end says of it). ``connection`` is filled on a host, before its hypervisor
     driver gets to see the device; it is never stored. ``replaces``: the uuid of the device whose place it is to take;
     until then the guest does not have it. ``serial``: what the guest knows the disk by, where that is not the id of
-    the volume: one that took the place of another is the same disk for the guest.
+    the volume: one that took the place of another is the same disk for the guest. ``encryption``: the volume is
+    encrypted.
     """
 
     source: str
@@ -60,6 +61,7 @@ class BlockDevice(Object, kw_only=True):
     connection: VolumeConnection | None = None
     replaces: str | None = None
     serial: str | None = None
+    encryption: VolumeEncryption | None = None
 
     @property
     def is_volume(self) -> bool:
@@ -76,7 +78,8 @@ class BlockDevice(Object, kw_only=True):
         return msgspec.structs.replace(
             self, volume_id=volume_id, size_gb=by.size_gb or self.size_gb, attachment_id=by.attachment_id,
             connection_info={**by.connection_info, "volume_id": volume_id}, connection=by.connection,
-            multiattach=by.multiattach, serial=known_by if known_by != volume_id else None, **origin)
+            multiattach=by.multiattach, encryption=by.encryption,
+            serial=known_by if known_by != volume_id else None, **origin)
 
     @property
     def is_ephemeral(self) -> bool:
@@ -108,6 +111,16 @@ def with_ways(devices: Iterable[BlockDevice], ways: Iterable[BlockDevice]) -> li
     return [msgspec.structs.replace(device, attachment_id=known[device.uuid].attachment_id,
                                     connection_info=known[device.uuid].connection_info)
             if device.uuid in known else device for device in devices]
+
+
+def without_seals(instance: Instance) -> Instance:
+    """The server for those who have no use for what only conductors can read: its password and the keys of its volumes.
+    """
+    if instance.encrypted_pass is None and not any(device.encryption for device in instance.block_devices):
+        return instance
+    return msgspec.structs.replace(instance, encrypted_pass=None, block_devices=[
+        msgspec.structs.replace(device, encryption=msgspec.structs.replace(device.encryption, sealed=""))
+        if device.encryption else device for device in instance.block_devices])
 
 
 class Key(Object, kw_only=True):

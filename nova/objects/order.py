@@ -11,6 +11,7 @@ from nova.objects.action import Action
 from nova.objects.base import Object
 from nova.objects.instance import Instance
 from nova.objects.network import RuleSet
+from nova.objects.volume import VolumeKey
 
 
 class StepOrder(Object, kw_only=True):
@@ -27,6 +28,8 @@ class StepOrder(Object, kw_only=True):
     instance: Instance
     # Filled for steps that plug interfaces: the filter rules of the instance.
     rules: RuleSet = msgspec.field(default_factory=RuleSet)
+    # Filled for steps that connect volumes: what the encrypted ones of the instance are decrypted with.
+    volume_keys: list[VolumeKey] = []
     issued_at: datetime.datetime | None = None
     lease: float = 0.0
 

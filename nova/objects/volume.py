@@ -23,6 +23,30 @@ DELETING = "deleting"
 ERROR = "error"
 
 
+class VolumeEncryption(Object, kw_only=True):
+    """That a volume is encrypted (LUKS 1, by the hypervisor), and by which secret of the key manager (``key_id``).
+
+    ``sealed``: its passphrase as only conductors can read it. It stays with them: "" wherever else.
+    """
+
+    key_id: str
+    sealed: str = ""
+
+
+class VolumeKey(Object, kw_only=True):
+    """The passphrase of the volumes that are encrypted by a secret of the key manager. It is in orders and in the
+    memory of hosts, and is never shown."""
+
+    key_id: str
+    passphrase: str
+
+    def __repr__(self) -> str:
+        return f"VolumeKey(key_id={self.key_id!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("key_id", self.key_id)]
+
+
 class VolumeConnection(Object, kw_only=True):
     """How the hypervisor of one host reaches a volume there: what ``HostVolumes.connect`` returns.
 
@@ -33,6 +57,7 @@ class VolumeConnection(Object, kw_only=True):
     read.
     ``auth_user`` and ``secret_uuid`` name credentials that the hypervisor keeps; ``limits`` has libvirt's names
     (total_iops_sec, ...). ``shareable``: several guests may have it at once. ``serial`` is what the guest sees.
+    ``key``: the hypervisor decrypts it with this (its format is raw then).
     """
 
     volume_id: str
@@ -48,6 +73,7 @@ class VolumeConnection(Object, kw_only=True):
     shareable: bool = False
     discard: bool = False
     serial: str = ""
+    key: VolumeKey | None = None
 
 
 class Volume(Object, kw_only=True):
@@ -72,6 +98,11 @@ class Volume(Object, kw_only=True):
     metadata: dict[str, str] = {}
     # Several servers may have it (of a service outside alone).
     multiattach: bool = False
+    # So are its data, and those of what is made from it (of a service outside alone).
+    encrypted: bool = False
+    # The volume of the snapshot that it is to be made from.
+    origin: str | None = None
+    encryption: VolumeEncryption | None = None
     bootable: bool = False
     image: Image | None = None
     host: str | None = None

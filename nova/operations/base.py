@@ -107,6 +107,13 @@ def step(place: str, *, undo: str | None = None, event: str | None = None, task_
     return mark
 
 
+def connects_volumes(function: F) -> F:
+    """Mark a step on a host, or the compensation of one, that connects volumes: its order has the keys of those that
+    are encrypted."""
+    function.__connects_volumes__ = True  # type: ignore[attr-defined]
+    return function
+
+
 class Wait(Exception):
     """Raised by a conductor step that has to wait: the action is parked, no thread is held.
 
@@ -318,6 +325,11 @@ class Operation:
             if follower is None or follower.place != start.place:
                 return found
             found.append(follower)
+
+    def needs_keys(self, start: Step, undo: bool) -> bool:
+        """Whether who runs these steps of a host, or their compensations, connects volumes there."""
+        methods = [each.undo if undo else each.name for each in self.batch(start, undo)]
+        return any(hasattr(getattr(self, method), "__connects_volumes__") for method in methods if method)
 
     def ordered_with(self, current: Step, undo: bool) -> list[Step]:
         """The steps of which a report may tell while ``current`` is a host's: those that are ordered with it."""

@@ -15,8 +15,9 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.scheduling import RequestSpec, Selection
+from nova.objects.volume import VolumeEncryption
 from nova.operations import on_host, placing, plugging
-from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Operation, Rules, Step, step
+from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Operation, Rules, Step, connects_volumes, step
 from nova.operations.contexts import Control, Host
 
 _EVENT = "compute__do_build_and_run_instance"
@@ -36,6 +37,8 @@ class BuildData(Object, kw_only=True):
     # It has volumes that an outside service keeps; how often it has waited for new ones.
     outside_volumes: bool = False
     looks: int = 0
+    # Of new volumes that are encrypted, by the ids of their devices: only whoever makes one has its user's token.
+    encryptions: dict[str, VolumeEncryption] = {}
     plugs: list[str] = []
     outside_interfaces: bool = False
 
@@ -53,7 +56,7 @@ class Build(Operation):
     @step(CONDUCTOR, undo="unmake_volumes", external=VOLUMES, when="outside_volumes")
     def make_volumes(self, ctl: Control) -> None:
         self.data.looks += 1
-        ctl.outside_volumes.make(self.data.looks - 1)
+        ctl.outside_volumes.make(self.data.looks - 1, self.data.encryptions)
 
     @step(CONDUCTOR, undo="unplace", asks_scheduler=True)
     def place(self, ctl: Control) -> None:
@@ -86,11 +89,13 @@ class Build(Operation):
         host.network.plug(host.instance, host.rules)
 
     @step("host", event=_EVENT, task_state=states.BLOCK_DEVICE_MAPPING, undo="wipe", evict=True)
+    @connects_volumes
     def disks(self, host: Host) -> None:
         host.prepare_disks()
         host.connect_volumes()
 
     @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True, results=("plugs",))
+    @connects_volumes
     def start(self, host: Host) -> None:
         host.connect_volumes()
         plugging.start(host, host.spawn)

@@ -20,7 +20,7 @@ from nova.objects.instance import BlockDevice, Instance, Key, Personality
 from nova.objects.migration import Migration
 from nova.objects.network import VIF, NetworkRequest, RuleSet
 from nova.objects.scheduling import RequestSpec, Selection
-from nova.objects.volume import ConnectionInfo, Volume, VolumeContent
+from nova.objects.volume import ConnectionInfo, Volume, VolumeContent, VolumeEncryption
 from nova.objects.volume_snapshot import VolumeSnapshot
 from nova.operations.guest_driver import GuestDriver
 
@@ -55,6 +55,15 @@ class Desk(Protocol):
         Raises InvalidVolume (its back end has none, or its status is another one), VolumeNotFound, QuotaLimit,
         Forbidden, VolumeServiceUnavailable.
         """
+
+    def key_of(self, volume: Volume) -> VolumeEncryption | None:
+        """By what the volume, as check_volume() returned it, is encrypted, and its key, which the caller may have.
+
+        Raises InvalidVolume, KeyManagerUnavailable, and what check_volume() does.
+        """
+
+    def key_of_successor(self, old: BlockDevice, new: str) -> VolumeEncryption | None:
+        """The same of the volume that is to take the place of ``old``."""
 
     def check_swap(self, old: str, new: str) -> bool:
         """Whether the service of volume ``old`` migrates it into ``new``, so that it keeps its id.
@@ -144,9 +153,9 @@ class OutsideVolumes(Protocol):
     VolumeNotFound, Forbidden, QuotaLimit.
     """
 
-    def make(self, looks: int) -> None:
+    def make(self, looks: int, encryptions: dict[str, VolumeEncryption]) -> None:
         """All volumes of the instance exist and are its own. Raises Wait while new ones are being made; ``looks``: how
-        often it has waited."""
+        often it has waited. ``encryptions`` of new ones, by the ids of their devices: those that are had are added."""
 
     def unmake(self) -> None:
         """As before make(): what was there is free, what was new is gone."""
@@ -421,8 +430,9 @@ class Acceptance(Control, Protocol):
         Raises VolumeNotFound, InvalidVolume (of two that want it one wins), DevicePathInUse, TooManyDiskDevices.
         """
 
-    def begin_swap(self, old: BlockDevice, volume_id: str) -> BlockDevice:
-        """Give the instance a volume that is to take the place of ``old``; returns its device, which is not shown.
+    def begin_swap(self, old: BlockDevice, volume_id: str, encryption: VolumeEncryption | None) -> BlockDevice:
+        """Give the instance a volume (``encryption``: its own) that is to take the place of ``old``; returns its
+        device, which is not shown.
 
         Raises VolumeNotFound (the new one), InvalidVolume (one of them is not free for that).
         """

@@ -16,7 +16,7 @@ from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.objects.instance import Instance
 from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Rules, step
+from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Rules, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.moves import Move, MoveData
 
@@ -92,6 +92,7 @@ class Evacuate(Move):
 
     @step("host", event=_EVENT, task_state=states.REBUILDING, undo="look_away", evict=True,
           results=("shared",))
+    @connects_volumes
     def look(self, host: Host) -> None:
         """Whether the server's disks are there, also those that a move which its source did not end has set aside."""
         if not host.driver.has_disks(host.instance):
@@ -108,11 +109,13 @@ class Evacuate(Move):
         host.network.plug(host.instance, host.rules)
 
     @step("host", event=_EVENT, task_state=states.REBUILD_BLOCK_DEVICE_MAPPING, undo="wipe", evict=True)
+    @connects_volumes
     def disks(self, host: Host) -> None:
         host.prepare_disks()
         host.connect_volumes()
 
     @step("host", event=_EVENT, task_state=states.REBUILD_SPAWNING, evict=True, results=("plugs",))
+    @connects_volumes
     def start(self, host: Host) -> None:
         host.connect_volumes()
         if self.data.off:

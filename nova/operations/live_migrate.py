@@ -20,7 +20,7 @@ from nova.objects.base import Object
 from nova.objects.instance import Instance
 from nova.objects.moves import MigrationProgress, MigrationSource, MigrationTarget
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, NETWORK, Rules, step
+from nova.operations.base import CONDUCTOR, NETWORK, Rules, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.moves import Move, MoveData
 
@@ -91,6 +91,7 @@ class LiveMigrate(Move):
 
     @step("host", event="compute_pre_live_migration", task_state=states.MIGRATING, undo="rollback", evict=True,
           results=("target",), undo_results=("arrived", "follows"))
+    @connects_volumes
     def make_room(self, host: Host) -> None:
         # Floating addresses lead to where the guest runs: they come over when it has.
         host.rules = msgspec.structs.replace(host.rules, floating={})
@@ -123,6 +124,7 @@ class LiveMigrate(Move):
         ctl.outside_interfaces.bind(self.data.host)
 
     @step("host", event="compute_post_live_migration_at_destination", task_state=states.MIGRATING)
+    @connects_volumes
     def finish(self, host: Host) -> None:
         on_host.connect(host)
         host.driver.finish_migration(host.instance)

@@ -9,7 +9,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.operations import on_host
-from nova.operations.base import Operation, Rules, step
+from nova.operations.base import Operation, Rules, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Host
 
 
@@ -41,6 +41,7 @@ class Start(PowerAction):
     final = states.ACTIVE
 
     @step("host", event="compute_start_instance", task_state=states.POWERING_ON)
+    @connects_volumes
     def power_on(self, host: Host) -> None:
         on_host.connect(host)
         host.driver.revert_move(host.instance)  # its host may have been given up in the middle of a move
@@ -137,6 +138,7 @@ class RebootSoft(PowerAction):
     final = states.ACTIVE
 
     @step("host", event="compute_reboot_instance", task_state=states.REBOOT_STARTED)
+    @connects_volumes
     def reboot(self, host: Host) -> None:
         on_host.connect(host)
         host.driver.reboot(host.instance, hard=False, timeout=host.shutdown_timeout)
@@ -159,6 +161,7 @@ class RebootHard(PowerAction):
     final = states.ACTIVE
 
     @step("host", event="compute_reboot_instance", task_state=states.REBOOT_STARTED_HARD)
+    @connects_volumes
     def reboot(self, host: Host) -> None:
         on_host.connect(host)
         host.driver.revert_move(host.instance)  # a move that failed may have left its disks aside
@@ -211,6 +214,7 @@ class Resume(PowerAction):
     final = states.ACTIVE
 
     @step("host", event="compute_resume_instance", task_state=states.RESUMING)
+    @connects_volumes
     def resume(self, host: Host) -> None:
         on_host.connect(host)
         host.driver.resume(host.instance)

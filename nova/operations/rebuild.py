@@ -29,7 +29,7 @@ from nova.objects.requirements.requested_resources import requested_resources
 from nova.objects.scheduling import RequestSpec
 from nova.objects.volume import VolumeContent
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, VOLUMES, Operation, Rules, Step, Wait, event_key, step
+from nova.operations.base import CONDUCTOR, VOLUMES, Operation, Rules, Step, Wait, connects_volumes, event_key, step
 from nova.operations.contexts import Acceptance, Control, Desk, Host
 
 _EVENT = "compute_rebuild_instance"
@@ -193,6 +193,7 @@ class Rebuild(Operation):
         host.result(replaced=True)
 
     @step("host", event=_EVENT, task_state=states.REBUILD_SPAWNING, results=("replaced",))
+    @connects_volumes
     def start(self, host: Host) -> None:
         host.result(replaced=True)
         on_host.connect(host)

@@ -14,7 +14,7 @@ from nova.objects.base import Object, utcnow
 from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, Rules, step
+from nova.operations.base import CONDUCTOR, Rules, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.power import PowerAction
 
@@ -78,6 +78,7 @@ class Rescue(_Rescue):
         ctl.check_secrets()
 
     @step("host", event="compute_rescue_instance", task_state=states.RESCUING, undo="put_back")
+    @connects_volumes
     def rescue(self, host: Host) -> None:
         on_host.connect(host)
         host.driver.revert_move(host.instance)  # a move that failed may have left its disks aside
@@ -105,6 +106,7 @@ class Unrescue(_Rescue):
     final = states.ACTIVE
 
     @step("host", event="compute_unrescue_instance", task_state=states.UNRESCUING)
+    @connects_volumes
     def unrescue(self, host: Host) -> None:
         on_host.connect(host)
         host.driver.unrescue(host.instance)

@@ -25,7 +25,7 @@ from nova.objects.moves import DiskSource
 from nova.objects.requirements import local_disks
 from nova.objects.requirements.requested_resources import asks_for_parts
 from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Rules, Step, step
+from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Rules, Step, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.moves import Bound, Move, MoveData, fitted
 
@@ -106,6 +106,7 @@ class Resize(Move):
 
     @step("host", event="compute_finish_resize", task_state=states.RESIZE_FINISH, undo="drop", evict=True,
           results=("plugs",))
+    @connects_volumes
     def receive(self, host: Host) -> None:
         moved = self._moved(host.instance)
         on_host.connect(host, moved)
@@ -143,6 +144,7 @@ class Resize(Move):
     def bind_back(self, ctl: Control) -> None:
         ctl.outside_interfaces.bind(self.data.source)
 
+    @connects_volumes
     def move_back(self, host: Host) -> None:
         if self.data.stranded:
             self.drop(host)
@@ -386,12 +388,14 @@ class RevertResize(_Finish):
         ctl.outside_interfaces.bind(self.data.host)
 
     @step("source", event="compute_finish_revert_resize", task_state=states.RESIZE_REVERTING)
+    @connects_volumes
     def back(self, host: Host) -> None:
         before = msgspec.structs.replace(host.instance, flavor=self.data.old_flavor, host=self.data.source)
         put_back(host, before, self.data.running)
 
     adopt_volumes, leave_volumes = Bound.adopt_volumes, Bound.leave_volumes
 
+    @connects_volumes
     def keep(self, host: Host) -> None:
         """On the destination: a guest that could not be removed goes on."""
         gone = not any(guest.uuid == host.instance.uuid for guest in host.driver.guests())

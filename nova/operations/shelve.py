@@ -13,7 +13,7 @@ from typing import ClassVar
 from nova.objects import states
 from nova.objects.base import Object, utcnow
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Rules, step
+from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Rules, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.power import AsTheGuest
 from nova.operations.snapshot import DEADLINE, SavedData, Saving
@@ -141,6 +141,7 @@ class Shelve(_Offloading, Saving, AsTheGuest):
     def drop_former(self, ctl: Control) -> None:
         ctl.images.delete(self.data.former)
 
+    @connects_volumes
     def restart(self, host: Host) -> None:
         """The guest does again what it did, but for memory that is lost."""
         if host.instance.vm_state in (states.ACTIVE, states.PAUSED):

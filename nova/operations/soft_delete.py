@@ -14,7 +14,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.operations import on_host
-from nova.operations.base import NoData, Rules, step
+from nova.operations.base import NoData, Rules, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.delete import Delete
 from nova.operations.power import Start
@@ -81,6 +81,7 @@ class Restore(Start):
         ctl.reserve_again()
 
     @step("host", event="compute_restore_instance", task_state=states.RESTORING, when="runs")
+    @connects_volumes
     def power_on(self, host: Host) -> None:
         on_host.connect(host)
         # Of a rescue its host has heard no end if it was given up before it powered the guest off.

@@ -17,7 +17,8 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import BlockDevice
-from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Rules, Step, step
+from nova.objects.volume import VolumeEncryption
+from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Rules, Step, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Desk, Host
 
 # Seconds; a volume may be large.
@@ -36,7 +37,7 @@ class SwapData(Object, kw_only=True):
     """``device`` gets the volume of ``new``, which is not shown until then.
 
     ``outside_volumes``: an outside service keeps both. ``migrates``: it has asked for the swap, and the volume keeps
-    its id. ``swapped``: the guest has the new one.
+    its id. ``swapped``: the guest has the new one. ``encryption``: that one is encrypted.
     """
 
     host: str = ""
@@ -45,6 +46,7 @@ class SwapData(Object, kw_only=True):
     outside_volumes: bool = False
     migrates: bool = False
     swapped: bool = False
+    encryption: VolumeEncryption | None = None
 
 
 class SwapVolume(Operation):
@@ -65,9 +67,12 @@ class SwapVolume(Operation):
     def prepare(self, desk: Desk, request: SwapRequest) -> None:
         with _new_volume():
             self.data.migrates = desk.check_swap(request.volume_id, request.new_volume_id)
+            old = self._old(request)
+            if old is not None:
+                self.data.encryption = desk.key_of_successor(old, request.new_volume_id)
 
     def accept(self, ctl: Acceptance, request: SwapRequest) -> None:
-        old = next((item for item in self.instance.volumes if item.volume_id == request.volume_id), None)
+        old = self._old(request)
         if old is None:
             raise exception.VolumeNotAttached(instance_uuid=self.instance.uuid, volume_id=request.volume_id)
         if request.delete_on_termination is not None:
@@ -76,8 +81,11 @@ class SwapVolume(Operation):
             old = changed
         self.data.device = old
         with _new_volume():
-            self.data.new = ctl.begin_swap(old, request.new_volume_id)
+            self.data.new = ctl.begin_swap(old, request.new_volume_id, self.data.encryption)
         self.data.outside_volumes = ctl.has_outside_volumes()
+
+    def _old(self, request: SwapRequest) -> BlockDevice | None:
+        return next((item for item in self.instance.volumes if item.volume_id == request.volume_id), None)
 
     # --- steps -----------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="give_back", external=VOLUMES, when="outside_volumes")
@@ -91,6 +99,7 @@ class SwapVolume(Operation):
 
     @step("host", event="compute_swap_volume", undo="look", when_down="wait", deadline=_DEADLINE,
           results=("swapped",), undo_results=("swapped",))
+    @connects_volumes
     def swap(self, host: Host) -> None:
         host.driver.swap_volume(host.instance, self.data.device, host.connected(self._swapped()), host.cancelled)
         self._let_go(host, True)
@@ -101,6 +110,7 @@ class SwapVolume(Operation):
         ctl.outside_volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=True)
 
     # --- compensations ---------------------------------------------------------------------------
+    @connects_volumes
     def look(self, host: Host) -> None:
         new = self._swapped()
         with contextlib.suppress(exception.VolumeUnusable):  # then no guest here has it

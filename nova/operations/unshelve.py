@@ -19,7 +19,7 @@ from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.operations import on_host, placing, plugging
-from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Rules, Step, step
+from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Rules, Step, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.shelve import HOST, IMAGE, SINCE
 
@@ -147,17 +147,20 @@ class Unshelve(Operation):
         host.network.plug(host.instance, host.rules)
 
     @step("host", event=_EVENT, task_state=states.SPAWNING, undo="wipe", evict=True, when="offloaded")
+    @connects_volumes
     def disks(self, host: Host) -> None:
         host.prepare_disks(self.data.image)
         host.connect_volumes()
 
     @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True, results=("plugs",), when="offloaded")
+    @connects_volumes
     def start(self, host: Host) -> None:
         host.connect_volumes()
         plugging.start(host, functools.partial(host.spawn, root=self.data.image))
         on_host.report_guest(host)
 
     @step("host", event="compute_start_instance", task_state=states.POWERING_ON, results=("plugs",), when="on_host")
+    @connects_volumes
     def power_on(self, host: Host) -> None:
         on_host.connect(host)
         plugging.start(host, functools.partial(host.driver.power_on, host.instance))

@@ -15,9 +15,9 @@ from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.requirements.requested_resources import MULTIATTACH
-from nova.objects.volume import AVAILABLE, Attachment
+from nova.objects.volume import AVAILABLE, Attachment, VolumeEncryption
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Rules, Step, step
+from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Rules, Step, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Desk, Host
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class VolumeData(Object, kw_only=True):
 
     ``outside_volumes``: an outside service keeps it; ``let_go``: the guest does not have it any more; ``released``:
     nor does the server, for that service. ``lost``: that service has lost the volume, or broke it. ``multiattach``:
-    other servers may have it, too.
+    other servers may have it, too. ``encryption``: it is encrypted.
     """
 
     host: str = ""
@@ -57,6 +57,7 @@ class VolumeData(Object, kw_only=True):
     released: bool = False
     lost: bool = False
     multiattach: bool = False
+    encryption: VolumeEncryption | None = None
 
 
 class _Volume(Operation):
@@ -79,7 +80,8 @@ class AttachVolume(_Volume):
 
     def prepare(self, desk: Desk, request: AttachRequest) -> None:
         found = desk.check_volume(request.volume_id, AVAILABLE)
-        self.data.multiattach = found is not None and found.multiattach
+        if found is not None:
+            self.data.multiattach, self.data.encryption = found.multiattach, desk.key_of(found)
 
     def accept(self, ctl: Acceptance, request: AttachRequest) -> Attachment:
         _check_shelved(self.instance, request.shelved, self.rules.label)
@@ -90,7 +92,7 @@ class AttachVolume(_Volume):
         device = ctl.add_volume(BlockDevice(
             source="volume", destination="volume", volume_id=request.volume_id, device_name=request.device_name,
             tag=request.tag, delete_on_termination=request.delete_on_termination,
-            multiattach=self.data.multiattach))
+            multiattach=self.data.multiattach, encryption=self.data.encryption))
         self.data.device = device
         self.data.outside_volumes = ctl.has_outside_volumes()
         return Attachment(
@@ -113,6 +115,7 @@ class AttachVolume(_Volume):
             self.data.device, = ctl.outside_volumes.connect(self.data.host, self.data.device)
 
     @step("host", event="compute_attach_volume", undo="take_away", when_down="wait")
+    @connects_volumes
     def attach(self, host: Host) -> None:
         host.driver.attach_volume(host.instance, host.connected(self.data.device))
         on_host.report_devices(host)
@@ -191,6 +194,7 @@ class DetachVolume(_Volume):
         self.data.released = True
 
     # --- compensations ---------------------------------------------------------------------------
+    @connects_volumes
     def put_back(self, host: Host) -> None:
         if self.data.let_go and self.data.outside_volumes:
             return

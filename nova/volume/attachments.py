@@ -79,6 +79,13 @@ class Attachments(Protocol):
         Raises SnapshotNotFound, InvalidVolume (it is not available).
         """
 
+    def secret_of(self, ctx: RequestContext, volume_id: str, own_rights: bool = False) -> str:
+        """The id of the secret in the key manager by which the volume is encrypted, as its owner may know it
+        (``own_rights``: as Nova may); "": it is not encrypted. Outside of any transaction.
+
+        Raises VolumeNotFound, InvalidVolume (no host could decrypt it).
+        """
+
     def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
         """Whether nobody has the volume any more, or only what is left of it. Outside of any transaction."""
 

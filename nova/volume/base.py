@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from nova import exception
 from nova.objects.image import Image
-from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeRemoval
+from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeKey, VolumeRemoval
 
 # The path and format (raw or qcow2) of an image, fetched and checked by this host, that is a disk of at most so many
 # bytes.
@@ -55,10 +55,12 @@ class HostVolumes(abc.ABC):
         return {}
 
     @abc.abstractmethod
-    def connect(self, info: ConnectionInfo, fetch: Fetch | None = None) -> VolumeConnection:
+    def connect(self, info: ConnectionInfo, fetch: Fetch | None = None,
+                key: VolumeKey | None = None) -> VolumeConnection:
         """Make the volume usable on this host. Raises VolumeUnusable, DiskFull, ImageUnacceptable.
 
-        Without ``fetch`` (virtual hosts have no images) a volume of an image is empty.
+        Without ``fetch`` (virtual hosts have no images) a volume of an image is empty. ``key``: of one that is
+        encrypted, for the hypervisor.
         """
 
     @abc.abstractmethod
@@ -78,7 +80,8 @@ class NoVolumes(HostVolumes):
 
     def start(self) -> None: ...
 
-    def connect(self, info: ConnectionInfo, fetch: Fetch | None = None) -> VolumeConnection:
+    def connect(self, info: ConnectionInfo, fetch: Fetch | None = None,
+                key: VolumeKey | None = None) -> VolumeConnection:
         raise exception.VolumeUnusable(volume_id=str(info.get("volume_id")), reason="it has no place for volumes")
 
     def disconnect(self, info: ConnectionInfo) -> None: ...

@@ -28,6 +28,10 @@ LOG = logging.getLogger(__name__)
 # The metadata by which a new volume is found again.
 _MARK = "nova_device"
 _DOWNLOADING = "downloading"
+# Encrypted as a hypervisor can decrypt it; types of volumes may have the older names of it still.
+_LUKS = ("luks", "LuksEncryptor", "nova.volume.encryptors.luks.LuksEncryptor",
+         "os_brick.encryptors.luks.LuksEncryptor")
+_BY_HOSTS = "front-end"
 _ATTACHED = "attached"
 # One server is getting the volume, or losing it.
 _PASSING = (states.RESERVED, states.ATTACHING, states.DETACHING)
@@ -74,7 +78,23 @@ class CinderAttachments:
                                                  f"{snapshot.status}")
         origin = to_volume(self._api.volume(ctx, snapshot.volume_id, ctx.auth_token), project_id)
         return Volume(uuid="", project_id=project_id, size_gb=snapshot.size_gb, bootable=origin.bootable,
-                      image=origin.image)
+                      image=origin.image, encrypted=origin.encrypted, origin=origin.uuid)
+
+    def secret_of(self, ctx: RequestContext, volume_id: str, own_rights: bool = False) -> str:
+        found = self._api.encryption(ctx, volume_id, None if own_rights else ctx.auth_token)
+        secret = found.get("encryption_key_id")
+        provider, place = found.get("provider"), found.get("control_location")
+        if not secret and not provider:
+            return ""
+        if provider not in _LUKS:
+            raise exception.InvalidVolume(reason=f"volume {volume_id} is encrypted by {provider or 'nobody knows what'}"
+                                                 "; only luks is supported")
+        if place != _BY_HOSTS:
+            raise exception.InvalidVolume(reason=f"volume {volume_id} is encrypted with control_location {place}; only "
+                                                 f"{_BY_HOSTS} is supported")
+        if not secret:
+            raise exception.InvalidVolume(reason=f"volume {volume_id} is encrypted, and has no key")
+        return secret
 
     def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
         try:
@@ -314,6 +334,7 @@ def to_volume(raw: Raw, project_id: str) -> Volume:
         user_id=raw.get("user_id") or "", name=raw.get("name") or "", status=raw["status"],
         volume_type=raw.get("volume_type"), availability_zone=raw.get("availability_zone"),
         multiattach=bool(raw.get("multiattach")), bootable=raw.get("bootable") == "true",
+        encrypted=bool(raw.get("encrypted")),
         image=_image(raw.get("volume_image_metadata") or {}))
 
 

@@ -44,7 +44,7 @@ _Volume = TypedDict("_Volume", {
     "id": Required[_Id], "status": Required[str], "size": Required[Annotated[int, Meta(ge=0, le=2**31 - 1)]],
     "attachments": list[_Use], "metadata": dict[str, Any], "user_id": str | None, "name": str | None,
     "volume_type": str | None, "availability_zone": str | None, "bootable": str | None,
-    "multiattach": bool | None, "migration_status": str | None,
+    "multiattach": bool | None, "encrypted": bool | None, "migration_status": str | None,
     "os-vol-tenant-attr:tenant_id": str | None, "volume_image_metadata": dict[str, Any] | None}, total=False)
 
 
@@ -59,6 +59,14 @@ class _Attachment(TypedDict, total=False):
 class _Connected(TypedDict):
     id: _Id
     connection_info: dict[str, Any]
+
+
+class Encryption(TypedDict, total=False):
+    """Of a volume that is not encrypted: nothing."""
+
+    encryption_key_id: str | None
+    control_location: str | None
+    provider: str | None
 
 
 class _Snapshot(TypedDict, total=False):
@@ -90,9 +98,10 @@ _SHAPES: dict[str, Any] = {
 
 def at_once(make: Callable[[], T]) -> T:
     """Make something with the token of the caller, in spite of a service that breaks down: whoever goes on with the
-    operation after a pause has no token of the user any more. Raises VolumeServiceUnavailable."""
+    operation after a pause has no token of the user any more. Raises VolumeServiceUnavailable, KeyManagerUnavailable.
+    """
     for _again in range(CONF.cinder.http_retries):
-        with contextlib.suppress(exception.VolumeServiceUnavailable):
+        with contextlib.suppress(exception.VolumeServiceUnavailable, exception.KeyManagerUnavailable):
             return make()
         time.sleep(_PAUSE)
     return make()
@@ -114,6 +123,11 @@ class CinderApi:
     def volume(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Raises VolumeNotFound."""
         return self._asked(ctx, "GET", f"/volumes/{uuid}", "volume", token, volume=uuid)  # type: ignore[no-any-return]
+
+    def encryption(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Encryption:
+        """Raises VolumeNotFound."""
+        return self._asked(ctx, "GET", f"/volumes/{uuid}/encryption", token=token,  # type: ignore[no-any-return]
+                           volume=uuid, shape=Encryption)
 
     def volumes_with(self, ctx: RequestContext, metadata: Mapping[str, str]) -> list[Raw]:
         """Those of all projects that have these metadata."""
@@ -227,7 +241,8 @@ class CinderApi:
 
     def _asked(self, ctx: RequestContext, method: str, path: str, key: str = "", token: str | None = None,
                volume: str = "", headers: Mapping[str, str] | None = None, shape: Any = None, **more: Any) -> Any:
-        """What the answer has under ``key``, in the shape that belongs to it; without one nothing is expected."""
+        """What the answer has under ``key``, in the shape that belongs to it, or all of it in this ``shape``; without
+        either nothing is expected."""
         repeats = CONF.cinder.http_retries if method == "GET" else 0
         try:
             # Older releases want the project of the token in the path.
@@ -236,6 +251,6 @@ class CinderApi:
                 ctx, method, f"/v3/{project}{path}" if project else f"/v3{path}", token,
                 {"OpenStack-API-Version": _VERSION, **(headers or {})}, connect_retries=repeats, **more)
             check(answer, volume)
-            return decoded(answer, shape or _SHAPES[key], key) if key else None
+            return decoded(answer, shape or _SHAPES[key], key) if key or shape else None
         except Unreachable as error:
             raise exception.VolumeServiceUnavailable(reason=str(error)) from error

@@ -14,7 +14,7 @@ from typing import Any
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeRemoval
+from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeKey, VolumeRemoval
 from nova.volume.base import Fetch, HostVolumes
 
 LOG = logging.getLogger(__name__)
@@ -38,13 +38,16 @@ class CinderVolumes(HostVolumes):
         found: dict[str, Any] = self._brick().get_connector_properties(None, CONF.my_ip, False, False, host=host)
         return found
 
-    def connect(self, info: ConnectionInfo, fetch: Fetch | None = None) -> VolumeConnection:
+    def connect(self, info: ConnectionInfo, fetch: Fetch | None = None,
+                key: VolumeKey | None = None) -> VolumeConnection:
         kind, volume = str(info.get("driver_volume_type")), str(info.get("volume_id") or info.get("name"))
-        if info.get("encrypted"):
-            raise exception.VolumeUnusable(volume_id=volume, reason="it is encrypted, which is not supported")
+        if info.get("encrypted") and key is None:
+            # What a guest wrote past the encryption would be the end of the volume.
+            raise exception.VolumeUnusable(volume_id=volume, reason="it is encrypted, which was not known when the "
+                                                                   "server got it; attach it anew")
         made = VolumeConnection(
             volume_id=volume, serial=volume, read_only=info.get("access_mode") == "ro",
-            shareable=bool(info.get("multiattach")))
+            shareable=bool(info.get("multiattach")), key=key)
         try:
             made.limits = _limits(info)
             if kind == "rbd":
@@ -60,6 +63,9 @@ class CinderVolumes(HostVolumes):
         disk_format, name = info.get("format") or "raw", str(info["name"])
         if disk_format not in _FORMATS or "/" in name:
             raise ValueError("name and format")
+        if made.key is not None and disk_format != "raw":
+            raise exception.VolumeUnusable(volume_id=made.volume_id, reason=(
+                f"it is encrypted, and its file is in {disk_format}: it may be raw alone"))
         try:
             path = self._files(info).connect_volume(info)["path"]
         except self._error as error:

@@ -20,7 +20,7 @@ import msgspec
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.volume import ConnectionInfo, LocalConnection, VolumeConnection, VolumeRemoval
+from nova.objects.volume import ConnectionInfo, LocalConnection, VolumeConnection, VolumeKey, VolumeRemoval
 from nova.volume.base import DiskTools, Fetch, HostVolumes
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +47,8 @@ class LocalVolumes(HostVolumes):
                 if name.endswith(_PART) and time.time() - os.lstat(path).st_mtime > _ABANDONED:
                     os.unlink(path)
 
-    def connect(self, info: ConnectionInfo, fetch: Fetch | None = None) -> VolumeConnection:
+    def connect(self, info: ConnectionInfo, fetch: Fetch | None = None,
+                key: VolumeKey | None = None) -> VolumeConnection:
         asked = _understood(info)
         path = self._path(asked.volume_id, asked.generation)
         with _full_disk(asked.volume_id):

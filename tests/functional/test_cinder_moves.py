@@ -32,10 +32,10 @@ class Ways:
     def _listen(self, service, cinder, monkeypatch):
         real = service.machine.volumes.connect
 
-        def connect(info, fetch=None):
+        def connect(info, fetch=None, key=None):
             found = cinder.attachments.get(info["attachment_id"])
             self.used.append((service.host, found.connector["host"] if found else None))
-            return real(info, fetch)
+            return real(info, fetch, key)
 
         monkeypatch.setattr(service.machine.volumes, "connect", connect)
 

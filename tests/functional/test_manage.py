@@ -215,6 +215,10 @@ def test_passwords_whose_key_is_lost_are_dropped(run, suite, admin, flavor, imag
     admin.wait(uuid, "ACTIVE")
 
 
+def test_keys_of_volumes_are_renewed(run):
+    assert run("db", "renew_secrets")[:2] == (0, "Renewed the keys of the volumes of 0 servers\n")
+
+
 @pytest.mark.parametrize(("arguments", "says"), [
     (("--older-than", "60"), "--older-than"), (("--history-older-than", "0"), "--history-older-than"),
     (("--history-keep", "-1"), "--history-keep"), (("--history-keep", "5"), "--history-older-than"),

@@ -1,10 +1,11 @@
-"""Signed images whose certificates are in a real Barbican, asked with the caller's own token.
+"""Certificates of signed images and keys of encrypted volumes in a real Barbican, asked with the caller's own token.
 
 Barbican is found in NOVA_TEST_BARBICAN: a virtual environment with barbican and uwsgi.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import pathlib
 import socket
@@ -18,12 +19,13 @@ import requests
 pytest.importorskip("cursive")
 
 from castellan import options as castellan_options
+from castellan.common.objects.symmetric_key import SymmetricKey
 from castellan.common.objects.x_509 import X509
 from castellan.key_manager import API
 from cryptography.fernet import Fernet
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from nova import conf, context, exception
+from nova import conf, context, exception, key_manager
 from nova.conf import CONF
 from nova.image import signatures
 from nova.objects.base import new_uuid
@@ -153,7 +155,7 @@ def test_one_that_is_not_there_or_not_for_the_caller_is_the_requests_fault(barbi
 @pytest.mark.parametrize("listens", [False, True], ids=["gone", "frozen"])
 def test_nothing_boots_unverified_while_it_is_away(barbican: Barbican, monkeypatch: pytest.MonkeyPatch,
                                                    listens: bool) -> None:
-    monkeypatch.setattr(signatures, "_PATIENCE", 1.0)
+    monkeypatch.setattr(key_manager, "_PATIENCE", 1.0)
     key = signing.rsa_key()
     image = image_of(stored(signing.certificate(key, "signer", authority=True)), key)
     with socket.socket() as silent:
@@ -164,5 +166,33 @@ def test_nothing_boots_unverified_while_it_is_away(barbican: Barbican, monkeypat
         try:
             with pytest.raises(exception.ImageBackendUnavailable):
                 signatures.certificate_of(caller("owner"), image, [])
+        finally:
+            CONF.set_override("barbican_endpoint", barbican.url, group="barbican")
+
+
+def test_the_key_of_a_volume_is_had_with_its_owners_token_alone(barbican: Barbican,
+                                                                caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    value = os.urandom(32)
+    ident = str(API(CONF).store(caller("owner"), SymmetricKey("AES", 256, value)))
+    assert key_manager.secret(caller("owner"), ident) == value
+    for token, other in (("nobody", ident), ("owner", new_uuid()), ("owner", "../containers")):
+        with pytest.raises(key_manager.Refused):
+            key_manager.secret(caller(token), other)
+    assert value.hex() not in caplog.text
+    assert repr(value)[2:-1] not in caplog.text
+
+
+@pytest.mark.parametrize("listens", [False, True], ids=["gone", "frozen"])
+def test_a_key_is_not_waited_for_for_ever(barbican: Barbican, monkeypatch: pytest.MonkeyPatch, listens: bool) -> None:
+    monkeypatch.setattr(key_manager, "_PATIENCE", 1.0)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if listens:
+            silent.listen()
+        CONF.set_override("barbican_endpoint", f"http://127.0.0.1:{silent.getsockname()[1]}", group="barbican")
+        try:
+            with pytest.raises(exception.KeyManagerUnavailable):
+                key_manager.secret(caller("owner"), new_uuid())
         finally:
             CONF.set_override("barbican_endpoint", barbican.url, group="barbican")

@@ -7,7 +7,9 @@ import contextlib
 from typing import Any
 
 from nova.cmd.manage import purge
+from nova.conductor.resources import volume_keys
 from nova.conductor.service import open_database
+from nova.conductor.vault import Vault
 from nova.conf import CONF
 from nova.db import migrate, passwords
 from nova.db.sql import readiness
@@ -23,6 +25,8 @@ def add_commands(commands: Any) -> None:
     purge.add_command(group)
     group.add_parser("forget_secrets", help="drop the passwords of servers that are being built, when the file of "
                      "[conductor]secret_key_file is lost").set_defaults(run=_forget_secrets)
+    group.add_parser("renew_secrets", help="encrypt the keys of volumes with the first key of "
+                     "[conductor]secret_key_file").set_defaults(run=_renew_secrets)
 
 
 def _sync(arguments: argparse.Namespace) -> None:
@@ -37,3 +41,11 @@ def _forget_secrets(_arguments: argparse.Namespace) -> None:
     readiness.check(CONF.database.connection)
     with contextlib.closing(open_database()) as database:
         print(f"Dropped the passwords of {database.write(passwords.forget)} servers")
+
+
+def _renew_secrets(_arguments: argparse.Namespace) -> None:
+    readiness.check(CONF.database.connection)
+    with contextlib.closing(open_database()) as database:
+        vault = Vault(CONF.conductor.secret_key_file)
+        vault.check(database)
+        print(f"Renewed the keys of the volumes of {volume_keys.renew(database, vault)} servers")

@@ -21,7 +21,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.guest import PASSWORD_MAX, GuestStatus, Resumed, Whereabouts, password_items, password_of
 from nova.objects.image_cache import ENDS, CacheResult
-from nova.objects.instance import Instance
+from nova.objects.instance import Instance, without_seals
 from nova.objects.node import ComputeNode
 from nova.objects.volume import VolumeCounters
 from nova.operations.power import ResumeOnBoot, SyncPower, differs
@@ -37,7 +37,6 @@ _DETAILS, _ADDRESS = 10_000, 64
 class Guests:
     """Implements :class:`nova.rpcapi.guests.Guests`."""
 
-    on_host = reads(servers.on_host)
     expected = reads(servers.expected)
     evictions = reads(evictions.of_host)
 
@@ -51,8 +50,14 @@ class Guests:
             where.places = [place for place in where.places if place == host]  # others are not its business
         return found
 
+    def on_host(self, ctx: context.RequestContext, host: str, limit: int = 1000,
+                marker: str | None = None) -> list[Instance]:
+        found = self.core.db.read(lambda connection: servers.on_host(connection, host, limit, marker))
+        return [without_seals(instance) for instance in found]
+
     def described(self, ctx: context.RequestContext, uuids: list[str]) -> list[Instance]:
-        return self.core.db.read(lambda connection: servers.get_many(connection, uuids, ctx.asking_host))
+        found = self.core.db.read(lambda connection: servers.get_many(connection, uuids, ctx.asking_host))
+        return [without_seals(instance) for instance in found]
 
     def report_nodes(self, ctx: context.RequestContext, host: str, nodes: list[ComputeNode], after: str = "",
                      upto: str | None = None) -> list[ComputeNode]:
@@ -172,7 +177,7 @@ class Guests:
             except exception.InstanceNotFound:
                 raise exception.InstanceNotFound(instance_id=address) from None
 
-        return self.core.db.read(look)
+        return without_seals(self.core.db.read(look))
 
     def set_password(self, ctx: context.RequestContext, uuid: str, items: dict[str, str]) -> None:
         wanted = password_items(password_of(items)[:PASSWORD_MAX])

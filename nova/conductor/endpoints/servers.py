@@ -19,7 +19,7 @@ from nova.db import actions, quotas, security_filters, security_groups, server_s
 from nova.notifications.messages import SHOWN, Happened, Teller, publisher
 from nova.objects import states
 from nova.objects.action import Accepted, Action, Failure
-from nova.objects.instance import Instance
+from nova.objects.instance import Instance, without_seals
 from nova.objects.network import VIF
 from nova.objects.server_request import ServerCreate, ServerCreated, ServerQuery
 from nova.operations.base import journal
@@ -46,8 +46,9 @@ class Servers:
 
     def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None,
             deleted: bool = False) -> Instance:
-        return self.core.db.read(lambda connection: servers.check_place(
+        found = self.core.db.read(lambda connection: servers.check_place(
             connection, servers.get(connection, uuid, project_id, deleted), ctx.asking_host))
+        return without_seals(found)
 
     def create(self, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
         return create.create(self.engine, ctx, request)
@@ -57,7 +58,7 @@ class Servers:
 
     def index(self, ctx: context.RequestContext, query: ServerQuery) -> list[Instance]:
         return self.core.db.read(lambda connection: [
-            bus.packed(instance) for instance in server_search.search(connection, query)])
+            bus.packed(without_seals(instance)) for instance in server_search.search(connection, query)])
 
     def operate(self, ctx: context.RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None,
                 project_id: str | None) -> Accepted:

@@ -13,12 +13,14 @@ from typing import Any
 import msgspec
 
 from nova import exception
+from nova.conductor.resources import volume_keys
 from nova.conductor.resources.server_volumes import Wishes
 from nova.conf import CONF
 from nova.db import servers, services
 from nova.objects import volume as states
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, with_ways
+from nova.objects.volume import Volume, VolumeEncryption
 from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
 from nova.operations.base import Wait
 
@@ -37,18 +39,19 @@ class OutsideVolumes:
         self._attachments = wishes.core.attachments
 
     # --- getting them ----------------------------------------------------------------------------------
-    def make(self, looks: int) -> None:
+    def make(self, looks: int, encryptions: dict[str, VolumeEncryption]) -> None:
         made, waits = [], False
         for device in self._of_server():
             if device.volume_id is None:
                 volume = self._attachments.create(self._ctx, self._wishes.instance, device, None)
+                encryption = self._encryption(volume, device.uuid or "", encryptions)
                 if volume.status in _BEING_MADE:
                     waits = True
                     continue
                 if volume.status not in (states.AVAILABLE, states.RESERVED):
                     raise exception.InvalidVolume(reason=f"volume {volume.uuid}, made for the server, is in status "
                                                          f"{volume.status}")
-                device = msgspec.structs.replace(device, volume_id=volume.uuid)
+                device = msgspec.structs.replace(device, volume_id=volume.uuid, encryption=encryption)
             made.append(device)
         if waits and looks >= CONF.block_device_allocate_retries:
             raise exception.InvalidVolume(reason="the volume service did not make the server's volumes in time")
@@ -56,13 +59,30 @@ class OutsideVolumes:
             raise Wait(seconds=CONF.block_device_allocate_retries_interval)
         self._record([self._reserved(device) for device in made])
 
+    def _encryption(self, volume: Volume, device: str,
+                    known: dict[str, VolumeEncryption]) -> VolumeEncryption | None:
+        """Of a volume that was made for this device, had while the caller's token is there, and ``known`` from then on.
+        """
+        if volume.encrypted and device not in known:
+            if not self._ctx.auth_token:
+                raise exception.InvalidVolume(reason=(
+                    f"the key of volume {volume.uuid}, made for the server, was not had while its user's token was "
+                    "there; ask for the server once more"))
+            from nova.volume.cinder_api import at_once  # what it needs is loaded where such volumes are
+
+            found = at_once(lambda: volume_keys.fetched(self._wishes.core, self._ctx, volume))
+            if found is not None:
+                known[device] = found
+        return known.get(device)
+
     def unmake(self) -> None:
         left = []
         for device in self._of_server():
             ours = device.source != "volume"
             self._attachments.release(self._ctx, self._wishes.instance, device, ours)
             left.append(msgspec.structs.replace(device, volume_id=None if ours else device.volume_id,
-                                                attachment_id=None, connection_info={}))
+                                                encryption=None if ours else device.encryption, attachment_id=None,
+                                                connection_info={}))
         self._record(left)
 
     def reserve(self, device: BlockDevice) -> BlockDevice:

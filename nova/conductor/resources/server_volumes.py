@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from nova import context, exception
 from nova.conductor.core import Core
+from nova.conductor.resources import volume_keys
 from nova.conf import CONF
 from nova.db import servers
 from nova.objects import volume as states
@@ -20,7 +21,7 @@ from nova.objects.base import new_uuid
 from nova.objects.image import Image, least_disk
 from nova.objects.instance import BlockDevice, Instance, root_volume
 from nova.objects.requirements import device_names
-from nova.objects.volume import Volume, VolumeContent, VolumeRemoval
+from nova.objects.volume import Volume, VolumeContent, VolumeEncryption, VolumeRemoval
 
 # What becomes of a device; None: the server has it no longer.
 Change = Callable[[sa.Connection, BlockDevice], BlockDevice | None]
@@ -72,11 +73,12 @@ class ServerVolumes:
         if not self._outside:
             self._attachments.begin_detaching(self._wishes.ctx, device, connection)
 
-    def begin_swap(self, old: BlockDevice, volume_id: str, connection: sa.Connection) -> BlockDevice:
+    def begin_swap(self, old: BlockDevice, volume_id: str, encryption: VolumeEncryption | None,
+                   connection: sa.Connection) -> BlockDevice:
         """Raises VolumeNotFound (the new one), InvalidVolume."""
         wishes = self._wishes
         new = BlockDevice(source="volume", destination="volume", volume_id=volume_id, device_name=old.device_name,
-                          delete_on_termination=False, uuid=new_uuid(), replaces=old.uuid)
+                          delete_on_termination=False, uuid=new_uuid(), replaces=old.uuid, encryption=encryption)
         if not self._outside:
             new.attachment_id = new_uuid()
             new.size_gb = self._attachments.begin_swap(wishes.ctx, wishes.instance, old, new, connection).size_gb
@@ -196,15 +198,21 @@ def look(core: Core, ctx: context.RequestContext, devices: Sequence[BlockDevice]
     """Before the transaction that accepts a new server: its volumes that an outside service keeps, with the caller's
     eyes; by the ids of snapshots what volumes will be that are made from them.
 
-    Raises VolumeNotFound, SnapshotNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable.
+    Raises VolumeNotFound, SnapshotNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable, KeyManagerUnavailable.
     """
     if not core.attachments.external:
         return {}
     project_id = ctx.project_id or ""
     there = {device.volume_id: core.attachments.validate(ctx, project_id, device.volume_id)
              for device in devices if device.volume_id}
-    return there | {device.snapshot_id: core.attachments.restored(ctx, project_id, device.snapshot_id)
-                    for device in devices if device.snapshot_id}
+    made = {device.snapshot_id: core.attachments.restored(ctx, project_id, device.snapshot_id)
+            for device in devices if device.snapshot_id}
+    for volume in there.values():
+        volume.encryption = volume_keys.fetched(core, ctx, volume)
+    for volume in made.values():
+        if volume.encrypted:
+            volume_keys.check(core, ctx, volume.origin or "")
+    return there | made
 
 
 def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, instance: Instance,
@@ -239,6 +247,7 @@ def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, ins
                                                     f"{volume.size_gb} GiB.")
             continue
         device.volume_id, device.size_gb, device.multiattach = volume.uuid, volume.size_gb, volume.multiattach
+        device.encryption = volume.encryption
 
 
 def _image_of(described: Image | None, of_volume: Image | None) -> Image | None:

@@ -41,7 +41,7 @@ from nova.notifications.messages import SHOWN, Teller, publisher
 from nova.notifications.requests import Asked
 from nova.objects.action import Failure
 from nova.objects.base import utcnow
-from nova.objects.instance import Fault, Instance
+from nova.objects.instance import Fault, Instance, without_seals
 from nova.objects.migration import Migration
 from nova.objects.parts.fitting import GuestParts
 from nova.objects.scheduling import RequestSpec, Selection
@@ -231,10 +231,10 @@ class ConductorControl:
         self.effects.append(lambda connection: evictions.remove(connection, host, [uuid]))
 
     def quiesce(self, host: str) -> None:
-        self.core.compute_at(host).quiesce(self.ctx, self.instance)
+        self.core.compute_at(host).quiesce(self.ctx, without_seals(self.instance))
 
     def unquiesce(self, host: str) -> None:
-        self.core.compute_at(host).unquiesce(self.ctx, self.instance)
+        self.core.compute_at(host).unquiesce(self.ctx, without_seals(self.instance))
 
     def zone_of(self, host: str) -> str:
         zones = self.core.db.read(lambda connection: aggregates.host_zones(aggregates.of_host(connection, host)))

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from nova import exception
+from nova.conductor.resources.volume_keys import without_seals
 from nova.db import services
 from nova.notifications.requests import Asked
 from nova.objects.action import Action, Event, Failure
@@ -99,7 +100,7 @@ class Run:
         """The action as a host gets it: what it runs, and nothing that it does not need."""
         data = Journal(data=msgspec.to_builtins(self.operation.data), trace=self.journal.trace)
         return msgspec.structs.replace(self.action, operation=self.operation.name, events=[],
-                                       payload=msgspec.to_builtins(data))
+                                       payload=without_seals(msgspec.to_builtins(data)))
 
     def opened(self, step: Step, events: list[Event] | None = None) -> list[Event]:
         """The events with the step's one open."""

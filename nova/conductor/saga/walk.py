@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from nova import context, exception
 from nova.conductor.core import Core
+from nova.conductor.resources import volume_keys
 from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.debts import Debts, owed_by, owed_for
 from nova.conductor.saga.run import Run, owner_of
@@ -26,7 +27,7 @@ from nova.db.sql import clock
 from nova.objects import states
 from nova.objects.action import Action, Failure
 from nova.objects.base import utcnow
-from nova.objects.instance import with_ways
+from nova.objects.instance import with_ways, without_seals
 from nova.objects.network import RuleSet
 from nova.objects.order import StepOrder
 from nova.operations.base import CONDUCTOR, Step, Wait, context_of
@@ -318,9 +319,12 @@ class Walk:
         if devices:
             instance = msgspec.structs.replace(instance, block_devices=with_ways(instance.block_devices, devices))
         if instance.encrypted_pass:
-            instance = msgspec.structs.replace(instance, admin_pass=self._password(run), encrypted_pass=None)
+            instance = msgspec.structs.replace(instance, admin_pass=self._password(run))
+        keys = volume_keys.opened(self.core.vault, run.instance) if run.operation.needs_keys(
+            step, run.action.undoing) else []
         return StepOrder(action=run.ordered(), step=step.name, attempt=attempt, undo=run.action.undoing,
-                         instance=instance, rules=rules, issued_at=clock.now(), lease=CONF.conductor.lease)
+                         instance=without_seals(instance), rules=rules, volume_keys=keys, issued_at=clock.now(),
+                         lease=CONF.conductor.lease)
 
     def _password(self, run: Run) -> str | None:
         """What the guest is to be given; that it can be read was seen when a host was chosen."""
@@ -363,7 +367,7 @@ class Walk:
             actions.update(
                 connection, run.action, step=None, outcome="error" if failure else "success", finish_time=now,
                 lease_until=lease() if run.journal.owes else None, undoing=False, events=events,
-                payload={**run.payload(notice.told), "tries": 0},
+                payload={**volume_keys.without_seals(run.payload(notice.told)), "tries": 0},
                 message="Error" if failure else None)
             ctl.apply(connection, action_uuid=None)
             notice.write(self.core.outbox, connection, ctx)

@@ -65,6 +65,7 @@ class Arrivals:
                 raise exception.MigrationError(reason=f"the guest came over: it runs on {self._host}")
             if self._guests.exists(uuid):
                 self._guests.on_domain(uuid, lambda domain: power.remove(domain, keep_nvram=True))
+            self._guests.forget_keys(uuid)
             if not target.shared and copies.is_incomplete(uuid):
                 directories.remove(uuid, self._host)
 

@@ -43,6 +43,7 @@ class ColdMoves:
         with self._guests.locks.hold(uuid):
             if not directories.is_aside(uuid):
                 self._set_aside(uuid)
+            self._guests.forget_keys(uuid)
             place = directories.aside(uuid)
             files, bases = copies.describe(place)
             served = copies.serve(uuid, place, files, bases)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import libvirt
@@ -13,9 +13,9 @@ import libvirt
 from nova import exception
 from nova.conf import CONF
 from nova.objects.guest import GuestStatus
-from nova.objects.instance import Instance
+from nova.objects.instance import BlockDevice, Instance
 from nova.virt.driver import Disks
-from nova.virt.libvirt import errors, power, serial_ports
+from nova.virt.libvirt import errors, power, secrets, serial_ports
 from nova.virt.libvirt.files import directories, disk_making, disks
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.locks import GuestLocks
@@ -146,12 +146,29 @@ class Guests:
         return guest_config(instance, self.settings)
 
     def definition_of(self, instance: Instance) -> str:
-        """The domain of the described server. Raises InvalidInput, InvalidDiskInfo."""
+        """The domain of the described server, whose keys libvirt knows. Raises InvalidInput, InvalidDiskInfo."""
         config = self.with_ports(instance, self.config(instance))
+        self.give_keys(instance.uuid, instance.block_devices)
         local = disks.look(instance)
         previous = self.previous(instance.uuid)
         return domain_xml.domain_xml(instance, config, local,
                                      layout(config, local, instance.block_devices, previous), self.settings, previous)
+
+    def give_keys(self, uuid: str, devices: Sequence[BlockDevice]) -> None:
+        """libvirt knows by which keys these volumes of the guest are decrypted, as far as they are connected."""
+        if any(device.connection and device.connection.key for device in devices):
+            self.call(lambda connection: secrets.define(connection, uuid, devices), uuid)
+
+    def forget_keys(self, uuid: str) -> None:
+        """It knows none of volumes that the guest does not have (any more); for who has its lock."""
+        def look(domain: libvirt.virDomain) -> str:
+            return str(domain.XMLDesc(0)) + str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
+
+        if self.call(lambda connection: secrets.of_server(connection, uuid), uuid):
+            defined = ""
+            with contextlib.suppress(exception.GuestNotFound):
+                defined = self.on_domain(uuid, look)
+            self.call(lambda connection: secrets.undefine(connection, uuid, defined), uuid)
 
     def with_ports(self, instance: Instance, config: GuestConfig) -> GuestConfig:
         """With a TCP port for each serial port, where those are consoles: a running guest keeps those that it has.
@@ -215,6 +232,7 @@ class Guests:
         with self.locks.hold(uuid, PATIENCE):
             with contextlib.suppress(exception.GuestNotFound):
                 self.on_domain(uuid, lambda domain: power.remove(domain, keep_disks))
+            self.forget_keys(uuid)
             if not keep_disks:
                 directories.remove(uuid, self.name)
 

@@ -49,10 +49,12 @@ class Hotplug:
             disk = volume_disk(config, device, current)
             return device_xml.add_disk(ET.Element("devices"), disk, config, self._guests.settings)
 
-        self._attach(instance.uuid, f"volume {device.volume_id}", _volume_finder(device), build)
+        self._attach(instance.uuid, f"volume {device.volume_id}", _volume_finder(device), build, device)
 
     def detach_volume(self, instance: Instance, device: BlockDevice) -> None:
         self._detach(instance.uuid, f"volume {device.volume_id}", _volume_finder(device))
+        with self._guests.locks.hold(instance.uuid):
+            self._guests.forget_keys(instance.uuid)
 
     def attach_interface(self, instance: Instance, vif: VIF) -> None:
         if not device_xml.is_plugged(vif):
@@ -65,8 +67,10 @@ class Hotplug:
         self._detach(instance.uuid, f"interface {vif.mac}", lambda current: current.interface(vif.mac))
 
     # --- inside ------------------------------------------------------------------------------------
-    def _attach(self, uuid: str, name: str, find: Finder, build: Callable[[list[Definition]], ET.Element]) -> None:
+    def _attach(self, uuid: str, name: str, find: Finder, build: Callable[[list[Definition]], ET.Element],
+                *volumes: BlockDevice) -> None:
         with self._guests.locks.hold(uuid):
+            self._guests.give_keys(uuid, volumes)
             live, config = definitions(self._guests, uuid)
             try:
                 if live is not None and find(live) is None:
@@ -79,6 +83,7 @@ class Hotplug:
                     item = lasting(there) if there is not None else build([config])
                     self._guests.on_domain(uuid, lambda domain: domain.attachDeviceFlags(text_of(item), _CONFIG))
             except libvirt.libvirtError as error:
+                self._guests.forget_keys(uuid)
                 raise exception.DeviceAttachFailed(device=name, reason=error.get_error_message()) from error
 
     def _detach(self, uuid: str, name: str, find: Finder) -> None:

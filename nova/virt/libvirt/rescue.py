@@ -45,6 +45,7 @@ class Rescues:
         uuid, guests = instance.uuid, self._guests
         config, kind = self.check(instance, image), _kind(image)
         with guests.locks.hold(uuid):
+            guests.give_keys(uuid, instance.block_devices)
             disk_making.make_rescue(instance, image, made_from, guests.definition_now(uuid), guests.name)
             local = _files(instance, kind)
             disk = GuestDisk(disks.RESCUE, _bus(image, config), device=kind, local=local.root, boots=True)

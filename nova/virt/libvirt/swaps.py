@@ -43,6 +43,8 @@ class Swaps:
         if new.connection is None:
             raise exception.InvalidDiskInfo(reason=f"volume {new.volume_id} is not connected to the host")
         uuid, key, wanted = instance.uuid, serial_of(new), self._wanted(instance, new)
+        with self._guests.locks.hold(uuid):
+            self._guests.give_keys(uuid, [new])
         try:
             begun = False
             while not self._advance(uuid, wanted, key, begun, cancelled):
@@ -64,6 +66,7 @@ class Swaps:
                     self._end(uuid, disk, 0)
                     live, config = definitions(self._guests, uuid)
                     disk = (live or config).disks.get(serial_of(new))
+                self._guests.forget_keys(uuid)
             except exception.GuestNotFound:
                 return False
         return disk is not None and _place(disk.element) == _place(wanted)
@@ -129,11 +132,11 @@ class Swaps:
         with self._guests.locks.hold(uuid):
             live, config = definitions(self._guests, uuid)
             there, defined = (live or config).disks.get(key), config.disks.get(key)
-            if there is None or (defined is not None and _place(defined.element) == _place(there.element)):
-                return
-            item = text_of(lasting(there.element))
-            self._guests.on_domain(uuid, lambda domain: domain.updateDeviceFlags(
-                item, libvirt.VIR_DOMAIN_AFFECT_CONFIG))
+            if there is not None and (defined is None or _place(defined.element) != _place(there.element)):
+                item = text_of(lasting(there.element))
+                self._guests.on_domain(uuid, lambda domain: domain.updateDeviceFlags(
+                    item, libvirt.VIR_DOMAIN_AFFECT_CONFIG))
+            self._guests.forget_keys(uuid)
 
 
 def _place(item: ET.Element) -> list[str | None]:

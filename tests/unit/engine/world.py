@@ -110,7 +110,7 @@ class Guests(FakeDriver):
 class Volumes:
     """A host's half of the volumes: whatever it is asked for works."""
 
-    def connect(self, info, fetch=None):
+    def connect(self, info, fetch=None, key=None):
         assert info["volume_id"]
 
     def disconnect(self, info):

@@ -1,5 +1,9 @@
 """How an operation walks through its steps."""
 
+import ast
+import inspect
+import textwrap
+
 import msgspec
 import pytest
 
@@ -11,7 +15,7 @@ from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.operations import REGISTRY
-from nova.operations.base import check
+from nova.operations.base import CONDUCTOR, check
 from nova.operations.build import Build, BuildData
 from nova.operations.moves import Move
 
@@ -277,3 +281,46 @@ def test_a_binding_of_an_unshelve_that_comes_late_is_put_right_by_where_the_serv
     unshelve = REGISTRY["unshelve"](ctl.instance, {"spec": SPEC, "host": "b"})
     unshelve.take_back(unshelve.step_named(step), ctl)
     assert ctl.bound == bound
+
+
+def _called(function):
+    """The names of all that a function calls: its own, and those of its module that it calls."""
+    seen, found, left = set(), set(), [function]
+    while left:
+        this = inspect.unwrap(left.pop())
+        if this in seen:
+            continue
+        seen.add(this)
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(this)))):
+            if isinstance(node, ast.Call):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                found.add(ast.unparse(node.func))
+                helper = this.__globals__.get(name)
+                if inspect.isfunction(helper) and helper.__module__ == this.__module__:
+                    left.append(helper)
+    return found
+
+
+_CONNECTS = {"host.connected", "host.connect_volumes", "on_host.connect"}
+
+
+def test_whoever_connects_volumes_on_a_host_gets_their_keys_and_nobody_else_does():
+    marked, connects = set(), set()
+    for operation in REGISTRY.values():
+        for step in operation.steps:
+            for method in (step.name, step.undo) if step.place != CONDUCTOR else ():
+                if method:
+                    function = getattr(operation, method)
+                    name = f"{operation.name}.{method}"
+                    marked |= {name} if hasattr(function, "__connects_volumes__") else set()
+                    connects |= {name} if _called(function) & _CONNECTS else set()
+    assert marked == connects
+    assert {"build.start", "reboot_hard.reboot", "live_migrate.make_room", "swap_volume.look"} <= marked
+    assert not {"pause.pause", "delete.destroy", "live_migrate.migrate"} & marked
+
+
+def test_an_order_has_keys_if_any_of_its_steps_needs_them():
+    operation = build(host="a")
+    steps = {step.name: step for step in operation.steps}
+    assert operation.needs_keys(steps["network"], False), "the steps that follow on the same host do"
+    assert not operation.needs_keys(steps["start"], True), "their compensations do not"

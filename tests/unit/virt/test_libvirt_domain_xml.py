@@ -7,20 +7,22 @@ import os
 import xml.etree.ElementTree as ET
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
 from nova import exception
-from nova.objects.instance import Instance
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.volume import VolumeConnection, VolumeKey
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.xml import domain_xml as writer
 from nova.virt.libvirt.xml import guest_config as values
 from nova.virt.libvirt.xml.definition import Definition
 from nova.virt.libvirt.xml.domain_xml import NAMESPACE, owner_of
 from nova.virt.libvirt.xml.guest_config import guest_config
-from nova.virt.libvirt.xml.layout import layout
+from nova.virt.libvirt.xml.layout import layout, secret_of
 from nova.virt.libvirt.xml.settings import Settings, Spice
 from tests.unit.virt.guests import interface, server
 
@@ -181,6 +183,40 @@ def test_the_chain_of_images_is_told_and_the_shared_one_left_alone(schema: etree
     assert (base.find("source").get("file"), base.find("format").get("type")) == ("/cache/i.raw", "raw")
     assert base.find("source/seclabel").get("relabel") == "no"
     assert base.find("backingStore") is not None, "the chain ends here"
+
+
+def encrypted(**where: Any) -> BlockDevice:
+    connection = VolumeConnection(volume_id="v", serial="v", key=VolumeKey(key_id="k", passphrase="hush"), **where)
+    return BlockDevice(source="volume", destination="volume", volume_id="v", connection=connection)
+
+
+@pytest.mark.parametrize("where", [
+    {"path": "/pool/v"}, {"path": "volumes/v", "protocol": "rbd", "hosts": [("10.0.0.1", "6789")],
+                          "auth_user": "cinder", "secret_uuid": "457eb676-33da-42ec-9a8c-9293d545c337"}])
+def test_an_encrypted_volume_names_its_key_and_does_not_tell_it(where: dict[str, Any],
+                                                                schema: etree.RelaxNG) -> None:
+    text = domain_xml(server({}, {}, block_devices=[encrypted(**where)]), DISKS, HOST)
+    assert schema.validate(etree.fromstring(text)), schema.error_log
+    assert "hush" not in text
+    disk = ET.fromstring(text).findall("devices/disk")[1]
+    encryption = disk.find("source/encryption")
+    assert (disk.find("driver").get("type"), encryption.get("format")) == ("raw", "luks")
+    assert encryption.find("secret").attrib == {
+        "type": "passphrase", "uuid": secret_of(server().uuid, "v")}
+
+
+def test_of_each_server_a_volume_has_a_key_of_its_own() -> None:
+    """What one of them forgets the other one has."""
+    assert len({secret_of(server, volume) for server in ("a", "b") for volume in ("v", "w")}) == 4
+
+
+def test_an_encrypted_volume_that_is_described_without_its_key_stays_what_it_is() -> None:
+    device = encrypted(path="/pool/v")
+    before = domain_xml(server({}, {}, block_devices=[device]), DISKS, HOST)
+    after = domain_xml(server({}, {}, block_devices=[msgspec.structs.replace(device, connection=None)]), DISKS, HOST,
+                       before)
+    known = [ET.fromstring(text).find("devices/disk/source/encryption/secret") for text in (before, after)]
+    assert known[0].attrib == known[1].attrib
 
 
 def test_buses_that_share_names_share_the_count() -> None:

@@ -8,6 +8,8 @@ from os_brick.initiator.connectors.remotefs import RemoteFsConnector
 
 from nova import conf, exception
 from nova.compute.disk_tools import QemuTools
+from nova.objects.instance import BlockDevice
+from nova.objects.volume import VolumeConnection, VolumeKey
 from nova.virt import qemuimg
 from nova.volume.cinder_host import CinderVolumes
 from tests.unit.virt.test_image_formats import qcow2
@@ -15,6 +17,7 @@ from tests.unit.virt.test_image_formats import qcow2
 UUID = "49e6966f-dddf-47db-8448-b8c9c41b073b"
 FIRST, SECOND = "0c8b5f3e-3f0a-4d2e-9a55-1f2e3d4c5b6a", "1d9c604f-4a1b-4e3f-8b66-20312e4d5c6b"
 NAME = f"volume-{UUID}"
+KEY = VolumeKey(key_id="of it", passphrase="hush")
 RBD = {"driver_volume_type": "rbd", "name": f"volumes/volume-{UUID}", "hosts": ["10.0.0.1", "10.0.0.2"],
        "ports": ["6789", "6790"], "auth_enabled": True, "auth_username": "cinder", "secret_uuid": "457eb676",
        "discard": True, "qos_specs": {"total_iops_sec": "500", "vendor:trick": "on"}, "access_mode": "ro",
@@ -64,6 +67,26 @@ def test_what_cannot_be_used_is_said(volumes, info, reason):
     with pytest.raises(exception.VolumeUnusable) as refused:
         volumes.connect(info)
     assert reason in refused.value.message
+
+
+@pytest.mark.parametrize("info", [RBD, NFS])
+def test_an_encrypted_volume_goes_to_the_hypervisor_with_its_key(volumes, share, info):
+    (share / NAME).write_bytes(b"LUKS" + b"0" * 100)
+    found = volumes.connect({**info, "encrypted": True}, key=KEY)
+    assert (found.key, found.format, found.below) == (KEY, "raw", [])
+
+
+def test_an_encrypted_volume_in_qcow2_is_refused(volumes, share):
+    with pytest.raises(exception.VolumeUnusable, match="is in qcow2: it may be raw alone"):
+        volumes.connect({**NFS, "format": "qcow2", "encrypted": True}, key=KEY)
+
+
+def test_no_text_of_a_key_has_its_passphrase():
+    connection = VolumeConnection(volume_id=UUID, key=KEY)
+    device = BlockDevice(source="volume", connection=connection)
+    for text in (repr(KEY), str(KEY), f"{KEY}", repr([KEY]), repr(connection), repr(device), str(KEY.__rich_repr__())):
+        assert "of it" in text
+        assert "hush" not in text
 
 
 def test_a_host_tells_how_it_reaches_volumes(volumes):

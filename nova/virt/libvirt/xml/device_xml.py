@@ -106,7 +106,8 @@ def _volume(devices: ET.Element, disk: GuestDisk, volume: VolumeConnection, sett
     element(item, "driver", name="qemu", type=volume.format, cache=cache,
             discard="unmap" if volume.discard and disk.device == "disk" else None)
     if not network:
-        element(item, "source", **{"file" if kind == "file" else "dev": volume.path})
+        source = element(item, "source", **{"file" if kind == "file" else "dev": volume.path})
+        _add_encryption(source, disk)
         if volume.format != "raw":
             _add_chain(item, volume.below)
         return item
@@ -116,7 +117,14 @@ def _volume(devices: ET.Element, disk: GuestDisk, volume: VolumeConnection, sett
     source = element(item, "source", protocol=volume.protocol, name=volume.path)
     for name, port in volume.hosts:
         element(source, "host", name=name, port=port or None)
+    _add_encryption(source, disk)
     return item
+
+
+def _add_encryption(source: ET.Element, disk: GuestDisk) -> None:
+    if disk.secret:
+        encryption = element(source, "encryption", format="luks")
+        element(encryption, "secret", type="passphrase", uuid=disk.secret)
 
 
 def _add_chain(item: ET.Element, below: Sequence[tuple[str, str]]) -> None:

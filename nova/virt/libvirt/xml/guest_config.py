@@ -47,6 +47,7 @@ class GuestConfig:
     vcpus: int
     memory_mb: int
     machine: str
+    uuid: str = ""
     topology: Topology | None = None
     windows: bool = False
     # the root disk is an image of a CD
@@ -97,8 +98,8 @@ def guest_config(instance: Instance, settings: Settings) -> GuestConfig:
     model = wishes.image_choice("hw_vif_model", VIF_MODELS) or "virtio"
     queues = min(wishes.vcpus, _MULTIQUEUE_MAX) if wishes.flag("vif_multiqueue_enabled") else 1
     return GuestConfig(
-        vcpus=instance.flavor.vcpus, memory_mb=instance.flavor.memory_mb, machine=machine, topology=topology(wishes),
-        windows=wishes.image.get("os_type") == "windows",
+        vcpus=instance.flavor.vcpus, memory_mb=instance.flavor.memory_mb, machine=machine, uuid=instance.uuid,
+        topology=topology(wishes), windows=wishes.image.get("os_type") == "windows",
         iso=instance.image is not None and instance.image.disk_format == "iso",
         uefi=firmware == "uefi", secure_boot=_secure_boot(wishes, firmware), boot_menu=wishes.flag("boot_menu"),
         command_line=wishes.image.get("os_command_line") or "", hidden=truth("hw:hide_hypervisor_id", hidden),

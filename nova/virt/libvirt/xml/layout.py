@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import re
 import string
+import uuid
 from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
@@ -20,6 +21,7 @@ from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.xml.definition import Definition
 from nova.virt.libvirt.xml.guest_config import GuestConfig
 
+_SECRETS = uuid.UUID("0f2c7f8e-6f0b-4e0e-9a43-6f1d8a1c52e7")
 _PREFIXES = {"virtio": "vd", "ide": "hd", "fdc": "fd"}
 _NAME = re.compile(r"(?:/dev/)?(?:xvd|[vsh]d)([a-z]+)")
 
@@ -29,7 +31,7 @@ class GuestDisk:
     """A disk of a guest: a local file, a connected volume, or one that stays as it was defined (``kept``).
 
     ``target`` is its name in the guest (at first: the one that is asked for). ``boots``: the guest starts from it,
-    wherever it stands among the others.
+    wherever it stands among the others. ``secret``: the id by which libvirt knows the key of an encrypted volume.
     """
 
     key: str
@@ -40,6 +42,7 @@ class GuestDisk:
     volume: VolumeConnection | None = None
     kept: Element | None = None
     boots: bool = False
+    secret: str = ""
 
 
 def layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice],
@@ -98,6 +101,11 @@ def serial_of(device: BlockDevice) -> str:
     return device.serial or (device.connection.serial if device.connection else "") or device.volume_id or ""
 
 
+def secret_of(server: str, volume: str) -> str:
+    """The id by which libvirt knows the key of an encrypted volume of a server, on every host."""
+    return str(uuid.uuid5(_SECRETS, f"{server}/{volume}"))
+
+
 def _wanted(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice],
             previous: Definition) -> Iterator[GuestDisk]:
     volumes = [device for device in block_devices if device.is_volume and device.volume_id]
@@ -132,7 +140,8 @@ def _volume(config: GuestConfig, device: BlockDevice, previous: Definition) -> G
         if known is None:
             raise exception.InvalidDiskInfo(reason=f"volume {device.volume_id} is not connected to the host")
         return GuestDisk(key, known.bus, known.target, kind, kept=known.element)
-    return GuestDisk(key, bus, device.device_name or "", kind, volume=device.connection)
+    secret = secret_of(config.uuid, device.volume_id or "") if device.connection.key else ""
+    return GuestDisk(key, bus, device.device_name or "", kind, volume=device.connection, secret=secret)
 
 
 def _with_prefix(disk: GuestDisk) -> str:

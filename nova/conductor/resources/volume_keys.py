@@ -1,0 +1,119 @@
+"""The keys of encrypted volumes: fetched with the caller's token when a server gets a volume, and kept with its device.
+
+So whoever starts or moves the server afterwards needs no token of its user. They are kept as only conductors can read
+them (nova.conductor.vault); hosts get them with their orders for steps that connect volumes, and nobody else does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import context, exception, key_manager
+from nova.conductor.core import Core
+from nova.conductor.vault import SecretUnreadable, Vault
+from nova.db import passwords, servers
+from nova.db.sql.engine import Database
+from nova.objects.instance import BlockDevice, Instance
+from nova.objects.volume import Volume, VolumeEncryption, VolumeKey
+
+_SEALED = "sealed"
+# Servers that are looked for in one statement.
+_AT_ONCE = 500
+
+
+def fetched(core: Core, ctx: context.RequestContext, volume: Volume) -> VolumeEncryption | None:
+    """By what a volume is encrypted, with its passphrase; None: it is not. Outside of any transaction.
+
+    Raises InvalidVolume (no host could decrypt it, or the caller cannot have its key), KeyManagerUnavailable,
+    VolumeNotFound, Forbidden, VolumeServiceUnavailable, ServiceUnavailable.
+    """
+    if not volume.encrypted:
+        return None
+    return _of(core, ctx, volume.uuid, core.attachments.secret_of(ctx, volume.uuid))
+
+
+def of_successor(core: Core, ctx: context.RequestContext, old: BlockDevice, volume_id: str) -> VolumeEncryption | None:
+    """The same of a volume that is to take the place of another one. Who asks for that may be the volume service, which
+    has no key of its users; but where it migrates a volume, both are encrypted by the same secret."""
+    secret = core.attachments.secret_of(ctx, volume_id, own_rights=True)
+    if not secret:
+        return None
+    if old.encryption is not None and old.encryption.key_id == secret:
+        return old.encryption
+    return _of(core, ctx, volume_id, secret)
+
+
+def check(core: Core, ctx: context.RequestContext, volume_id: str) -> None:
+    """Whether a server can have what is made from this encrypted volume. Raises what fetched() does."""
+    core.attachments.secret_of(ctx, volume_id)
+    try:
+        key_manager.check_configured()
+    except key_manager.NotConfigured as error:
+        raise _no_key_manager(volume_id) from error
+
+
+def _of(core: Core, ctx: context.RequestContext, volume_id: str, secret: str) -> VolumeEncryption:
+    try:
+        if not secret:
+            raise key_manager.Refused
+        found = key_manager.secret(ctx, secret)
+    except key_manager.NotConfigured as error:
+        raise _no_key_manager(volume_id) from error
+    except key_manager.Refused as error:
+        raise exception.InvalidVolume(
+            reason=f"volume {volume_id} is encrypted, and the key manager does not give its key") from error
+    # The volume service takes the same text for its passphrase when it formats the volume.
+    return VolumeEncryption(key_id=secret, sealed=core.vault.encrypt(found.hex()) or "")
+
+
+def _no_key_manager(volume_id: str) -> exception.InvalidVolume:
+    return exception.InvalidVolume(reason=f"volume {volume_id} is encrypted, and no key manager is configured")
+
+
+def opened(vault: Vault, instance: Instance) -> list[VolumeKey]:
+    """What a host decrypts the volumes of the server with. One that cannot be read any more is left out: the host says
+    that it has none."""
+    known = {each.encryption.key_id: each.encryption.sealed for each in instance.block_devices if each.encryption}
+    found = {key_id: vault.known(sealed) for key_id, sealed in known.items()}
+    return [VolumeKey(key_id=key_id, passphrase=text) for key_id, text in found.items() if text]
+
+
+def renew(db: Database, vault: Vault) -> int:
+    """Encrypt all keys of before with the first one of the vault; returns of how many servers. Those that cannot be
+    read any more stay as they are."""
+    def renewed(devices: list[BlockDevice]) -> list[BlockDevice]:
+        return [device if device.encryption is None else msgspec.structs.replace(
+            device, encryption=_renewed(vault, device.encryption)) for device in devices]
+
+    count, after = 0, ""
+    while uuids := db.read(lambda connection, after=after: passwords.with_volume_keys(  # type: ignore[misc]
+            connection, after, _AT_ONCE)):
+        after = uuids[-1]
+        for uuid in uuids:
+            count += db.write(lambda connection, uuid=uuid: _renew(connection, uuid, renewed))  # type: ignore[misc]
+    return count
+
+
+def _renew(connection: sa.Connection, uuid: str, renewed: Callable[[list[BlockDevice]], list[BlockDevice]]) -> bool:
+    instance = servers.get(connection, uuid, deleted=True)
+    before = instance.block_devices
+    servers.change(connection, instance, "block_devices", renewed)
+    return instance.block_devices != before
+
+
+def _renewed(vault: Vault, encryption: VolumeEncryption) -> VolumeEncryption:
+    with contextlib.suppress(SecretUnreadable):
+        return msgspec.structs.replace(encryption, sealed=vault.renewed(encryption.sealed))
+    return encryption
+
+
+def without_seals(told: Any) -> Any:
+    """Plain values (of a journal) without the passphrases that are sealed in them."""
+    if isinstance(told, dict):
+        return {name: without_seals(value) for name, value in told.items() if name != _SEALED}
+    return [without_seals(value) for value in told] if isinstance(told, list) else told

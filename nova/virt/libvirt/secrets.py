@@ -1,0 +1,73 @@
+"""The keys of a guest's encrypted volumes, as libvirt has them: in its memory alone, and for nobody but QEMU.
+
+libvirtd forgets them when it ends, and needs them when a guest starts, gets a volume or comes over: whoever does that
+brings them along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Iterator
+
+import libvirt
+
+from nova.objects.instance import BlockDevice
+from nova.virt.libvirt.xml.layout import secret_of
+from nova.virt.libvirt.xml.xmltree import element
+
+# No path of any volume; whose secret it is can be read from it.
+_USAGE = "nova/{server}/{volume}"
+
+
+def define(connection: libvirt.virConnect, server: str, devices: Iterable[BlockDevice]) -> None:
+    """Those of these devices of the server, as they are connected here."""
+    for device in devices:
+        key = device.connection.key if device.connection else None
+        if key is not None:
+            known = connection.secretDefineXML(_definition(server, device.volume_id or ""))
+            known.setValue(key.passphrase.encode())
+
+
+def undefine(connection: libvirt.virConnect, server: str, unless: str) -> None:
+    """Those of the server which its definition (``unless``) does not name."""
+    for secret in of_server(connection, server):
+        if secret.UUIDString() not in unless:
+            with _gone_is_fine():
+                secret.undefine()
+
+
+def of_server(connection: libvirt.virConnect, server: str) -> list[libvirt.virSecret]:
+    start = _USAGE.format(server=server, volume="")
+    found = []
+    for secret in _all(connection):
+        with _gone_is_fine():
+            if secret.usageID().startswith(start):
+                found.append(secret)
+    return found
+
+
+def _all(connection: libvirt.virConnect) -> list[libvirt.virSecret]:
+    try:
+        return list(connection.listAllSecrets())
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
+            return []
+        raise
+
+
+@contextlib.contextmanager
+def _gone_is_fine() -> Iterator[None]:
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_SECRET:
+            raise
+
+
+def _definition(server: str, volume: str) -> str:
+    secret = ET.Element("secret", ephemeral="yes", private="yes")
+    element(secret, "uuid", secret_of(server, volume))
+    element(secret, "description", f"Volume {volume} of server {server}")
+    element(element(secret, "usage", type="volume"), "volume", _USAGE.format(server=server, volume=volume))
+    return ET.tostring(secret, encoding="unicode")
