@@ -77,6 +77,9 @@ class _Assisted(Operation):
         if device.multiattach:
             raise exception.InvalidVolume(reason=f"several servers may have volume {request.volume_id}, and a file "
                                                  "with snapshots is written by one alone")
+        if device.encryption is not None:
+            raise exception.InvalidVolume(reason=f"volume {request.volume_id} is encrypted, and a file with snapshots "
+                                                 "is not decrypted")
         if not ctl.has_outside_volumes():
             raise exception.InvalidVolume(reason="embedded volumes have no snapshots")
         self.data.device = device

@@ -21,6 +21,7 @@ from tests.cinder_service import ENCRYPTED, Snapshot
 from tests.functional.client import Client, wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.hosts import SECOND, error_of, refused, set_service
+from tests.functional.test_assisted_snapshots import create
 from tests.functional.test_cinder import (  # noqa: F401 (fixtures)
     MEMBER,
     attach,
@@ -167,6 +168,16 @@ def test_it_is_attached_with_the_callers_token_and_used_without(
     wait_status(cinder, volume, "available")
     holds_nothing(cinder, driver, member, server)
     assert "sealed" not in str(rows_of(suite, server))
+
+
+def test_its_file_gets_no_snapshot_while_a_guest_writes_to_it(admin, member, server, cinder, driver, volume):
+    """The new file would be in qcow2, and the guest could not be started again."""
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    admin.wait_idle(server)
+    code, message = refused(lambda: create(admin, volume, cinder.assist(volume), f"volume-{volume}.new"))
+    assert (code, f"volume {volume} is encrypted" in message) == (400, True), message
+    cinder.snapshots.clear()
 
 
 def test_hosts_are_told_of_no_seal(suite, admin, member, server, cinder, volume):
