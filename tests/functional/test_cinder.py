@@ -88,7 +88,8 @@ def ended(admin, server, name, message=None):
     """Wait until the newest action of this name has ended; its events."""
     def look():
         action = newest_action(admin, server, name)
-        return all(event["finish_time"] for event in action["events"]) and action["message"] == message and action
+        events = action["events"]
+        return events and all(event["finish_time"] for event in events) and action["message"] == message and action
 
     return wait_for(look, 60, f"{name} has ended with {message}")
 

@@ -194,5 +194,5 @@ def test_a_detach_that_waits_for_a_swap_is_of_the_volume_in_its_new_place(
     if fails:
         moved(cinder, driver, member, server, old, way)
     else:
-        wait_status(cinder, old, "available")
-        assert (cinder.attachments, driver.guest(server).volumes) == ({}, ())
+        wait_for(lambda: not cinder.attachments, 30, "the volume is nobody's")
+        assert (cinder.volumes[old].status, driver.guest(server).volumes) == ("available", ())
