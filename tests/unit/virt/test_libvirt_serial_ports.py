@@ -19,6 +19,7 @@ from nova.virt.libvirt.xml.definition import Definition
 from nova.virt.libvirt.xml.guest_config import guest_config
 from nova.virt.libvirt.xml.layout import layout
 from nova.virt.libvirt.xml.settings import Spice
+from tests.integration.processes import free_port
 from tests.unit.virt.test_libvirt_domain_xml import DISKS, HOST, SCHEMA, server
 
 register()
@@ -28,8 +29,7 @@ LISTENING = dataclasses.replace(HOST, serial_listen="10.0.0.5")
 @pytest.fixture
 def few() -> Iterator[range]:
     """Three ports that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        first = found.getsockname()[1]
+    first = free_port(range(3))
     CONF.set_override("port_range", f"{first}:{first + 3}", group="serial_console")
     yield range(first, first + 3)
     CONF.clear_override("port_range", group="serial_console")
