@@ -134,7 +134,11 @@ def _hold_messages() -> None:
 
 
 def _hold_conductor() -> None:
+    from nova.conductor.saga import engine
     from nova.conductor.saga.engine import Engine
+
+    # A step that is held keeps its thread; there is no option for the number of these.
+    engine.SCHEDULER_THREADS = 64
 
     submit, start_builds = Engine.submit, Engine.start_builds
 

@@ -24,10 +24,11 @@ def at(place: str) -> list[Case]:
 
 
 def kill(nova: Cluster, points: Points, *names: str) -> None:  # noqa: F811
-    """Kill these, and start them again, without anybody waiting for them at a point."""
+    """Kill these, and start them again, without anybody waiting for them at a point; until users are answered again."""
     nova.kill(*names)
     points.release_all()
     nova.start(*names)
+    eventually(lambda: nova.api.request("GET", "/servers?limit=1").status_code == 200, 60, "the API answers")
 
 
 def taken_over(nova: Cluster) -> int:  # noqa: F811
