@@ -46,6 +46,8 @@ pytestmark = needs_libvirt
 
 NEVER = threading.Event()
 PASSPHRASE = "5eed" * 16
+# qemu-img measures how fast the machine derives keys, which fails by chance on a virtual one.
+_TRIES = 40
 # Writes at its first boot, and reads at each.
 WRITE = """#!/bin/sh
 echo precious > /dev/vdb; sync
@@ -62,8 +64,13 @@ def configured(state: pathlib.Path) -> None:
 
 def formatted(path: pathlib.Path, passphrase: str = PASSPHRASE, size: str = "32M") -> pathlib.Path:
     """As the volume service formats it."""
-    subprocess.run(["qemu-img", "create", "-q", "-f", "luks", "--object", f"secret,id=s,data={passphrase}", "-o",
-                    "key-secret=s,iter-time=200", str(path), size], check=True, timeout=60)
+    for _ in range(_TRIES):
+        done = subprocess.run(["qemu-img", "create", "-q", "-f", "luks", "--object", f"secret,id=s,data={passphrase}",
+                               "-o", "key-secret=s,iter-time=200", str(path), size],
+                              capture_output=True, text=True, timeout=60)
+        if "accurate CPU usage" not in done.stderr:
+            break
+    assert done.returncode == 0, done.stderr
     return path
 
 
@@ -136,7 +143,7 @@ def test_it_comes_and_goes_while_the_guest_runs_and_nothing_is_left(
     first, second = device(formatted(state / "one")), device(formatted(state / "two", "0dd" * 8), "0dd" * 8, "/dev/vdc")
     instance = server()
     boot(driver, guest_image, state, instance, "#!/bin/sh\necho is up\n")
-    wait_for_console(driver, instance, b"is up")
+    wait_for_console(driver, instance, b"login:")
     for volume in (first, second, first):
         driver.attach_volume(instance, volume)
     assert len(secrets(libvirt_daemon)) == 2

@@ -110,8 +110,9 @@ class VolumeFiles:
         """
         with self._guests.locks.hold(uuid):
             running, disk = self._look(uuid, device)
-            works = running is not None and disk is not None and bool(
-                self._guests.on_domain(uuid, lambda domain: domain.blockJobInfo(disk.target)))
+            works = running is not None and disk is not None and self._works(uuid, disk.target)
+            if not works:  # it may have ended after the look at its files
+                running, disk = self._look(uuid, device)
             if not works and is_merged(device.volume_id or "", _names(disk), top, base):
                 return True
             if running is None or disk is None:
@@ -125,6 +126,9 @@ class VolumeFiles:
                 self._guests.on_domain(uuid, _begin(disk, top, base))
                 LOG.info("[instance: %s] Files of its disk %s are being put together", uuid, disk.target)
             return False
+
+    def _works(self, uuid: str, target: str) -> bool:
+        return bool(self._guests.on_domain(uuid, lambda domain: domain.blockJobInfo(target)))
 
 
 def snapshot_xml(target: str, path: str, targets: Iterable[str]) -> str:
