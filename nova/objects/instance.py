@@ -231,3 +231,11 @@ class Instance(Object, kw_only=True):
     def volumes(self) -> list[BlockDevice]:
         """The volumes that the server has, or is to have, without those that are to take the place of others."""
         return [disk for disk in self.block_devices if disk.is_volume and disk.volume_id and not disk.replaces]
+
+    def volume(self, volume_id: str) -> BlockDevice | None:
+        """That one of them, if the server has it."""
+        return next((disk for disk in self.volumes if disk.volume_id == volume_id), None)
+
+    def volume_now(self, device: BlockDevice) -> BlockDevice | None:
+        """The same device as the server has it now; None: it has it no longer."""
+        return next((disk for disk in self.volumes if disk.uuid == device.uuid), None)

@@ -71,7 +71,7 @@ class _Assisted(Operation):
 
     # --- acceptance ------------------------------------------------------------------------------
     def accept(self, ctl: Acceptance, request: CreateRequest | DeleteRequest) -> None:
-        device = next((item for item in self.instance.volumes if item.volume_id == request.volume_id), None)
+        device = self.instance.volume(request.volume_id)
         if device is None:
             raise exception.VolumeNotAttached(instance_uuid=self.instance.uuid, volume_id=request.volume_id)
         if device.multiattach:
@@ -88,7 +88,7 @@ class _Assisted(Operation):
     @step(CONDUCTOR, undo="give_up", external=VOLUMES)
     def take(self, ctl: Control) -> None:
         """The server may have moved, or lost the volume, while this waited, and nobody waits for ever."""
-        known = next((item for item in ctl.instance.volumes if item.uuid == self.data.device.uuid), None)
+        known = ctl.instance.volume_now(self.data.device)
         if known is None:
             raise exception.VolumeNotAttached(instance_uuid=ctl.instance.uuid, volume_id=self.data.device.volume_id)
         self.data.device = known

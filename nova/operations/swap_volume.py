@@ -67,12 +67,12 @@ class SwapVolume(Operation):
     def prepare(self, desk: Desk, request: SwapRequest) -> None:
         with _new_volume():
             self.data.migrates = desk.check_swap(request.volume_id, request.new_volume_id)
-            old = self._old(request)
+            old = self.instance.volume(request.volume_id)
             if old is not None:
                 self.data.encryption = desk.key_of_successor(old, request.new_volume_id)
 
     def accept(self, ctl: Acceptance, request: SwapRequest) -> None:
-        old = self._old(request)
+        old = self.instance.volume(request.volume_id)
         if old is None:
             raise exception.VolumeNotAttached(instance_uuid=self.instance.uuid, volume_id=request.volume_id)
         if request.delete_on_termination is not None:
@@ -84,14 +84,11 @@ class SwapVolume(Operation):
             self.data.new = ctl.begin_swap(old, request.new_volume_id, self.data.encryption)
         self.data.outside_volumes = ctl.has_outside_volumes()
 
-    def _old(self, request: SwapRequest) -> BlockDevice | None:
-        return next((item for item in self.instance.volumes if item.volume_id == request.volume_id), None)
-
     # --- steps -----------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="give_back", external=VOLUMES, when="outside_volumes")
     def take(self, ctl: Control) -> None:
         """The server may have moved, or lost the volume, while this waited."""
-        old = next((item for item in ctl.instance.volumes if item.uuid == self.data.device.uuid), None)
+        old = ctl.instance.volume_now(self.data.device)
         if old is None:
             raise exception.VolumeNotAttached(instance_uuid=ctl.instance.uuid, volume_id=self.data.device.volume_id)
         self.data.device = old

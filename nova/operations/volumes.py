@@ -151,12 +151,12 @@ class DetachVolume(_Volume):
     answer_type = NoRequest
 
     def prepare(self, desk: Desk, request: DetachRequest) -> None:
-        if request.volume_id in [device.volume_id for device in self.instance.volumes]:
+        if self.instance.volume(request.volume_id) is not None:
             self.data.lost = not desk.check_detachable(request.volume_id)
 
     def accept(self, ctl: Acceptance, request: DetachRequest) -> None:
         _check_shelved(self.instance, request.shelved, self.rules.label)
-        device = next((item for item in self.instance.volumes if item.volume_id == request.volume_id), None)
+        device = self.instance.volume(request.volume_id)
         if device is None:
             raise exception.VolumeNotAttached(instance_uuid=self.instance.uuid, volume_id=request.volume_id)
         if device.boot_index == 0 and self.instance.vm_state != states.SHELVED_OFFLOADED:
@@ -170,8 +170,7 @@ class DetachVolume(_Volume):
     @step(CONDUCTOR, undo="roll_back", external=VOLUMES, when="outside_volumes")
     def begin_outside(self, ctl: Control) -> None:
         """The volume may have moved to another place while this waited: it has another attachment then."""
-        uuid = self.data.device.uuid
-        self.data.device = next((item for item in ctl.instance.volumes if item.uuid == uuid), self.data.device)
+        self.data.device = ctl.instance.volume_now(self.data.device) or self.data.device
         if not self.data.lost:
             ctl.outside_volumes.begin_detaching(self.data.device)
 

@@ -75,7 +75,6 @@ class Guest:
         self.cpus = tuple(sorted(cpu for cell in cells for cpu in cell.pinning.values()))
         self.devices = tuple(sorted(one.device.address for one in instance.pci_devices or ()))
 
-
     def files_of(self, device: BlockDevice) -> tuple[str, ...]:
         """The names of a volume's files, from the newest on; () for one that it does not have, or that is none."""
         return next((item[1:] for item in self.files if item[0] == device.volume_id), ())

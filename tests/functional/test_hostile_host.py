@@ -1,5 +1,6 @@
 """A compute host in the hands of an attacker tries everything that its key lets it say."""
 
+import contextlib
 import datetime
 
 import msgspec
@@ -394,7 +395,9 @@ def test_a_host_takes_no_node_that_another_has_though_nothing_is_claimed_there(a
     assert evil.rows() == before
 
 
-def test_a_host_tells_nothing_of_what_others_do_with_volumes(admin, evil):
+@contextlib.contextmanager
+def counted_volume(admin, evil):
+    """What is counted of a volume that the victim has meanwhile."""
     volume = admin.post("/os-volumes", {"volume": {"size": 1}}, version="2.1")["volume"]["id"]
     path = f"/servers/{evil.victim}/os-volume_attachments"
     admin.post(path, {"volumeAttachment": {"volumeId": volume}})
@@ -403,17 +406,21 @@ def test_a_host_tells_nothing_of_what_others_do_with_volumes(admin, evil):
     counted = VolumeCounters(instance_uuid=evil.victim, volume_id=volume, reads=1, read_bytes=1, writes=1,
                              write_bytes=1)
     try:
-        with listen(evil.suite) as listener:
-            for host in (SECOND, CONF.host):  # whose word counts, and is told after whatever was told before
-                evil.proxy(Guests, host).volumes_used(CTX, host, [counted])
-            wait_for(lambda: listener.versioned, reason="its own host may say it")
-            [message] = listener.versioned
-            assert (message["event_type"], message["publisher_id"]) == ("volume.usage", f"nova-compute:{CONF.host}")
+        yield counted
     finally:
         admin.delete(f"/servers/{evil.victim}")
         admin.wait_gone(evil.victim)
         admin.call("DELETE", f"/os-volumes/{volume}", version="2.1")
         wait_for(lambda: not admin.get("/os-volumes", version="2.1")["volumes"], reason="the volume is gone")
+
+
+def test_a_host_tells_nothing_of_what_others_do_with_volumes(admin, evil):
+    with counted_volume(admin, evil) as counted, listen(evil.suite) as listener:
+        for host in (SECOND, CONF.host):  # whose word counts, and is told after whatever was told before
+            evil.proxy(Guests, host).volumes_used(CTX, host, [counted])
+        wait_for(lambda: listener.versioned, reason="its own host may say it")
+        [message] = listener.versioned
+        assert (message["event_type"], message["publisher_id"]) == ("volume.usage", f"nova-compute:{CONF.host}")
 
 
 def test_what_a_host_measures_is_bounded(evil):

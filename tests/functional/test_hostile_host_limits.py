@@ -11,14 +11,13 @@ from nova.db import models
 from nova.objects.action import Failure
 from nova.objects.guest import GuestStatus
 from nova.objects.service import WorkerStats
-from nova.objects.volume import VolumeCounters
 from nova.rpcapi.guests import Guests
 from nova.rpcapi.heartbeat import Heartbeat
 from nova.rpcapi.network_hosts import NetworkHosts
 from tests.functional.client import wait_for
 from tests.functional.hosts import SECOND
 from tests.functional.listening import listen
-from tests.functional.test_hostile_host import CTX, evil  # noqa: F401
+from tests.functional.test_hostile_host import CTX, counted_volume, evil  # noqa: F401
 
 
 def test_of_its_processes_a_host_tells_what_lists_can_bear(evil):  # noqa: F811
@@ -65,25 +64,12 @@ def test_where_its_tunnels_end_is_an_address(evil, network):  # noqa: F811
 
 
 def test_of_a_volume_is_told_once_whatever_the_host_repeats(admin, evil):  # noqa: F811
-    volume = admin.post("/os-volumes", {"volume": {"size": 1}}, version="2.1")["volume"]["id"]
-    path = f"/servers/{evil.victim}/os-volume_attachments"
-    admin.post(path, {"volumeAttachment": {"volumeId": volume}})
-    wait_for(lambda: admin.get(path)["volumeAttachments"], reason="it is attached")
-    admin.wait(evil.victim, "ACTIVE")
-    counted = VolumeCounters(instance_uuid=evil.victim, volume_id=volume, reads=1, read_bytes=1, writes=1,
-                             write_bytes=1)
-    try:
-        with listen(evil.suite) as listener:
-            evil.proxy(Guests, CONF.host).volumes_used(CTX, CONF.host, [counted] * 5)
-            evil.proxy(Guests).hypervisor_lost(CTX, SECOND, "192.0.2.1", Failure(message="told after all of these"))
-            wait_for(lambda: len(listener.versioned) > 1, reason="it is told")
-            assert [message["event_type"] for message in listener.versioned] == [
-                "volume.usage", "libvirt.connect.error"]
-    finally:
-        admin.delete(f"/servers/{evil.victim}")
-        admin.wait_gone(evil.victim)
-        admin.call("DELETE", f"/os-volumes/{volume}", version="2.1")
-        wait_for(lambda: not admin.get("/os-volumes", version="2.1")["volumes"], reason="the volume is gone")
+    with counted_volume(admin, evil) as counted, listen(evil.suite) as listener:
+        evil.proxy(Guests, CONF.host).volumes_used(CTX, CONF.host, [counted] * 5)
+        evil.proxy(Guests).hypervisor_lost(CTX, SECOND, "192.0.2.1", Failure(message="told after all of these"))
+        wait_for(lambda: len(listener.versioned) > 1, reason="it is told")
+        assert [message["event_type"] for message in listener.versioned] == [
+            "volume.usage", "libvirt.connect.error"]
 
 
 def test_what_a_host_has_told_on_the_bus_has_a_rate(evil, caplog, monkeypatch):  # noqa: F811

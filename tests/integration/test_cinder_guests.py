@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
+from tests.integration.cinder_cloud import cloud_fixture, hosts_fixture  # noqa: F401 (fixtures)
 from tests.integration.databases import mariadb  # noqa: F401 (fixture)
 from tests.integration.libvirt_fixtures import guest_image_fixture  # noqa: F401 (fixture)
 from tests.integration.processes import eventually
-from tests.integration.rabbit import Rabbit
 from tests.integration.real_cinder import RealCinder, cinder_fixture, needs_cinder  # noqa: F401 (fixture)
-from tests.integration.real_cloud import BOOT, RealCloud, real_cloud
+from tests.integration.real_cloud import BOOT, RealCloud
 from tests.integration.test_volumes_guests import OPEN
-from tests.integration.two_hosts import RealHosts, needs_hosts, real_hosts
+from tests.integration.two_hosts import needs_hosts
 
 pytestmark = [needs_hosts, needs_cinder, pytest.mark.root]
-
-
-@pytest.fixture(scope="module")
-def hosts(cinder: RealCinder) -> Iterator[RealHosts]:
-    with real_hosts(1) as made:
-        # As systemd leaves it: what is mounted while a guest runs shows in the room of mounts that libvirt made for it.
-        made.hosts[0].host.run(["mount", "--make-rshared", "/"])
-        made.hosts[0].host.run(cinder.helper())
-        yield made
-
-
-@pytest.fixture
-def cloud(rabbitmq: Rabbit, hosts: RealHosts, guest_image: pathlib.Path, cinder: RealCinder) -> Iterator[RealCloud]:
-    options: dict[str, dict[str, Any]] = {
-        "volume": {"driver": "cinder"}, "cinder": cinder.options(), "api": {"auth_strategy": "keystone"},
-        "keystone_authtoken": cinder.middleware()}
-    with real_cloud(rabbitmq, hosts, guest_image, options=options, token=cinder.token()) as made:
-        yield made
 
 
 def test_what_a_guest_wrote_is_there_when_its_volume_is_attached_again(cloud: RealCloud, cinder: RealCinder) -> None:

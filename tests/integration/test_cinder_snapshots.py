@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import base64
-import pathlib
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
+from tests.integration.cinder_cloud import cloud_fixture, hosts_fixture  # noqa: F401 (fixtures)
 from tests.integration.databases import mariadb  # noqa: F401 (fixture)
 from tests.integration.guest_shell import GuestShell
 from tests.integration.libvirt_fixtures import guest_image_fixture  # noqa: F401 (fixture)
 from tests.integration.processes import eventually
-from tests.integration.rabbit import Rabbit
 from tests.integration.real_cinder import RealCinder, cinder_fixture, needs_cinder  # noqa: F401 (fixture)
-from tests.integration.real_cloud import BOOT, RealCloud, real_cloud
+from tests.integration.real_cloud import BOOT, RealCloud
 from tests.integration.test_volumes_guests import OPEN
-from tests.integration.two_hosts import RealHosts, needs_hosts, real_hosts
+from tests.integration.two_hosts import needs_hosts
 
 pytestmark = [needs_hosts, needs_cinder, pytest.mark.root,
               pytest.mark.parametrize("cinder", ["raw", "qcow2"], indirect=True, scope="module")]
@@ -32,23 +29,10 @@ sync
 """).decode()
 
 
-@pytest.fixture(scope="module")
-def hosts(cinder: RealCinder) -> Iterator[RealHosts]:
-    with real_hosts(1) as made:
-        # As systemd leaves it: what is mounted while a guest runs shows in the room of mounts that libvirt made for it.
-        made.hosts[0].host.run(["mount", "--make-rshared", "/"])
-        made.hosts[0].host.run(cinder.helper())
-        yield made
-
-
-@pytest.fixture
-def cloud(rabbitmq: Rabbit, hosts: RealHosts, guest_image: pathlib.Path, cinder: RealCinder) -> Iterator[RealCloud]:
-    options: dict[str, dict[str, Any]] = {
-        "volume": {"driver": "cinder"}, "cinder": cinder.options(), "api": {"auth_strategy": "keystone"},
-        "keystone_authtoken": cinder.middleware()}
-    with real_cloud(rabbitmq, hosts, guest_image, options=options, token=cinder.token()) as made:
-        cinder.introduce_nova(made.api.url)
-        yield made
+@pytest.fixture(autouse=True)
+def introduced(cloud: RealCloud, cinder: RealCinder) -> None:
+    """Cinder knows whom to ask."""
+    cinder.introduce_nova(cloud.api.url)
 
 
 def booted(cloud: RealCloud, volume: str, user_data: str) -> str:

@@ -15,7 +15,7 @@ import libvirt
 from nova import exception
 from nova.objects.instance import BlockDevice, Instance
 from nova.operations.guest_driver import Cancelled
-from nova.virt.libvirt import errors
+from nova.virt.libvirt import block_jobs
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.hotplug import definitions, lasting, text_of
 from nova.virt.libvirt.xml import device_xml
@@ -114,18 +114,8 @@ class Swaps:
 
     def _end(self, uuid: str, disk: KnownDisk, flags: int) -> None:
         """Have the copy end with this volume or (_PIVOT) with the new one; there is none: fine."""
-        if disk.element.find("mirror") is None:
-            return
-
-        def end(domain: libvirt.virDomain) -> None:
-            try:
-                domain.blockJobAbort(disk.target, flags)
-            except libvirt.libvirtError as error:
-                if not errors.says_no_job(error):
-                    raise
-                LOG.debug("[instance: %s] %s", uuid, error)
-
-        self._guests.on_domain(uuid, end)
+        if disk.element.find("mirror") is not None:
+            self._guests.on_domain(uuid, lambda domain: block_jobs.end(domain, disk.target, flags))
 
     def _define(self, uuid: str, key: str) -> None:
         """What is defined is what runs."""

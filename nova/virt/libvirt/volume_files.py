@@ -17,7 +17,7 @@ import libvirt
 from nova import exception
 from nova.objects.instance import BlockDevice, Instance
 from nova.operations.guest_driver import Cancelled
-from nova.virt.libvirt import errors
+from nova.virt.libvirt import block_jobs
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.hotplug import definitions
 from nova.virt.libvirt.snapshots import Snapshots
@@ -89,7 +89,7 @@ class VolumeFiles:
             try:
                 running, disk = self._look(uuid, device)
                 if running is not None and disk is not None:
-                    self._guests.on_domain(uuid, _stop(disk.target))
+                    self._guests.on_domain(uuid, lambda domain: block_jobs.end(domain, disk.target))
             except exception.GuestNotFound:
                 return False
         return was_merged(self.names(instance, device), top, base)
@@ -118,7 +118,7 @@ class VolumeFiles:
             if running is None or disk is None:
                 raise exception.GuestNotRunning(instance_uuid=uuid)
             if cancelled.is_set():
-                self._guests.on_domain(uuid, _stop(disk.target))
+                self._guests.on_domain(uuid, lambda domain: block_jobs.end(domain, disk.target))
                 raise _failed(device, "it was cancelled")
             if begun and not works:
                 raise _failed(device, "what QEMU did was broken off")
@@ -167,19 +167,6 @@ def _begin(disk: KnownDisk, top: str | None, base: str | None) -> Callable[[libv
     if top is not None:
         return lambda domain: domain.blockRebase(disk.target, paths[top], 0, libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE)
     return lambda domain: domain.blockPull(disk.target, 0)
-
-
-def _stop(target: str) -> Callable[[libvirt.virDomain], None]:
-    """End the job of a disk; there is none: fine."""
-    def stop(domain: libvirt.virDomain) -> None:
-        try:
-            domain.blockJobAbort(target)
-        except libvirt.libvirtError as error:
-            if not errors.says_no_job(error):
-                raise
-            LOG.debug("Disk %s of guest %s: %s", target, domain.UUIDString(), error)
-
-    return stop
 
 
 def _failed(device: BlockDevice, reason: object) -> exception.VolumeSnapshotFailed:
