@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 
@@ -205,6 +206,29 @@ def test_a_rotation_of_0_keeps_none(admin, server):
     admin.action(server, "createBackup", {"name": "b", "backup_type": "d", "rotation": 0}, version="2.44")
     assert "Location" not in admin.answered.headers
     admin.wait_idle(server)
+
+
+def test_nobody_waits_for_an_image_that_will_not_be(admin, server, monkeypatch):
+    """One that goes as soon as it is there; one that could not be made."""
+    def full(*_args, **_more):
+        raise exception.QuotaLimit("Maximum number of images exceeded")
+
+    show, looks = DirectoryStore.show, []
+
+    def gone(store, ctx, image_id, token=None):
+        if token:  # a user's, not Nova's own
+            looks.append(image_id)
+            raise exception.ImageNotFound(image_id=image_id)
+        return show(store, ctx, image_id, token)
+
+    for method, broken, rotation in (("show", gone, 0), ("create", full, 1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(DirectoryStore, method, broken)
+            asked = time.monotonic()
+            admin.action(server, "createBackup", {"name": "b", "backup_type": "daily", "rotation": rotation})
+            assert time.monotonic() - asked < 3
+            admin.wait_idle(server)
+    assert looks == []
 
 
 def test_backups_of_others_and_protected_ones_stay(admin, server, flavor, image_id):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from nova import exception, image
 from nova.api import waiting
 from nova.api.compute.images.image_metadata import check_quota
-from nova.api.compute.servers.servers import authorize, get, operate
+from nova.api.compute.servers.servers import authorize, get, operate, server_id
 from nova.api.fields import METADATA, NAME, STRING, Field, Object, Plain, only
 from nova.api.request import Request, Response, whole
 from nova.api.router import accepts
@@ -15,6 +16,8 @@ from nova.conf import CONF
 
 # Seconds for which a request waits until its image is known, so that the answer is true, and between two looks.
 _PATIENCE, _PAUSE = 5.0, 0.05
+# Looks at the image after which it is asked whether what makes it failed.
+_LOOKS = 10
 
 _NAMED = Plain(type="string", format="name", minLength=1, maxLength=255)
 _COUNT = Plain(type=["integer", "string"], pattern="^[0-9]*$", minimum=0, minLength=1)
@@ -45,7 +48,8 @@ def _made(req: Request, operation: str, wanted: dict[str, Any], keeps: bool = Tr
     if req.version < 39 and wanted.get("metadata"):
         check_quota(req, wanted["metadata"])
     image_id = operate(req, operation, wanted)["image_id"]
-    _wait_until_known(req, image_id)
+    if keeps:  # another one goes as soon as it is there
+        _wait_until_known(req, image_id)
     if req.version >= 45:
         return {"image_id": image_id}
     base = (CONF.api.glance_link_prefix or req.host_url).rstrip("/")
@@ -54,13 +58,23 @@ def _made(req: Request, operation: str, wanted: dict[str, Any], keeps: bool = Tr
 
 def _wait_until_known(req: Request, image_id: str) -> None:
     """Whoever gets the id looks at the image at once. One that never comes is told of by the server's actions."""
+    looks = itertools.count(1)
+
     def is_known() -> bool:
         try:
             image.store().show(req.ctx, image_id, token=req.ctx.auth_token)
         except exception.ImageNotFound:
-            return False
+            return next(looks) % _LOOKS == 0 and _over(req)
         except exception.NovaException:
             pass  # nobody can tell
         return True
 
     waiting.until(req, is_known, _PATIENCE, _PAUSE)
+
+
+def _over(req: Request) -> bool:
+    """Whether what this request began has ended, so that an image which is not there will not be."""
+    try:
+        return req.clients.actions.get(req.ctx, server_id(req), req.ctx.request_id).finish_time is not None
+    except exception.NovaException:
+        return False  # nobody can tell
