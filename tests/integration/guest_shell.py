@@ -16,6 +16,10 @@ _USER, _PASSWORD = "nova", "novaguest"
 _PROMPT = re.compile(rb"\w+@[\w-]+:[^\r\n]*[$#] (\x1b\[6n)?$")
 
 
+class Silence(AssertionError):
+    """The guest did not say what it should in time."""
+
+
 class GuestShell:
     """The shell of a ``domain`` on ``host``. Opened again elsewhere after a migration, it is the same shell.
 
@@ -44,44 +48,61 @@ class GuestShell:
         """What a command printed, without carriage returns; it must succeed."""
         mark = uuid.uuid4().hex[:8]
         # The terminal shows what is typed: the marks must not be read there.
-        self._type(f"echo {mark[:4]}''{mark[4:]}; {command}; echo {mark[4:]}''{mark[:4]}:$?")
+        line = f"echo {mark[:4]}''{mark[4:]}; {command}; echo {mark[4:]}''{mark[:4]}:$?"
         end = re.compile(rf"{mark[4:]}{mark[:4]}:(\d+)\r\n".encode())
-        text = self._read(end, seconds)
+        text = self._read(end, seconds, self._begin(line, re.compile(f"{mark}\r\n".encode()), seconds))
         found = end.search(text)
         assert found is not None
         printed = text[:found.start()].partition(f"{mark}\r\n".encode())[2].decode(errors="replace").replace("\r", "")
         assert found[1] == b"0", f"{command!r} in {self._domain} failed ({found[1].decode()}): {printed}"
         return printed
 
+    def _begin(self, line: str, begun: re.Pattern[bytes], seconds: float) -> bytes:
+        """Type it until the guest begins with it; what it said. A busy guest loses what comes by its serial port."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self._type(line)
+            try:
+                return self._read(begun, min(seconds, 8))
+            except Silence:
+                if time.monotonic() > deadline:
+                    raise
+            self._type("\x03")  # so that neither half of it nor a late one is left
+
     def _log_in(self) -> None:
         """Whether the guest still boots, asks for a login, or has somebody logged in."""
         deadline = time.monotonic() + self._seconds
-        waiting = re.compile(rb"login: $|" + _PROMPT.pattern)
-        text = b""
-        seen = ""
-        while not waiting.search(text):
+        waiting, prompt = re.compile(rb"login: $|Password: $|" + _PROMPT.pattern), _PROMPT
+        text, seen = b"", ""
+        while not prompt.search(text):
             assert time.monotonic() < deadline, f"{self._domain} on {self._host.name} asks nobody in: {seen[-2000:]}"
-            self._type("")  # what is typed while it boots is lost
             try:
-                text = self._read(waiting, 5)
+                if text.endswith(b"login: "):
+                    self._type(_USER)
+                    text = self._read(waiting, 30)
+                elif text.endswith(b"Password: "):
+                    # Having said so it throws away what has been typed, so a password may come too early.
+                    time.sleep(0.3)
+                    self._type(_PASSWORD)
+                    text = self._read(waiting, 10)
+                else:
+                    self._type("")  # what is typed while it boots is lost
+                    text = self._read(waiting, 5)
             except AssertionError as error:
                 seen += f"{error}\n"
-        if text.endswith(b"login: "):
-            self._type(_USER)
-            self._read(re.compile(rb"Password: $"), 30)
-            self._type(_PASSWORD)
-            self._read(_PROMPT, 30)
+                text = b""
         self.run("stty -echo cols 200 2> /dev/null; PS1='guest@shell:$ '")
 
     def _type(self, line: str) -> None:
         os.write(self._handle, f"{line}\r".encode())
 
-    def _read(self, until: re.Pattern[bytes], seconds: float) -> bytes:
+    def _read(self, until: re.Pattern[bytes], seconds: float, text: bytes = b"") -> bytes:
+        """What the guest says up to this, after the ``text`` that was read already."""
         deadline = time.monotonic() + seconds
-        text = b""
         while not until.search(text):
             left = deadline - time.monotonic()
-            assert left > 0, f"{self._domain} on {self._host.name} does not say {until.pattern!r}: {text[-2000:]!r}"
+            if left <= 0:
+                raise Silence(f"{self._domain} on {self._host.name} does not say {until.pattern!r}: {text[-2000:]!r}")
             if select.select([self._handle], [], [], left)[0]:
                 try:
                     text += os.read(self._handle, 4096)

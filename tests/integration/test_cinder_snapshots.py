@@ -113,8 +113,10 @@ def test_a_guest_is_started_again_with_all_files_of_its_volume(cloud: RealCloud,
         snapshot = cinder.snapshot(volume)
         write(shell, 1)
         whole = digest(shell, 2)
+    asked = cloud.console(server).count("guest login:")
     cloud.api.action(server, "reboot", {"type": "HARD"})
     cloud.api.wait(server, "ACTIVE", BOOT)
+    cloud.wait_for_login(server, "guest", asked + 1)  # who types while it boots may be taken for the user's name
     with cloud.shell(server) as shell:
         wait_for_volume(shell)
         assert digest(shell, 2) == whole
