@@ -38,6 +38,8 @@ _HANDSHAKE = 20.0
 _PING, _PONG = 20.0, 20.0
 # Bytes of a message, and how many messages are taken before they can be passed on.
 _MESSAGE, _MESSAGES = 1 << 20, 4
+# Bytes that a client leaves untaken; what is relayed to it never comes near that, since it waits.
+_UNTAKEN = 1 << 20
 # Threads that ask over the bus.
 _THREADS = 8
 # Seconds between two questions whether the servers of open consoles are still what they were, and consoles in each.
@@ -49,6 +51,15 @@ _POLICY, _RESTART = 1008, 1012
 
 # What the library logs has URLs, and these have tokens.
 _SILENT = logging.getLogger("nova.console.websockets")
+
+
+class _Connection(ServerConnection):
+    """The library answers pings at once, and keeps the answers for a client that takes none of them."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.get_write_buffer_size() > _UNTAKEN:
+            self.transport.abort()
 
 
 class ConsoleServer:
@@ -74,7 +85,7 @@ class ConsoleServer:
             self._serve, sock=Listener(self._door, host, port), ssl=secure, process_request=self._answer,
             select_subprotocol=_subprotocol, compression=None, server_header=None, open_timeout=_HANDSHAKE,
             ping_interval=_PING, ping_timeout=_PONG, close_timeout=5, max_size=_MESSAGE, max_queue=_MESSAGES,
-            logger=_SILENT, **in_time)
+            logger=_SILENT, create_connection=_Connection, **in_time)
         self._watch = asyncio.create_task(self._look_after())
         return int(next(iter(self._server.sockets)).getsockname()[1])
 
@@ -94,7 +105,7 @@ class ConsoleServer:
         if self._rate is not None and (wait := self._rate.take(client)):
             return _later(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests.", math.ceil(wait))
         try:
-            if request.headers.get("Upgrade", "").lower() != "websocket":
+            if [value.lower() for value in request.headers.get_all("Upgrade")] != ["websocket"]:
                 return await self._page(request.path)
             return await self._admit(connection, request)
         except Refused as error:

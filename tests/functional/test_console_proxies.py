@@ -145,3 +145,26 @@ def test_a_client_that_asks_too_often_is_told_when_to_ask_again(proxy, tmp_path)
 def test_a_rate_that_says_nothing_is_refused_at_the_start(proxy):
     with pytest.raises(exception.InvalidInput, match="rate_limit_address"):
         proxy(rate_limit_address="often")
+
+
+def test_pongs_that_nobody_takes_are_not_kept(suite, member, flavor, image_id):
+    uuid = member.boot(flavor, image_id)
+    member.wait(uuid, "ACTIVE")
+    asked = {"remote_console": {"protocol": "serial", "type": "serial"}}
+    told = token_of(member.post(f"/servers/{uuid}/remote-consoles", asked)["remote_console"]["url"])
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", suite.consoles["nova-serialproxy"].port))
+        client.sendall(f"GET /?token={told} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                       "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode())
+        assert client.recv(12) == b"HTTP/1.1 101"
+        pings = (b"\x89\xfd\0\0\0\0" + b"x" * 125) * 1000
+        with pytest.raises(OSError):
+            for _time in range(300):
+                client.sendall(pings)
+
+
+def test_a_request_that_asks_for_two_protocols_is_none_of_ours(proxy):
+    with socket.create_connection(("127.0.0.1", proxy()), 10) as client:
+        client.sendall(b"GET /none.html HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nUpgrade: other\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 404"
