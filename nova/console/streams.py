@@ -124,13 +124,7 @@ def _abort(writer: asyncio.StreamWriter) -> None:
 
 async def connect(host: str, port: int, networks: Networks) -> Host:
     """Raises OSError, also for a host that is in none of the ``networks`` (none given: anywhere)."""
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # a name that no name can be
-        raise OSError(f"{host} is no name of a host") from error
-    addresses = [address for address in (str(item[4][0]) for item in found)
-                 if not networks or _is_in(address, networks)]
+    addresses = [address for address in await _addresses(host, port) if not networks or _is_in(address, networks)]
     if not addresses:
         raise OSError(f"{host} is in none of [console]guest_networks")
     reader, writer = await asyncio.open_connection(addresses[0], port)
@@ -140,6 +134,20 @@ async def connect(host: str, port: int, networks: Networks) -> Host:
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
     return Host(reader, writer)
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    """Raises OSError. An address waits for none of the few threads that ask for names: a host may say names of which
+    nobody answers."""
+    try:
+        return [str(plain_ip.address(host))]
+    except ValueError:
+        pass
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a name that no name can be
+        raise OSError(f"{host} is no name of a host") from error
+    return [str(item[4][0]) for item in found]
 
 
 def _is_in(address: str, networks: Networks) -> bool:
