@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import resource
 import socket
 from collections.abc import Callable
@@ -21,32 +22,42 @@ Peer = Any  # the address of the other side, as sockets have it
 
 
 class Door:
-    """The connections of a proxy, and of each client those that have shown no token yet."""
+    """The connections of a proxy, and of each client those that have shown no token yet.
+
+    A client may come back from the same port before its last connection from there is closed on this side: what is
+    said of one that has been replaced counts no more.
+    """
 
     def __init__(self) -> None:
-        # Each with its client; "" once a token was shown.
-        self._open: dict[Peer, str] = {}
+        # Each with its number and its client ("" once a token was shown).
+        self._open: dict[Peer, tuple[int, str]] = {}
         self._waiting: collections.Counter[str] = collections.Counter()
+        self._numbers = itertools.count(1)
 
-    def enter(self, peer: Peer) -> bool:
-        """Whether this one more may connect."""
+    def enter(self, peer: Peer) -> int:
+        """A number by which it may leave; 0: this one more may not connect."""
         client = client_of(peer[0])
         if len(self._open) >= most_connections() or self._waiting[client] >= _HANDSHAKES:
-            return False
-        self._open[peer] = client
+            return 0
+        if peer in self._open:
+            self.leave(peer, self._open[peer][0])
+        number = next(self._numbers)
+        self._open[peer] = number, client
         self._waiting[client] += 1
-        return True
+        return number
 
     def shown(self, peer: Peer) -> None:
         """It has shown a token, and counts no more among those of its client that have not."""
-        client = self._open.get(peer)
+        number, client = self._open.get(peer, (0, ""))
         if client:
-            self._open[peer] = ""
+            self._open[peer] = number, ""
             self._no_longer(client)
 
-    def leave(self, peer: Peer) -> None:
+    def leave(self, peer: Peer, number: int) -> None:
         """It is closed. Does nothing the second time."""
-        client = self._open.pop(peer, None)
+        if self._open.get(peer, (0, ""))[0] != number:
+            return
+        _number, client = self._open.pop(peer)
         if client:
             self._no_longer(client)
 
@@ -76,10 +87,11 @@ class Listener(socket.socket):
     def accept(self) -> tuple[socket.socket, Peer]:
         """Raises ConnectionAbortedError for one that is not let in: who waits next gets another turn for that."""
         accepted, peer = super().accept()
-        if not self._door.enter(peer):
+        number = self._door.enter(peer)
+        if not number:
             accepted.close()
             raise ConnectionAbortedError
-        return _Counted(accepted, lambda: self._door.leave(peer)), peer
+        return _Counted(accepted, lambda: self._door.leave(peer, number)), peer
 
 
 class _Counted(socket.socket):

@@ -28,6 +28,7 @@ from nova.objects.base import new_uuid
 from nova.objects.console import PROTOCOLS, SERIAL, Console
 from nova.rpcapi.consoles import Consoles
 from nova.service.rates import Limiter, client_of
+from nova.service.turns import Turns
 
 LOG = logging.getLogger(__name__)
 
@@ -38,8 +39,11 @@ _HANDSHAKE = 20.0
 _PING, _PONG = 20.0, 20.0
 # Bytes of a message, and how many messages are taken before they can be passed on.
 _MESSAGE, _MESSAGES = 1 << 20, 4
-# Threads that ask over the bus.
-_THREADS = 8
+# Bytes that a client leaves untaken; what is relayed to it never comes near that, since it waits.
+_UNTAKEN = 1 << 20
+# Threads that ask over the bus whether a client may come in; others, for pages and what the proxy asks for itself.
+_THREADS, _OTHERS = 8, 4
+_ADMIT = "admit"
 # Seconds between two questions whether the servers of open consoles are still what they were, and consoles in each.
 LOOK, _PAGE = 15.0, 500
 # Seconds after which whoever found too many, or nobody who knows, may try again.
@@ -51,13 +55,24 @@ _POLICY, _RESTART = 1008, 1012
 _SILENT = logging.getLogger("nova.console.websockets")
 
 
+class _Connection(ServerConnection):
+    """The library answers pings at once, and keeps the answers for a client that takes none of them."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.get_write_buffer_size() > _UNTAKEN:
+            self.transport.abort()
+
+
 class ConsoleServer:
     """All of it on one event loop. ``directory`` has the web pages ("": none), ``rate`` counts what clients ask."""
 
     def __init__(self, gate: Gate, consoles: Consoles, directory: str,
                  schemes: Callable[[Host], dict[int, rfb.Scheme]], rate: Limiter | None = None) -> None:
         self._gate, self._consoles, self._directory, self._schemes = gate, consoles, directory, schemes
-        self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "console")
+        # Clients take turns: those that wait for a host that does not answer hold up nobody else.
+        self._asking = Turns({_ADMIT: _THREADS}, "console")
+        self._threads = concurrent.futures.ThreadPoolExecutor(_OTHERS, "console-pages")
         self._networks: Networks = [plain_ip.network(name) for name in CONF.console.guest_networks]
         self._sessions: dict[str, Session] = {}
         self._per_server: collections.Counter[str] = collections.Counter()
@@ -74,7 +89,7 @@ class ConsoleServer:
             self._serve, sock=Listener(self._door, host, port), ssl=secure, process_request=self._answer,
             select_subprotocol=_subprotocol, compression=None, server_header=None, open_timeout=_HANDSHAKE,
             ping_interval=_PING, ping_timeout=_PONG, close_timeout=5, max_size=_MESSAGE, max_queue=_MESSAGES,
-            logger=_SILENT, **in_time)
+            logger=_SILENT, create_connection=_Connection, **in_time)
         self._watch = asyncio.create_task(self._look_after())
         return int(next(iter(self._server.sockets)).getsockname()[1])
 
@@ -85,6 +100,7 @@ class ConsoleServer:
         if self._server is not None:
             self._server.close(code=_RESTART, reason="The console proxy is restarted.")
             await self._server.wait_closed()
+        self._asking.shutdown(wait=False, cancel_futures=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # --- requests ----------------------------------------------------------------------------------
@@ -94,7 +110,7 @@ class ConsoleServer:
         if self._rate is not None and (wait := self._rate.take(client)):
             return _later(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests.", math.ceil(wait))
         try:
-            if request.headers.get("Upgrade", "").lower() != "websocket":
+            if [value.lower() for value in request.headers.get_all("Upgrade")] != ["websocket"]:
                 return await self._page(request.path)
             return await self._admit(connection, request)
         except Refused as error:
@@ -112,7 +128,8 @@ class ConsoleServer:
 
     async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         asked = Asked(request.path, {name.lower(): value for name, value in request.headers.raw_items()})
-        console = await asyncio.get_running_loop().run_in_executor(self._threads, self._gate.admit, asked.token)
+        client = client_of(connection.remote_address[0])
+        console = await asyncio.wrap_future(self._asking.submit(_ADMIT, client, self._gate.admit, asked.token))
         check_origin(asked, CONF.console.allowed_origins, console.access_url_base)
         if self._per_server[console.instance_uuid] >= CONF.console.connections_per_server:
             return _later(HTTPStatus.TOO_MANY_REQUESTS, "Too many consoles of this server are open.")

@@ -75,7 +75,8 @@ class Session:
             host.close()
 
     async def _relay(self, browser: Browser, host: Host) -> End:
-        ways = [asyncio.create_task(_copy(browser, host)), asyncio.create_task(_copy(host, browser))]
+        # A browser that is gone is not noticed by who waits for the host to take what it sent.
+        ways = [asyncio.create_task(way) for way in (_copy(browser, host), _copy(host, browser), browser.gone())]
         try:
             waited: list[asyncio.Future[Any]] = [*ways, self._over]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)

@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import socket
 import ssl
+import struct
 from collections.abc import Sequence
 
 from websockets.asyncio.connection import Connection
@@ -18,6 +19,10 @@ from nova.objects import plain_ip
 _PART = 64 * 1024
 # Seconds until a silent host is asked whether it is there, between two questions, and how many stay unanswered.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
+# Seconds in which a host takes what is left for it when its connection is closed.
+LEFT = 5.0
+# Closed so, the system keeps nothing of it (SO_LINGER).
+_AT_ONCE = struct.pack("ii", 1, 0)
 
 Networks = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
@@ -56,6 +61,10 @@ class Browser:
         except ConnectionClosed:
             raise EOFError from None
 
+    async def gone(self) -> None:
+        """Returns when it is, also while nobody reads what it sent."""
+        await self._websocket.wait_closed()
+
     async def _receive(self) -> bytes | None:
         try:
             return await self._websocket.recv(decode=False)
@@ -81,22 +90,41 @@ class Host:
         await self._writer.drain()
 
     async def start_tls(self, context: ssl.SSLContext) -> None:
-        """Raises OSError."""
-        await self._writer.start_tls(context)
+        """Raises OSError.
+
+        What came before in the clear, from whoever is between, is not read any more: it would pass for the host's.
+        """
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        protocol = _Secured(reader, self._writer)
+        transport = await loop.start_tls(self._writer.transport, protocol, context)
+        if transport is None:
+            raise ConnectionResetError("the host has closed the connection")
+        protocol.connection_made(transport)
+        self._reader, self._writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     def close(self) -> None:
+        """A host that takes nothing does not keep the connection, nor whoever comes next from the console."""
         self._writer.close()
+        asyncio.get_running_loop().call_later(LEFT, _abort, self._writer)
+
+
+class _Secured(asyncio.StreamReaderProtocol):
+    """What came by TLS. Keeps the writer from before: one that is forgotten closes its connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, before: asyncio.StreamWriter) -> None:
+        super().__init__(reader)
+        self._before = before
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):  # it is closed, most of the time
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    writer.transport.abort()
 
 
 async def connect(host: str, port: int, networks: Networks) -> Host:
     """Raises OSError, also for a host that is in none of the ``networks`` (none given: anywhere)."""
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # a name that no name can be
-        raise OSError(f"{host} is no name of a host") from error
-    addresses = [address for address in (str(item[4][0]) for item in found)
-                 if not networks or _is_in(address, networks)]
+    addresses = [address for address in await _addresses(host, port) if not networks or _is_in(address, networks)]
     if not addresses:
         raise OSError(f"{host} is in none of [console]guest_networks")
     reader, writer = await asyncio.open_connection(addresses[0], port)
@@ -106,6 +134,20 @@ async def connect(host: str, port: int, networks: Networks) -> Host:
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
     return Host(reader, writer)
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    """Raises OSError. An address waits for none of the few threads that ask for names: a host may say names of which
+    nobody answers."""
+    try:
+        return [str(plain_ip.address(host))]
+    except ValueError:
+        pass
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a name that no name can be
+        raise OSError(f"{host} is no name of a host") from error
+    return [str(item[4][0]) for item in found]
 
 
 def _is_in(address: str, networks: Networks) -> bool:

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import ssl
+import threading
 
 import msgspec
 import pytest
@@ -11,7 +12,9 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from nova import exception
 from nova.conf import CONF
+from nova.console.gate import Gate, Refused
 from nova.console.service import NOVNC, ConsoleProxy
+from nova.objects.base import new_uuid
 from tests.certificates import Authority
 from tests.functional.client import wait_for
 from tests.functional.consoles import Screen, ended, is_closed, opened, token_of
@@ -145,3 +148,54 @@ def test_a_client_that_asks_too_often_is_told_when_to_ask_again(proxy, tmp_path)
 def test_a_rate_that_says_nothing_is_refused_at_the_start(proxy):
     with pytest.raises(exception.InvalidInput, match="rate_limit_address"):
         proxy(rate_limit_address="often")
+
+
+def test_pongs_that_nobody_takes_are_not_kept(suite, member, flavor, image_id):
+    uuid = member.boot(flavor, image_id)
+    member.wait(uuid, "ACTIVE")
+    asked = {"remote_console": {"protocol": "serial", "type": "serial"}}
+    told = token_of(member.post(f"/servers/{uuid}/remote-consoles", asked)["remote_console"]["url"])
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", suite.consoles["nova-serialproxy"].port))
+        client.sendall(f"GET /?token={told} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                       "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode())
+        assert client.recv(12) == b"HTTP/1.1 101"
+        with pytest.raises(OSError):
+            client.sendall((b"\x89\xfd\0\0\0\0" + b"x" * 125) * 300_000)
+
+
+def test_a_request_that_asks_for_two_protocols_is_none_of_ours(proxy):
+    with socket.create_connection(("127.0.0.1", proxy()), 10) as client:
+        client.sendall(b"GET /none.html HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nUpgrade: other\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 404"
+
+
+def test_who_waits_for_a_host_that_does_not_answer_holds_up_nobody(proxy, monkeypatch, tmp_path):
+    port, answers, asked = proxy(), threading.Event(), []
+    (tmp_path / "hello.html").write_text("<p>hello</p>")
+
+    def admit(_gate, token):
+        asked.append(token)
+        answers.wait(60)
+        raise Refused("The token is not valid.")
+
+    monkeypatch.setattr(Gate, "admit", admit)
+    many, one = new_uuid(), new_uuid()
+    with contextlib.ExitStack() as stack:
+        stack.callback(answers.set)
+
+        def ask(token, address):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), 30, (address, 0)))
+            client.sendall(f"GET /?token={token} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n\r\n".encode())
+            return client
+
+        for _time in range(40):
+            ask(many, "127.0.0.2")
+        wait_for(lambda: len(asked) == 8, reason="all threads wait")
+        assert requests.get(f"http://127.0.0.1:{port}/hello.html", timeout=30).text == "<p>hello</p>"
+        other = ask(one, "127.0.0.3")
+        assert requests.get(f"http://127.0.0.1:{port}/hello.html", timeout=30).text == "<p>hello</p>"  # it has come in
+        answers.set()
+        assert other.recv(12) == b"HTTP/1.1 403"
+    assert asked.index(one) < 20

@@ -9,6 +9,8 @@ import socket
 import time
 from typing import Any
 
+from nova.api.http.tls import Secured
+
 # Seconds that the first may wait before there is too much to do.
 _LATE = 2.0
 # While there is too much to do, the first of so many that are taken is the one that has waited longest.
@@ -65,7 +67,7 @@ class Backlog(queue.Queue[Any]):
         return found
 
 
-def has_gone(connected: socket.socket) -> bool:
+def has_gone(connected: socket.socket | Secured) -> bool:
     """Whether the other side has closed the connection, or will say no more."""
     look = select.poll()
     look.register(connected, _GONE)

@@ -18,6 +18,7 @@ from nova.api import errors
 from nova.api.http import messages
 from nova.api.http.exchange import Exchange
 from nova.api.http.limits import Limits
+from nova.api.http.tls import Secured
 from nova.service.rates import client_of
 
 _PIECE = 64 * 1024
@@ -66,17 +67,18 @@ class Loop(Protocol):
 class Connection:
     """``used``: how many requests have come. ``deadline``: when it is closed unless something happens."""
 
-    __slots__ = ("_discarded", "_exchange", "_keep", "_loop", "_rest", "address", "begun",
+    __slots__ = ("_discarded", "_exchange", "_keep", "_loop", "_rest", "_tls", "address", "begun",
                  "client", "data", "deadline", "port", "secure", "since", "sock",
                  "state", "trusted", "used")
 
-    def __init__(self, loop: Loop, sock: socket.socket, address: tuple[Any, ...]) -> None:
+    def __init__(self, loop: Loop, sock: socket.socket | Secured, address: tuple[Any, ...]) -> None:
         self._loop = loop
         self.sock = sock
         self.address, self.port = address[:2]
         self.client = client_of(self.address)
         self.trusted = loop.limits.trusted(self.address)
-        self.secure = isinstance(sock, ssl.SSLSocket)
+        self._tls = sock if isinstance(sock, Secured) else None
+        self.secure = self._tls is not None
         self.since = time.monotonic()
         self.used = self._discarded = 0
         self._exchange = Exchange(loop.limits.header_size, loop.limits.body_size)
@@ -119,8 +121,9 @@ class Connection:
         self._answer(f"{status} {messages.PHRASES[status]}", headers, said)
 
     def _greet(self) -> None:
+        assert self._tls is not None
         try:
-            self.sock.do_handshake()  # type: ignore[attr-defined]
+            self._tls.do_handshake()
         except ssl.SSLWantReadError:
             self._loop.await_(self, select.EPOLLIN)
         except ssl.SSLWantWriteError:
@@ -171,9 +174,9 @@ class Connection:
             return
         self.state = State.CLOSED
         self._loop.forget(self)
-        if self.secure:
+        if self._tls is not None:
             with contextlib.suppress(OSError, ValueError):
-                self.sock.unwrap()  # type: ignore[attr-defined]
+                self._tls.unwrap()
         self.sock.close()
         self._rest, self.data = memoryview(b""), bytearray()
 
@@ -203,20 +206,19 @@ class Connection:
         return len(self._rest)
 
     def _send(self) -> None:
-        while self._rest:
-            try:
-                sent = self.sock.send(self._rest[:_PIECE])
-            except (BlockingIOError, ssl.SSLWantWriteError):
-                self._loop.await_(self, select.EPOLLOUT)
-                return
-            except ssl.SSLWantReadError:
-                self._loop.await_(self, select.EPOLLIN)
-                return
-            except (OSError, ValueError):
-                self.close()
-                return
-            self._rest = self._rest[sent:]
-        self._sent()
+        try:
+            while self._rest:
+                self._rest = self._rest[self.sock.send(self._rest[:_PIECE]):]
+            if self._tls is not None:
+                self._tls.flush()
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            self._loop.await_(self, select.EPOLLOUT)
+        except ssl.SSLWantReadError:
+            self._loop.await_(self, select.EPOLLIN)
+        except (OSError, ValueError):
+            self.close()
+        else:
+            self._sent()
 
     def _sent(self) -> None:
         if self._exchange.again():
@@ -226,7 +228,7 @@ class Connection:
                 self._advance()
             else:
                 # A secure connection may have bytes that the system does not know of any more.
-                waits = select.EPOLLOUT if self.secure and self.sock.pending() else 0  # type: ignore[attr-defined]
+                waits = select.EPOLLOUT if self._tls is not None and self._tls.pending() else 0
                 self._loop.await_(self, select.EPOLLIN | waits)
         elif self._discarded or self.data or self._exchange.pending:
             self._end()
@@ -239,10 +241,10 @@ class Connection:
         self.deadline = time.monotonic() + _LINGER
         self.data = bytearray()
         try:
-            if self.secure:
+            if self._tls is not None:
                 with contextlib.suppress(ssl.SSLError):
-                    self.sock.unwrap()  # type: ignore[attr-defined]
-            socket.socket.shutdown(self.sock, socket.SHUT_WR)
+                    self._tls.unwrap()
+            self.sock.shutdown(socket.SHUT_WR)
         except (OSError, ValueError):
             self.close()
         else:
@@ -275,4 +277,6 @@ class Connection:
         if invitation := self._exchange.invitation():
             with contextlib.suppress(OSError):
                 self.sock.send(invitation)
+                if self._tls is not None:
+                    self._tls.flush()
         self._loop.await_(self, select.EPOLLIN)

@@ -23,6 +23,7 @@ from nova.api.http import messages
 from nova.api.http.backlog import Backlog, has_gone
 from nova.api.http.connection import Connection, State
 from nova.api.http.limits import Limits
+from nova.api.http.tls import Secured
 
 LOG = logging.getLogger(__name__)
 
@@ -219,13 +220,7 @@ class Server:
         return True
 
     def _connected(self, sock: socket.socket, address: tuple[object, ...]) -> None:
-        if self._secure is not None:
-            try:
-                sock = self._secure.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            except (OSError, ValueError):
-                sock.close()
-                return
-        connection = Connection(self, sock, address)
+        connection = Connection(self, sock if self._secure is None else Secured(sock, self._secure), address)
         crowded = not connection.trusted and self._clients[connection.client] >= self.limits.per_client
         if crowded or (len(self._connections) >= self.limits.total and not self._make_room(connection)):
             self._turn_away(connection, crowded)

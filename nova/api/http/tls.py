@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 
 from nova import exception
 from nova.conf import CONF
+
+# Bytes that are taken from the system at once.
+_PIECE = 16 * 1024
+# Bytes that may come for nothing: the handshake, and what clients of TLS tell each other beside requests.
+_OVERHEAD = 64 * 1024
 
 
 def context(section: str) -> ssl.SSLContext | None:
@@ -29,3 +35,102 @@ def context(section: str) -> ssl.SSLContext | None:
         raise exception.InvalidInput(
             reason=f"[{section}]{name} {options[name]}{key} cannot be used: {error}") from error
     return made
+
+
+class Secured:
+    """The server's side of a connection that never waits, with the methods of an ssl.SSLSocket that are needed here.
+
+    That one would read from the system as long as anything comes that is no data: a client that sends one KeyUpdate
+    after another (TLS 1.3), or asks for renegotiation (1.2), would have the thread of all connections for itself. Here
+    a call takes one piece, and who sends much for nothing is no client.
+    """
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        self._sock = sock
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_side=True)
+        self._unsent = memoryview(b"")
+        self._spare = _OVERHEAD
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def do_handshake(self) -> None:
+        """Raises OSError: ssl.SSLWantReadError, ssl.SSLWantWriteError, or that there is no agreement."""
+        self.flush()
+        try:
+            self._shake()
+        except ssl.SSLWantReadError:
+            self._take()
+            self._shake()
+
+    def recv(self, size: int) -> bytes:
+        """b"": the client has ended it. Raises OSError: ssl.SSLWantReadError (nothing, for now) or others."""
+        try:
+            data = self._read(size)
+        except ssl.SSLWantReadError:
+            self._take()
+            data = self._read(size)
+        self._spare = min(_OVERHEAD, self._spare + 2 * len(data))
+        return data
+
+    def send(self, data: bytes | memoryview) -> int:
+        """How much was taken; flush() says when it is on its way. Raises OSError: ssl.SSLWantWriteError or others."""
+        self.flush()
+        return self._tls.write(data)
+
+    def flush(self) -> None:
+        """Raises OSError: ssl.SSLWantWriteError (not all, for now) or others."""
+        while True:
+            if not self._unsent:
+                self._unsent = memoryview(self._out.read())
+            if not self._unsent:
+                return
+            try:
+                sent = self._sock.send(self._unsent)
+            except BlockingIOError:
+                raise ssl.SSLWantWriteError from None
+            self._unsent = self._unsent[sent:]
+
+    def pending(self) -> int:
+        """Bytes of which the system does not know any more."""
+        return self._tls.pending() + self._in.pending
+
+    def unwrap(self) -> None:
+        """Say that nothing follows. Raises OSError, also where the client has not said so yet."""
+        try:
+            self._tls.unwrap()
+        finally:
+            self.flush()
+
+    def shutdown(self, how: int) -> None:
+        self._sock.shutdown(how)
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def _shake(self) -> None:
+        try:
+            self._tls.do_handshake()
+        finally:
+            self.flush()
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return self._tls.read(size)
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return b""
+
+    def _take(self) -> None:
+        """One piece. Raises OSError: ssl.SSLWantReadError where nothing has come, or others."""
+        try:
+            piece = self._sock.recv(_PIECE)
+        except BlockingIOError:
+            raise ssl.SSLWantReadError from None
+        self._spare -= len(piece)
+        if self._spare < 0:
+            raise ConnectionAbortedError("too much comes that is no data")
+        if piece:
+            self._in.write(piece)
+        else:
+            self._in.write_eof()

@@ -9,6 +9,7 @@ import ipaddress
 import pathlib
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,6 +18,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from nova import exception
 from nova.api import service
@@ -67,6 +70,54 @@ class Served:
     def end(self) -> None:
         self.server.stop()
         self._thread.join(60)
+
+
+class KeyUpdates:
+    """A client of TLS 1.3 that makes its records by itself, with the keys that its library has agreed on."""
+
+    def __init__(self, port: int, trusting: ssl.SSLContext, keys: pathlib.Path) -> None:
+        trusting.keylog_filename = str(keys)
+        self.socket = socket.create_connection(("127.0.0.1", port), 30)
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = trusting.wrap_bio(self._in, self._out, server_hostname="127.0.0.1")
+        while True:
+            try:
+                self._tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self.socket.sendall(self._out.read())
+                self._in.write(self.socket.recv(65536))
+        self.socket.sendall(self._out.read())
+        name, _bits, size = self._tls.cipher() or ("", "", 0)
+        self._hash: hashes.HashAlgorithm = hashes.SHA384() if name.endswith("384") else hashes.SHA256()
+        self._size = size // 8
+        [line] = [line for line in keys.read_text().splitlines() if line.startswith("CLIENT_TRAFFIC_SECRET_0")]
+        self._secret, self._number = bytes.fromhex(line.split()[2]), 0
+
+    def take(self) -> bytes:
+        """A record that says that the next ones have another key."""
+        record = self.sealed(b"\x16", b"\x18\0\0\x01\x00")
+        self._secret, self._number = self._derived(b"traffic upd", len(self._secret)), 0
+        return record
+
+    def sealed(self, kind: bytes, content: bytes) -> bytes:
+        start = int.from_bytes(self._derived(b"iv", 12), "big")
+        head = b"\x17\x03\x03" + struct.pack("!H", len(content) + 17)
+        nonce = (start ^ self._number).to_bytes(12, "big")
+        self._number += 1
+        return head + AESGCM(self._derived(b"key", self._size)).encrypt(nonce, content + kind, head)
+
+    def answer(self) -> bytes:
+        while True:
+            try:
+                return self._tls.read(65536)
+            except ssl.SSLWantReadError:
+                self._in.write(self.socket.recv(65536))
+
+    def _derived(self, label: bytes, size: int) -> bytes:
+        label = b"tls13 " + label
+        info = struct.pack("!HB", size, len(label)) + label + b"\0"
+        return HKDFExpand(self._hash, size, info).derive(self._secret)
 
 
 @pytest.fixture
@@ -133,6 +184,30 @@ def test_who_does_not_begin_tls_holds_up_nobody(serve: Callable[[], Served]) -> 
         client.close()
     assert slow.getresponse().read() == BIG
     slow.close()
+
+
+def test_who_sends_much_that_is_no_request_is_sent_away(serve: Callable[[], Served], tmp_path: pathlib.Path) -> None:
+    """Each KeyUpdate costs the thread that all connections share, and comes before anybody is asked who they are."""
+    served = serve()
+    client = KeyUpdates(served.port, served.trusting, tmp_path / "keys")
+    with client.socket:
+        with contextlib.suppress(OSError):
+            client.socket.sendall(b"".join(client.take() for _ in range(20_000)))
+        with contextlib.suppress(ConnectionResetError):
+            while client.socket.recv(65536):
+                pass
+    assert ask(served.connect(), "POST", b"fine") == b"fine"
+
+
+def test_a_client_may_change_its_keys(serve: Callable[[], Served], tmp_path: pathlib.Path) -> None:
+    served = serve()
+    client = KeyUpdates(served.port, served.trusting, tmp_path / "keys")
+    with client.socket:
+        request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
+        for _ in range(100):
+            client.socket.sendall(client.take() + client.sealed(b"\x17", request) + client.take()
+                                  + client.sealed(b"\x17", b"fine"))
+            assert b"fine" in client.answer()
 
 
 def test_old_versions_of_tls_are_not_spoken(serve: Callable[[], Served]) -> None:

@@ -123,3 +123,9 @@ def test_certificates_that_cannot_be_used_are_named_at_the_start(name, value):
     CONF.set_override(name, value, group="vnc")
     with pytest.raises(exception.InvalidInput, match="vencrypt_"):
         schemes_of(["none", "vencrypt"])
+
+
+def test_what_somebody_says_in_the_clear_before_tls_is_not_taken_for_the_hosts(ours):
+    """Whoever is between puts it behind the last answer before TLS."""
+    assert reached(Qemu(ours, ours.issue("host"), accepts=b"\x01" + b"a screen of others")) == (
+        struct.pack("!I", 0) + b"in secret")

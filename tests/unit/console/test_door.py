@@ -1,0 +1,26 @@
+"""Who is counted among the connections of a proxy."""
+
+import contextlib
+import socket
+import struct
+
+from nova.conf import register
+from nova.console.door import Door, Listener
+
+register()
+
+
+def test_a_client_that_comes_back_from_the_same_port_is_counted_once():
+    """With a reset the system lets it in again before this side has closed what it had."""
+    with Listener(Door(), "127.0.0.1", 0) as listening, contextlib.ExitStack() as stack:
+        where, port = listening.getsockname(), 0
+        for _time in range(100):
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            client.bind(("127.0.0.1", port))
+            port = client.getsockname()[1]
+            client.connect(where)
+            accepted, _peer = listening.accept()  # raises for one that is not let in
+            stack.enter_context(accepted)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()

@@ -1,0 +1,54 @@
+"""A session over real sockets, with a host that takes nothing."""
+
+import asyncio
+import contextlib
+import socket
+
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import serve
+
+from nova.console import streams
+from nova.console.session import Session
+from nova.console.streams import Browser
+from nova.objects.console import SERIAL, Console, ConsoleAddress
+
+
+def test_a_browser_that_is_gone_is_noticed_though_the_host_takes_nothing():
+    """Its guest does not read its serial port; the one after it would never get there."""
+    async def run():
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            console = Console(
+                instance_uuid="i", instance_host="h", console_type="serial", user_id="u", access_url_base="ws://x/",
+                address=ConsoleAddress(host="127.0.0.1", port=listening.getsockname()[1]))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reached, over = asyncio.Event(), asyncio.Event()
+
+            ended = asyncio.get_running_loop().create_future()
+
+            async def to_host(to):
+                host = await streams.connect(to.address.host, to.address.port, [])
+                reached.set()
+                return host
+
+            async def session(websocket):
+                session = Session("ident", console, SERIAL)
+                ended.add_done_callback(lambda _ended: session.end(1000, "The test is over."))
+                await session.run(Browser(websocket), to_host, None)
+                over.set()
+
+            async with serve(session, "127.0.0.1", 0, ping_interval=1, ping_timeout=1, max_queue=4) as server:
+                port = server.sockets[0].getsockname()[1]
+                browser = await connect(f"ws://127.0.0.1:{port}/", proxy=None, ping_interval=None)
+                await reached.wait()
+                with contextlib.suppress(TimeoutError):
+                    while True:  # until nobody takes it any more
+                        async with asyncio.timeout(1):
+                            await browser.send(b"x" * 60_000)
+                browser.transport.abort()
+                try:
+                    async with asyncio.timeout(20):
+                        await over.wait()
+                finally:
+                    ended.set_result(None)
+
+    asyncio.run(run())
