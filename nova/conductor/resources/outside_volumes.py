@@ -85,7 +85,10 @@ class OutsideVolumes:
                                                 connection_info={}))
         self._record(left)
 
-    def reserve(self, device: BlockDevice) -> BlockDevice:
+    def reserve(self, device: BlockDevice, owner: str) -> BlockDevice:
+        # It is had with Nova's own rights, and the caller's were looked at when this began to wait.
+        if owner and self._attachments.owner(self._ctx, device.volume_id or "") not in (owner, ""):
+            raise exception.VolumeNotFound(volume_id=device.volume_id)
         return self._record([self._reserved(device)])[0]
 
     def _reserved(self, device: BlockDevice) -> BlockDevice:
