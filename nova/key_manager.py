@@ -6,6 +6,7 @@ Whatever castellan needs is imported when it is first asked: who keeps no secret
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 from nova import exception
@@ -17,6 +18,10 @@ LOG = logging.getLogger(__name__)
 _GROUP, _BACKEND = "key_manager", "backend"
 # Seconds that Barbican, and Keystone for it, may take for an answer.
 _PATIENCE = 10.0
+# So many of a process ask it at the same time: who asks holds a thread that others wait for, too, who want nothing of
+# it. Whoever has waited for so many seconds for his turn is told that it does not answer.
+_AT_ONCE, _TURN = 4, 1.0
+_TURNS = threading.BoundedSemaphore(_AT_ONCE)
 
 
 class NotConfigured(Exception):
@@ -65,6 +70,8 @@ def secret(ctx: RequestContext, ident: str) -> bytes:
     manager = _manager()
     from castellan.common import exception as told
 
+    if not _TURNS.acquire(timeout=_TURN):
+        raise exception.KeyManagerUnavailable()
     try:
         found = manager.get(caller(ctx), ident).get_encoded()
     except told.KeyManagerError as error:
@@ -76,6 +83,8 @@ def secret(ctx: RequestContext, ident: str) -> bytes:
     except Exception as error:  # each back end of castellan has its own
         LOG.error("Secret %s could not be asked for: %s", ident, error)
         raise exception.KeyManagerUnavailable() from error
+    finally:
+        _TURNS.release()
     if not isinstance(found, bytes) or not found:
         raise Refused
     return found

@@ -303,8 +303,7 @@ class _Request:
                 run = Run(action, instance)
                 owed = debts.owed_by(run)
                 if owed is not None or run.journal.owes:  # its call may be on its way still
-                    debt = volume_keys.without_seals(msgspec.to_builtins(
-                        Journal(owed=owed, owes=run.journal.owes, trace=run.journal.trace)))
+                    debt = msgspec.to_builtins(Journal(owed=owed, owes=run.journal.owes, trace=run.journal.trace))
                 found = [*inherited(run), *found]
                 outbox = self.engine.core.outbox
                 telling.superseded(outbox, run, _TAKEN_OVER).write(outbox, connection, context_of(action))

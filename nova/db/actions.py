@@ -15,6 +15,7 @@ from nova.db import models
 from nova.db.sql import clock, rows
 from nova.objects.action import Action, Event
 from nova.objects.base import utcnow
+from nova.objects.volume import journal_without_seals
 
 TABLE = models.actions
 # The longest lease of an action that has an owner, in leases of the configuration.
@@ -86,13 +87,14 @@ def supersede(connection: sa.Connection, action: Action, events: Sequence[Event]
               owes: dict[str, Any] | None = None, until: datetime.datetime | None = None) -> None:
     """End an action because another one took its instance; its reports are refused from now on.
 
-    ``owes``: its payload, if something has to be taken back outside after ``until``.
+    ``owes``: its payload, if something has to be taken back outside after ``until``. It keeps no key of a volume.
     """
     now = utcnow()
-    debt = {} if owes is None else {"payload": owes, "owner": None}
+    debt = {} if owes is None else {"owner": None}
+    payload = journal_without_seals(action.payload if owes is None else owes)
     connection.execute(sa.update(TABLE).where(TABLE.c.uuid == action.uuid, TABLE.c.outcome.is_(None)).values(
         outcome="superseded", finish_time=now, updated_at=now, lease_until=until if debt else None, queued=False,
-        waits_for=None, events=list(events), **debt))
+        waits_for=None, events=list(events), payload=payload, **debt))
 
 
 def owing(connection: sa.Connection, now: datetime.datetime, limit: int) -> list[Action]:

@@ -113,6 +113,15 @@ def with_ways(devices: Iterable[BlockDevice], ways: Iterable[BlockDevice]) -> li
             if device.uuid in known else device for device in devices]
 
 
+def with_kept_keys(devices: Iterable[BlockDevice], known: Iterable[BlockDevice]) -> list[BlockDevice]:
+    """These devices with the keys that are kept of them, as ``known`` has them: what a journal says of a key may be
+    from before it was encrypted anew."""
+    kept = {(each.uuid, each.encryption.key_id): each.encryption for each in known if each.encryption}
+    return [msgspec.structs.replace(device, encryption=kept.get(
+        (device.uuid, device.encryption.key_id), device.encryption)) if device.encryption else device
+        for device in devices]
+
+
 def without_seals(instance: Instance) -> Instance:
     """The server for those who have no use for what only conductors can read: its password and the keys of its volumes.
     """

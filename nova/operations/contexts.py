@@ -160,8 +160,9 @@ class OutsideVolumes(Protocol):
     def unmake(self) -> None:
         """As before make(): what was there is free, what was new is gone."""
 
-    def reserve(self, device: BlockDevice) -> BlockDevice:
-        """It is the instance's."""
+    def reserve(self, device: BlockDevice, owner: str) -> BlockDevice:
+        """It is the instance's. Raises VolumeNotFound: it is not the project's any more that it belonged to ("": that
+        is not known) when it was asked for."""
 
     def connect(self, host: str, *devices: BlockDevice) -> list[BlockDevice]:
         """They can be used on this host."""

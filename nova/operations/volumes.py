@@ -47,7 +47,7 @@ class VolumeData(Object, kw_only=True):
 
     ``outside_volumes``: an outside service keeps it; ``let_go``: the guest does not have it any more; ``released``:
     nor does the server, for that service. ``lost``: that service has lost the volume, or broke it. ``multiattach``:
-    other servers may have it, too. ``encryption``: it is encrypted.
+    other servers may have it, too. ``encryption``: it is encrypted. ``owner``: its project, as the caller saw it.
     """
 
     host: str = ""
@@ -58,6 +58,7 @@ class VolumeData(Object, kw_only=True):
     lost: bool = False
     multiattach: bool = False
     encryption: VolumeEncryption | None = None
+    owner: str = ""
 
 
 class _Volume(Operation):
@@ -82,6 +83,7 @@ class AttachVolume(_Volume):
         found = desk.check_volume(request.volume_id, AVAILABLE)
         if found is not None:
             self.data.multiattach, self.data.encryption = found.multiattach, desk.key_of(found)
+            self.data.owner = found.project_id
 
     def accept(self, ctl: Acceptance, request: AttachRequest) -> Attachment:
         _check_shelved(self.instance, request.shelved, self.rules.label)
@@ -110,7 +112,7 @@ class AttachVolume(_Volume):
 
     @step(CONDUCTOR, undo="give_back", external=VOLUMES, when="outside_volumes")
     def take(self, ctl: Control) -> None:
-        self.data.device = ctl.outside_volumes.reserve(self.data.device)
+        self.data.device = ctl.outside_volumes.reserve(self.data.device, self.data.owner)
         if self.data.host:
             self.data.device, = ctl.outside_volumes.connect(self.data.host, self.data.device)
 

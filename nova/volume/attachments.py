@@ -89,6 +89,9 @@ class Attachments(Protocol):
     def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
         """Whether nobody has the volume any more, or only what is left of it. Outside of any transaction."""
 
+    def owner(self, ctx: RequestContext, volume_id: str) -> str:
+        """Its project; "": that is not told. Outside of any transaction. Raises VolumeNotFound."""
+
     def servers(self, ctx: RequestContext, volume_id: str) -> set[str]:
         """Those that have the volume, as far as its owner may know. Outside of any transaction. Raises VolumeNotFound.
         """

@@ -103,6 +103,9 @@ class CinderAttachments:
         except exception.VolumeNotFound:
             return True
 
+    def owner(self, ctx: RequestContext, volume_id: str) -> str:
+        return to_volume(self._api.volume(ctx, volume_id), "").project_id
+
     def servers(self, ctx: RequestContext, volume_id: str) -> set[str]:
         raw = self._api.volume(ctx, volume_id, ctx.auth_token)
         return {each["server_id"] for each in raw.get("attachments", ()) if each.get("server_id")}

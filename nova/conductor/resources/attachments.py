@@ -87,6 +87,9 @@ class EmbeddedAttachments:
     def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
         return False  # who has it keeps its row
 
+    def owner(self, ctx: RequestContext, volume_id: str) -> str:
+        return self._db.read(lambda connection: volumes.get(connection, volume_id)).project_id
+
     def servers(self, ctx: RequestContext, volume_id: str) -> set[str]:
         found = self._db.read(lambda connection: volumes.get(connection, volume_id)).instance_uuid
         return {found} if found else set()

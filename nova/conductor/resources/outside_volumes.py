@@ -19,7 +19,7 @@ from nova.conf import CONF
 from nova.db import servers, services
 from nova.objects import volume as states
 from nova.objects.image import Image
-from nova.objects.instance import BlockDevice, with_ways
+from nova.objects.instance import BlockDevice, with_kept_keys, with_ways
 from nova.objects.volume import Volume, VolumeEncryption
 from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
 from nova.operations.base import Wait
@@ -85,7 +85,10 @@ class OutsideVolumes:
                                                 connection_info={}))
         self._record(left)
 
-    def reserve(self, device: BlockDevice) -> BlockDevice:
+    def reserve(self, device: BlockDevice, owner: str) -> BlockDevice:
+        # It is had with Nova's own rights, and the caller's were looked at when this began to wait.
+        if owner and self._attachments.owner(self._ctx, device.volume_id or "") not in (owner, ""):
+            raise exception.VolumeNotFound(volume_id=device.volume_id)
         return self._record([self._reserved(device)])[0]
 
     def _reserved(self, device: BlockDevice) -> BlockDevice:
@@ -202,8 +205,9 @@ class OutsideVolumes:
             return []
 
         def renewed(given: list[BlockDevice]) -> list[BlockDevice]:
-            return [msgspec.structs.replace(now[device.uuid], delete_on_termination=device.delete_on_termination)
+            kept = [msgspec.structs.replace(now[device.uuid], delete_on_termination=device.delete_on_termination)
                     if device.uuid in now else device for device in given]
+            return with_kept_keys(kept, given)
 
         wishes.effects.append(lambda connection: servers.change(
             connection, wishes.instance, "block_devices", renewed))

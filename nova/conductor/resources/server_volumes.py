@@ -19,12 +19,14 @@ from nova.db import servers
 from nova.objects import volume as states
 from nova.objects.base import new_uuid
 from nova.objects.image import Image, least_disk
-from nova.objects.instance import BlockDevice, Instance, root_volume
+from nova.objects.instance import BlockDevice, Instance, root_volume, with_kept_keys
 from nova.objects.requirements import device_names
 from nova.objects.volume import Volume, VolumeContent, VolumeEncryption, VolumeRemoval
 
 # What becomes of a device; None: the server has it no longer.
 Change = Callable[[sa.Connection, BlockDevice], BlockDevice | None]
+# The same of what has to know all devices of the server.
+KnowingChange = Callable[[sa.Connection, BlockDevice, list[BlockDevice]], BlockDevice | None]
 
 
 class Wishes(Protocol):
@@ -134,17 +136,17 @@ class ServerVolumes:
             self._change((root,), change)
 
     def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
-        def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice | None:
+        def change(connection: sa.Connection, device: BlockDevice, known: list[BlockDevice]) -> BlockDevice | None:
             if device.uuid == new.uuid:
                 return None
-            wishes, now = self._wishes, new
+            wishes, (now,) = self._wishes, with_kept_keys([new], known)
             if not self._outside:
                 now, removals = self._attachments.end_swap(
-                    wishes.ctx, wishes.instance, old, new, migrates, done, connection)
+                    wishes.ctx, wishes.instance, old, now, migrates, done, connection)
                 wishes.removals += removals
             return device.swapped(now, migrates) if done else device
 
-        self._change((old, new), change)
+        self._change_knowing((old, new), change)
 
     def reach(self, device: BlockDevice) -> None:
         def change(_connection: sa.Connection, known: BlockDevice) -> BlockDevice:
@@ -173,6 +175,9 @@ class ServerVolumes:
 
     def _change(self, devices: Collection[BlockDevice], change: Change) -> None:
         """``change`` these volumes of the server, as its row has them when the step is written."""
+        self._change_knowing(devices, lambda connection, device, _known: change(connection, device))
+
+    def _change_knowing(self, devices: Collection[BlockDevice], change: KnowingChange) -> None:
         wishes = self._wishes
         if not any(device.is_volume for device in wishes.instance.block_devices):
             return
@@ -180,8 +185,8 @@ class ServerVolumes:
 
         def effect(connection: sa.Connection) -> None:
             def changed(known: list[BlockDevice]) -> list[BlockDevice]:
-                now = [change(connection, device) if device.is_volume and (not only or device.uuid in only) else device
-                       for device in known]
+                now = [change(connection, device, known) if device.is_volume and (not only or device.uuid in only)
+                       else device for device in known]
                 return [device for device in now if device is not None]
 
             servers.change(connection, wishes.instance, "block_devices", changed)

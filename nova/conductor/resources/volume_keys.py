@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -21,7 +20,6 @@ from nova.db.sql.engine import Database
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import Volume, VolumeEncryption, VolumeKey
 
-_SEALED = "sealed"
 # Servers that are looked for in one statement.
 _AT_ONCE = 500
 
@@ -110,10 +108,3 @@ def _renewed(vault: Vault, encryption: VolumeEncryption) -> VolumeEncryption:
     with contextlib.suppress(SecretUnreadable):
         return msgspec.structs.replace(encryption, sealed=vault.renewed(encryption.sealed))
     return encryption
-
-
-def without_seals(told: Any) -> Any:
-    """Plain values (of a journal) without the passphrases that are sealed in them."""
-    if isinstance(told, dict):
-        return {name: without_seals(value) for name, value in told.items() if name != _SEALED}
-    return [without_seals(value) for value in told] if isinstance(told, list) else told

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.conductor.resources.volume_keys import without_seals
 from nova.db import services
 from nova.notifications.requests import Asked
 from nova.objects.action import Action, Event, Failure
 from nova.objects.base import utcnow
 from nova.objects.instance import Instance
+from nova.objects.volume import journal_without_seals
 from nova.operations import REGISTRY
 from nova.operations.base import CONDUCTOR, Inherited, Journal, Operation, Step, journal
 
@@ -100,7 +100,7 @@ class Run:
         """The action as a host gets it: what it runs, and nothing that it does not need."""
         data = Journal(data=msgspec.to_builtins(self.operation.data), trace=self.journal.trace)
         return msgspec.structs.replace(self.action, operation=self.operation.name, events=[],
-                                       payload=without_seals(msgspec.to_builtins(data)))
+                                       payload=journal_without_seals(msgspec.to_builtins(data)))
 
     def opened(self, step: Step, events: list[Event] | None = None) -> list[Event]:
         """The events with the step's one open."""

@@ -30,6 +30,7 @@ from nova.objects.base import utcnow
 from nova.objects.instance import with_ways, without_seals
 from nova.objects.network import RuleSet
 from nova.objects.order import StepOrder
+from nova.objects.volume import journal_without_seals
 from nova.operations.base import CONDUCTOR, Step, Wait, context_of
 from nova.operations.failures import failure_of
 from nova.telemetry import metrics, tracing
@@ -367,7 +368,7 @@ class Walk:
             actions.update(
                 connection, run.action, step=None, outcome="error" if failure else "success", finish_time=now,
                 lease_until=lease() if run.journal.owes else None, undoing=False, events=events,
-                payload={**volume_keys.without_seals(run.payload(notice.told)), "tries": 0},
+                payload={**journal_without_seals(run.payload(notice.told)), "tries": 0},
                 message="Error" if failure else None)
             ctl.apply(connection, action_uuid=None)
             notice.write(self.core.outbox, connection, ctx)

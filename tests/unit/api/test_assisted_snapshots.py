@@ -71,7 +71,8 @@ def test_what_is_wrong_with_a_new_snapshot_is_said(api, servers, changes, field)
 
 @pytest.mark.parametrize(("told", "field"), [
     ("", "delete_info"), ("{", "delete_info"), ("[]", "volume_id"), ("[" * 100000, "delete_info"), ("{}", "volume_id"),
-    ({"volume_id": 5}, "volume_id"), ({"volume_id": VOLUME, "type": "raw"}, "type"),
+    ({"volume_id": "\ud800"}, "delete_info"), ({"volume_id": 5}, "volume_id"),
+    ({"volume_id": VOLUME, "type": "raw"}, "type"),
     ({"volume_id": VOLUME, "file_to_merge": "a/b"}, "file_to_merge"),
     ({"volume_id": VOLUME, "file_to_merge": ["a"]}, "file_to_merge"),
     ({"volume_id": VOLUME, "file_to_merge": "a", "merge_target_file": ".."}, "merge_target_file"),
