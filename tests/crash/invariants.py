@@ -146,8 +146,16 @@ def _guests(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
         host = server["OS-EXT-SRV-ATTR:host"]
         if server["status"] == "SHELVED_OFFLOADED" and host is None:
             continue
-        if server["status"] != "ERROR" and uuid not in where and (host is None or host in hosts):
+        if server["status"] != "ERROR" and uuid not in where and (host is None or host in hosts) and not (
+                server["status"] == "SHUTOFF" and _is_to_be_made(nova, uuid)):
             yield f"{uuid} has no guest: {_state(server)}"
+
+
+def _is_to_be_made(nova: Cluster, uuid: str) -> bool:
+    """Whether a rebuild failed, between old and new disks maybe: who stops the server then has no guest until a start.
+    """
+    found = nova.api.get(f"/servers/{uuid}/os-instance-actions")["instanceActions"]
+    return any(action["action"] == "rebuild" and action["message"] for action in found)
 
 
 def guests_of(nova: Cluster) -> dict[str, dict[str, int]]:

@@ -203,7 +203,7 @@ def test_a_host_that_is_full_or_disabled_is_no_matter(suite, admin, server, new_
         admin.put(f"/os-services/{service}", {"status": "enabled"})
 
 
-@pytest.mark.parametrize("repair", ["rebuild", "reboot"])
+@pytest.mark.parametrize("repair", ["rebuild", "reboot", "stop"])
 @pytest.mark.parametrize(("verb", "done"), [("rebuild", False), ("spawn", True)])
 def test_a_failure_leaves_an_error_that_can_be_repaired(admin, server, driver, image_id, new_image, repair, verb, done):
     disk, image = driver.disk(server), new_image()
@@ -215,8 +215,12 @@ def test_a_failure_leaves_an_error_that_can_be_repaired(admin, server, driver, i
     driver.behaviour.failure.clear()
     if repair == "rebuild":
         rebuild(admin, server, image)
-    else:
+    elif repair == "reboot":
         admin.action(server, "reboot", {"type": "HARD"})
+    else:  # a guest that is gone is as off as can be
+        admin.action(server, "os-stop")
+        admin.wait(server, "SHUTOFF")
+        admin.action(server, "os-start")
     shown = admin.wait(server, "ACTIVE")
     assert (shown["OS-EXT-STS:power_state"], used(admin, CONF.host)[1]) == (1, 1)
 
