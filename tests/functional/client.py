@@ -91,7 +91,8 @@ class Client:
             server = self.server(uuid)
             if server["status"] in statuses and server.get("OS-EXT-STS:task_state") is None:
                 return server
-            assert time.monotonic() < end, f"still {server['status']} {server.get('OS-EXT-STS:task_state')}"
+            assert time.monotonic() < end, (
+                f"still {server['status']} {server.get('OS-EXT-STS:task_state')} {server.get('fault', '')}")
             time.sleep(0.02)
 
     def wait_idle(self, uuid, seconds=20):
