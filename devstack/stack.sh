@@ -5,7 +5,7 @@ set -euo pipefail
 
 DEVSTACK_DIR=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 REPO=$(dirname "$DEVSTACK_DIR")
-for file in common config packages python supervisor rabbitmq database keystone glance libvirt guest_image nova hosts cloud; do
+for file in common config packages python supervisor rabbitmq database keystone glance cinder libvirt guest_image nova hosts cloud; do
     # shellcheck source=/dev/null
     . "$DEVSTACK_DIR/lib/$file.sh"
 done
@@ -60,6 +60,14 @@ start_identity_and_images() {
     upload_images
 }
 
+start_volumes() {
+    step "Cinder"
+    check_port cinder-api "$CINDER_PORT" CINDER_PORT
+    prepare_cinder
+    sync_cinder
+    start_cinder
+}
+
 start_nova() {
     step "Nova"
     check_port nova-api "$NOVA_API_PORT" NOVA_API_PORT
@@ -106,6 +114,7 @@ prepare_data_dir
 install_everything
 start_foundations
 start_identity_and_images
+if cinder_wanted; then start_volumes; fi
 if is_true "$NOVA_ENABLED"; then
     start_nova
     step "Flavors, key pair and network"

@@ -5,7 +5,7 @@ set -euo pipefail
 
 DEVSTACK_DIR=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 REPO=$(dirname "$DEVSTACK_DIR")
-for file in common config supervisor libvirt networks hosts; do
+for file in common config supervisor cinder libvirt networks hosts; do
     # shellcheck source=/dev/null
     . "$DEVSTACK_DIR/lib/$file.sh"
 done
@@ -37,6 +37,7 @@ remove_networks
 step "Stopping the other services"
 stop_supervisor
 remove_hosts
+remove_mounts
 step "Removing files"
 if $KEEP; then
     find "$DATA_DIR" -mindepth 1 -maxdepth 1 ! -name venv ! -name images ! -name stamps ! -name .nova-devstack -exec rm -rf {} +

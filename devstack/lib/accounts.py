@@ -12,6 +12,10 @@ CATALOGUE = {
     "glance": ("image", os.environ["GLANCE_URL"]),
     "nova": ("compute", os.environ["NOVA_URL"]),
 }
+if os.environ["CINDER_URL"]:
+    # Nova's conductors act there for everybody, and by an account that has no other purpose.
+    ROLES |= {"cinder": ("service",), "nova-volumes": ("service", "admin")}
+    CATALOGUE["cinder"] = ("block-storage", os.environ["CINDER_URL"] + "/v3/%(project_id)s")
 
 
 def project(identity, name):

@@ -30,7 +30,9 @@ load_options() {
     VENV=${VENV:-$DATA_DIR/venv}
     PYTHON=${PYTHON:-/usr/bin/python3}
 
-    NOVA_DATABASE=${NOVA_DATABASE:-sqlite}
+    NOVA_CINDER=${NOVA_CINDER:-False}
+    # Cinder's processes write at the same time, which SQLite refuses
+    [ "$NOVA_CINDER" = True ] && NOVA_DATABASE=${NOVA_DATABASE:-mysql} || NOVA_DATABASE=${NOVA_DATABASE:-sqlite}
     NOVA_ENABLED=${NOVA_ENABLED:-True}
     NOVA_API_WORKERS=${NOVA_API_WORKERS:-2}
     NOVA_CONDUCTOR_WORKERS=${NOVA_CONDUCTOR_WORKERS:-2}
@@ -46,6 +48,7 @@ load_options() {
 
     KEYSTONE_PORT=${KEYSTONE_PORT:-5000}
     GLANCE_PORT=${GLANCE_PORT:-9292}
+    CINDER_PORT=${CINDER_PORT:-8776}
     NOVA_API_PORT=${NOVA_API_PORT:-8774}
     NOVA_METADATA_PORT=${NOVA_METADATA_PORT:-8775}
     NOVA_NOVNCPROXY_PORT=${NOVA_NOVNCPROXY_PORT:-6080}
@@ -69,6 +72,7 @@ load_options() {
     fi
     KEYSTONE_URL=http://$SERVICE_HOST:$KEYSTONE_PORT/v3
     GLANCE_URL=http://$SERVICE_HOST:$GLANCE_PORT
+    CINDER_URL=http://$SERVICE_HOST:$CINDER_PORT
     NOVA_URL=http://$SERVICE_HOST:$NOVA_API_PORT/v2.1
 }
 
@@ -90,10 +94,14 @@ check_options() {
         [1-9]) ;;
         *) die "NOVA_HOSTS=$NOVA_HOSTS: choose 1 to 9" ;;
     esac
-    case "$NOVA_SPICE" in
-        True | False) ;;
-        *) die "NOVA_SPICE=$NOVA_SPICE: choose True or False" ;;
-    esac
+    local name
+    for name in NOVA_SPICE NOVA_CINDER; do
+        case "${!name}" in
+            True | False) ;;
+            *) die "$name=${!name}: choose True or False" ;;
+        esac
+    done
+    [ "$NOVA_CINDER $NOVA_DATABASE" != "True sqlite" ] || die "NOVA_DATABASE=sqlite: choose mysql or postgresql for NOVA_CINDER=True"
     case "$LIBVIRT_TYPE" in
         auto | qemu | kvm) ;;
         *) die "LIBVIRT_TYPE=$LIBVIRT_TYPE: choose auto, qemu or kvm" ;;

@@ -2,7 +2,7 @@
 # The database: SQLite files, or a PostgreSQL cluster or MariaDB server of the stack's own below DATA_DIR.
 # DATABASE_SERVICE is its program under the supervisor, if it has one; database_url NAME gives SQLAlchemy's URL.
 
-DATABASES="nova keystone glance"
+DATABASES="nova keystone glance cinder"
 
 prepare_database() {
     DATABASE_SERVICE=

@@ -41,7 +41,7 @@ prepare_keystone() {
 # How gunicorn serves a package's wsgi.api at every address of LISTEN. In a file: Keystone takes arguments for its own.
 # Not uWSGI: after a 204 it sends what is no part of the answer, or closes without a word, and the next request on a
 # connection that is kept fails.
-write_gunicorn_options() { # PACKAGE PORT
+write_gunicorn_options() { # PACKAGE PORT [CONFIG_FILE]: that of a package which finds it by its own arguments alone
     local workers=2 threads=4 address binds=""
     # SQLite refuses, and does not queue, a transaction that read before another one wrote: those answers are lost
     [ "$NOVA_DATABASE" != sqlite ] || workers=1 threads=1
@@ -56,6 +56,7 @@ write_gunicorn_options() { # PACKAGE PORT
 	keepalive = 75
 	timeout = 300
 	control_socket_disable = True
+	$([ -z "${3:-}" ] || printf '%s\n' "" "def post_fork(server, worker):" "    import sys" "    sys.argv = [\"$1-api\", \"--config-file\", \"$3\"]")
 	PYTHON
 }
 
@@ -84,7 +85,7 @@ wait_for_keystone() {
 
 create_accounts() { # projects, users, roles and the service catalogue, in one process
     local log=$DATA_DIR/logs/stack/accounts.log
-    SERVICE_PASSWORD=$SERVICE_PASSWORD DEMO_PASSWORD=$DEMO_PASSWORD GLANCE_URL=$GLANCE_URL NOVA_URL=$NOVA_URL \
+    SERVICE_PASSWORD=$SERVICE_PASSWORD DEMO_PASSWORD=$DEMO_PASSWORD GLANCE_URL=$GLANCE_URL NOVA_URL=$NOVA_URL CINDER_URL=$(! cinder_wanted || echo "$CINDER_URL") \
         as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/accounts.py" > "$log" 2>&1 || die "creating the accounts" "$log"
 }
 

@@ -90,6 +90,7 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 	region_name = $REGION_NAME
 	endpoint_override = $GLANCE_URL
 	$(keystone_authtoken nova)
+	$(nova_conf_of_cinder)
 	[metadata]
 	listen = $SERVICE_HOST
 	port = $NOVA_METADATA_PORT
@@ -136,10 +137,11 @@ prepare_nova() {
 
 define_nova_service() { # NAME COMMAND [FURTHER_STATE]
     # what a running service has read; when it changes, the supervisor restarts the service
-    local state
+    local state path=$VENV/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    ! cinder_wanted || path=$(cinder_programs):$path
     state=$(digest "$(nova_conf_file)" "$REPO/nova" "$DATA_DIR/stamps/python")${3:-}
     define_service "$1" "$2" priority=20 \
-        "environment=PATH=\"$VENV/bin:/usr/sbin:/usr/bin:/sbin:/bin\",PYTHONUNBUFFERED=\"1\",STATE=\"$state\""
+        "environment=PATH=\"$path\",PYTHONUNBUFFERED=\"1\",STATE=\"$state\""
 }
 
 nova_manage() { "$VENV/bin/nova-manage" --config-file "$(nova_conf_file)" "$@"; }

@@ -6,7 +6,8 @@ PYTHON_PACKAGES="keystone>=30,<31 glance>=33,<34 python-openstackclient>=10,<11 
     python-memcached PyMySQL psycopg2-binary"
 
 install_python() {
-    local wanted
+    local wanted extras=libvirt,cli
+    if cinder_wanted; then PYTHON_PACKAGES+=" cinder>=29,<30" extras+=,cinder; fi
     wanted=$({ echo "$PYTHON_PACKAGES $NOVA_ENABLED $REPO $("$PYTHON" --version)"; digest "$REPO/setup.cfg" "$REPO/constraints.txt" "$REPO/pyproject.toml"; } |
         sha256sum | cut -c1-16)
     if stamp_is python "$wanted" && [ -x "$VENV/bin/supervisord" ]; then
@@ -19,7 +20,7 @@ install_python() {
     link_libvirt_binding
     local packages
     read -r -d '' -a packages <<< "$PYTHON_PACKAGES" || true
-    if is_true "$NOVA_ENABLED"; then packages+=(-e "${REPO}[libvirt,cli]"); fi
+    if is_true "$NOVA_ENABLED"; then packages+=(-e "${REPO}[$extras]"); fi
     # The versions that Nova was tested with; libvirt's binding is Debian's, as its library is.
     grep -v '^libvirt-python==' "$REPO/constraints.txt" > "$DATA_DIR/constraints.txt"
     # one call: the resolver sees all wishes at once

@@ -130,9 +130,9 @@ def test_the_guest_writes_to_the_new_file_also_after_a_power_cycle(
     wait_status(cinder, files.volume, "available")
 
 
-def test_whoever_asks_without_an_id_gets_none(admin, driver, server, files):  # noqa: F811
+def test_whoever_asks_without_an_id_gets_that_of_the_snapshot(admin, driver, server, files):  # noqa: F811
     snapshot, name = files.begin()
-    assert create(admin, files.volume, snapshot, name) == {"id": None, "volumeId": files.volume}
+    assert create(admin, files.volume, snapshot, name) == {"id": snapshot, "volumeId": files.volume}
     assert admin.answered.status_code == 200
     wait_for(lambda: files.told(snapshot) == ("creating", "90%"), 20)
 

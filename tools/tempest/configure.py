@@ -63,6 +63,7 @@ def main(template, target):
     hosts = [service for service in cloud.get("compute", "/os-services?binary=nova-compute")["services"]
              if service["status"] == "enabled" and service["state"] == "up"]
     pools = [pool["name"] for pool in cloud.get("compute", "/os-floating-ip-pools")["floating_ip_pools"]]
+    types = cloud.get("block-storage", "/types")["volume_types"] if "block-storage" in cloud.endpoints else []
     values = {
         "WORKSPACE": str(target.parent.parent), "USERNAME": env["OS_USERNAME"], "PASSWORD": env["OS_PASSWORD"],
         "PROJECT": env["OS_PROJECT_NAME"], "DOMAIN": env["OS_PROJECT_DOMAIN_NAME"], "AUTH_URL": cloud.identity,
@@ -71,6 +72,7 @@ def main(template, target):
         "FILTERS": "ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,"
                    "ServerGroupAffinityFilter,SameHostFilter,DifferentHostFilter",
         "HOSTS": str(len(hosts)), "SPICE": env.get("NOVA_SPICE", "false"), "POOL": pools[0] if pools else "",
+        "CINDER": str(bool(types)), "MULTIATTACH": str("multiattach" in [kind["name"] for kind in types]),
         "VALIDATE": env.get("TEMPEST_VALIDATE", str(bool(pools))),
     }
     text = re.sub(r"@([A-Z_]+)@", lambda match: values[match.group(1)], template.read_text())

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.api.fields import STRING, STRING_OR_NULL, Field, Object, Query, enum, string
+from nova.api.fields import STRING, Field, Object, Query, enum, string
 from nova.api.formats import is_uuid
 from nova.api.request import Request
 from nova.api.router import accepts
@@ -29,7 +29,7 @@ CREATE = Object({"snapshot": Field(Object({
 DELETE_QUERY = Query({"delete_info": STRING}, strict=75)
 
 
-@accepts(body=CREATE, answer=Object({"snapshot": Object({"id": STRING_OR_NULL, "volumeId": STRING})}))
+@accepts(body=CREATE, answer=Object({"snapshot": Object({"id": STRING, "volumeId": STRING})}))
 def create(req: Request) -> dict[str, Any]:
     """Have the guest that has the volume write to a new file, which the volume service has made on the one before."""
     wanted = req.body["snapshot"]
@@ -39,7 +39,7 @@ def create(req: Request) -> dict[str, Any]:
     request = {"volume_id": volume, "snapshot_id": told["snapshot_id"], "new_file": _name("new_file", told["new_file"])}
     with _refused():
         _operate(req, volume, "volume_snapshot_create", request)
-    return {"snapshot": {"id": told.get("id"), "volumeId": volume}}
+    return {"snapshot": {"id": told.get("id", told["snapshot_id"]), "volumeId": volume}}
 
 
 @accepts(query=DELETE_QUERY)

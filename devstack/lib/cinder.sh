@@ -1,0 +1,160 @@
+# shellcheck shell=bash
+# NOVA_CINDER=True: Cinder from PyPI. Its volumes are files, exported by NFS as Cinder and the hosts see it; since all of
+# them are on this machine, mounting is a bind mount, and neither an NFS server nor a kernel that knows NFS is needed.
+
+CINDER_SERVICES="cinder-scheduler cinder-volume cinder-api"
+# two, so that a volume that a server has can be migrated or retyped
+CINDER_BACKENDS="nfs nfs2"
+
+cinder_wanted() { [ "$NOVA_CINDER" = True ]; }
+
+# Found before the system's mount(8) by Cinder and by nova-compute.
+cinder_programs() { echo "$DATA_DIR/cinder/bin"; }
+
+prepare_cinder() {
+    local service
+    write_mount_programs
+    write_cinder_conf
+    # what is mounted while a guest runs has to show in the room of mounts that libvirt made for it: systemd's default
+    mount --make-rshared /
+    define_service cinder-api "$VENV/bin/gunicorn" \
+        priority=12 stopsignal=INT "$(cinder_environment),GUNICORN_CMD_ARGS=\"--config $DATA_DIR/etc/cinder/gunicorn.conf.py\""
+    for service in cinder-scheduler cinder-volume; do
+        define_service "$service" "$VENV/bin/$service --config-file $DATA_DIR/etc/cinder/cinder.conf" priority=12 "$(cinder_environment)"
+    done
+}
+
+cinder_environment() {
+    echo "environment=OS_CINDER_CONFIG_DIR=\"$DATA_DIR/etc/cinder\",PATH=\"$(cinder_programs):$VENV/bin:/usr/sbin:/usr/bin:/sbin:/bin\",CONFIG=\"$(digest "$DATA_DIR/etc/cinder" "$(cinder_programs)")\""
+}
+
+write_mount_programs() {
+    install -d -m 755 "$(cinder_programs)"
+    write_file "$(cinder_programs)/mount" 755 <<- 'SH'
+	#!/bin/sh
+	# mount -t nfs [-o OPTIONS] HOST:DIRECTORY WHERE
+	[ "$1 $2" = "-t nfs" ] || exec /bin/mount "$@"
+	for last in "$@"; do from=$where where=$last; done
+	exec mount.nfs "$from" "$where"
+	SH
+    # Cinder looks whether there is one
+    write_file "$(cinder_programs)/mount.nfs" 755 <<- 'SH'
+	#!/bin/sh
+	# HOST:DIRECTORY WHERE: the directory is on this machine
+	[ $# -ge 2 ] || exit 1
+	exec /bin/mount --bind "${1#*:}" "$2"
+	SH
+    # Cinder asks sudo to run what needs root, which it is here
+    write_file "$(cinder_programs)/sudo" 755 <<- 'SH'
+	#!/bin/sh
+	while [ "${1#-}" != "$1" ]; do shift; done
+	exec "$@"
+	SH
+}
+
+write_cinder_conf() {
+    local etc=$DATA_DIR/etc/cinder data=$DATA_DIR/cinder backend
+    install -d -m 755 "$data"
+    install -d -m 700 "$data/state" "$data/locks"
+    install -d -m 755 "$data/mnt"
+    for backend in $CINDER_BACKENDS; do
+        # guests' files belong to whom libvirt gives them
+        install -d -m 777 "$data/exports/$backend"
+        echo "$HOST_ADDRESS:$data/exports/$backend" | write_file "$etc/$backend.shares" 600
+    done
+    write_file "$etc/rootwrap.conf" 644 <<- CONF
+	[DEFAULT]
+	filters_path = $VENV/etc/cinder/rootwrap.d,$VENV/etc/os-brick/rootwrap.d
+	exec_dirs = $(cinder_programs),$VENV/bin,/sbin,/usr/sbin,/bin,/usr/bin
+	use_syslog = False
+	CONF
+    write_file "$etc/cinder.conf" 600 <<- CONF
+	[DEFAULT]
+	debug = $DEBUG
+	use_stderr = True
+	host = $HOST_NAME
+	my_ip = $HOST_ADDRESS
+	transport_url = $RABBIT_URL
+	auth_strategy = keystone
+	api_paste_config = $VENV/etc/cinder/api-paste.ini
+	resource_query_filters_file = $VENV/etc/cinder/resource_filters.json
+	rootwrap_config = $etc/rootwrap.conf
+	state_path = $data/state
+	enabled_backends = ${CINDER_BACKENDS/ /,}
+	default_volume_type = ${CINDER_BACKENDS%% *}
+	glance_api_servers = $GLANCE_URL
+	[database]
+	connection = $(database_url cinder)
+	[oslo_concurrency]
+	lock_path = $data/locks
+	$(keystone_authtoken cinder)
+	[nova]
+	interface = public
+	auth_type = password
+	auth_url = $KEYSTONE_URL
+	username = cinder
+	password = $SERVICE_PASSWORD
+	project_name = service
+	user_domain_name = Default
+	project_domain_name = Default
+	region_name = $REGION_NAME
+	$(for backend in $CINDER_BACKENDS; do cinder_backend "$backend"; done)
+	CONF
+    write_gunicorn_options cinder "$CINDER_PORT" "$etc/cinder.conf"
+}
+
+cinder_backend() { # NAME
+    cat <<- CONF
+	[$1]
+	volume_driver = cinder.volume.drivers.nfs.NfsDriver
+	volume_backend_name = $1
+	nfs_shares_config = $DATA_DIR/etc/cinder/$1.shares
+	nfs_mount_point_base = $DATA_DIR/cinder/mnt
+	nfs_snapshot_support = True
+	nas_secure_file_operations = False
+	nas_secure_file_permissions = False
+	image_volume_cache_enabled = False
+	CONF
+}
+
+sync_cinder() {
+    local log=$DATA_DIR/logs/stack/cinder.log version
+    version=$("$VENV/bin/python" -c 'import importlib.metadata as m; print(m.version("cinder"))')-$(database_url cinder | sha256sum)
+    ! stamp_is cinder "$version" || return 0
+    "$VENV/bin/cinder-manage" --config-file "$DATA_DIR/etc/cinder/cinder.conf" db sync > "$log" 2>&1 || die "Cinder's database" "$log"
+    set_stamp cinder "$version"
+}
+
+start_cinder() {
+    # shellcheck disable=SC2086  # a list of names
+    start_services $CINDER_SERVICES
+    wait_for 120 "Cinder" "$DATA_DIR/logs/cinder-api.log" http_answers "$CINDER_URL/"
+    BACKENDS=$CINDER_BACKENDS as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/volume_types.py" > "$DATA_DIR/logs/stack/volume-types.log" 2>&1 ||
+        die "Cinder's backends and volume types" "$DATA_DIR/logs/cinder-volume.log"
+    note "Cinder answers at $CINDER_URL; types of volumes: $CINDER_BACKENDS"
+}
+
+nova_conf_of_cinder() { # what Nova has to know of it
+    cinder_wanted || return 0
+    cat <<- CONF
+	[volume]
+	driver = cinder
+	[cinder]
+	auth_type = password
+	auth_url = $KEYSTONE_URL
+	username = nova-volumes
+	password = $SERVICE_PASSWORD
+	project_name = service
+	user_domain_name = Default
+	project_domain_name = Default
+	region_name = $REGION_NAME
+	endpoint_override = $CINDER_URL/v3
+	CONF
+}
+
+remove_mounts() { # below DATA_DIR: its files are to be removed there, and not by way of another directory
+    local where
+    while read -r where; do
+        umount "$where" || warn "$where is still mounted"
+    done < <(awk -v home="$DATA_DIR/" 'index($5, home) == 1 { print $5 }' /proc/self/mountinfo | sort -r)
+}
