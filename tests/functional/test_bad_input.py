@@ -229,7 +229,7 @@ def test_an_actions_list_refuses_bad_pages(admin, server):
     ({"tags": [""]}, FIELD.format("tags.0")), ({"description": LONG}, FIELD.format("description")),
     ({"accessIPv4": "1.2.3"}, FIELD.format("accessIPv4")), ({"accessIPv6": "1.2.3.4"}, FIELD.format("accessIPv6")),
     ({"hostname": "a b"}, FIELD.format("hostname")), ({"OS-DCF:diskConfig": "auto"}, FIELD.format("diskConfig")),
-    ({"block_device_mapping_v2": [{"source_type": "volume", "uuid": NIL, "boot_index": 0}]}, "Boot sequence"),
+    ({"block_device_mapping_v2": [{"source_type": "volume", "uuid": NIL, "boot_index": 2}]}, "Boot sequence"),
     ({"block_device_mapping_v2": [{"source_type": "volume", "uuid": NIL}]}, f"Volume {NIL} could not be found."),
     ({"imageRef": "", "block_device_mapping_v2": [{"source_type": "volume", "uuid": NIL, "boot_index": 0}]},
      f"Volume {NIL} could not be found."),

@@ -290,6 +290,15 @@ def boot_from(client, flavor, image, source="image", size=1, **values):
 
 
 @pytest.mark.parametrize("source", ["image", "blank"])
+def test_an_image_that_is_named_beside_the_volume_to_boot_from_is_not_used(admin, flavor, image_id, driver, source):
+    device = {"source_type": source, "destination_type": "volume", "volume_size": 1, "boot_index": "0",
+              "delete_on_termination": "true", **({"uuid": image_id} if source == "image" else {})}
+    server = admin.boot(flavor, image_id, block_device_mapping_v2=[device])
+    admin.wait(server, "ACTIVE")
+    assert (admin.server(server)["image"], list(guest_volumes(driver, server))) == ("", ["/dev/vda"])
+
+
+@pytest.mark.parametrize("source", ["image", "blank"])
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_server_boots_from_a_volume_of_its_own(admin, flavor, image_id, driver, source, gone):
     server = boot_from(admin, flavor, image_id, source, boot_index=0, delete_on_termination=gone)

@@ -285,7 +285,10 @@ def personality_of(wanted: Mapping[str, Any]) -> list[Personality]:
 
 
 def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> None:
-    """Fill in the images that the server and its volumes are made from."""
+    """Fill in the images that the server and its volumes are made from.
+
+    Where it boots from a volume, the image that was named beside it is not used, as clients have always known it.
+    """
     root = root_volume(request.block_devices)
     if root is not None and request.trusted_certs:
         raise exception.InvalidInput("trusted_image_certificates are not for servers that boot from volumes.")

@@ -176,8 +176,6 @@ def _check(devices: Sequence[BlockDevice], wanted: Mapping[str, Any], most: int)
     # There must be one disk to boot from, and the order must have no gaps.
     if (devices or wanted.get("imageRef")) and indexes != list(range(len(indexes) or 1)):
         raise exception.InvalidInput(_BAD_BOOT)
-    if root_volume(devices) is not None and wanted.get("imageRef"):
-        raise exception.InvalidInput(_BAD_BOOT)
     if sum(device.guest_format == "swap" for device in devices) > 1:
         raise exception.InvalidInput(_INVALID + "More than one swap drive requested.")
     for what, given in (("device_name", [device.device_name for device in devices if device.device_name]),
