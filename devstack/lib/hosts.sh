@@ -55,6 +55,9 @@ prepare_host() { # NUMBER
 	[vnc]
 	server_listen = $HOSTS_NETWORK.$number
 	server_proxyclient_address = $HOSTS_NETWORK.$number
+	[spice]
+	server_listen = $HOSTS_NETWORK.$number
+	server_proxyclient_address = $HOSTS_NETWORK.$number
 	[serial_console]
 	proxyclient_address = $HOSTS_NETWORK.$number
 	CONF

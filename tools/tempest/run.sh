@@ -46,6 +46,7 @@ install_tempest() {
 
 prepare_workspace() {
     mkdir -p "$home"
+    [ -d "$workspace/etc" ] || rm -f "$home/workspaces.yaml"
     [ -d "$workspace/etc" ] || "$venv/bin/tempest" init --name nova --workspace-path "$home/workspaces.yaml" "$workspace"
     mkdir -p "$workspace/logs" "$workspace/locks"
     "$venv/bin/python" "$here/configure.py" "$here/tempest.conf.in" "$workspace/etc/tempest.conf"

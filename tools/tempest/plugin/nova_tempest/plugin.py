@@ -72,14 +72,23 @@ def speak_old_versions():
 
 
 def name_address(client):
-    create = client.create_floating_ip
+    create, listed = client.create_floating_ip, client.list_floating_ips
 
     def create_floating_ip(self, **options):
         made = create(self, **options)
-        made["floating_ip"]["floating_ip_address"] = made["floating_ip"]["ip"]
+        name(made["floating_ip"])
         return made
 
-    client.create_floating_ip = create_floating_ip
+    def list_floating_ips(self, **options):
+        found = listed(self, **options)
+        for address in found["floating_ips"]:
+            name(address)
+        return found
+
+    def name(address):
+        address["floating_ip_address"] = address["ip"]
+
+    client.create_floating_ip, client.list_floating_ips = create_floating_ip, list_floating_ips
 
 
 def network_tests():
