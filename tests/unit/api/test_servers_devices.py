@@ -76,7 +76,8 @@ def test_the_first_syntax_boots_from_vda_or_the_first_volume(names, root):
 
 
 @pytest.mark.parametrize(("items", "image", "message"), [
-    ([volume(boot_index=0), volume(uuid=OTHER, boot_index=0)], IMAGE, BOOT), ([volume()], "", BOOT), ([volume(boot_index=1)], "", BOOT),
+    ([volume(boot_index=0), volume(uuid=OTHER, boot_index=0)], IMAGE, BOOT), ([volume()], "", BOOT),
+    ([volume(boot_index=1)], "", BOOT),
     ([volume(boot_index=2)], IMAGE, BOOT), ([blank(boot_index=0), volume(boot_index=0)], "", BOOT),
     ([{"source_type": "blank", "boot_index": 0}], "", BOOT),
     ([blank(volume_size=None)], IMAGE, "non-zero volume_size"), ([from_image(volume_size=0)], IMAGE, "non-zero size"),
