@@ -54,6 +54,8 @@ class Volume:
     looks: int = 0
     # What the service says of its migration.
     migration: str | None = None
+    # What it is to have when Nova says so; 0: nothing waits for Nova.
+    new_size: int = 0
     # How it is reached; if it is a file, the directory that is exported and the file that is written.
     kind: str = "rbd"
     share: str = "/export"
@@ -144,6 +146,15 @@ class CinderService:
         found.migration = "migrating"
         return self.new(found.project, size=found.size, migration=f"target:{volume}")
 
+    def extend(self, volume: str, size: int, waits: bool = False) -> None:
+        """Make a volume that a server has larger; where the guest has to do it (``waits``), only begin to. Nova is told
+        by the test."""
+        found = self.volumes[volume]
+        if waits:
+            found.status, found.new_size = "extending", size
+        else:
+            found.size = size
+
     def assist(self, volume: str, status: str = "creating") -> str:
         """Begin a snapshot of a volume that a server has, or (deleting) its end: its id, for which Nova is asked."""
         made = Snapshot(self.volumes[volume], status, assisted=True)
@@ -212,7 +223,8 @@ class CinderService:
     def shown(self, volume: Volume) -> Raw:
         return {"id": volume.id, "status": volume.status, "size": volume.size, "name": volume.name,
                 "user_id": "u", "bootable": "true" if volume.bootable else "false", "encrypted": bool(volume.secret),
-                "multiattach": volume.multiattach, "metadata": volume.metadata, "volume_type": volume.volume_type,
+                "multiattach": volume.multiattach, "volume_type": volume.volume_type, "metadata": {
+                    **volume.metadata, **({"extend_new_size": str(volume.new_size)} if volume.new_size else {})},
                 "migration_status": volume.migration, "os-vol-tenant-attr:tenant_id": volume.project,
                 "availability_zone": "nova",
                 "volume_image_metadata": volume.image, "attachments": [
@@ -253,6 +265,9 @@ class CinderService:
         if action == "os-reimage":
             self.reimage(self.volume(project, uuid_), wanted)
             return
+        if action == "os-extend_volume_completion":
+            self.end_extension(self.volume(project, uuid_), wanted["error"])
+            return
         if action == "os-migrate_volume_completion":
             self.end_migration(self.volume(project, uuid_), self.volume(project, wanted["new_volume"]), wanted["error"])
             return
@@ -278,6 +293,12 @@ class CinderService:
                 if attachment.volume == new.id:
                     attachment.volume = old.id
         del self.volumes[new.id]
+
+    def end_extension(self, found: Volume, error: bool) -> None:
+        if found.status != "extending" or found.new_size <= found.size:
+            raise Refused(400, f"Invalid volume: no extension of volume {found.id} waits.")
+        found.status, found.size = ("error_extending", found.size) if error else ("in-use", found.new_size)
+        found.new_size = 0
 
     def reimage(self, found: Volume, wanted: Raw) -> None:
         """Nova is not told: a test does that when it is done."""
@@ -460,6 +481,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 yield "delete_volume", project, lambda: (202, service.delete_volume(project, this))
             case "POST", "volumes", [this, "action"]:
                 action, = body
+                if action == "os-extend_volume_completion" and self.headers["OpenStack-API-Version"] != "volume 3.71":
+                    raise Refused(400, f"There is no such action: {action}.")
                 yield action, project, lambda: (202, service.act(project, this, action, body[action]))
             case "GET", "snapshots", ["detail"]:
                 yield "list_snapshots", project, lambda: (200, {"snapshots": service.list_snapshots(project, query)})

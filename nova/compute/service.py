@@ -46,7 +46,7 @@ LOG = logging.getLogger(__name__)
 BINARY = "nova-compute"
 # 2: it knows security groups (refresh_groups). 3: rebuild, rescue, snapshots, shelving, passwords and dumps.
 # 4: it brings guests to rest, has one volume take the place of another, and guests write to other files of volumes.
-SERVICE_VERSION = 4
+SERVICE_VERSION = 5
 
 # Messages that one of many hosts in a process handles at the same time: idle threads are not free.
 _SHARED_THREADS = 2

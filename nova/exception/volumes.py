@@ -51,6 +51,10 @@ class VolumeSnapshotFailed(NovaException):
     template = "The files of volume {volume_id} are as they were: {reason}"
 
 
+class VolumeExtendFailed(NovaException):
+    template = "The guest's disk of volume {volume_id} is as large as it was: {reason}"
+
+
 class VolumeNotAttached(NotFound):
     template = "Instance {instance_uuid} is not attached to volume {volume_id}"
 

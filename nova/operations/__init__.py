@@ -5,6 +5,7 @@ from nova.operations.base import Operation
 from nova.operations.build import Build
 from nova.operations.delete import Delete
 from nova.operations.evacuate import Evacuate
+from nova.operations.extend_volume import ExtendVolume
 from nova.operations.interfaces import AttachInterface, DetachInterface, LoseInterface
 from nova.operations.live_migrate import LiveMigrate
 from nova.operations.password import ChangePassword
@@ -40,5 +41,5 @@ REGISTRY: dict[str, type[Operation]] = {
                       Evacuate, AttachVolume, DetachVolume, SwapVolume, AttachInterface, DetachInterface, LoseInterface,
                       SoftDelete, Restore, Reclaim, ChangePassword, TriggerCrashDump, Rebuild, Rescue, Unrescue,
                       CreateImage, CreateVolumeImage, CreateBackup, Shelve, ShelveOffload, Unshelve,
-                      VolumeSnapshotCreate, VolumeSnapshotDelete)
+                      VolumeSnapshotCreate, VolumeSnapshotDelete, ExtendVolume)
 }

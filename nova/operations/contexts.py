@@ -139,6 +139,9 @@ class ServerVolumes(Protocol):
     def reach(self, device: BlockDevice) -> None:
         """The guest has the device by its connection_info from now on, if it is attached as it was."""
 
+    def resize(self, device: BlockDevice, size_gb: int) -> None:
+        """The device's volume has this size, if it is attached still."""
+
     def roll_detaching(self, device: BlockDevice) -> None:
         """The guest keeps it."""
 
@@ -210,6 +213,14 @@ class OutsideVolumes(Protocol):
     def end_assisted(self, snapshot_id: str, status: str, done: bool) -> None:
         """The service goes on with a snapshot that is in this status: the guest has the files that it asked for
         (``done``), or those that it had. Raises InvalidVolume: it has given up what is done."""
+
+    def extended(self, device: BlockDevice) -> tuple[int, bool]:
+        """The size (GiB) that it has, or is to have, and whether the service waits for end_extension(), since the guest
+        has to make it so. Raises InvalidVolume: it is not the instance's for the service."""
+
+    def end_extension(self, device: BlockDevice, size_gb: int, done: bool) -> None:
+        """The service, if it waits to hear of this size (0: whichever), goes on: the volume has it (``done``), or the
+        one that it had. Raises InvalidVolume: it has given up what is done."""
 
     def begin_detaching(self, device: BlockDevice) -> None:
         """Raises InvalidVolume when it cannot be detached."""

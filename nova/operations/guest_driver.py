@@ -179,6 +179,18 @@ class GuestDriver(abc.ABC):
         not."""
         raise exception.NotImplementedHere(what="merge files of volumes")
 
+    def extend_volume(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
+        """Have the guest's disk be as large as the volume is to be (GiB); it never becomes smaller. Returns False if
+        no guest runs: one sees the size that the volume has when it starts.
+
+        Raises VolumeExtendFailed.
+        """
+        raise exception.NotImplementedHere(what="extend volumes")
+
+    def is_extended(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
+        """Whether a guest runs whose disk is that large."""
+        raise exception.NotImplementedHere(what="extend volumes")
+
     def attach_interface(self, instance: Instance, vif: VIF) -> None:
         """Give the guest a plugged interface."""
         raise exception.NotImplementedHere(what="attach interfaces")

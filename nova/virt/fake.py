@@ -312,6 +312,23 @@ class FakeDriver(FakeMoves):
         guest = self._guests.find(instance.uuid)
         return guest is not None and was_merged(guest.files_of(device), top, base)
 
+    def extend_volume(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
+        self._behave("extend_volume")
+        guest, volume = self._guests.find(instance.uuid), device.volume_id or ""
+        if guest is None or not guest.on:
+            return False
+        if volume not in {known for _name, known in guest.volumes}:
+            raise exception.VolumeExtendFailed(volume_id=volume, reason="its guest does not have it")
+        if dict(guest.sizes).get(volume, 0) < size_gb:
+            others = tuple(item for item in guest.sizes if item[0] != volume)
+            self._guests.change(instance.uuid, sizes=(*others, (volume, size_gb)))
+        return True
+
+    def is_extended(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
+        self._behave("is_extended")
+        guest = self._guests.find(instance.uuid)
+        return guest is not None and guest.on and dict(guest.sizes).get(device.volume_id or "", 0) >= size_gb
+
     def attach_interface(self, instance: Instance, vif: VIF) -> None:
         self._behave("attach_interface")
         guest = self._guests.get(instance.uuid)

@@ -38,6 +38,7 @@ class Guest:
     host that it has for itself. ``rescued``: the image that it is rescued from. ``incoming``: a migration is bringing
     it; ``went``: a migration took it away; neither is listed. ``swapped``: the attachments of volumes that took the
     place of others since it was defined. ``files``: the ids of volumes that are files, each with their names.
+    ``sizes``: the ids of volumes that became larger while it ran, with what it has of them (GiB).
     """
 
     power_state: int
@@ -53,6 +54,7 @@ class Guest:
     rescued: str = ""
     swapped: tuple[str, ...] = ()
     files: tuple[tuple[str, ...], ...] = ()
+    sizes: tuple[tuple[str, int], ...] = ()
 
     @property
     def on(self) -> bool:
@@ -61,7 +63,7 @@ class Guest:
 
     def define(self, instance: Instance, name: str) -> None:
         """Renew the definition. Volumes that are not connected here stay if the guest has them."""
-        self.name, self.rescued, self.swapped = name, "", ()
+        self.name, self.rescued, self.swapped, self.sizes = name, "", (), ()
         self.size = _size_of(instance.flavor)
         here = {volume: device for device, volume in self.volumes}
         self.volumes = tuple((device.device_name or here.get(device.volume_id, ""), device.volume_id)
@@ -189,7 +191,7 @@ def _size_of(flavor: Flavor) -> Size:
 
 # What is kept of a guest: fields that have their default are left out.
 _KEPT = ("power_state", "name", "booted", "volumes", "interfaces", "cpus", "devices", "incoming", "went",
-         "rescued", "swapped", "files")
+         "rescued", "swapped", "files", "sizes")
 
 
 def _values(guest: Guest) -> dict[str, Any]:
@@ -207,6 +209,7 @@ def _restored(values: dict[str, Any]) -> Guest:
     guest.interfaces, guest.cpus, guest.devices, guest.swapped = (
         tuple(values.get(name, ())) for name in ("interfaces", "cpus", "devices", "swapped"))
     guest.files = tuple(tuple(item) for item in values.get("files", ()))
+    guest.sizes = tuple((volume, size) for volume, size in values.get("sizes", ()))
     if "size" in values:
         guest.size = _shared(Size(*values["size"]))
     return guest

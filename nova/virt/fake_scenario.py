@@ -48,6 +48,7 @@ Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{4}$")]
 # What a driver does for a step; "*" stands for all that are not named.
 Verb = Literal["prepare", "spawn", "destroy", "power_on", "power_off", "reboot", "pause", "unpause", "suspend",
                "resume", "attach_volume", "detach_volume", "swap_volume", "snapshot_volume", "merge_volume",
+               "extend_volume",
                "attach_interface", "detach_interface",
                "check_resize", "open_disks", "close_disks", "receive_disks", "finish_move", "confirm_move",
                "revert_move", "check_migration_source", "prepare_migration", "live_migrate", "finish_migration",

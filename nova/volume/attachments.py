@@ -169,6 +169,18 @@ class Attachments(Protocol):
         ``migrates``: as check_swap() said. Returns the device that the server has, and what hosts are to be told.
         """
 
+    def extended(self, ctx: RequestContext, instance: Instance, device: BlockDevice) -> tuple[int, bool]:
+        """The size (GiB) that the server's volume has, or is to have, and whether the service waits for
+        end_extension(), since the guest's hypervisor alone can make it so. Outside of any transaction.
+
+        Raises VolumeNotFound, InvalidVolume (the server does not have it, or it does not become larger).
+        """
+
+    def end_extension(self, ctx: RequestContext, instance_uuid: str, volume_id: str, size_gb: int, done: bool) -> None:
+        """The service hears whether the server's volume has this size (0: whichever it is to have), if it waits for
+        that. Does it not: fine. Outside of any transaction. Raises InvalidVolume: it has given up what is done.
+        """
+
     def begin_detaching(self, ctx: RequestContext, device: BlockDevice, connection: Connection = None) -> None:
         """Raises InvalidVolume when somebody else is at it."""
 

@@ -20,7 +20,7 @@ from nova.objects.base import whole
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import ConnectionInfo, Volume, VolumeContent, VolumeRemoval
-from nova.volume.cinder_api import CinderApi, Raw, at_once
+from nova.volume.cinder_api import MOST_GIB, CinderApi, Raw, at_once
 from nova.volume.cinder_snapshots import CinderSnapshots
 
 LOG = logging.getLogger(__name__)
@@ -38,6 +38,11 @@ _PASSING = (states.RESERVED, states.ATTACHING, states.DETACHING)
 # What is said of a volume that is not being migrated, of one whose new place is made ready for use.
 _NO_MIGRATION = (None, "none", "success", "error", "deleting")
 _COMPLETING = "completing"
+_EXTENDING = "extending"
+# What Cinder's metadata say, in place of its users' own ones, while an extension waits for the guest (GiB).
+_NEW_SIZE = "extend_new_size"
+# Volumes of this kind wait so; of others such metadata are their users' alone, who write what they like.
+_FILES = "nfs"
 _IMAGE_FIELDS = {"image_id": "id", "image_name": "name", "checksum": "checksum", "container_format": "container_format",
                  "disk_format": "disk_format"}
 _IMAGE_NUMBERS = ("min_disk", "min_ram", "size")
@@ -217,6 +222,32 @@ class CinderAttachments:
                     done: bool, connection: object = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
         return device, []  # whatever the service has written stays
 
+    # --- they become larger --------------------------------------------------------------------------
+    def extended(self, ctx: RequestContext, instance: Instance, device: BlockDevice) -> tuple[int, bool]:
+        raw = self._api.volume(ctx, device.volume_id or "")
+        if not _has(raw, instance.uuid):
+            raise exception.InvalidVolume(reason=f"volume {device.volume_id} is not attached to the server")
+        if not _waits(raw) or device.connection_info.get("driver_volume_type") != _FILES:
+            return raw["size"], False
+        size = whole(str(raw["metadata"][_NEW_SIZE]))
+        if size is None or not raw["size"] < size <= MOST_GIB:
+            raise exception.InvalidVolume(reason=f"volume {device.volume_id} of {raw['size']} GiB does not become "
+                                                 f"larger with {_NEW_SIZE} {raw['metadata'][_NEW_SIZE]}")
+        return size, True
+
+    def end_extension(self, ctx: RequestContext, instance_uuid: str, volume_id: str, size_gb: int, done: bool) -> None:
+        try:
+            raw = self._api.volume(ctx, volume_id)
+            if _waits(raw) and _has(raw, instance_uuid) and str(size_gb) in ("0", str(raw["metadata"][_NEW_SIZE])):
+                self._api.complete_extension(ctx, volume_id, error=not done)
+            elif done and raw["status"].startswith(states.ERROR):
+                raise exception.InvalidVolume(reason=f"the volume service has given up the extension of volume "
+                                                     f"{volume_id}, though it is done")
+        except (exception.VolumeNotFound, exception.InvalidVolume) as error:
+            if done:
+                raise
+            LOG.info("Nobody need be told that volume %s does not become larger: %s", volume_id, error)
+
     # --- one takes the place of another ----------------------------------------------------------------
     def check_swap(self, ctx: RequestContext, project_id: str, old: str, new: str) -> bool:
         # With Nova's own rights, as Cinder tells nobody else who migrates what.
@@ -328,6 +359,15 @@ def _connection(device: BlockDevice, found: Raw) -> ConnectionInfo:
     """What a host is told of its way to the volume."""
     shared = {"multiattach": True} if device.multiattach else {}
     return {**found["connection_info"], "volume_id": device.volume_id, **shared}
+
+
+def _has(raw: Raw, instance_uuid: str) -> bool:
+    return instance_uuid in [each.get("server_id") for each in raw.get("attachments", ())]
+
+
+def _waits(raw: Raw) -> bool:
+    """Whether Cinder waits for a guest to make the volume larger: else it tells of that only when it is done."""
+    return raw["status"] == _EXTENDING and _NEW_SIZE in (raw.get("metadata") or {})
 
 
 def to_volume(raw: Raw, project_id: str) -> Volume:

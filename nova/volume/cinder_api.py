@@ -21,8 +21,11 @@ GROUP = "cinder"
 # Attachments begin with 3.27 and can be completed from 3.44 on.
 _VERSION = "volume 3.44"
 _VERSION_OF_REIMAGE = {"OpenStack-API-Version": "volume 3.68"}
+_VERSION_OF_EXTENSION = {"OpenStack-API-Version": "volume 3.71"}
 # How far a snapshot is when Nova has done its part: Cinder looks for just that.
 _OURS = "90%"
+# No size is larger.
+MOST_GIB = 2**31 - 1
 _INTERFACES = {"publicURL": "public", "internalURL": "internal", "adminURL": "admin"}
 
 # Seconds until something is tried once more that cannot be left to the operation.
@@ -41,7 +44,7 @@ class _Use(TypedDict, total=False):
 
 # What has to be in an answer, and of which type everything is that is looked at.
 _Volume = TypedDict("_Volume", {
-    "id": Required[_Id], "status": Required[str], "size": Required[Annotated[int, Meta(ge=0, le=2**31 - 1)]],
+    "id": Required[_Id], "status": Required[str], "size": Required[Annotated[int, Meta(ge=0, le=MOST_GIB)]],
     "attachments": list[_Use], "metadata": dict[str, Any], "user_id": str | None, "name": str | None,
     "volume_type": str | None, "availability_zone": str | None, "bootable": str | None,
     "multiattach": bool | None, "encrypted": bool | None, "migration_status": str | None,
@@ -73,7 +76,7 @@ class _Snapshot(TypedDict, total=False):
     id: Required[_Id]
     volume_id: Required[_Id]
     status: Required[str]
-    size: Required[Annotated[int, Meta(ge=0, le=2**31 - 1)]]
+    size: Required[Annotated[int, Meta(ge=0, le=MOST_GIB)]]
     name: str | None
     description: str | None
     metadata: dict[str, Any] | None
@@ -160,6 +163,14 @@ class CinderApi:
         """
         self._asked(ctx, "POST", f"/volumes/{old}/action", volume=old,
                     json={"os-migrate_volume_completion": {"new_volume": new, "error": error}})
+
+    def complete_extension(self, ctx: RequestContext, uuid: str, error: bool) -> None:
+        """Have Cinder end an extension that waits for the guest: the volume has its new size, unless ``error``.
+
+        Raises VolumeNotFound, InvalidVolume (it does not wait).
+        """
+        self._asked(ctx, "POST", f"/volumes/{uuid}/action", volume=uuid, headers=_VERSION_OF_EXTENSION,
+                    json={"os-extend_volume_completion": {"error": error}})
 
     # --- snapshots, with the caller's token ----------------------------------------------------------
     def snapshots(self, ctx: RequestContext, limit: int, offset: int) -> list[Raw]:

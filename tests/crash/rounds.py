@@ -43,7 +43,7 @@ _VOLUMES = ("attach_volume", "detach_volume", "swap_volume")
 # Operations on an interface; all but the first find one attached.
 _INTERFACES = ("attach_interface", "detach_interface", "lose_interface")
 # Operations on the files of a volume that a service outside keeps.
-_FILES = ("volume_snapshot_create", "volume_snapshot_delete")
+_FILES = ("volume_snapshot_create", "volume_snapshot_delete", "extend_volume")
 # Operations that leave an image of the server, unless they are compensated for.
 _IMAGES = ("create_image", "create_volume_image", "create_backup", "shelve")
 # A step that needs another server than its operation needs as a rule.

@@ -92,12 +92,15 @@ FAILING: dict[str, tuple[str, When]] = {"live_migrate": ("migrate", "before"), "
                                         "shelve": ("upload", "after"), "unshelve": ("start", "after"),
                                         "volume_snapshot_create": ("change", "before"),
                                         "volume_snapshot_delete": ("change", "before"),
+                                        "extend_volume": ("grow", "before"),
                                         # Whose own end fails is compensated for by being done.
                                         "volume_snapshot_create.hand_over": ("hand_over", "after"),
-                                        "volume_snapshot_delete.hand_over": ("hand_over", "after")}
+                                        "volume_snapshot_delete.hand_over": ("hand_over", "after"),
+                                        "extend_volume.hand_over": ("hand_over", "after")}
 # They cannot be asked for beside others: the source of one must be down (tests.crash.test_moves), the servers of the
 # others have volumes that an outside service keeps (tests.crash.test_cinder).
-ALONE = frozenset({"evacuate", "create_volume_image", "volume_snapshot_create", "volume_snapshot_delete"})
+ALONE = frozenset({"evacuate", "create_volume_image", "volume_snapshot_create", "volume_snapshot_delete",
+                   "extend_volume"})
 # When there are steps that need a service outside.
 _OUTSIDE = ("outside_volumes", "outside_interfaces", "plugs", "follows", "binds_volumes", "binds_interfaces",
             "unbinds_volumes", "unbinds_interfaces")

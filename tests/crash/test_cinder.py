@@ -12,6 +12,7 @@ from nova.objects import states
 from nova.operations import REGISTRY
 from nova.operations.assisted_snapshots import VolumeSnapshotCreate, VolumeSnapshotDelete
 from nova.operations.evacuate import Evacuate
+from nova.operations.extend_volume import ExtendVolume
 from nova.virt import qemuimg
 from tests.cinder_service import CinderService, cinder_fixture  # noqa: F401 (fixture)
 from tests.crash import invariants, steps
@@ -118,12 +119,18 @@ class OnFiles(OnVolumes):
     def boot(self, name: str) -> str:
         return self.nova.api.boot(name)
 
-    def _prepare(self, name: str) -> tuple[str, str | None]:
-        _name, uuid = super()._prepare(name)
+    def file(self, uuid: str) -> tuple[str, str]:
+        """The server has one more volume: its id, and its file."""
         volume = self.cinder.new(_PROJECT, kind="nfs", share=str(self.share))
         first = f"volume-{volume}"
         qemuimg.create(str(self.share / first), "qcow2", 1 << 20)
         self._operate(uuid, "attach_volume", volume_id=volume)
+        return volume, first
+
+    def _prepare(self, name: str) -> tuple[str, str | None]:
+        _name, uuid = super()._prepare(name)
+        assert uuid is not None
+        volume, first = self.file(uuid)
         snapshot = self.snapshots[name] = self.cinder.assist(volume)
         new = f"{first}.{snapshot}"
         qemuimg.create_overlay(str(self.share / new), str(self.share / first), "qcow2", 1 << 20)
@@ -166,6 +173,42 @@ def _told(case: Case) -> str:
     if case.undo and case.step.name != "hand_over":
         return {_CREATES: "error", _DELETES: "error_deleting"}[case.operation]
     return {_CREATES: "creating", _DELETES: "deleting"}[case.operation]
+
+
+class OnLargerFiles(OnFiles):
+    """Every server has a volume that is a file, and the service wants its guest to make that larger."""
+
+    volumes: dict[str, str]
+
+    def _prepare(self, name: str) -> tuple[str, str | None]:
+        _name, uuid = Round._prepare(self, name)
+        assert uuid is not None
+        volume, _first = self.file(uuid)
+        self.volumes[name], self.requests[name] = volume, {"volume_id": volume}
+        eventually(lambda: self.volume_status(volume) == "in-use", _PREPARES, f"volume {volume} is attached")
+        self.cinder.extend(volume, 2, waits=True)
+        return name, uuid
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_in_the_middle_of_an_extension_is_told_and_the_volume_has_one_size(
+        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,  # noqa: F811
+        monkeypatch: pytest.MonkeyPatch, when: When) -> None:
+    share = nova.directory / f"larger-{when}"
+    share.mkdir()
+    for name, value in (("cinder", cinder), ("share", share), ("volumes", {})):
+        monkeypatch.setattr(OnLargerFiles, name, value, raising=False)
+    chosen = [Case(ExtendVolume, step, undo) for step in ExtendVolume.steps for undo in (False, True)]
+    everything = OnLargerFiles(nova, points, chosen, when, operate)
+    kill(nova, points, *everything.holders())
+    everything.ends()
+    # what failed before anything was done is told as that; what fails when all is done is done
+    expected = {name: ("error_extending", 1) if case.undo and case.step.name != "hand_over" else ("in-use", 2)
+                for name, case in everything.names.items()}
+    found = {name: cinder.volumes[everything.volumes[name]] for name in expected}
+    assert {name: (volume.status, volume.size) for name, volume in found.items()} == expected
+    for volume in found.values():
+        volume.status = "in-use"
 
 
 class Evacuated(Evacuation):

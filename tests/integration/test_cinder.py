@@ -132,3 +132,37 @@ _MOVES = [
     ("os-migrateLive", {"host": None, "block_migration": "auto"}, "ACTIVE", _OTHER),
     ("migrate", None, "VERIFY_RESIZE", _HOST), ("revertResize", None, "ACTIVE", _OTHER),
     ("migrate", None, "VERIFY_RESIZE", _HOST), ("confirmResize", None, "ACTIVE", _HOST)]
+
+
+def test_cinder_is_asked_how_large_a_volume_is_and_understands_what_it_is_told_of_that(
+        nova: Cluster, cinder: RealCinder, server: str) -> None:
+    """Its own driver of NFS makes nothing larger that a server has: all the same it knows the word."""
+    volume = cinder.new()
+    nova.api.post(path(server), {"volumeAttachment": {"volumeId": volume}})
+    cinder.wait(volume, "in-use")
+
+    def act(action: str, **values: Any) -> None:
+        cinder.ask("POST", f"/volumes/{volume}/action", {action: values})
+
+    def told(message: str | None) -> None:
+        nova.api.post("/os-server-external-events", {"events": [
+            {"name": "volume-extended", "server_uuid": server, "tag": volume}]}, "2.51")
+        actions = f"/servers/{server}/os-instance-actions"
+
+        def ended() -> bool:
+            newest = nova.api.get(actions)["instanceActions"][0]
+            events = nova.api.get(f"{actions}/{newest['request_id']}")["instanceAction"]["events"]
+            return bool(newest["action"] == "extend_volume" and newest["message"] == message and events
+                        and all(event["finish_time"] for event in events))
+
+        eventually(ended, 60, f"the extension ended with {message}")
+
+    told(None)
+    cinder.ask("POST", f"/volumes/{volume}/metadata", {"metadata": {"extend_new_size": "2"}})
+    act("os-reset_status", status="extending")
+    told("Error")
+    newest = nova.api.get(f"/servers/{server}/os-instance-actions")["instanceActions"][0]
+    events = nova.api.get(f"/servers/{server}/os-instance-actions/{newest['request_id']}")["instanceAction"]["events"]
+    assert "Invalid volume" in str(events), "that action there is, and nothing waits for it"
+    assert cinder.volume(volume)["size"] == 1
+    act("os-reset_status", status="in-use")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nova import context
-from nova.conductor import network_events
+from nova.conductor import network_events, volume_events
 from nova.conductor.saga.engine import Engine
 from nova.db import external_events, servers
 from nova.objects.external_event import IN_PROGRESS, ExternalEvent
@@ -31,6 +31,9 @@ class ExternalEvents:
                 told.setdefault(uuid, {})[key] = event.status
         for uuid, statuses in told.items():
             self.engine.wake(ctx, uuid, statuses)
+        placed = [event for event in events if hosts.get(event.instance_uuid)]
         if self.engine.core.allocator.external:
-            network_events.told(self.engine, [event for event in events if hosts.get(event.instance_uuid)])
+            network_events.told(self.engine, placed)
+        if self.engine.core.attachments.external:
+            volume_events.told(self.engine, placed)
         return codes

@@ -90,6 +90,12 @@ class EmbeddedAttachments:
     def owner(self, ctx: RequestContext, volume_id: str) -> str:
         return self._db.read(lambda connection: volumes.get(connection, volume_id)).project_id
 
+    def extended(self, ctx: RequestContext, instance: Instance, device: BlockDevice) -> tuple[int, bool]:
+        raise exception.InvalidVolume(reason="embedded volumes keep their size")
+
+    def end_extension(self, ctx: RequestContext, instance_uuid: str, volume_id: str, size_gb: int, done: bool) -> None:
+        """Nobody waits for it."""
+
     def servers(self, ctx: RequestContext, volume_id: str) -> set[str]:
         found = self._db.read(lambda connection: volumes.get(connection, volume_id)).instance_uuid
         return {found} if found else set()

@@ -178,6 +178,14 @@ class OutsideVolumes:
     def end_assisted(self, snapshot_id: str, status: str, done: bool) -> None:
         self._attachments.snapshots.end_assisted(self._ctx, snapshot_id, status, done)
 
+    # --- making them larger ----------------------------------------------------------------------------
+    def extended(self, device: BlockDevice) -> tuple[int, bool]:
+        return self._attachments.extended(self._ctx, self._wishes.instance, device)
+
+    def end_extension(self, device: BlockDevice, size_gb: int, done: bool) -> None:
+        self._attachments.end_extension(
+            self._ctx, self._wishes.instance.uuid, device.volume_id or "", size_gb, done)
+
     # --- giving them back ------------------------------------------------------------------------------
     def begin_detaching(self, device: BlockDevice) -> None:
         self._attachments.begin_detaching(self._ctx, device)

@@ -156,6 +156,9 @@ class ServerVolumes:
 
         self._change((device,), change)
 
+    def resize(self, device: BlockDevice, size_gb: int) -> None:
+        self._change((device,), lambda _connection, known: msgspec.structs.replace(known, size_gb=size_gb))
+
     def roll_detaching(self, device: BlockDevice) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
             self._attachments.roll_detaching(self._wishes.ctx, device, connection)

@@ -38,6 +38,7 @@ from nova.virt.libvirt.rescue import Rescues
 from nova.virt.libvirt.snapshots import Snapshots
 from nova.virt.libvirt.swaps import Swaps
 from nova.virt.libvirt.volume_files import VolumeFiles
+from nova.virt.libvirt.volume_sizes import VolumeSizes
 from nova.virt.libvirt.xml import device_addresses
 
 LOG = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class LibvirtDriver(Driver):
         self._arrivals = Arrivals(self._guests)
         self._snapshots = Snapshots(self._guests)
         self._volume_files = VolumeFiles(self._guests, self._snapshots)
+        self._volume_sizes = VolumeSizes(self._guests)
         self._events: EventReporter | None = None
 
     # --- the host ----------------------------------------------------------------------------------
@@ -217,6 +219,12 @@ class LibvirtDriver(Driver):
 
     def cancel_merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
         return self._volume_files.cancel(instance, device, top, base)
+
+    def extend_volume(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
+        return self._volume_sizes.extend(instance, device, size_gb)
+
+    def is_extended(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
+        return self._volume_sizes.is_extended(instance, device, size_gb)
 
     def attach_interface(self, instance: Instance, vif: VIF) -> None:
         self._hotplug.attach_interface(instance, vif)

@@ -48,6 +48,17 @@ def test_steps_are_walked_in_the_order_they_are_written():
     assert walked(build(host="a")) == ["place", "network", "disks", "start"]
 
 
+@pytest.mark.parametrize(("data", "steps"), [
+    ({"host": "a"}, ["look", "grow"]), ({"host": ""}, ["look"]),
+    ({"host": "a", "awaited": True}, ["look", "grow", "hand_over"])])
+def test_a_guest_that_a_host_has_grows_and_who_waits_for_it_is_told(data, steps):
+    operation = REGISTRY["extend_volume"](instance(), data)
+    assert walked(operation) == steps
+    look, grow, hand_over = (operation.step_named(name) for name in ("look", "grow", "hand_over"))
+    assert operation.before(grow) is look, "whoever waits is told when that fails"
+    assert operation.before(hand_over) is None, "what the guest has is not taken back"
+
+
 class Outside:
     """Where interfaces are asked for; ``host`` is where they are bound."""
 

@@ -1,0 +1,85 @@
+"""Volumes that become larger under guests that run.
+
+QEMU makes a file as large as it is told, and finds an image of RBD as large as that is already. A guest that is off has
+nothing that could be told: it sees what is there when it starts.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import libvirt
+
+from nova import exception
+from nova.objects.instance import BlockDevice, Instance
+from nova.virt.libvirt.guests import Guests
+from nova.virt.libvirt.hotplug import definitions
+from nova.virt.libvirt.xml.layout import serial_of
+
+LOG = logging.getLogger(__name__)
+
+_GIB = 1 << 30
+# The header of an encrypted volume has 2 to 16 MiB.
+_LARGEST_HEADER = 64 << 20
+_BYTES = libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES
+
+
+class VolumeSizes:
+    """Both verbs may be repeated; nova/operations/guest_driver.py tells them."""
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+
+    def extend(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
+        uuid = instance.uuid
+        with self._guests.locks.hold(uuid):
+            try:
+                target = self._target(uuid, device)
+                if target is None:
+                    return False
+                there = self._size(uuid, target)
+                wanted = _wanted(device, there, size_gb)
+                if there < wanted:
+                    self._guests.on_domain(uuid, lambda domain: domain.blockResize(target, wanted, _BYTES))
+                    LOG.info("[instance: %s] The disk %s of its guest has %d bytes, and had %d", uuid, target, wanted,
+                             there)
+            except exception.GuestNotFound:
+                return False
+            except libvirt.libvirtError as error:
+                raise exception.VolumeExtendFailed(
+                    volume_id=device.volume_id, reason=error.get_error_message()) from error
+        return True
+
+    def is_extended(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
+        uuid = instance.uuid
+        with self._guests.locks.hold(uuid):
+            try:
+                target = self._target(uuid, device)
+                there = self._size(uuid, target) if target else 0
+                return target is not None and there >= _wanted(device, there, size_gb)
+            except (exception.GuestNotFound, exception.VolumeExtendFailed):
+                return False
+
+    # --- inside ------------------------------------------------------------------------------------
+    def _target(self, uuid: str, device: BlockDevice) -> str | None:
+        """The disk of a guest that runs; None: it does not. Raises GuestNotFound, VolumeExtendFailed."""
+        live, _config = definitions(self._guests, uuid)
+        disk = live.disks.get(serial_of(device)) if live is not None else None
+        if live is not None and disk is None:
+            raise exception.VolumeExtendFailed(volume_id=device.volume_id, reason="its guest does not have it")
+        return disk.target if disk is not None else None
+
+    def _size(self, uuid: str, target: str) -> int:
+        """As the guest has it, in bytes."""
+        return int(self._guests.on_domain(uuid, lambda domain: domain.blockInfo(target))[0])
+
+
+def _wanted(device: BlockDevice, there: int, size_gb: int) -> int:
+    """How many bytes the guest is to have. Of an encrypted volume it has not what the header takes of whole GiB, which
+    is known by what it has ``there``: before as after. Raises VolumeExtendFailed.
+    """
+    header = -there % _GIB if device.encryption else 0
+    if header > _LARGEST_HEADER:
+        raise exception.VolumeExtendFailed(
+            volume_id=device.volume_id, reason=f"it is encrypted, and its guest has {there} bytes of it")
+    return size_gb * _GIB - header
