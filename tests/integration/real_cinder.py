@@ -73,6 +73,9 @@ class RealCinder:
     they may be in any. With ``keys`` there is a Barbican, and volumes of the type NAME-luks are encrypted.
     """
 
+    # The program that mounts the exports.
+    HELPER = "mount.nfs"
+
     def __init__(self, directory: pathlib.Path, rabbit: Rabbit, mariadb: Server, disk_format: str = "raw",
                  backends: Sequence[str] = ("nfs",), keys: bool = False) -> None:
         home = environment()
@@ -206,7 +209,7 @@ class RealCinder:
             export.mkdir()
             export.chmod(0o777)
             (self.directory / f"shares-{name}").write_text(f"127.0.0.1:{export}\n")
-        self._script("helper/mount.nfs", 'exec mount --bind "/${1#*:/}" "$2"')
+        self._script(f"helper/{self.HELPER}", 'exec mount --bind "/${1#*:/}" "$2"')
         self._script("bin/sudo", 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"')
         self._config("keystone.conf", {
             "database": {"connection": f"sqlite:///{self.directory}/keystone.sqlite"},
