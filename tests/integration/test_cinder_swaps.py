@@ -103,13 +103,14 @@ def test_a_guest_goes_on_and_keeps_all_while_its_volume_is_retyped_to_another_ba
 
 
 def test_a_volume_that_was_moved_has_snapshots_and_is_moved_back(cloud: RealCloud, cinder: RealCinder) -> None:
-    """Its file is called by another volume from then on, and by its own again."""
-    volume = cinder.new(volume_type="one")
+    """Its file is called by another volume from then on."""
+    volume = cinder.new()  # of a type that may be anywhere
+    backends = ["two", "one"] if cinder.volume(volume)["os-vol-host-attr:host"].endswith("#one") else ["one", "two"]
     server = booted(cloud, volume)
     with cloud.shell(server) as shell:
         wait_for_volume(shell)
         shell.run("dd if=/dev/urandom of=/dev/vdb bs=1M count=16 2> /dev/null; sync", 120)
-        for backend in ("two", "one"):
+        for backend in backends:
             cinder.ask("POST", f"/volumes/{volume}/action", {"os-migrate_volume": {
                 "host": f"cin@{backend}#{backend}", "force_host_copy": False}})
             wait_until_moved(cloud, cinder, volume, backend)
