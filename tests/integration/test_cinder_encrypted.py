@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Iterator
 
@@ -47,11 +48,16 @@ def cloud_fixture(rabbitmq: Rabbit, hosts: RealHosts, guest_image: pathlib.Path,
         yield made
 
 
+def made_as(cinder: RealCinder, volume: str) -> str:
+    """The status of a volume that was made; "": not yet."""
+    status = str(cinder.volume(volume)["status"])
+    return status if status in ("available", "error") else ""
+
+
 def encrypted(cinder: RealCinder) -> str:
     for _ in range(_TRIES):
         made = cinder.ask("POST", "/volumes", {"volume": {"size": 1, "volume_type": "nfs-luks"}})["volume"]["id"]
-        status = eventually(lambda made=made: cinder.volume(made)["status"] in ("available", "error") and  # type: ignore[misc]
-                            cinder.volume(made)["status"], 120, "the volume is made", interval=0.3)
+        status = eventually(functools.partial(made_as, cinder, made), 120, "the volume is made", interval=0.3)
         if status == "available":
             return str(made)
         cinder.drop(made)
