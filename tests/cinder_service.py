@@ -114,6 +114,8 @@ class CinderService:
         self.new_secret: Callable[[str], str] = lambda project: ""
         # So many snapshots may there be; -1: any number.
         self.most_snapshots = -1
+        # Snapshots of volumes that servers have need Nova's help.
+        self.wants_help = False
         self._failures: list[tuple[str, How, threading.Event, threading.Event]] = []
         self._twists: list[tuple[str, Callable[[Any], Any]]] = []
         self._lock = threading.RLock()
@@ -334,7 +336,8 @@ class CinderService:
             raise Refused(413, f"SnapshotLimitExceeded: Maximum number of snapshots allowed ({self.most_snapshots}) "
                                "exceeded")
         made = Snapshot(volume, "creating", wanted.get("name", ""), wanted.get("description", ""),
-                        wanted.get("metadata", {}), self.looks, self.outcome)
+                        wanted.get("metadata", {}), self.looks, self.outcome,
+                        assisted=self.wants_help and volume.status == "in-use")
         self.snapshots[made.id] = made
         return made.shown()
 

@@ -8,6 +8,7 @@ from nova import exception
 from nova.virt import qemuimg
 
 RAW = "raw"
+_LUKS = b"LUKS\xba\xbe"
 _ELSEWHERE = "it refers to another file"
 
 
@@ -42,6 +43,14 @@ class QemuTools:
     def below(self, path: str, disk_format: str) -> tuple[str, str | None] | None:
         header = None if disk_format == RAW else _header(path, disk_format)
         return (header.backing, header.backing_format) if header is not None and header.backing is not None else None
+
+    def encrypted_format(self, path: str) -> str:
+        with open(path, "rb") as file:
+            if file.read(len(_LUKS)) == _LUKS:
+                return RAW
+        if not _header(path, f"{RAW} or qcow2, encrypted with LUKS").luks:
+            raise exception.InvalidDiskInfo(reason="it is not encrypted with LUKS")
+        return "qcow2"
 
 
 def _header(path: str, disk_format: str) -> qemuimg.Qcow2Header:

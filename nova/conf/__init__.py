@@ -94,7 +94,7 @@ def set_library_defaults() -> None:
     log.set_defaults(default_log_levels=[
         "amqp=WARN", "amqplib=WARN", "kombu=WARN", "sqlalchemy=WARN", "oslo.messaging=INFO", "oslo_messaging=INFO",
         "oslo_db=WARN", "stevedore=WARN", "urllib3=WARN", "keystonemiddleware=WARN", "alembic=WARN",
-        "oslo_policy=WARN", "cotyledon=WARN", "keystoneauth=WARN"])
+        "oslo_policy=WARN", "cotyledon=WARN", "keystoneauth=WARN", "barbicanclient=WARN"])
 
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:

@@ -124,9 +124,11 @@ def queued(connection: sa.Connection, instance_uuid: str) -> list[Action]:
     return rows.to_objects(Action, connection.execute(_QUEUED, {"instance": instance_uuid}))
 
 
-def next_queued(connection: sa.Connection, instance_uuid: str, owner: str, until: datetime.datetime) -> Action | None:
-    """The oldest of them, which ``owner`` runs from now on."""
-    row = connection.execute(_QUEUED.limit(1), {"instance": instance_uuid}).first()
+def next_queued(connection: sa.Connection, instance_uuid: str, owner: str, until: datetime.datetime,
+                operations: Sequence[str] = ()) -> Action | None:
+    """The oldest of them (among these ``operations``), which ``owner`` runs from now on."""
+    asked = _QUEUED.where(TABLE.c.operation.in_(operations)) if operations else _QUEUED
+    row = connection.execute(asked.limit(1), {"instance": instance_uuid}).first()
     if row is None:
         return None
     action = rows.to_object(Action, row)

@@ -163,3 +163,7 @@ class VolumeSnapshotDelete(_Assisted):
     def look(self, host: Host) -> None:
         host.result(done=host.driver.cancel_merge(host.instance, self.data.device, self.data.file_to_merge,
                                                   self.data.merge_target_file))
+
+
+# Those for which a volume service waits that makes or deletes a snapshot.
+ASSISTED = (VolumeSnapshotCreate.name, VolumeSnapshotDelete.name)

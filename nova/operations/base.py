@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, Literal, NoReturn, TypeVar
 
 import msgspec
@@ -120,11 +120,14 @@ class Wait(Exception):
     The step runs again when one of ``events`` (as :func:`event_key` names them) comes for the instance, also if it
     came first, and at the latest ``seconds`` after it began to wait; then ``ctl.waited_out`` is true. One that waits
     again then waits anew.
+
+    Operations of the instance in ``ahead`` (by their names) do not wait behind this one meanwhile: what it waits for,
+    waits for them. Not together with events.
     """
 
-    def __init__(self, *events: str, seconds: float) -> None:
+    def __init__(self, *events: str, seconds: float, ahead: Sequence[str] = ()) -> None:
         super().__init__(f"waits for {', '.join(events) or 'a time'} for {seconds:g} s")
-        self.events, self.seconds = events, seconds
+        self.events, self.seconds, self.ahead = events, seconds, ahead
 
 
 def event_key(name: str, tag: str | None) -> str:

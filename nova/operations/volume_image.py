@@ -3,7 +3,8 @@ that describes them.
 
 make_image → freeze → take_snapshots → thaw → publish, all on the conductor. The file systems of a guest that runs are
 at rest meanwhile if its image says that it has an agent. The image is known from the first step on, and can be used
-when all snapshots are made; else neither it nor they are left.
+when all snapshots are made; else neither it nor they are left. Where the service needs the guest's hypervisor for one,
+that is an operation of its own, which goes ahead of this one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from nova.objects import states
 from nova.objects.base import utcnow
 from nova.objects.requirements.properties import AGENT, QUIESCE, Properties
 from nova.objects.volume_image import properties_of, without_description
+from nova.operations.assisted_snapshots import ASSISTED
 from nova.operations.base import CONDUCTOR, HOST, IMAGES, VOLUMES, Rules, Wait, step
 from nova.operations.contexts import Acceptance, Control, Desk
 from nova.operations.guest_driver import LONGEST_REST
@@ -97,7 +99,7 @@ class CreateVolumeImage(Saving):
             self._check_rest(ctl)
         if self.data.quiesce and not made and self.data.looks < _LOOKS:
             self.data.looks += 1
-            raise Wait(seconds=_PAUSE)
+            raise Wait(seconds=_PAUSE, ahead=ASSISTED)
         self.data.looks = 0
 
     def _check_rest(self, ctl: Control) -> None:

@@ -36,6 +36,7 @@ _NO_SUCH_COMMAND = 127
 _GIB = 1 << 30
 _QCOW2_MAGIC = b"QFI\xfb"
 _QCOW2_DATA_FILE = 1 << 2
+_QCOW2_LUKS = 2
 _QCOW2_BACKING_FORMAT = 0xE2792ACA
 
 
@@ -204,7 +205,8 @@ class Qcow2Header:
             version, backing_at, backing_size, _bits, self.virtual_size = struct.unpack(">IQIIQ", head[4:32])
             features = struct.unpack(">Q", head[72:80])[0] if version >= 3 and len(head) >= 80 else 0
             self.data_file = bool(features & _QCOW2_DATA_FILE)
-            self.encrypted = struct.unpack(">I", head[32:36])[0] != 0
+            cipher = struct.unpack(">I", head[32:36])[0]
+            self.encrypted, self.luks = cipher != 0, cipher == _QCOW2_LUKS
             self.backing: str | None = None
             self.backing_format: str | None = None
             if backing_at:

@@ -39,6 +39,12 @@ class DiskTools(Protocol):
         What it names is not looked at. A disk whose data are in another file is refused.
         """
 
+    def encrypted_format(self, path: str) -> str:
+        """The format of a file that has to be encrypted with LUKS: raw, or qcow2 with LUKS inside.
+
+        No guest writes where this looks, since what a guest writes is behind the header and encrypted.
+        """
+
 
 class HostVolumes(abc.ABC):
     """What nova-compute asks of the volumes on its own host."""

@@ -63,19 +63,22 @@ class CinderVolumes(HostVolumes):
         disk_format, name = info.get("format") or "raw", str(info["name"])
         if disk_format not in _FORMATS or "/" in name:
             raise ValueError("name and format")
-        if made.key is not None and disk_format != "raw":
-            raise exception.VolumeUnusable(volume_id=made.volume_id, reason=(
-                f"it is encrypted, and its file is in {disk_format}: it may be raw alone"))
         try:
             path = self._files(info).connect_volume(info)["path"]
         except self._error as error:
             raise exception.VolumeUnusable(volume_id=made.volume_id, reason=str(error)) from error
-        made.protocol, made.path, made.format = "file", path, disk_format
-        if made.shareable and disk_format != "raw":
-            raise exception.VolumeUnusable(volume_id=made.volume_id, reason=(
-                f"several servers may have it, and a file in {disk_format} is written by one alone"))
         try:
+            if made.key is not None:
+                # Of an encrypted volume Cinder tells the format that others are made in.
+                _check_file(path)
+                disk_format = self.tools.encrypted_format(path)
+            made.protocol, made.path, made.format = "file", path, disk_format
             made.below = self._below(path, disk_format)
+            if made.shareable and disk_format != "raw":
+                raise exception.InvalidDiskInfo(
+                    reason=f"several servers may have it, and a file in {disk_format} is written by one alone")
+            if made.key is not None and made.below:
+                raise exception.InvalidDiskInfo(reason="it is encrypted, and a file with snapshots is not decrypted")
         except exception.InvalidDiskInfo as error:
             raise exception.VolumeUnusable(volume_id=made.volume_id, reason=error.kwargs["reason"]) from error
         except OSError as error:
@@ -93,8 +96,7 @@ class CinderVolumes(HostVolumes):
         found: list[tuple[str, str]] = []
         seen = {name}
         while True:
-            if not os.path.isfile(path) or os.path.islink(path):
-                raise exception.InvalidDiskInfo(reason=f"{name} is no file")
+            _check_file(path)
             below = self.tools.below(path, disk_format)
             if below is None:
                 return found
@@ -134,6 +136,11 @@ class CinderVolumes(HostVolumes):
         # No daemon of its own: this process has the rights already that it would ask for.
         privileged.default.set_client_mode(False)
         return connector
+
+
+def _check_file(path: str) -> None:
+    if not os.path.isfile(path) or os.path.islink(path):
+        raise exception.InvalidDiskInfo(reason=f"{os.path.basename(path)} is no file")
 
 
 def _limits(info: ConnectionInfo) -> dict[str, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -15,19 +16,32 @@ from tests.integration.two_hosts import RealHosts, real_hosts
 
 
 @pytest.fixture(scope="module", name="hosts")
-def hosts_fixture(cinder: RealCinder) -> Iterator[RealHosts]:
+def hosts_fixture() -> Iterator[RealHosts]:
     with real_hosts(1) as made:
-        # As systemd leaves it: what is mounted while a guest runs shows in the room of mounts that libvirt made for it.
-        made.hosts[0].host.run(["mount", "--make-rshared", "/"])
-        made.hosts[0].host.run(cinder.helper())
         yield made
 
 
 @pytest.fixture(name="cloud")
 def cloud_fixture(rabbitmq: Rabbit, hosts: RealHosts, guest_image: pathlib.Path,
                   cinder: RealCinder) -> Iterator[RealCloud]:
-    options: dict[str, dict[str, Any]] = {
+    with cinder_cloud(rabbitmq, hosts, guest_image, cinder) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def cinder_cloud(rabbit: Rabbit, hosts: RealHosts, image: pathlib.Path, cinder: RealCinder,
+                 **more: Mapping[str, Any]) -> Iterator[RealCloud]:
+    """The hosts can mount what Cinder exports, and Cinder knows whom to ask. ``more``: further sections of nova.conf.
+    """
+    for host in hosts.hosts:
+        if not host.host.run(["find", "/usr/sbin", "-name", cinder.HELPER]):  # it has not met them, or they were off
+            # As systemd leaves it: what is mounted while a guest runs shows in the room of mounts that libvirt made
+            # for it.
+            host.host.run(["mount", "--make-rshared", "/"])
+            host.host.run(cinder.helper())
+    options = {
         "volume": {"driver": "cinder"}, "cinder": cinder.options(), "api": {"auth_strategy": "keystone"},
-        "keystone_authtoken": cinder.middleware()}
-    with real_cloud(rabbitmq, hosts, guest_image, options=options, token=cinder.token()) as made:
+        "keystone_authtoken": cinder.middleware(), **more}
+    with real_cloud(rabbit, hosts, image, options=options, token=cinder.token()) as made:
+        cinder.introduce_nova(made.api.url)
         yield made

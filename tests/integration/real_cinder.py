@@ -1,22 +1,25 @@
 """A Cinder of the tests' own, with its NFS driver, and a Keystone for it.
 
-They are found in NOVA_TEST_CINDER (a virtual environment with cinder, keystone, uwsgi and PyMySQL), else on the PATH.
+They are found in NOVA_TEST_CINDER (a virtual environment with cinder, keystone, uwsgi and PyMySQL), else on the PATH;
+keys of encrypted volumes are in a Barbican (NOVA_TEST_BARBICAN).
 No NFS is needed: where it is mounted, mount(8) finds a helper that binds the exported directory in place of a mount.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 import requests
 
+from tests.integration.barbican_server import Barbican
 from tests.integration.databases import Server
 from tests.integration.processes import Process, eventually, free_port
 from tests.integration.rabbit import Rabbit
@@ -43,9 +46,17 @@ needs_cinder = pytest.mark.skipif(
 @pytest.fixture(name="cinder", scope="module")
 def cinder_fixture(request: pytest.FixtureRequest, rabbitmq: Rabbit, mariadb: Server) -> Iterator[RealCinder]:
     """A module's own parametrization of it may say the format of volumes."""
+    with real_cinder(rabbitmq, mariadb, getattr(request, "param", "raw")) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def real_cinder(rabbit: Rabbit, mariadb: Server, disk_format: str = "raw", backends: Sequence[str] = ("nfs",),
+                keys: bool = False) -> Iterator[RealCinder]:
+    """As :class:`RealCinder` says."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cinder-", dir="/tmp"))
     directory.chmod(0o755)
-    made = RealCinder(directory, rabbitmq, mariadb, getattr(request, "param", "raw"))
+    made = RealCinder(directory, rabbit, mariadb, disk_format, backends, keys)
     try:
         made.start()
         yield made
@@ -58,18 +69,27 @@ class RealCinder:
     """``directory`` must be reachable for all; everything that was started ends with stop().
 
     Volumes are files in ``disk_format``, and have snapshots where Nova was introduced, also while a guest has them.
+    Each of the ``backends`` has an export of its own, ``exports[NAME]``, and volumes of the type NAME; without a type
+    they may be in any. With ``keys`` there is a Barbican, and volumes of the type NAME-luks are encrypted.
     """
 
-    def __init__(self, directory: pathlib.Path, rabbit: Rabbit, mariadb: Server, disk_format: str = "raw") -> None:
+    # The program that mounts the exports.
+    HELPER = "mount.nfs"
+
+    def __init__(self, directory: pathlib.Path, rabbit: Rabbit, mariadb: Server, disk_format: str = "raw",
+                 backends: Sequence[str] = ("nfs",), keys: bool = False) -> None:
         home = environment()
         assert home is not None
         self.home, self.directory = home, directory
-        self.export, self.keystone_port, self.port = directory / "export", free_port(), free_port()
+        self.exports = {name: directory / f"export-{name}" for name in backends}
+        self.export = self.exports[backends[0]]
+        self.keystone_port, self.port = free_port(), free_port()
         self.keystone = f"http://127.0.0.1:{self.keystone_port}/v3"
         self.url = f"http://127.0.0.1:{self.port}"
         self._processes: list[Process] = []
         self._token = ""
         self._format = disk_format
+        self.barbican = Barbican(directory / "barbican", self.middleware()) if keys else None
         self._write(rabbit.new_vhost(), mariadb.new_database())
 
     # --- how others mount what it exports ------------------------------------------------------------
@@ -85,6 +105,8 @@ class RealCinder:
     # --- the services --------------------------------------------------------------------------------
     def start(self) -> None:
         self._bootstrap()
+        if self.barbican:
+            self.barbican.start()
         self._run("cinder-manage", "--config-file", str(self.directory / "cinder.conf"), "db", "sync")
         config = ["--config-file", str(self.directory / "cinder.conf")]
         self._launch("cinder-api", [*self._uwsgi(self.port, "cinder.wsgi.api:application"),
@@ -96,8 +118,11 @@ class RealCinder:
         except BaseException:
             print(self.tail())
             raise
+        self._make_types()
 
     def stop(self) -> None:
+        if self.barbican:
+            self.barbican.stop()
         for process in reversed(self._processes):
             process.kill()
 
@@ -113,6 +138,12 @@ class RealCinder:
         """[keystone_authtoken] for services whose users Keystone knows."""
         return {**self.options(), "www_authenticate_uri": self.keystone, "service_token_roles": "service",
                 "service_token_roles_required": True}
+
+    def keys(self) -> dict[str, dict[str, Any]]:
+        """The sections for whoever asks the Barbican, and their users."""
+        assert self.barbican is not None
+        return {"key_manager": {"backend": "barbican"}, "barbican": {
+            "auth_endpoint": self.keystone, "barbican_endpoint": self.barbican.url}}
 
     def introduce_nova(self, url: str) -> None:
         """To Cinder, which asks it for help with snapshots of volumes that servers have: by Keystone's catalog."""
@@ -135,10 +166,16 @@ class RealCinder:
     def volume(self, uuid: str) -> Any:
         return self.ask("GET", f"/volumes/{uuid}")["volume"]
 
-    def new(self, size: int = 1) -> str:
-        uuid = str(self.ask("POST", "/volumes", {"volume": {"size": size, "name": "made"}})["volume"]["id"])
+    def new(self, size: int = 1, **fields: Any) -> str:
+        uuid = str(self.ask("POST", "/volumes", {"volume": {"size": size, "name": "made", **fields}})["volume"]["id"])
         self.wait(uuid, "available")
         return uuid
+
+    def drop(self, uuid: str) -> None:
+        """A volume that nobody has."""
+        self.ask("DELETE", f"/volumes/{uuid}")
+        eventually(lambda: uuid not in {each["id"] for each in self.ask("GET", "/volumes")["volumes"]}, 60,
+                   f"volume {uuid} is deleted", interval=0.3)
 
     def wait(self, uuid: str, status: str) -> None:
         eventually(lambda: self.volume(uuid)["status"] == status, 90, f"volume {uuid} is {status}", interval=0.3)
@@ -160,14 +197,20 @@ class RealCinder:
     def attachments(self) -> list[Any]:
         return list(self.ask("GET", "/attachments?all_tenants=1")["attachments"])
 
+    def files(self, *backends: str) -> dict[str, pathlib.Path]:
+        """What is in the exports (of these back ends), by name."""
+        return {path.name: path for name in backends or self.exports for path in self.exports[name].iterdir()}
+
     # --- setting up ----------------------------------------------------------------------------------
     def _write(self, transport_url: str, database: str) -> None:
-        for name in ("export", "fernet", "locks", "state", "mnt", "helper", "bin"):
+        for name in ("fernet", "locks", "state", "mnt", "helper", "bin"):
             (self.directory / name).mkdir()
-        self.export.chmod(0o777)
-        self._script("helper/mount.nfs", 'exec mount --bind "/${1#*:/}" "$2"')
+        for name, export in self.exports.items():
+            export.mkdir()
+            export.chmod(0o777)
+            (self.directory / f"shares-{name}").write_text(f"127.0.0.1:{export}\n")
+        self._script(f"helper/{self.HELPER}", 'exec mount --bind "/${1#*:/}" "$2"')
         self._script("bin/sudo", 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"')
-        (self.directory / "shares").write_text(f"127.0.0.1:{self.export}\n")
         self._config("keystone.conf", {
             "database": {"connection": f"sqlite:///{self.directory}/keystone.sqlite"},
             "fernet_tokens": {"key_repository": self.directory / "fernet"},
@@ -180,18 +223,32 @@ class RealCinder:
             "exec_dirs": f"{self.home}/bin,/sbin,/usr/sbin,/bin,/usr/bin", "use_syslog": False}})
         self._config("cinder.conf", {
             "DEFAULT": {
-                "transport_url": transport_url, "auth_strategy": "keystone", "enabled_backends": "nfs", "debug": False,
+                "transport_url": transport_url, "auth_strategy": "keystone",
+                "enabled_backends": ",".join(self.exports), "debug": False,
                 "state_path": self.directory / "state", "rootwrap_config": self.directory / "rootwrap.conf",
                 "api_paste_config": etc / "cinder/api-paste.ini", "my_ip": "127.0.0.1", "host": "cin",
                 "resource_query_filters_file": etc / "cinder/resource_filters.json"},
             "database": {"connection": database},
             "oslo_concurrency": {"lock_path": self.directory / "locks"},
             "keystone_authtoken": self.middleware(),
-            "nfs": {"volume_driver": "cinder.volume.drivers.nfs.NfsDriver", "volume_backend_name": "nfs",
-                    "nfs_shares_config": self.directory / "shares", "nfs_mount_point_base": self.directory / "mnt",
-                    "nfs_snapshot_support": True, "nfs_qcow2_volumes": self._format == "qcow2",
-                    "nas_secure_file_operations": False, "nas_secure_file_permissions": False},
+            **{name: self._backend(name) for name in self.exports}, **(self.keys() if self.barbican else {}),
             "nova": self.options()})
+
+    def _backend(self, name: str) -> dict[str, Any]:
+        return {"volume_driver": "cinder.volume.drivers.nfs.NfsDriver", "volume_backend_name": name,
+                "nfs_shares_config": self.directory / f"shares-{name}", "nfs_mount_point_base": self.directory / "mnt",
+                "nfs_snapshot_support": True, "nfs_qcow2_volumes": self._format == "qcow2",
+                "nas_secure_file_operations": False, "nas_secure_file_permissions": False}
+
+    def _make_types(self) -> None:
+        for name in self.exports:
+            for encrypted in (False, True) if self.barbican else (False,):
+                made = self.ask("POST", "/types", {"volume_type": {
+                    "name": f"{name}-luks" if encrypted else name, "extra_specs": {"volume_backend_name": name}}})
+                if encrypted:
+                    self.ask("POST", f"/types/{made['volume_type']['id']}/encryption", {"encryption": {
+                        "provider": "luks", "control_location": "front-end", "cipher": "aes-xts-plain64",
+                        "key_size": 256}})
 
     def _script(self, name: str, text: str) -> None:
         path = self.directory / name

@@ -9,12 +9,10 @@ import logging
 import os
 import pathlib
 import socket
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import requests
 
 pytest.importorskip("cursive")
 
@@ -22,7 +20,6 @@ from castellan import options as castellan_options
 from castellan.common.objects.symmetric_key import SymmetricKey
 from castellan.common.objects.x_509 import X509
 from castellan.key_manager import API
-from cryptography.fernet import Fernet
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from nova import conf, context, exception, key_manager
@@ -30,72 +27,20 @@ from nova.conf import CONF
 from nova.image import signatures
 from nova.objects.base import new_uuid
 from nova.objects.image import Image
+from tests.integration.barbican_server import Barbican, needs_barbican
 from tests.integration.keystone_server import KeystoneServer
-from tests.integration.processes import Process, eventually, free_port
 from tests.unit.image import signing
 
-HOME = os.environ.get("NOVA_TEST_BARBICAN")
 DATA = b"disk" * 1000
 
-pytestmark = pytest.mark.skipif(not HOME, reason="needs Barbican (NOVA_TEST_BARBICAN names its virtual environment)")
-
-_WSGI = """
-from paste import deploy
-from barbican.common import config
-application = deploy.loadapp("config:{paste}", name="main")
-"""
-
-
-class Barbican:
-    """Its API with a database of its own; whose tokens are good, ``keystone`` says."""
-
-    def __init__(self, directory: pathlib.Path, keystone: KeystoneServer) -> None:
-        self.home, self.directory, self.port = pathlib.Path(HOME or ""), directory, free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        settings = directory / ".barbican"
-        settings.mkdir()
-        sections = {
-            "DEFAULT": {"host_href": self.url, "db_auto_create": True},
-            "database": {"connection": f"sqlite:///{directory}/barbican.sqlite"},
-            "simple_crypto_plugin": {"kek": Fernet.generate_key().decode()},
-            "queue": {"enable": False}, "oslo_policy": {"enforce_scope": False},
-            "keystone_authtoken": {"www_authenticate_uri": keystone.url, **keystone.options("right")}}
-        (settings / "barbican.conf").write_text("".join(
-            f"[{section}]\n" + "".join(f"{name} = {value}\n" for name, value in values.items())
-            for section, values in sections.items()))
-        paste = self.home / "etc/barbican/barbican-api-paste.ini"
-        (directory / "barbican_app.py").write_text(_WSGI.format(paste=paste))
-        self._process = Process("barbican", [
-            str(self.home / "bin/uwsgi"), "--http", f"127.0.0.1:{self.port}", "--http-keepalive", "--http-auto-chunked",
-            "--master", "--enable-threads", "--lazy-apps", "--buffer-size", "65535", "--die-on-term", "--need-app",
-            "--disable-logging", "--pyhome", str(self.home), "--pythonpath", str(directory),
-            "--module", "barbican_app"],
-            directory / "barbican.log", env=self._env())
-
-    def start(self) -> None:
-        done = subprocess.run([str(self.home / "bin/barbican-manage"), "db", "upgrade"], capture_output=True, text=True,
-                              env={**os.environ, **self._env()}, timeout=300, check=False)
-        assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
-        self._process.start()
-        eventually(self._answers, 120, f"Barbican answers {self._process.tail()}", interval=0.5)
-
-    def stop(self) -> None:
-        self._process.kill()
-
-    def _answers(self) -> bool:
-        try:
-            return requests.get(self.url, timeout=30).status_code in (200, 300)
-        except requests.RequestException:
-            return False
-
-    def _env(self) -> dict[str, str]:
-        return {"HOME": str(self.directory), "PYTHONWARNINGS": "ignore"}
+pytestmark = needs_barbican
 
 
 @pytest.fixture(scope="module")
 def barbican(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Barbican]:
     keystone = KeystoneServer(tokens={"owner": "member", "nobody": "stranger"}, passwords={"right": "service"})
-    made = Barbican(tmp_path_factory.mktemp("barbican"), keystone)
+    made = Barbican(tmp_path_factory.mktemp("barbican"), {
+        "www_authenticate_uri": keystone.url, **keystone.options("right")})
     try:
         made.start()
         conf.register()

@@ -23,16 +23,10 @@ _MIB = 4
 # The block in which the guest counts.
 _COUNT = 100 << 11
 # Also when it boots again.
-_ALWAYS_OPEN = base64.b64encode(base64.b64decode(OPEN) + b"""
+ALWAYS_OPEN = base64.b64encode(base64.b64decode(OPEN) + b"""
 echo '::respawn:/bin/sh -c "chmod 666 /dev/vd[b-z]; sleep 1"' >> /etc/inittab
 sync
 """).decode()
-
-
-@pytest.fixture(autouse=True)
-def introduced(cloud: RealCloud, cinder: RealCinder) -> None:
-    """Cinder knows whom to ask."""
-    cinder.introduce_nova(cloud.api.url)
 
 
 def booted(cloud: RealCloud, volume: str, user_data: str) -> str:
@@ -106,7 +100,7 @@ def test_a_guest_goes_on_while_its_volume_has_snapshots_and_has_them_no_more(
 
 def test_a_guest_is_started_again_with_all_files_of_its_volume(cloud: RealCloud, cinder: RealCinder) -> None:
     volume = cinder.new()
-    server = booted(cloud, volume, _ALWAYS_OPEN)
+    server = booted(cloud, volume, ALWAYS_OPEN)
     with cloud.shell(server) as shell:
         wait_for_volume(shell)
         write(shell, 0)

@@ -48,6 +48,8 @@ NEVER = threading.Event()
 PASSPHRASE = "5eed" * 16
 # qemu-img measures how fast the machine derives keys, which fails by chance on a virtual one.
 _TRIES = 40
+_QCOW2 = ".qcow2"
+_both = pytest.mark.parametrize("suffix", ["", _QCOW2], ids=["luks", "qcow2"])
 # Writes at its first boot, and reads at each.
 WRITE = """#!/bin/sh
 echo precious > /dev/vdb; sync
@@ -63,10 +65,12 @@ def configured(state: pathlib.Path) -> None:
 
 
 def formatted(path: pathlib.Path, passphrase: str = PASSPHRASE, size: str = "32M") -> pathlib.Path:
-    """As the volume service formats it."""
+    """As the volume service formats it: in LUKS or, where the file is called so, in qcow2 with LUKS inside."""
+    kind, options = ("qcow2", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=200") if (
+        path.suffix == _QCOW2) else ("luks", "key-secret=s,iter-time=200")
     for _ in range(_TRIES):
-        done = subprocess.run(["qemu-img", "create", "-q", "-f", "luks", "--object", f"secret,id=s,data={passphrase}",
-                               "-o", "key-secret=s,iter-time=200", str(path), size],
+        done = subprocess.run(["qemu-img", "create", "-q", "-f", kind, "--object", f"secret,id=s,data={passphrase}",
+                               "-o", options, str(path), size],
                               capture_output=True, text=True, timeout=60)
         if "accurate CPU usage" not in done.stderr:
             break
@@ -76,14 +80,16 @@ def formatted(path: pathlib.Path, passphrase: str = PASSPHRASE, size: str = "32M
 
 def decrypted(path: pathlib.Path, passphrase: str = PASSPHRASE) -> bytes:
     flat = path.with_suffix(".flat")
+    source = "driver=qcow2,encrypt." if path.suffix == _QCOW2 else "driver=luks,"
     subprocess.run(["qemu-img", "convert", "--object", f"secret,id=s,data={passphrase}", "--image-opts",
-                    f"driver=luks,key-secret=s,file.filename={path}", "-O", "raw", str(flat)], check=True, timeout=60)
+                    f"{source}key-secret=s,file.filename={path}", "-O", "raw", str(flat)], check=True, timeout=60)
     return flat.read_bytes()
 
 
 def device(path: pathlib.Path, key: str | None = PASSPHRASE, name: str = "/dev/vdb") -> BlockDevice:
     volume = str(uuid.uuid5(uuid.NAMESPACE_OID, path.name))
     connection = VolumeConnection(volume_id=volume, path=str(path), serial=volume,
+                                  format="qcow2" if path.suffix == _QCOW2 else "raw",
                                   key=VolumeKey(key_id=f"of {volume}", passphrase=key) if key else None)
     return BlockDevice(source="volume", destination="volume", volume_id=volume, device_name=name, connection=connection)
 
@@ -115,9 +121,11 @@ def named(daemon: PrivateLibvirt, instance: Instance, *options: str) -> list[str
     return sorted(item.get("uuid", "") for item in root.findall("devices/disk/source/encryption/secret"))
 
 
+@_both
 def test_a_guest_reads_and_writes_an_encrypted_volume(
-        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
-    path = formatted(state / "volume")
+        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt,
+        suffix: str) -> None:
+    path = formatted(state / f"volume{suffix}")
     volume = device(path)
     instance = server(block_devices=[volume])
     boot(driver, guest_image, state, instance)
@@ -180,10 +188,13 @@ def test_a_wrong_key_is_told_and_is_not_left(
     assert secrets(libvirt_daemon) == []
 
 
+@_both
 def test_one_takes_the_place_of_another(
-        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
+        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt,
+        suffix: str) -> None:
     """Of one that is not encrypted, and of one with another key; what was its own is forgotten."""
-    plain, new, other = state / "plain", formatted(state / "new"), formatted(state / "other", "0dd" * 8)
+    plain, new, other = state / "plain", formatted(state / f"new{suffix}"), formatted(
+        state / f"other{suffix}", "0dd" * 8)
     subprocess.run(["qemu-img", "create", "-q", "-f", "raw", str(plain), "32M"], check=True, timeout=60)
     old = device(plain, None)
     instance = server(block_devices=[old])

@@ -28,6 +28,7 @@ from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
     wait_for,
     wait_for_console,
 )
+from tests.integration.test_libvirt_volume_files import Share
 
 pytestmark = needs_libvirt
 
@@ -51,13 +52,20 @@ done
     done
 ) &
 """
+# One that brings file systems to rest, and refuses it while they are.
+_RESTS = _AGENT.replace("""*guest-fsfreeze-*) echo "agent: says nothing" ;;""", """\
+*guest-fsfreeze-freeze*) if [ -e /tmp/rests ]; then
+                    echo '{"error": {"class": "GenericError", "desc": "it is at rest"}}' >&3
+                else touch /tmp/rests; echo "agent: rests"; echo '{"return": 1}' >&3; fi ;;
+                *guest-fsfreeze-thaw*) if [ -e /tmp/rests ]; then rm /tmp/rests; echo "agent: goes on"; fi
+                    echo '{"return": 1}' >&3 ;;""")
 _LISTENS = "name='org.qemu.guest_agent.0' state='connected'"
 
 
 def started(driver: Any, daemon: PrivateLibvirt, image: pathlib.Path, state: pathlib.Path, **fields: Any) -> Any:
     """A running guest whose agent listens, and libvirt has heard of it."""
     instance = server({"hw_qemu_guest_agent": "yes", **fields.pop("properties", {})}, config_drive=True,
-                      user_data=base64.b64encode(_AGENT.encode()).decode(), **fields)
+                      user_data=base64.b64encode(fields.pop("agent", _AGENT).encode()).decode(), **fields)
     drive = state / f"{instance.uuid}.iso"
     config_drive.build(instance, str(drive), Settings())
     disks = Disks(**{**vars(kernel_disks(image)), "config_drive": str(drive)})
@@ -102,6 +110,24 @@ def test_an_agent_that_says_nothing_holds_nobody_up(
     assert len(ended) == 1
     driver.discard_snapshot(instance)
     assert driver.power_state(instance.uuid) == states.RUNNING
+
+
+def test_a_guest_stays_at_rest_while_snapshots_of_all_its_volumes_are_taken(
+        driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+    share = Share(state / "share")
+    instance = started(driver, libvirt_daemon, guest_image, state, properties={"os_require_quiesce": "yes"},
+                       agent=_RESTS, block_devices=[share.device("volume")])
+    driver.quiesce(instance)
+    driver.snapshot_volume(instance, share.grow("volume"))
+    driver.snapshot_volume(instance, share.grow("volume.1", "volume"))
+    assert driver.volume_files(instance, share.device("volume")) == ["volume.2", "volume.1", "volume"]
+    log = wait_for_console(driver, instance, b"agent: rests")
+    assert b"agent: goes on" not in log
+    driver.unquiesce(instance)
+    wait_for_console(driver, instance, b"agent: goes on")
+    # By itself it is at rest for that moment, and no longer.
+    driver.snapshot_volume(instance, share.grow("volume.2", "volume.1", "volume"))
+    wait_for_console(driver, instance, b"agent: goes on", 2)
 
 
 def test_a_guest_without_an_agent_keeps_its_password(driver: Any, guest_image: pathlib.Path) -> None:

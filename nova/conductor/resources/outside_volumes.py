@@ -22,6 +22,7 @@ from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, with_kept_keys, with_ways
 from nova.objects.volume import Volume, VolumeEncryption
 from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
+from nova.operations.assisted_snapshots import ASSISTED
 from nova.operations.base import Wait
 
 LOG = logging.getLogger(__name__)
@@ -161,7 +162,7 @@ class OutsideVolumes:
         if any(snapshot.status in _BEING_MADE for snapshot in found):
             if looks >= CONF.block_device_allocate_retries:
                 raise exception.InvalidVolume(reason="the volume service did not make the snapshots in time")
-            raise Wait(seconds=CONF.block_device_allocate_retries_interval)
+            raise Wait(seconds=CONF.block_device_allocate_retries_interval, ahead=ASSISTED)
         made = {snapshot.volume_id: snapshot for snapshot in found if snapshot.status == states.AVAILABLE}
         for device in self._wishes.instance.volumes:
             if device.volume_id not in made:

@@ -47,7 +47,7 @@ _LONGEST_PAUSE = 3600.0
 def owed_by(run: Run) -> Owed | None:
     """What the step at which the run is may do outside from now on; None if it is not an external one."""
     step = run.step
-    return owed_for(run, step) if step is not None and step.external and not run.action.queued else None
+    return owed_for(run, step) if step is not None and step.external and not run.never_began else None
 
 
 def owed_for(run: Run, step: Step) -> Owed:

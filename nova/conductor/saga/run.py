@@ -54,6 +54,11 @@ class Run:
             self.action.undoing = False
             self.own.relocate()
 
+    @property
+    def never_began(self) -> bool:
+        """Whether it is in the queue, and not because it has let another one go ahead."""
+        return self.action.queued and self.journal.waits_until is None
+
     def renew(self, instance: Instance) -> None:
         """Go on with the instance as it is now."""
         self.instance = self.own.instance = self.operation.instance = instance
@@ -188,7 +193,7 @@ def _from(run: Run) -> Step | None:
     step = run.step
     if step is None:
         return None
-    if run.action.queued:
+    if run.never_began:
         return step if run.own.owes_an_end else None
     if not run.action.undoing:
         step = run.furthest(step)

@@ -123,15 +123,36 @@ class Walk:
         run.journal.waits_until = until
         payload = run.payload()
 
-        def write(connection: sa.Connection) -> None:
+        def write(connection: sa.Connection) -> Run | None:
             actions.update(connection, run.action, owner=None, lease_until=until, payload=payload,
                            waits_for=f",{','.join(wait.events)},")
             # Whoever brings an event looks for us under the lock of the action's row, so one of us sees the other.
             if wait.events and external_events.came(connection, run.instance.uuid, wait.events):
                 actions.update(connection, run.action, lease_until=clock.now())
+            return self._let_go_ahead(connection, run, wait) if wait.ahead else None
 
-        self.core.db.write(write)
+        ahead = self.core.db.write(write)
         LOG.info("[instance: %s] %s %s", run.instance.uuid, run.label, wait)
+        if ahead is not None:
+            self._submit(context_of(ahead.action), ahead)
+
+    def _let_go_ahead(self, connection: sa.Connection, run: Run, wait: Wait) -> Run | None:
+        """The operation that what the action waits for is waiting for has the instance first; the action stands in the
+        queue meanwhile, and goes on by its lease or when that one ends."""
+        servers.lock(connection, run.instance.uuid)
+        first = actions.next_queued(connection, run.instance.uuid, self.core.name, lease(), wait.ahead)
+        if first is None:
+            return None
+        actions.update(connection, run.action, queued=True)
+        return self._hand_on(connection, first)
+
+    def _hand_on(self, connection: sa.Connection, follower: Action) -> Run:
+        """The instance is that one's, which waited for it."""
+        servers.update(connection, follower.instance_uuid, {"action_uuid": follower.uuid})
+        next_run = Run(follower, servers.get(connection, follower.instance_uuid, deleted=True))
+        if next_run.operation.relocate():
+            actions.update(connection, follower, payload=next_run.payload())
+        return next_run
 
     # --- the end of a step -----------------------------------------------------------------------------
     def succeeded(self, ctx: context.RequestContext, run: Run, step: Step, ctl: ConductorControl) -> None:
@@ -374,13 +395,7 @@ class Walk:
             notice.write(self.core.outbox, connection, ctx)
             # Looked for when the instance is ours: who was accepted before that waits, and who comes later need not.
             follower = self._next(connection, run)
-            if follower is None:
-                return None
-            servers.update(connection, run.instance.uuid, {"action_uuid": follower.uuid})
-            next_run = Run(follower, servers.get(connection, run.instance.uuid, deleted=True))
-            if next_run.operation.relocate():
-                actions.update(connection, follower, payload=next_run.payload())
-            return next_run
+            return self._hand_on(connection, follower) if follower is not None else None
 
         follower = self.core.db.write(write)
         metrics.finished(run.operation.name, "error" if failure else "success", run.action.start_time)

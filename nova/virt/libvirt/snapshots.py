@@ -42,6 +42,8 @@ class Snapshots:
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
         self._room = CopyRoom()
+        # Guests at rest between quiesce() and unquiesce().
+        self._resting: set[str] = set()
 
     def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
         place, name = directories.directory(instance.uuid), _NAME + image_id
@@ -60,12 +62,16 @@ class Snapshots:
     def quiesce(self, instance: Instance) -> None:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid):
+            self._resting.discard(uuid)
             self._guests.on_domain(uuid, _thaw)  # who is at rest already refuses
             reason = self._rest(uuid)
+            if not reason:
+                self._resting.add(uuid)
         if reason:
             raise exception.InstanceQuiesceFailed(instance_id=uuid, reason=reason)
 
     def unquiesce(self, instance: Instance) -> None:
+        self._resting.discard(instance.uuid)
         with contextlib.suppress(exception.GuestNotFound):
             self._guests.on_domain(instance.uuid, _thaw)
 
@@ -100,8 +106,11 @@ class Snapshots:
     def at_rest(self, instance: Instance) -> Iterator[bool]:
         """The file systems of the running guest are at rest meanwhile, if its agent does that (True).
 
-        Raises InstanceQuiesceFailed: its image says that they have to be.
+        Those that are at rest by quiesce() stay so. Raises InstanceQuiesceFailed: its image says that they have to be.
         """
+        if instance.uuid in self._resting:
+            yield True
+            return
         frozen = self._freeze(instance)
         try:
             yield frozen

@@ -17,6 +17,7 @@ from tests.unit.virt.test_image_formats import qcow2
 UUID = "49e6966f-dddf-47db-8448-b8c9c41b073b"
 FIRST, SECOND = "0c8b5f3e-3f0a-4d2e-9a55-1f2e3d4c5b6a", "1d9c604f-4a1b-4e3f-8b66-20312e4d5c6b"
 NAME = f"volume-{UUID}"
+LUKS = b"LUKS\xba\xbe"
 KEY = VolumeKey(key_id="of it", passphrase="hush")
 RBD = {"driver_volume_type": "rbd", "name": f"volumes/volume-{UUID}", "hosts": ["10.0.0.1", "10.0.0.2"],
        "ports": ["6789", "6790"], "auth_enabled": True, "auth_username": "cinder", "secret_uuid": "457eb676",
@@ -71,14 +72,43 @@ def test_what_cannot_be_used_is_said(volumes, info, reason):
 
 @pytest.mark.parametrize("info", [RBD, NFS])
 def test_an_encrypted_volume_goes_to_the_hypervisor_with_its_key(volumes, share, info):
-    (share / NAME).write_bytes(b"LUKS" + b"0" * 100)
+    (share / NAME).write_bytes(LUKS + b"0" * 100)
     found = volumes.connect({**info, "encrypted": True}, key=KEY)
     assert (found.key, found.format, found.below) == (KEY, "raw", [])
 
 
-def test_an_encrypted_volume_in_qcow2_is_refused(volumes, share):
-    with pytest.raises(exception.VolumeUnusable, match="is in qcow2: it may be raw alone"):
-        volumes.connect({**NFS, "format": "qcow2", "encrypted": True}, key=KEY)
+@pytest.mark.parametrize("told", ["raw", "qcow2"])
+@pytest.mark.parametrize(("content", "disk_format"), [(LUKS + b"0" * 100, "raw"), (qcow2(crypt=2), "qcow2")])
+def test_the_file_of_an_encrypted_volume_says_its_format_itself(volumes, share, told, content, disk_format):
+    """Cinder tells the format that it makes others in."""
+    (share / NAME).write_bytes(content)
+    found = volumes.connect({**NFS, "format": told, "encrypted": True}, key=KEY)
+    assert (found.key, found.format, found.below) == (KEY, disk_format, [])
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"plain", b"LUKS", qcow2(), qcow2(crypt=1), qcow2(crypt=2, features=4),
+    qcow2(crypt=2, backing=b"/etc/shadow"), qcow2(crypt=2, backing=NAME.encode())])
+def test_a_file_that_is_not_encrypted_or_leads_elsewhere_is_refused(volumes, share, content):
+    (share / NAME).write_bytes(content)
+    with pytest.raises(exception.VolumeUnusable, match=UUID):
+        volumes.connect({**NFS, "encrypted": True}, key=KEY)
+
+
+def test_an_encrypted_file_with_snapshots_or_of_several_servers_is_refused(volumes, share):
+    (share / NAME).write_bytes(qcow2(crypt=2))
+    with pytest.raises(exception.VolumeUnusable, match="written by one alone"):
+        volumes.connect({**NFS, "encrypted": True, "multiattach": True}, key=KEY)
+    top = share / f"{NAME}.{FIRST}"
+    qemuimg.create(str(top), "qcow2", 1 << 20)
+    qemuimg.rebase(str(top), NAME, "qcow2")
+    with pytest.raises(exception.VolumeUnusable, match="LUKS"):
+        volumes.connect({**NFS, "name": top.name, "format": "qcow2", "encrypted": True}, key=KEY)
+    content = bytearray(top.read_bytes())
+    content[32:36] = (2).to_bytes(4, "big")
+    top.write_bytes(content)
+    with pytest.raises(exception.VolumeUnusable, match="with snapshots is not decrypted"):
+        volumes.connect({**NFS, "name": top.name, "format": "qcow2", "encrypted": True}, key=KEY)
 
 
 def test_no_text_of_a_key_has_its_passphrase():
