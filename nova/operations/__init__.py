@@ -25,6 +25,7 @@ from nova.operations.rebuild import Rebuild
 from nova.operations.rescue import Rescue, Unrescue
 from nova.operations.reset_state import ResetState
 from nova.operations.resize import ConfirmResize, Migrate, Resize, RevertResize
+from nova.operations.shares import AttachShare, DetachShare
 from nova.operations.shelve import Shelve, ShelveOffload
 from nova.operations.snapshot import CreateBackup, CreateImage
 from nova.operations.soft_delete import Reclaim, Restore, SoftDelete
@@ -40,5 +41,5 @@ REGISTRY: dict[str, type[Operation]] = {
                       Evacuate, AttachVolume, DetachVolume, SwapVolume, AttachInterface, DetachInterface, LoseInterface,
                       SoftDelete, Restore, Reclaim, ChangePassword, TriggerCrashDump, Rebuild, Rescue, Unrescue,
                       CreateImage, CreateVolumeImage, CreateBackup, Shelve, ShelveOffload, Unshelve,
-                      VolumeSnapshotCreate, VolumeSnapshotDelete)
+                      VolumeSnapshotCreate, VolumeSnapshotDelete, AttachShare, DetachShare)
 }
