@@ -124,7 +124,7 @@ PARTS: Mapping[str, Sequence[Part]] = {
     "detach_volume": _one("volume_detach", "begin_outside", when="host", fields=_volume),
     "swap_volume": _one("volume_swap", "take", fails=True, when="host", fields=_swap),
     "attach_share": _one("share_attach", "allow", fails=True, when="host", binary="nova-api", fields=_share),
-    "detach_share": _one("share_detach", "let_go", fails=True, when="host", binary="nova-api", fields=_share),
+    "detach_share": _one("share_detach", "leave", fails=True, when="host", binary="nova-api", fields=_share),
     "attach_interface": _one("interface_attach", "make", fails=True, when="host"),
     "detach_interface": _one("interface_detach", "detach", when="host"),
     "lose_interface": _one("interface_detach", "detach", when="host"),

@@ -38,12 +38,15 @@ class AttachShareData(Object, kw_only=True):
 
 
 class DetachShareData(Object, kw_only=True):
+    """``mapping``: as it was before; ``let_go``: the host does not use it any more."""
+
     host: str = ""
     mapping: ShareMapping | None = None
+    let_go: bool = False
 
 
 class _Share(Operation):
-    """What both share: the mapping of their data, which is an error when they are not done."""
+    """What both share: the mapping of their data, and what becomes of it when they are not done."""
 
     def take_back(self, of: Step, ctl: Control) -> None:
         """What the server has by now is kept, whoever gave it."""
@@ -115,13 +118,18 @@ class DetachShare(_Share):
         self.data.mapping = mapping
         ctl.shares.become(mapping, shares.DETACHING)
 
-    @step("host", event="compute_deny_share", when_down="skip")
-    def let_go(self, host: Host) -> None:
+    @step("host", event="compute_deny_share", when_down="skip", results=("let_go",))
+    def leave(self, host: Host) -> None:
         host.disconnect_shares(self.data.mapping)
+        host.result(let_go=True)
 
     @step(CONDUCTOR, event="compute_deny_share", external=SHARES, owed=True)
     def deny(self, ctl: Control) -> None:
         ctl.outside_shares.deny("", self.data.mapping.share_id)
+
+    def superseded(self, ctl: Control) -> None:
+        """Before the access is touched the server has it as it had it."""
+        ctl.shares.become(self.data.mapping, shares.ERROR if self.data.let_go else self.data.mapping.status)
 
     def succeeded(self, ctl: Control) -> None:
         ctl.shares.remove(self.data.mapping)
