@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import functools
 import time
@@ -17,16 +16,13 @@ from nova import bus, conf, context, exception  # isort: skip  (first: it choose
 
 import oslo_messaging as messaging
 
-from nova.db import shares
-from nova.db.sql.engine import Database
 from nova.objects import states
-from nova.objects.base import new_uuid
-from nova.objects.share import Share
 from nova.operations.shelve import ShelveOffload
 from nova.rpcapi.servers import Servers
 from tests.crash import invariants
 from tests.crash.steps import OPTIONS, Case, Hold, Points, When
 from tests.integration.cluster import Cluster
+from tests.integration.embedded_shares import new_share, wait_given
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
@@ -78,8 +74,6 @@ _PREPARES = 40.0
 _MOST_SERVERS = 150
 # The last microversion with /os-volumes.
 _OLD = "2.35"
-# Of the clients.
-_PROJECT = "p" * 32
 
 Operate = Callable[..., Any]
 
@@ -119,13 +113,6 @@ def operate(cluster: Cluster) -> Iterator[Operate]:
     # (a request may have a "name", too)
     yield lambda uuid, name, /, **request: servers.operate(context.admin(), uuid, name, request)
     transport.cleanup()
-
-
-def new_share(nova: Cluster) -> str:
-    """A share of the clients' project."""
-    with contextlib.closing(Database(nova.database_url)) as db:
-        share = Share(uuid=new_uuid(), project_id=_PROJECT)
-        return db.write(lambda connection: shares.create(connection, share)).uuid
 
 
 class Round:
@@ -186,9 +173,7 @@ class Round:
         self.requests[name] = {"share_id": new_share(self.nova)}
         if self.names[name].operation.name == _SHARES[1]:
             self._operate(uuid, _SHARES[0], **self.requests[name])
-            path = f"/servers/{uuid}/shares"
-            eventually(lambda: [each["status"] for each in self.nova.api.get(path)["shares"]] == ["inactive"],
-                       _PREPARES, f"a share of {uuid} is attached")
+            wait_given(self.nova, uuid, _PREPARES)
 
     def _ask(self, name: str) -> None:
         if name in self.uuids:
