@@ -36,6 +36,7 @@ from nova.api.compute.servers import (
     servers,
     servers_create,
     servers_list,
+    shares,
     topology,
     volume_attachments,
 )
@@ -74,6 +75,7 @@ _VOLUMES = "os_compute_api:os-volumes:"
 _ASSISTED = "os_compute_api:os-assisted-volume-snapshots:"
 _SNAPSHOTS = "os_compute_api:os-volumes:snapshots:"
 _MIGRATIONS = "/servers/{server_id}/migrations"
+_SHARES = "/servers/{server_id}/shares"
 _ATTACHMENTS = "/servers/{server_id}/os-volume_attachments"
 _INTERFACES = "/servers/{server_id}/os-interface"
 
@@ -299,6 +301,10 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_ATTACHMENTS}/{{id}}", volume_attachments.show),
     Route("PUT", f"{_ATTACHMENTS}/{{id}}", volume_attachments.update, success=202),
     Route("DELETE", f"{_ATTACHMENTS}/{{id}}", volume_attachments.delete, success=202),
+    Route("GET", _SHARES, shares.index, since=97),
+    Route("POST", _SHARES, shares.create, since=97, success=201),
+    Route("GET", f"{_SHARES}/{{id}}", shares.show, since=97),
+    Route("DELETE", f"{_SHARES}/{{id}}", shares.delete, since=97, success=200),
 
     # -- gone -------------------------------------------------------------------------------------
     *removed.routes(),

@@ -70,6 +70,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
             "service-force-down": "force_down", "service-delete": "delete", "hypervisor-list": "list_hypervisors",
             "hypervisor-show": "show_hypervisor", "hypervisor-servers": "hypervisor_servers",
             "hypervisor-uptime": "uptime", "hypervisor-stats": "stats", "availability-zone-list": "zones"},
+        "shares": {
+            "share-list": "list_shares", "share-show": "show_share", "share-attach": "attach",
+            "share-detach": "detach"},
         "aggregates": {
             "aggregate-list": "list_aggregates", "aggregate-show": "show_aggregate", "aggregate-create": "create",
             "aggregate-delete": "delete", "aggregate-update": "update", "aggregate-set-metadata": "set_metadata",

@@ -23,7 +23,9 @@ from nova.objects.guest import DiskImage
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.network import RuleSet
+from nova.objects.share import ShareMapping
 from nova.objects.volume import VolumeKey
+from nova.share.base import HostShares, NoShares
 from nova.virt.driver import Disks, Driver, rescue_disk_gb
 from nova.virt.imagecache import ImageCache, ImageTooLarge, format_of
 from nova.volume.base import HostVolumes, NoVolumes
@@ -42,6 +44,7 @@ class Machine:
     images: Callable[[], ImageStore]
     cache: ImageCache
     volumes: HostVolumes = dataclasses.field(default_factory=NoVolumes)
+    shares: HostShares = dataclasses.field(default_factory=NoShares)
 
 
 class StepHost:
@@ -57,6 +60,7 @@ class StepHost:
         self.driver: Any = Fenced(machine.driver, job)
         self.network: Any = Fenced(machine.network, job)
         self.volumes: Any = Fenced(machine.volumes, job)
+        self.shares: Any = Fenced(machine.shares, job)
         self.shutdown_timeout: int = CONF.shutdown_timeout
         self.changes: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
@@ -102,6 +106,18 @@ class StepHost:
     def disconnect_volumes(self) -> None:
         for device in self.instance.volumes:
             self.volumes.disconnect(device.connection_info)
+
+    def connect_shares(self, instance: Instance | None = None) -> None:
+        instance = instance or self.instance
+        usable = {mapping.uuid for mapping in instance.usable_shares}
+        if usable:
+            instance.shares = [
+                msgspec.structs.replace(mapping, path=self.shares.connect(instance.uuid, mapping))
+                if mapping.uuid in usable else mapping for mapping in instance.shares or ()]
+
+    def disconnect_shares(self, *mappings: ShareMapping) -> None:
+        for mapping in mappings or self.instance.shares or ():
+            self.shares.disconnect(self.instance.uuid, mapping)
 
     def _image_file(self, image: Image, most: int) -> tuple[str, str]:
         path = cached_image(self.machine, self.ctx, image, most)

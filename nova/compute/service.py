@@ -46,6 +46,7 @@ LOG = logging.getLogger(__name__)
 BINARY = "nova-compute"
 # 2: it knows security groups (refresh_groups). 3: rebuild, rescue, snapshots, shelving, passwords and dumps.
 # 4: it brings guests to rest, has one volume take the place of another, and guests write to other files of volumes.
+# 5: guests have shares, and see that a volume became larger.
 SERVICE_VERSION = 5
 
 # Messages that one of many hosts in a process handles at the same time: idle threads are not free.
@@ -61,7 +62,8 @@ def machine_of(driver: Driver) -> Machine:
     """The host of this driver, with the network driver, volumes and images of the configuration."""
     return Machine(name=driver.host, driver=driver, network=plugins.load("nova.network.drivers", CONF.network.driver)(),
                    images=image.store, cache=ImageCache(used=driver.used_images),
-                   volumes=plugins.load("nova.volume.drivers", CONF.volume.driver)(QemuTools()))
+                   volumes=plugins.load("nova.volume.drivers", CONF.volume.driver)(QemuTools()),
+                   shares=plugins.load("nova.share.drivers", CONF.share.driver)())
 
 
 def _offers(protocol: str) -> bool:
@@ -236,7 +238,8 @@ class ComputeService:
         service = self._heartbeat.register(
             context.admin(), self.host, BINARY, COMPUTE, SERVICE_VERSION,
             identity.of_virtual_host(self.host) if virtual else identity.of_this_machine(),
-            self.machine.volumes.connector(self.host), belongs_to, returning=bool(belongs_to and not virtual))
+            {**self.machine.volumes.connector(self.host), **self.machine.shares.connector(self.host)}, belongs_to,
+            returning=bool(belongs_to and not virtual))
         if service.deployment is not None:  # a conductor of the last release does not know it
             identity.join(service.deployment)
         self.runner.clock.learn(service.last_seen_up)

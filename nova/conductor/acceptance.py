@@ -32,6 +32,7 @@ from nova.objects.migration import Migration
 from nova.objects.network import VIF, NetworkRequest
 from nova.objects.requirements.requested_resources import request_spec
 from nova.objects.scheduling import GroupSpec, RequestSpec
+from nova.objects.share import Share
 from nova.objects.volume import IN_USE, Volume, VolumeContent, VolumeEncryption
 from nova.operations import REGISTRY
 from nova.operations.base import Inherited, Journal, Operation, check, context_of, journal
@@ -77,6 +78,9 @@ class ConductorDesk:
         self.core.attachments.snapshots.check_room(self.ctx, len(volumes))
         for device in volumes:
             self.check_volume(device.volume_id or "", IN_USE)
+
+    def check_share(self, share_id: str) -> Share:
+        return self.core.shares.get(self.ctx, self.instance.project_id, share_id, self.instance.host or "")
 
     def check_swap(self, old: str, new: str) -> bool:
         return self.core.attachments.check_swap(self.ctx, self.instance.project_id, old, new)

@@ -22,6 +22,7 @@ from nova.db.sql.engine import Database
 from nova.network.allocator import Allocator
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.scheduler import Scheduler
+from nova.share.service import ShareService
 from nova.volume.attachments import Attachments
 
 if TYPE_CHECKING:
@@ -74,6 +75,13 @@ class Core:
         manager: Any = stevedore_driver.DriverManager("nova.volume.attachments", CONF.volume.driver,
                                                       invoke_on_load=True, invoke_args=(self.db,))
         return cast(Attachments, manager.driver)
+
+    @functools.cached_property
+    def shares(self) -> ShareService:
+        """The conductor's half of the share back end. Raises stevedore's NoMatches for a bad [share]driver."""
+        manager: Any = stevedore_driver.DriverManager("nova.share.services", CONF.share.driver,
+                                                      invoke_on_load=True, invoke_args=(self.db,))
+        return cast(ShareService, manager.driver)
 
     def __post_init__(self) -> None:
         self.peers = PeersFeed(self.db, self.compute_at)

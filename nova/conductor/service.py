@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from nova import bus, context, exception
-from nova.conductor.background import drains, overdue, precaches, reclaim, usage_audit
+from nova.conductor.background import drains, overdue, precaches, reclaim, share_accesses, usage_audit
 from nova.conductor.background.gauges import Gauges
 from nova.conductor.background.sender import sending
 from nova.conductor.core import Core
@@ -43,6 +43,7 @@ from nova.conductor.endpoints import (
     server_groups,
     servers,
     services,
+    shares,
     usages,
     volume_snapshots,
     volumes,
@@ -88,6 +89,7 @@ from nova.rpcapi.security_groups import SecurityGroups
 from nova.rpcapi.server_groups import ServerGroups
 from nova.rpcapi.servers import Servers
 from nova.rpcapi.services import Services
+from nova.rpcapi.shares import Shares
 from nova.rpcapi.usages import Usages
 from nova.rpcapi.volume_snapshots import VolumeSnapshots
 from nova.rpcapi.volumes import Volumes
@@ -169,6 +171,9 @@ class ConductorService:
             Periodic("consoles", _TOKENS, lambda: db.write(console_tokens.forget_expired)),
             Periodic("volumes", CONF.volume.removal_interval, functools.partial(volume_removals.remind, self.core)),
         ]
+        if CONF.stale_share_access_reconcile_interval:
+            self.periodic.append(Periodic("share accesses", CONF.stale_share_access_reconcile_interval,
+                                          functools.partial(share_accesses.reconcile, self.core)))
         if self.core.outbox.on:
             self.periodic.append(sending(self.core))
             if CONF.instance_usage_audit:
@@ -201,6 +206,7 @@ class ConductorService:
             (SecurityGroups, security_groups.SecurityGroups(core)),
             (SecurityGroupDefaultRules, security_group_default_rules.SecurityGroupDefaultRules(core)),
             (Volumes, volumes.Volumes(core)),
+            (Shares, shares.Shares(core)),
             (Usages, usages.Usages(core)),
             (VolumeSnapshots, volume_snapshots.VolumeSnapshots(core)),
             (Overviews, overview.Overviews(core)),

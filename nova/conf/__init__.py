@@ -21,8 +21,8 @@ from nova.conf import log_lines
 CONF = cfg.CONF
 
 MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "neutron", "quota",
-           "scheduler", "volume", "cinder", "metadata", "console", "pci", "fake", "metrics", "notifications", "tracing",
-           "rpc")
+           "scheduler", "volume", "cinder", "share", "metadata", "console", "pci", "fake", "metrics", "notifications",
+           "tracing", "rpc")
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:
@@ -41,7 +41,7 @@ def asked_services() -> list[tuple[str, list[cfg.Opt]]]:
 
     options = [*loading.get_session_conf_options(), *loading.get_auth_common_conf_options(),
                *loading.get_adapter_conf_options()]
-    return [(group, list(options)) for group in ("glance", "cinder", "neutron")]
+    return [(group, list(options)) for group in ("glance", "cinder", "manila", "neutron")]
 
 
 def register(conf: cfg.ConfigOpts = CONF) -> None:

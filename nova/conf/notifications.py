@@ -21,6 +21,8 @@ OPTIONS = {
                    help="The priority of unversioned notifications that have none of their own."),
         cfg.BoolOpt("bdms_in_notifications", default=False,
                     help="Whether notifications of a server name its volumes."),
+        cfg.BoolOpt("include_share_mapping", default=False,
+                    help="Whether notifications of a server name its shares."),
         cfg.IntOpt("max_age", default=86400, min=60,
                    help="Seconds that a notification waits for a broker that is away; then it is dropped, and a "
                         "warning says how many were."),

@@ -21,6 +21,8 @@ from nova.db.network_models import versions as versions
 from nova.db.notification_models import outbox as outbox
 from nova.db.notification_models import outbox_lanes as outbox_lanes
 from nova.db.notification_models import usage_audits as usage_audits
+from nova.db.share_models import share_accesses as share_accesses
+from nova.db.share_models import shares as shares
 from nova.db.sql.tables import metadata as metadata
 from nova.db.sql.tables import table as _table
 from nova.db.sql.tables import times as _times
@@ -35,6 +37,7 @@ from nova.objects.network import VIF, NetworkRequest
 from nova.objects.parts.numa import GuestTopology, HostTopology
 from nova.objects.parts.pci import GuestDevice, PciDevice
 from nova.objects.service import WorkerStats
+from nova.objects.share import ShareMapping
 
 # --- hosts ---------------------------------------------------------------------------------------
 services = _table(
@@ -261,6 +264,7 @@ instances = _table(
     # The fixed addresses between commas, for the ip filters: ",10.0.0.3,10.1.0.7,".
     Column("addresses", text(1024), nullable=False),
     Column("block_devices", Json(list[BlockDevice]), nullable=False),
+    Column("shares", Json(list[ShareMapping])),
     Column("personality", Json(list[Personality]), nullable=False),
     Column("config_drive", sa.Boolean, nullable=False),
     Column("disk_config", text(16), nullable=False),

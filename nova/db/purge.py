@@ -32,7 +32,7 @@ ALLOCATIONS = models.allocations
 GO_ALONG = (ACTIONS, MIGRATIONS, models.external_events, models.security_group_members, models.drain_servers,
             models.console_tokens)
 # Tables in which a row keeps its instance: somebody has still something to do.
-KEEP = (models.evictions, models.fixed_ips, models.floating_ips, models.volumes)
+KEEP = (models.evictions, models.fixed_ips, models.floating_ips, models.volumes, models.share_accesses)
 # Rows of a page.
 PAGE = 200
 _ENDED_AT = sa.func.coalesce(INSTANCES.c.terminated_at, INSTANCES.c.updated_at, INSTANCES.c.created_at)

@@ -26,7 +26,8 @@ MIGRATIONS = models.migrations
 
 # Wide columns that a list without detail never shows.
 _BRIEF = ("user_data", "network_info", "block_devices", "personality", "system_metadata", "scheduler_hints",
-          "requested_networks", "numa_topology", "pci_devices", "device_addresses", "admin_pass", "encrypted_pass")
+          "requested_networks", "shares", "numa_topology", "pci_devices", "device_addresses", "admin_pass",
+          "encrypted_pass")
 
 # Characters that the searchable addresses have room for.
 _ADDRESSES: int = getattr(TABLE.c.addresses.type, "length", 0)

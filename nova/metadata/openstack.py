@@ -15,6 +15,7 @@ from nova.objects import plain_ip
 from nova.objects.device_address import DeviceAddress
 from nova.objects.instance import BlockDevice, Instance, disk_names
 from nova.objects.network import VIF, FixedIp
+from nova.objects.share import ShareMapping
 
 FOLSOM = "2012-08-10"
 GRIZZLY = "2013-04-04"
@@ -85,12 +86,18 @@ def meta_data(instance: Instance, version: str, settings: Settings, admin_pass: 
 
 
 def devices(instance: Instance, version: str) -> list[dict[str, Any]]:
-    """Interfaces and disks by tag; from Rocky on every interface (``vf_trusted`` is always known)."""
+    """Interfaces and disks by tag, from Rocky on every interface (``vf_trusted`` is always known), and shares."""
     known = {each.device: each for each in instance.device_addresses or ()}
     nics = [_nic(vif, known.get(vif.mac.lower()), version) for vif in instance.network_info
             if vif.tag or version >= ROCKY]
     named = zip(instance.block_devices, disk_names(instance.block_devices), strict=True)
-    return nics + [_disk(disk, known.get(name)) for disk, name in named if disk.tag]
+    shares = [_share(mapping, known.get(mapping.tag)) for mapping in instance.usable_shares if version >= EPOXY]
+    return nics + [_disk(disk, known.get(name)) for disk, name in named if disk.tag] + shares
+
+
+def _share(mapping: ShareMapping, where: DeviceAddress | None) -> dict[str, Any]:
+    return {"type": "share", "share_id": mapping.share_id, "tag": mapping.tag, "bus": where.bus if where else "none",
+            "address": where.address if where else "none"}
 
 
 def _nic(vif: VIF, where: DeviceAddress | None, version: str) -> dict[str, Any]:

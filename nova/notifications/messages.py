@@ -30,6 +30,7 @@ class Settings:
     versioned: bool = False
     unversioned: bool = False
     volumes: bool = False
+    shares: bool = False
     level: str = "INFO"
     period: str = "month"
 
@@ -38,6 +39,7 @@ class Settings:
         options = conf.notifications
         return cls(versioned=options.notification_format != "unversioned",
                    unversioned=options.notification_format != "versioned", volumes=options.bdms_in_notifications,
+                   shares=options.include_share_mapping,
                    level=options.default_level, period=conf.instance_usage_audit_period)
 
 
@@ -65,6 +67,8 @@ _PAYLOADS = {
     "rescue": ("InstanceActionRescuePayload", "1.4"),
     "resize_prep": ("InstanceActionResizePrepPayload", "1.4"),
     "snapshot": ("InstanceActionSnapshotPayload", "1.10"),
+    "share_attach": ("InstanceActionSharePayload", "1.0"),
+    "share_detach": ("InstanceActionSharePayload", "1.0"),
     "update": ("InstanceUpdatePayload", "2.1"),
     "volume_attach": ("InstanceActionVolumePayload", "1.7"),
     "volume_detach": ("InstanceActionVolumePayload", "1.7"),
@@ -74,7 +78,7 @@ _PAYLOADS = {
 SHOWN = frozenset({
     "display_name", "display_description", "hostname", "host", "node", "availability_zone", "flavor", "image_ref",
     "image", "key", "kernel_id", "ramdisk_id", "launched_at", "terminated_at", "vm_state", "power_state", "task_state",
-    "network_info", "block_devices", "metadata", "locked_by", "locked_reason", "disk_config", "tags",
+    "network_info", "block_devices", "shares", "metadata", "locked_by", "locked_reason", "disk_config", "tags",
     "deleted"})
 # Those that tell how a server is rather than what is done with it: they have no fault.
 _STATES = frozenset({"exists", "update"})
@@ -113,7 +117,8 @@ class Teller:
 
     def _payload(self, what: Happened) -> dict[str, Any]:
         name, version = _PAYLOADS.get(what.event, _ACTION)
-        data = versioned.instance(what.instance, self.now, self.context, self.settings.volumes)
+        data = versioned.instance(what.instance, self.now, self.context, self.settings.volumes,
+                                  self.settings.shares)
         if what.event not in _STATES:
             data["fault"] = versioned.failure(what.failure) if what.failure else None
         if what.event in _OF_SERVER:

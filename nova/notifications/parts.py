@@ -22,7 +22,8 @@ class Part:
 
     ``at``: the field of the data with the host whose nova-compute tells it. ``fails``: it has an error phase; one
     without ends in silence. ``when``: the field of the data without which it is not told. ``undo``: the compensations
-    of these steps, the last one first. ``local``: the binary that tells it where no host was asked.
+    of these steps, the last one first. ``local``: the binary that tells it where no host was asked;
+    ``binary``: which one tells it on a host.
     """
 
     event: str
@@ -33,6 +34,7 @@ class Part:
     when: str = ""
     undo: bool = False
     local: str = ""
+    binary: str = "nova-compute"
     fields: Fields | None = None
 
 
@@ -52,6 +54,10 @@ def _volume(data: Any, _instance: Instance) -> dict[str, Any]:
 
 def _swap(data: Any, _instance: Instance) -> dict[str, Any]:
     return {"old_volume_id": data.device.volume_id, "new_volume_id": data.new.volume_id}
+
+
+def _share(data: Any, _instance: Instance) -> dict[str, Any]:
+    return {"share_id": data.mapping.share_id}
 
 
 def _snapshot(data: Any, _instance: Instance) -> dict[str, Any]:
@@ -117,6 +123,8 @@ PARTS: Mapping[str, Sequence[Part]] = {
     "attach_volume": _one("volume_attach", "take", fails=True, when="host", fields=_volume),
     "detach_volume": _one("volume_detach", "begin_outside", when="host", fields=_volume),
     "swap_volume": _one("volume_swap", "take", fails=True, when="host", fields=_swap),
+    "attach_share": _one("share_attach", "allow", fails=True, when="host", binary="nova-api", fields=_share),
+    "detach_share": _one("share_detach", "leave", fails=True, when="host", binary="nova-api", fields=_share),
     "attach_interface": _one("interface_attach", "make", fails=True, when="host"),
     "detach_interface": _one("interface_detach", "detach", when="host"),
     "lose_interface": _one("interface_detach", "detach", when="host"),

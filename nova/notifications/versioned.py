@@ -69,7 +69,14 @@ def volumes(of: Instance) -> list[Payload]:
         for device in of.volumes]
 
 
-def instance(of: Instance, now: datetime.datetime, context: dict[str, str], with_volumes: bool) -> Payload:
+def shares(of: Instance) -> list[Payload]:
+    return [wrapped("SharePayload", "1.0", {
+        "share_mapping_uuid": mapping.uuid, "share_id": mapping.share_id, "status": of.status_of(mapping),
+        "tag": mapping.tag, "export_location": mapping.export_location}) for mapping in of.shares or ()]
+
+
+def instance(of: Instance, now: datetime.datetime, context: dict[str, str], with_volumes: bool,
+             with_shares: bool = False) -> Payload:
     """The fields of InstancePayload, of a server that was changed ``now`` by whoever ``context`` names."""
     properties = of.image.properties if of.image else {}
     return {
@@ -87,7 +94,8 @@ def instance(of: Instance, now: datetime.datetime, context: dict[str, str], with
         "block_devices": volumes(of) if with_volumes and not of.deleted else [], "metadata": dict(of.metadata),
         "locked": of.locked, "locked_reason": of.locked_reason, "auto_disk_config": of.disk_config,
         "request_id": context.get("request_id"), "action_initiator_user": context.get("user_id"),
-        "action_initiator_project": context.get("project_id"), "shares": []}
+        "action_initiator_project": context.get("project_id"),
+        "shares": shares(of) if with_shares and not of.deleted else []}
 
 
 def keypairs(of: Instance) -> list[Payload]:

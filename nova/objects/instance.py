@@ -17,6 +17,7 @@ from nova.objects.image import Image
 from nova.objects.network import VIF, NetworkRequest
 from nova.objects.parts.numa import GuestTopology
 from nova.objects.parts.pci import GuestDevice
+from nova.objects.share import ACTIVE, INACTIVE, ShareMapping
 from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeEncryption
 
 
@@ -178,6 +179,7 @@ class Instance(Object, kw_only=True):
     requested_networks: list[NetworkRequest] | None = None
     network_info: list[VIF] = []
     block_devices: list[BlockDevice] = []
+    shares: list[ShareMapping] | None = None
     personality: list[Personality] = []
     config_drive: bool = False
     disk_config: str = "MANUAL"
@@ -248,3 +250,21 @@ class Instance(Object, kw_only=True):
     def volume_now(self, device: BlockDevice) -> BlockDevice | None:
         """The same device as the server has it now; None: it has it no longer."""
         return next((disk for disk in self.volumes if disk.uuid == device.uuid), None)
+
+    def share(self, share_id: str) -> ShareMapping | None:
+        """How the server has the share, if it does."""
+        return next((mapping for mapping in self.shares or () if mapping.share_id == share_id), None)
+
+    @property
+    def usable_shares(self) -> list[ShareMapping]:
+        """Those that its guest is to have when it runs."""
+        return [mapping for mapping in self.shares or () if mapping.status == INACTIVE]
+
+    @property
+    def runs(self) -> bool:
+        """Whether its guest has a process, as far as is known."""
+        return self.power_state in (states.RUNNING, states.POWER_PAUSED)
+
+    def status_of(self, mapping: ShareMapping) -> str:
+        """What users are shown: a share is active while the guest runs with it."""
+        return ACTIVE if mapping.status == INACTIVE and self.runs else mapping.status

@@ -26,6 +26,7 @@ from nova.operations.rebuild import Rebuild
 from nova.operations.rescue import Rescue, Unrescue
 from nova.operations.reset_state import ResetState
 from nova.operations.resize import ConfirmResize, Migrate, Resize, RevertResize
+from nova.operations.shares import AttachShare, DetachShare
 from nova.operations.shelve import Shelve, ShelveOffload
 from nova.operations.snapshot import CreateBackup, CreateImage
 from nova.operations.soft_delete import Reclaim, Restore, SoftDelete
@@ -41,5 +42,5 @@ REGISTRY: dict[str, type[Operation]] = {
                       Evacuate, AttachVolume, DetachVolume, SwapVolume, AttachInterface, DetachInterface, LoseInterface,
                       SoftDelete, Restore, Reclaim, ChangePassword, TriggerCrashDump, Rebuild, Rescue, Unrescue,
                       CreateImage, CreateVolumeImage, CreateBackup, Shelve, ShelveOffload, Unshelve,
-                      VolumeSnapshotCreate, VolumeSnapshotDelete, ExtendVolume)
+                      VolumeSnapshotCreate, VolumeSnapshotDelete, ExtendVolume, AttachShare, DetachShare)
 }

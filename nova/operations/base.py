@@ -45,12 +45,13 @@ CONDUCTOR = "conductor"
 WhenDown = Literal["fail", "skip", "wait"]
 
 # Whom an external step waits for. Each has threads of its own: one that hangs holds up none of the others.
-External = Literal["", "volumes", "network", "images", "host"]
+External = Literal["", "volumes", "shares", "network", "images", "host"]
 VOLUMES: Final = "volumes"
+SHARES: Final = "shares"
 NETWORK: Final = "network"
 IMAGES: Final = "images"
 HOST: Final = "host"
-OUTSIDE = (VOLUMES, NETWORK, IMAGES, HOST)
+OUTSIDE = (VOLUMES, SHARES, NETWORK, IMAGES, HOST)
 
 # Seconds that a host step may take before it counts as hung, unless it says otherwise.
 DEADLINE = 3600.0
@@ -151,6 +152,8 @@ class Rules:
     yields_to: frozenset[str] = frozenset({states.DELETING})
     # It leaves task_state alone, and waits behind the operation that holds the instance.
     beside: bool = False
+    # A server that has shares is refused.
+    without_shares: bool = False
     # The service version that the server's host must have: before it, its nova-compute does not know the steps there.
     release: int = 0
 
@@ -407,9 +410,11 @@ class Operation:
 def check(rules: Rules, instance: Instance, is_admin: bool, host_up: Callable[[], bool]) -> None:
     """Whether an operation with these rules may start now, in the order the API promises.
 
-    Raises InstanceIsLocked, InstanceNotReady, InstanceInvalidState, InstanceStateUnknown,
+    Raises ForbiddenWithShares, InstanceIsLocked, InstanceNotReady, InstanceInvalidState, InstanceStateUnknown,
     ComputeServiceUnavailable.
     """
+    if rules.without_shares and instance.shares:
+        raise exception.ForbiddenWithShares(method=rules.label, instance_uuid=instance.uuid)
     if rules.lock and instance.locked and not is_admin:
         raise exception.InstanceIsLocked(instance_uuid=instance.uuid)
     if rules.host == "needed" and not instance.host:

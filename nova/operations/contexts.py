@@ -20,9 +20,11 @@ from nova.objects.instance import BlockDevice, Instance, Key, Personality
 from nova.objects.migration import Migration
 from nova.objects.network import VIF, NetworkRequest, RuleSet
 from nova.objects.scheduling import RequestSpec, Selection
+from nova.objects.share import Share, ShareMapping
 from nova.objects.volume import ConnectionInfo, Volume, VolumeContent, VolumeEncryption
 from nova.objects.volume_snapshot import VolumeSnapshot
 from nova.operations.guest_driver import GuestDriver
+from nova.operations.share_contexts import OutsideShares, ServerShares
 
 
 class Desk(Protocol):
@@ -70,6 +72,13 @@ class Desk(Protocol):
 
         Raises VolumeNotMigrated (one may not take the place of the other), VolumeNotFound, InvalidVolume,
         MultiattachSwapUnsupported, VolumeServiceUnavailable.
+        """
+
+    def check_share(self, share_id: str) -> Share:
+        """The caller may give the instance this share.
+
+        Raises ShareNotFound, ShareStatusIncorrect, ShareProtocolUnsupported, Forbidden, Conflict (its host has not got
+        it), ShareServiceUnavailable.
         """
 
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
@@ -283,6 +292,12 @@ class Control(Protocol):
 
     @property
     def outside_volumes(self) -> OutsideVolumes: ...
+
+    @property
+    def shares(self) -> ServerShares: ...
+
+    @property
+    def outside_shares(self) -> OutsideShares: ...
 
     @property
     def interfaces(self) -> ServerInterfaces:
@@ -524,6 +539,13 @@ class Host(Protocol):
 
     def disconnect_volumes(self) -> None:
         """The guest is gone, or was never there: its volumes are not used here."""
+
+    def connect_shares(self, instance: Instance | None = None) -> None:
+        """The shares of ``instance`` (default: the order's) are there for its guest, in their places. Raises
+        ShareUnusable."""
+
+    def disconnect_shares(self, *mappings: ShareMapping) -> None:
+        """The guest is off: these (without ``mappings`` all) are not used here. Raises ShareUnusable."""
 
     def prepare_disks(self, root: Image | None = None) -> None:
         """Fetch the images into the cache, make the config drive, make the guest's disks.

@@ -10,7 +10,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, utcnow
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Rules, step
+from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, SHARES, VOLUMES, Operation, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.shelve import IMAGE
 
@@ -31,6 +31,7 @@ class DeleteData(Object, kw_only=True):
     shelved_image: str = ""
     # It has volumes that an outside service keeps.
     outside_volumes: bool = False
+    shares: bool = False
 
 
 class Delete(Operation):
@@ -45,6 +46,7 @@ class Delete(Operation):
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
         self.data.outside_volumes = ctl.has_outside_volumes()
+        self.data.shares = bool(self.instance.shares)
         self.data.shelved_image = self.instance.system_metadata.get(IMAGE, "")
         some = bool(self.instance.network_info) or self.instance.requested_networks != []
         self.data.outside_interfaces = ctl.network_is_outside and some
@@ -74,6 +76,10 @@ class Delete(Operation):
     def let_go_of_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.release()
 
+    @step(CONDUCTOR, external=SHARES, owed=True, when="shares")
+    def close_shares(self, ctl: Control) -> None:
+        ctl.outside_shares.release()
+
     @step(CONDUCTOR, external=NETWORK, when="outside_interfaces")
     def give_interfaces_back(self, ctl: Control) -> None:
         ctl.outside_interfaces.release()
@@ -93,7 +99,7 @@ class Delete(Operation):
         ctl.set(vm_state=states.DELETED, task_state=None, terminated_at=utcnow(), deleted=True,
                 power_state=states.NOSTATE, user_data=None, personality=[], numa_topology=None, pci_devices=None,
                 device_addresses=None,
-                soft_deleted_at=None)
+                shares=None, soft_deleted_at=None)
 
     def succeeded(self, ctl: Control) -> None:
         """forget() has set the final states."""

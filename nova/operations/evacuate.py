@@ -42,7 +42,7 @@ class EvacuateData(MoveData, kw_only=True):
 class Evacuate(Move):
     name = action = "evacuate"
     rules = Rules(label="evacuate", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}),
-                  task_states=None, lock=False, preempts=True,
+                  without_shares=True, task_states=None, lock=False, preempts=True,
                   # A soft delete was promised as well; without its host it is done soon.
                   yields_to=frozenset({states.DELETING, states.SOFT_DELETING}))
     request_type = EvacuateRequest

@@ -2,7 +2,8 @@
 
 Every verb may be called again after it half ran or fully ran, and leaves the same world. The instance alone describes
 the guest: its flavor and image, ``network_info``, and ``block_devices`` with what ``HostVolumes.connect`` returned for
-each volume. A volume that is not connected in the description stays as the guest had it on this host.
+each volume. A volume that is not connected in the description stays as the guest had it on this host. A share
+that has a ``path`` there is a directory that the guest gets.
 
 Errors: GuestNotFound (no such guest), HypervisorUnavailable (try later), NovaException subclasses with a
 message that a user can read; anything else counts as an unexpected driver error.

@@ -54,7 +54,8 @@ class LiveMigrateData(MoveData, kw_only=True):
 class LiveMigrate(Move):
     name = "live_migrate"
     action = "live-migration"
-    rules = Rules(label="os-migrateLive", vm_states=frozenset({states.ACTIVE, states.PAUSED}), host="up")
+    rules = Rules(label="os-migrateLive", vm_states=frozenset({states.ACTIVE, states.PAUSED}), host="up",
+                  without_shares=True)
     request_type = LiveMigrateRequest
     data_type = LiveMigrateData
     task_state = states.MIGRATING

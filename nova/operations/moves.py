@@ -17,7 +17,7 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.migration import Migration
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.operations import placing, plugging
-from nova.operations.base import CONDUCTOR, VOLUMES, Operation, Step, step
+from nova.operations.base import CONDUCTOR, SHARES, VOLUMES, Operation, Step, step
 from nova.operations.contexts import Acceptance, Control
 
 LOG = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ class MoveData(Object, kw_only=True):
     plugs: list[str] = []
     outside_interfaces: bool = False
     outside_volumes: bool = False
+    # The server has some, which are opened for the other host, too, while it moves.
+    shares: bool = False
     here: list[BlockDevice] = []
     there: list[BlockDevice] = []
 
@@ -88,7 +90,9 @@ class Bound(Operation):
 
     def take_back(self, of: Step, ctl: Control) -> None:
         """They are bound to the host where the server is now, wherever that may be."""
-        if of.when == "outside_volumes":
+        if of.external == SHARES:
+            ctl.outside_shares.settle()
+        elif of.when == "outside_volumes":
             if ctl.instance.deleted:
                 ctl.outside_volumes.release()
             else:
@@ -126,6 +130,7 @@ class Move(Bound):
         self.data.host = ""
         self.data.outside_interfaces = ctl.network_is_outside
         self.data.outside_volumes = ctl.has_outside_volumes()
+        self.data.shares = bool(instance.shares)
         ctl.open_migration(Migration(
             uuid=self.data.migration, instance_uuid=instance.uuid, migration_type=self.migration_type,
             status=self.first_status, source_compute=self.data.source, source_node=self.data.source_node,

@@ -8,16 +8,20 @@ from nova.objects.instance import Instance
 from nova.operations.contexts import Host
 
 
-def connect(host: Host, instance: Instance | None = None) -> None:
-    """The interfaces and volumes of ``instance`` (default: the order's) are there for its guest."""
+def connect(host: Host, instance: Instance | None = None, runs: bool = True) -> None:
+    """The interfaces and volumes of ``instance`` (default: the order's) are there for its guest; its shares, too, if
+    that ``runs``."""
     host.network.plug(instance or host.instance, host.rules)
     host.connect_volumes(instance)
+    if runs:
+        host.connect_shares(instance)
 
 
 def disconnect(host: Host, instance: Instance | None = None) -> None:
     """The guest is gone, or was never there, and leaves nothing connected."""
     host.network.unplug(instance or host.instance)
     host.disconnect_volumes()
+    host.disconnect_shares()
 
 
 def power_off(host: Host, timeout: int) -> None:
@@ -27,6 +31,7 @@ def power_off(host: Host, timeout: int) -> None:
         report_power(host)
     except exception.GuestNotFound:
         host.set(power_state=states.SHUTDOWN)
+    host.disconnect_shares()
 
 
 def report_power(host: Host) -> None:

@@ -110,6 +110,8 @@ class SyncPower(PowerAction):
             on_host.power_off(host, 0)
         else:
             host.set(power_state=power_state)
+            if power_state == states.SHUTDOWN:
+                host.disconnect_shares()
 
     def succeeded(self, ctl: Control) -> None:
         ctl.set(task_state=None)
@@ -195,7 +197,7 @@ class Unpause(PowerAction):
 
 class Suspend(PowerAction):
     name = action = "suspend"
-    rules = Rules(label="suspend", vm_states=frozenset({states.ACTIVE}))
+    rules = Rules(label="suspend", vm_states=frozenset({states.ACTIVE}), without_shares=True)
     task_state = states.SUSPENDING
     ends_consoles = True
     final = states.SUSPENDED

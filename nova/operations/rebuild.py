@@ -92,7 +92,8 @@ class RebuildData(Object, kw_only=True):
 
 class Rebuild(Operation):
     name = action = "rebuild"
-    rules = Rules(label="rebuild", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}), release=3)
+    rules = Rules(label="rebuild", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}), release=3,
+                  without_shares=True)
     request_type = RebuildRequest
     data_type = RebuildData
     task_state = states.REBUILDING

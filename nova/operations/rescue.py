@@ -93,6 +93,7 @@ class Rescue(_Rescue):
     def put_back(self, host: Host) -> None:
         host.driver.unrescue(host.instance)
         if self.data.running:
+            host.connect_shares()
             host.driver.power_on(host.instance)
         with contextlib.suppress(exception.GuestNotFound):  # it was an ERROR without one
             on_host.report_guest(host)

@@ -25,7 +25,7 @@ from nova.objects.moves import DiskSource
 from nova.objects.requirements import local_disks
 from nova.objects.requirements.requested_resources import asks_for_parts
 from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Rules, Step, connects_volumes, step
+from nova.operations.base import CONDUCTOR, NETWORK, SHARES, VOLUMES, Rules, Step, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Host
 from nova.operations.moves import Bound, Move, MoveData, fitted
 
@@ -45,12 +45,14 @@ class MigrateRequest(Object, kw_only=True):
 class ResizeData(MoveData, kw_only=True):
     """``running``: the guest is started again at its end; ``disks``: where the source serves them.
 
-    ``stranded``: the source could not put the guest back, or not yet.
+    ``stranded``: the source could not put the guest back, or not yet. ``looks_for_shares``: how often another server
+    was waited for which gave up an access to one of them.
     """
 
     flavor: Flavor | None = None
     running: bool = True
     stranded: bool = False
+    looks_for_shares: int = 0
     disks: DiskSource | None = None
 
 
@@ -92,6 +94,11 @@ class Resize(Move):
 
     bind_volumes = Move.bind_volumes
 
+    @step(CONDUCTOR, undo="close_shares", external=SHARES, when="shares")
+    def open_shares(self, ctl: Control) -> None:
+        self.data.looks_for_shares += 1
+        ctl.outside_shares.allow(self.data.host, self.data.looks_for_shares)
+
     @step("source", event="compute_resize_instance", task_state=states.RESIZE_MIGRATING, undo="move_back",
           results=("disks",), undo_results=("stranded",))
     def move_out(self, host: Host) -> None:
@@ -109,7 +116,7 @@ class Resize(Move):
     @connects_volumes
     def receive(self, host: Host) -> None:
         moved = self._moved(host.instance)
-        on_host.connect(host, moved)
+        on_host.connect(host, moved, self.data.running)
         # (where it comes from is not the source's to say)
         host.driver.receive_disks(moved, msgspec.structs.replace(self.data.disks, host=self.data.source))
         host.driver.finish_move(moved)
@@ -140,6 +147,10 @@ class Resize(Move):
         moved = self._moved(host.instance)
         host.driver.destroy(moved)
         on_host.disconnect(host, moved)
+
+    def close_shares(self, ctl: Control) -> None:
+        if self.data.host != self.data.source:
+            ctl.outside_shares.deny(self.data.host)
 
     def bind_back(self, ctl: Control) -> None:
         ctl.outside_interfaces.bind(self.data.source)
@@ -207,6 +218,7 @@ def put_back(host: Host, instance: Instance, running: bool) -> None:
     host.driver.revert_move(instance)
     host.network.plug(instance, host.rules)
     if running:
+        host.connect_shares(instance)
         host.driver.power_on(instance)
     on_host.report_guest(host)
 
@@ -236,6 +248,7 @@ class FinishData(Object, kw_only=True):
     fitted: bool = False
     outside_interfaces: bool = False
     outside_volumes: bool = False
+    shares: bool = False
     there: list[BlockDevice] = []
 
 
@@ -256,6 +269,7 @@ class _Finish(Bound):
         self.data.fitted = fitted(ctl.instance) or (migration.old_flavor is not None and asks_for_parts(
             migration.old_flavor, ctl.instance.image))
         self.data.outside_interfaces = ctl.network_is_outside
+        self.data.shares = bool(ctl.instance.shares)
 
     def claim_of(self, step: Step) -> str:
         return self.instance.uuid if self.data.fitted and step.place == "source" else ""
@@ -292,6 +306,11 @@ class ConfirmResize(_Finish):
         if self.data.old_flavor is not None:
             give_back(ctl, ctl.instance.flavor, self.data.old_flavor)
         self._forget_before(ctl)
+
+    # Who ends a move by another operation leaves that to the look for stale accesses.
+    @step(CONDUCTOR, external=SHARES, owed=True, when="shares")
+    def leave_shares(self, ctl: Control) -> None:
+        ctl.outside_shares.settle(self.data.host)
 
     def succeeded(self, ctl: Control) -> None:
         stopped = ctl.instance.power_state == states.SHUTDOWN
@@ -395,6 +414,10 @@ class RevertResize(_Finish):
 
     adopt_volumes, leave_volumes = Bound.adopt_volumes, Bound.leave_volumes
 
+    @step(CONDUCTOR, external=SHARES, owed=True, when="shares")
+    def leave_shares(self, ctl: Control) -> None:
+        ctl.outside_shares.settle(self.data.source)
+
     @connects_volumes
     def keep(self, host: Host) -> None:
         """On the destination: a guest that could not be removed goes on."""
@@ -402,7 +425,7 @@ class RevertResize(_Finish):
         if self.taken_over or gone:
             host.result(gone=gone)
             return
-        on_host.connect(host)
+        on_host.connect(host, runs=self.data.running)
         if self.data.running:
             host.driver.power_on(host.instance)
         on_host.report_guest(host)

@@ -89,7 +89,7 @@ class _Offloading(Operation):
 
 class Shelve(_Offloading, Saving, AsTheGuest):
     name = action = "shelve"
-    rules = Rules(label="shelve", host="needed", release=3, vm_states=frozenset({
+    rules = Rules(label="shelve", without_shares=True, host="needed", release=3, vm_states=frozenset({
         states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED}))
     request_type = ShelveRequest
     task_state = states.SHELVING

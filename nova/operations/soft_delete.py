@@ -113,8 +113,9 @@ class Reclaim(Delete):
     request_type = ReclaimRequest
 
     # It has one place: what moves is not soft-deleted.
-    destroy, let_go_of_volumes, give_interfaces_back, drop_image, forget = (
-        Delete.destroy, Delete.let_go_of_volumes, Delete.give_interfaces_back, Delete.drop_image, Delete.forget)
+    destroy, let_go_of_volumes, close_shares, give_interfaces_back, drop_image, forget = (
+        Delete.destroy, Delete.let_go_of_volumes, Delete.close_shares, Delete.give_interfaces_back, Delete.drop_image,
+        Delete.forget)
 
     def accept(self, ctl: Acceptance, request: ReclaimRequest) -> None:  # type: ignore[override]
         since = ctl.instance.soft_deleted_at

@@ -355,9 +355,10 @@ class FakeDriver(FakeMoves):
         return guest.power_state
 
     def device_addresses(self, uuid: str) -> list[DeviceAddress]:
-        """One PCI slot after the other: the root disk, interfaces, volumes."""
+        """One PCI slot after the other: the root disk, interfaces, volumes, shares (by their tags)."""
         guest = self._guests.get(uuid)
-        devices = ["root", *guest.interfaces, *(volume for _name, volume in guest.volumes)]
+        devices = ["root", *guest.interfaces, *(volume for _name, volume in guest.volumes),
+                   *(tag for tag, _path in guest.shares)]
         return [DeviceAddress(device=device, bus="pci", address=f"0000:00:{slot:02x}.0")
                 for slot, device in enumerate(devices, 2)]
 

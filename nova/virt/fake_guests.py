@@ -39,6 +39,7 @@ class Guest:
     it; ``went``: a migration took it away; neither is listed. ``swapped``: the attachments of volumes that took the
     place of others since it was defined. ``files``: the ids of volumes that are files, each with their names.
     ``sizes``: the ids of volumes that became larger while it ran, with what it has of them (GiB).
+    ``shares``: directories of the host by their tags.
     """
 
     power_state: int
@@ -55,6 +56,7 @@ class Guest:
     swapped: tuple[str, ...] = ()
     files: tuple[tuple[str, ...], ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
+    shares: tuple[tuple[str, str], ...] = ()
 
     @property
     def on(self) -> bool:
@@ -73,6 +75,7 @@ class Guest:
             (device.volume_id or "", *names) if (names := files_of(device)) else kept[device.volume_id or ""]
             for device in instance.block_devices if files_of(device) or device.volume_id in kept)
         self.interfaces = tuple(vif.mac for vif in instance.network_info)
+        self.shares = tuple((mapping.tag, mapping.path) for mapping in instance.usable_shares if mapping.path)
         cells = instance.numa_topology.cells if instance.numa_topology else []
         self.cpus = tuple(sorted(cpu for cell in cells for cpu in cell.pinning.values()))
         self.devices = tuple(sorted(one.device.address for one in instance.pci_devices or ()))
@@ -191,7 +194,7 @@ def _size_of(flavor: Flavor) -> Size:
 
 # What is kept of a guest: fields that have their default are left out.
 _KEPT = ("power_state", "name", "booted", "volumes", "interfaces", "cpus", "devices", "incoming", "went",
-         "rescued", "swapped", "files", "sizes")
+         "rescued", "swapped", "files", "sizes", "shares")
 
 
 def _values(guest: Guest) -> dict[str, Any]:
@@ -210,6 +213,7 @@ def _restored(values: dict[str, Any]) -> Guest:
         tuple(values.get(name, ())) for name in ("interfaces", "cpus", "devices", "swapped"))
     guest.files = tuple(tuple(item) for item in values.get("files", ()))
     guest.sizes = tuple((volume, size) for volume, size in values.get("sizes", ()))
+    guest.shares = tuple((tag, path) for tag, path in values.get("shares", ()))
     if "size" in values:
         guest.size = _shared(Size(*values["size"]))
     return guest

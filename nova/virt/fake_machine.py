@@ -51,8 +51,8 @@ def _inventories(totals: Mapping[str, Any]) -> dict[str, Inventory]:
 
 def traits(group: Group) -> list[str]:
     threads = {HYPERTHREADING} if group.cells and group.cells.threads > 1 else set()
-    return sorted({"COMPUTE_NODE", "COMPUTE_RESCUE_BFV", "COMPUTE_VOLUME_MULTI_ATTACH", "OWNER_NOVA", *threads,
-                   *group.traits})
+    return sorted({"COMPUTE_NODE", "COMPUTE_RESCUE_BFV", "COMPUTE_STORAGE_VIRTIO_FS", "COMPUTE_VOLUME_MULTI_ATTACH",
+                   "OWNER_NOVA", *threads, *group.traits})
 
 
 def children(group: Group, node_uuid: str, name: str) -> list[Provider]:

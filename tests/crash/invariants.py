@@ -65,8 +65,8 @@ def check(nova: Cluster, accepted: Collection[str], *, deleted: Collection[str] 
 def violations(nova: Cluster, accepted: Collection[str], deleted: Collection[str] = ()) -> Iterator[str]:
     """What is wrong now. The dear checks run only once the cheap ones find nothing."""
     wanted = _Wanted(set(accepted) - set(deleted), set(deleted))
-    for look in (_servers, _guests, _volumes, _files, _interfaces, _disks, _images, _migrations, _sums, _actions,
-                 _journal, _audit):
+    for look in (_servers, _guests, _volumes, _shares, _files, _interfaces, _disks, _images, _migrations, _sums,
+                 _actions, _journal, _audit):
         try:
             found = list(look(nova, wanted))
         except (requests.RequestException, AssertionError, OSError, sa.exc.DBAPIError) as error:
@@ -192,6 +192,20 @@ def _volumes(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
             has = {volume for _device, volume in guest.get("volumes", ())}
             if has - owned[uuid] or (has != owned[uuid] and servers[uuid]["status"] != "ERROR"):
                 yield f"the guest of {uuid} on {host} has volumes {has}, its server {owned[uuid]}"
+
+
+def _shares(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
+    """A guest that runs has the shares of its server."""
+    rows = _rows(nova, sa.select(models.instances.c.uuid, models.instances.c.vm_state, models.instances.c.shares).where(
+        models.instances.c.deleted == sa.false()))
+    wanted = {row.uuid: {mapping.tag for mapping in row.shares or () if mapping.status == "inactive"}
+              for row in rows if row.vm_state == states.ACTIVE}
+    for host, guests in _remembered(nova).items():
+        for uuid, guest in guests.items():
+            has = {tag for tag, _path in guest.get("shares", ())}
+            if uuid in wanted and guest["power_state"] == states.RUNNING and not guest.get("went") \
+                    and has != wanted[uuid]:
+                yield f"the guest of {uuid} on {host} has shares {has}, its server {wanted[uuid]}"
 
 
 def _files(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:

@@ -22,6 +22,7 @@ from nova.rpcapi.servers import Servers
 from tests.crash import invariants
 from tests.crash.steps import OPTIONS, Case, Hold, Points, When
 from tests.integration.cluster import Cluster
+from tests.integration.embedded_shares import new_share, wait_given
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
@@ -40,6 +41,8 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "create_image": {"name": "image"}, "create_backup": {"name": "backup", "backup_type": "daily", "rotation": 1}}
 # Operations on a volume of their own, which all but the first find attached; the last one has a second volume.
 _VOLUMES = ("attach_volume", "detach_volume", "swap_volume")
+# Operations on a share of their own, which the second one finds attached; of servers that are off.
+_SHARES = ("attach_share", "detach_share")
 # Operations on an interface; all but the first find one attached.
 _INTERFACES = ("attach_interface", "detach_interface", "lose_interface")
 # Operations on the files of a volume that a service outside keeps.
@@ -59,10 +62,11 @@ _STARTS = {("delete", "destroy_other"): states.RESIZED, ("delete", "drop_image")
 _BUILT = {"resize": (2, 3), "migrate": (2, 3), "confirm_resize": (2,), "reset_state": (2,), "soft_delete": (2,),
           "revert_resize": (3, 3), "live_migrate": (2, 1), "rebuild": (2,), "rescue": (1, 1), "unrescue": (1,),
           "unshelve": (2, 3), "shelve_offload": (1,),
-          **dict.fromkeys((*_VOLUMES, *_FILES, *_INTERFACES, *_IMAGES), (1, 1))}
+          **dict.fromkeys((*_VOLUMES, *_SHARES, *_FILES, *_INTERFACES, *_IMAGES), (1, 1))}
 _BUILT_AT = {("unshelve", "power_on"): (1,)}
 # What a server is after an operation that does not say so itself, and that does not leave it ACTIVE.
-_FINAL = {"shelve": states.SHELVED_OFFLOADED, "shelve_offload": states.SHELVED_OFFLOADED}
+_FINAL = {"shelve": states.SHELVED_OFFLOADED, "shelve_offload": states.SHELVED_OFFLOADED,
+          **dict.fromkeys(_SHARES, states.STOPPED)}
 # What a server is when an operation was compensated for, where that is not what it is after success.
 _COMPENSATED = {"revert_resize": states.ERROR, "rescue": states.ERROR, "shelve": states.ACTIVE}
 _PREPARES = 40.0
@@ -81,7 +85,8 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> Points:
 
 @pytest.fixture(scope="module")
 def cluster(rabbitmq: Rabbit, new_database: Callable[[], str | None], points: Points) -> Iterator[Cluster]:
-    options = {**OPTIONS, "volume": {"quota_volumes": -1, "quota_gigabytes": -1, "allow_swap": True}}
+    options = {**OPTIONS, "volume": {"quota_volumes": -1, "quota_gigabytes": -1, "allow_swap": True},
+               "share": {"shared": True}}
     with Cluster(rabbitmq.new_vhost(), new_database(), computes=2, options=options, launcher=points.launcher) as made:
         made.flavor("larger", ram=128, disk=1)
         yield made
@@ -148,6 +153,8 @@ class Round:
             api.wait(uuid, states.status(start, None), _PREPARES)
         if operation.name in _VOLUMES:
             self._prepare_volume(name, uuid)
+        if operation.name in _SHARES:
+            self._prepare_share(name, uuid)
         if operation.name in _INTERFACES[1:]:
             port, = api.get(f"/servers/{uuid}/os-interface")["interfaceAttachments"]
             self.requests[name] = {"port_id": port["port_id"]}
@@ -161,6 +168,12 @@ class Round:
         if self.names[name].operation.name != _VOLUMES[0]:
             self._operate(uuid, _VOLUMES[0], volume_id=volume)
             eventually(lambda: self.volume_status(volume) == "in-use", _PREPARES, f"volume {volume} is attached")
+
+    def _prepare_share(self, name: str, uuid: str) -> None:
+        self.requests[name] = {"share_id": new_share(self.nova)}
+        if self.names[name].operation.name == _SHARES[1]:
+            self._operate(uuid, _SHARES[0], **self.requests[name])
+            wait_given(self.nova, uuid, _PREPARES)
 
     def _ask(self, name: str) -> None:
         if name in self.uuids:

@@ -101,9 +101,9 @@ FAILING: dict[str, tuple[str, When]] = {"live_migrate": ("migrate", "before"), "
 # others have volumes that an outside service keeps (tests.crash.test_cinder).
 ALONE = frozenset({"evacuate", "create_volume_image", "volume_snapshot_create", "volume_snapshot_delete",
                    "extend_volume"})
-# When there are steps that need a service outside.
+# When there are steps that need a service outside, or a share.
 _OUTSIDE = ("outside_volumes", "outside_interfaces", "plugs", "follows", "binds_volumes", "binds_interfaces",
-            "unbinds_volumes", "unbinds_interfaces")
+            "unbinds_volumes", "unbinds_interfaces", "shares")
 # Of a server that was shelved and then soft-deleted, or shelved twice; it is tried as a step of delete.
 _AGAIN = frozenset({("reclaim", "drop_image"), ("shelve", "drop_former")})
 
@@ -134,8 +134,8 @@ class Case:
 
 
 def ordinary(operation: type[Operation]) -> list[Step]:
-    """The steps without those that there are only where an outside service keeps volumes or interfaces, or the second
-    time."""
+    """The steps without those that there are only where an outside service keeps volumes or interfaces, where servers
+    have shares, or the second time."""
     return [step for step in operation.steps
             if step.when not in _OUTSIDE and (operation.name, step.name) not in _AGAIN]
 

@@ -19,6 +19,7 @@ import requests
 
 from tests.crash import verbs
 from tests.integration.cluster import Cluster
+from tests.integration.embedded_shares import new_share
 
 CLIENTS = 12
 # Seconds from the first request to the last fault, of operations per client, and of servers that they share.
@@ -38,6 +39,8 @@ SCHEDULERS = ("scheduler-1", "scheduler-2")
 _HEADERS = {"X-Auth-Token": "tester:" + "p" * 32, "X-Roles": "admin,service", "OpenStack-API-Version": "compute 2.104"}
 # Volumes that the servers of several slots have in turns.
 _VOLUMES = 12
+# Shares that several servers may have at once.
+_SHARES = 3
 _GROUP = "web"
 # The last microversion in which volumes and security groups are made here.
 _OLD = "2.35"
@@ -163,6 +166,7 @@ class Storm:
         self._done_to: dict[str, list[str]] = collections.defaultdict(list)
         self.volumes = [nova.api.post("/os-volumes", {"volume": {"size": 1}}, _OLD)["volume"]["id"]
                         for _ in range(_VOLUMES)]
+        self.shares = [new_share(nova) for _ in range(_SHARES)]
         nova.api.post("/os-security-groups", {"security_group": {"name": _GROUP, "description": ""}}, _OLD)
         self._lock = threading.Lock()
         self._begin = time.monotonic()
@@ -250,7 +254,8 @@ class Storm:
     def _ask(self, session: Any, operation: Operation, target: str, name: str, what: str) -> int | None:
         """Returns the status; None if there was no answer."""
         verb = operation.verb
-        world = verbs.World(self._images, self.volumes[operation.slot % _VOLUMES], _GROUP)
+        world = verbs.World(self._images, self.volumes[operation.slot % _VOLUMES],
+                            self.shares[operation.slot % _SHARES], _GROUP)
         method, path, body = verbs.request(verb, target, name, world)
         if verb in verbs.STEERS:
             path += f"/{self._migration(session, path)}" + ("/action" if verb == "force" else "")

@@ -30,8 +30,11 @@ _OPTIONS = {
              "shared_storage": True},
     # A server with volumes can move; a host is soon asked again to remove one.
     "volume": {"shared": True, "quota_volumes": -1, "removal_interval": 1, "allow_swap": True},
-    # Clients that wait for lost messages ask for nothing meanwhile. What is deleted may be restored for a moment.
-    "DEFAULT": {"rpc_response_timeout": 5, "reclaim_instance_interval": 6, "allow_resize_to_same_host": True}}
+    "share": {"shared": True},
+    # Clients that wait for lost messages ask for nothing meanwhile. What is deleted may be restored for a moment,
+    # and what that leaves of a move is soon taken away.
+    "DEFAULT": {"rpc_response_timeout": 5, "stale_share_access_reconcile_interval": 3,
+                "reclaim_instance_interval": 6, "allow_resize_to_same_host": True}}
 
 
 def explicit(config: pytest.Config) -> str | None:

@@ -11,8 +11,8 @@ WEIGHTS = {
     "create": 26, "create-many": 4, "create-on-volume": 5, "delete": 10, "soft-delete": 5, "restore": 4,
     "stop": 7, "start": 7, "reboot-soft": 4, "reboot-hard": 5, "pause": 4, "unpause": 4, "suspend": 4, "resume": 4,
     "resize": 7, "migrate": 5, "confirm": 5, "revert": 5, "live-migrate": 6, "abort": 3, "force": 3, "evacuate": 3,
-    "attach": 8, "detach": 5, "swap": 6, "attach-interface": 6, "detach-interface": 5,
-    "add-group": 3, "remove-group": 3,
+    "attach": 8, "detach": 5, "swap": 6, "attach-share": 7, "detach-share": 5, "attach-interface": 6,
+    "detach-interface": 5, "add-group": 3, "remove-group": 3,
     "image": 3, "backup": 2, "shelve": 5, "unshelve": 6, "rescue": 5, "unrescue": 5, "rebuild": 5,
     "metadata": 4, "events": 4, "show": 4, "list": 2,
     # Requests that have to be refused, and one that is accepted and cannot be fulfilled.
@@ -23,7 +23,8 @@ CREATES = frozenset({"create", "create-many", "create-on-volume", "no-room"})
 # A live migration is asked for first, and then this of it.
 STEERS = frozenset({"abort", "force"})
 # These are asked of the server that this was last done to: of another one they would hardly ever be right.
-FOLLOWS = {"restore": "soft-delete", "unrescue": "rescue", "swap": "attach"}
+FOLLOWS = {"restore": "soft-delete", "unrescue": "rescue", "swap": "attach", "attach-share": "stop",
+           "detach-share": "attach-share"}
 # What an operator says is told by the services around; none of them waits for it here, and none may mind.
 _EVENTS = ("network-changed", "network-vif-plugged", "network-vif-unplugged", "network-vif-deleted", "volume-extended",
            "volume-reimaged", "power-update")
@@ -50,6 +51,7 @@ RIGHT = {
     "resize": {202, 400, 404, 409}, "attach": {202, 400, 404, 409}, "detach": {202, 400, 404, 409},
     # 400: somebody has the other volume, or the old one is being attached still.
     "swap": {202, 400, 404, 409},
+    "attach-share": {201, 404, 409}, "detach-share": {200, 404, 409},
     # 400: its host is up; the migration has come too far, or not far enough, for that.
     "evacuate": {200, 400, 404, 409}, "abort": {202, 400, 404, 409}, "force": {202, 400, 404, 409},
     # 400: it is in the group already, or is not.
@@ -62,10 +64,11 @@ RIGHT_ON_VOLUME = {"image": {400}, "backup": {400}, "rescue": {400}}
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """What servers are made of: two images, a volume, a security group."""
+    """What servers are made of: two images, a volume, a share, a security group."""
 
     images: tuple[str, str]
     volume: str
+    share: str
     group: str
 
 
@@ -85,6 +88,10 @@ def request(verb: str, target: str, name: str, world: World) -> tuple[str, str, 
             return "DELETE", f"{path}/os-volume_attachments/{world.volume}", None
         case "swap":
             return "PUT", f"{path}/os-volume_attachments", {"volumeAttachment": {"volumeId": world.volume}}
+        case "attach-share":
+            return "POST", f"{path}/shares", {"share": {"share_id": world.share}}
+        case "detach-share":
+            return "DELETE", f"{path}/shares/{world.share}", None
         case "attach-interface":
             return "POST", f"{path}/os-interface", {"interfaceAttachment": {}}
         case "detach-interface":

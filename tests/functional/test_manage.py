@@ -313,3 +313,18 @@ def test_an_attached_volume_is_not_deleted(run, admin, flavor, image_id):
     admin.wait_gone(server)
     wait_for(lambda: "available" in run("volume", "show", volume)[1])
     assert run("volume", "delete", volume)[0] == 0
+
+
+def test_a_share_is_made_listed_shown_and_forgotten(run):
+    code, out, _err = run("share", "create", "--project", "p-shares", "--name", "docs")
+    assert code == 0
+    uuid = out.strip()
+    assert uuid in run("share", "list")[1]
+    assert uuid not in run("share", "list", "--project", "somebody-else")[1]
+    shown = run("share", "show", uuid)[1]
+    assert "docs" in shown
+    assert "p-shares" in shown
+    code, out, _err = run("share", "delete", uuid)
+    assert code == 0
+    assert f"The directory {uuid} stays" in out
+    assert run("share", "show", uuid)[0] == 127

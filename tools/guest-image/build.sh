@@ -21,7 +21,7 @@ ROOT_MIB=40  # the root file system before it grows to the size of the flavor's 
 BOOT_MIB=32  # kernel, ramdisk and boot loader
 # What a guest of libvirt may meet: virtio on PCI, IDE and SCSI disks and CD-ROMs, the power button, config drives.
 DRIVERS="virtio_pci virtio_blk virtio_net virtio_scsi ata_piix sd_mod sr_mod virtio_rng virtio_balloon virtio_console
-    button evdev isofs vfat nls_cp437 nls_ascii nls_iso8859-1 nls_utf8 qemu_fw_cfg"
+    button evdev isofs vfat nls_cp437 nls_ascii nls_iso8859-1 nls_utf8 qemu_fw_cfg virtiofs"
 
 fetch_packages() { # unpack rather than install: nothing of this machine's boot or tools changes
     local kernel cache=$output/cache package

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from nova import conf, exception
-from nova.cmd.manage import audit, db, floating, hosts, images, networks, scheduling, services, volumes
+from nova.cmd.manage import audit, db, floating, hosts, images, networks, scheduling, services, shares, volumes
 
 LOG = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ def _parser() -> argparse.ArgumentParser:
                              "else /etc/nova/nova.conf)")
     parser.add_argument("--debug", action="store_true", help="log in detail")
     commands = parser.add_subparsers(dest="category", required=True, metavar="COMMAND")
-    for module in (db, services, hosts, networks, floating, volumes, images, scheduling, audit):
+    for module in (db, services, hosts, networks, floating, volumes, shares, images, scheduling, audit):
         module.add_commands(commands)
     return parser
 

@@ -19,6 +19,7 @@ from nova.conductor.resources.outside_interfaces import OutsideInterfaces
 from nova.conductor.resources.outside_volumes import OutsideVolumes
 from nova.conductor.resources.server_images import ServerImages
 from nova.conductor.resources.server_interfaces import ServerInterfaces
+from nova.conductor.resources.server_shares import OutsideShares, ServerShares
 from nova.conductor.resources.server_volumes import ServerVolumes
 from nova.conf import CONF
 from nova.db import (
@@ -265,6 +266,15 @@ class ConductorControl:
     @functools.cached_property
     def outside_volumes(self) -> OutsideVolumes:
         return OutsideVolumes(self)
+
+    # --- shares ----------------------------------------------------------------------------------
+    @functools.cached_property
+    def shares(self) -> ServerShares:
+        return ServerShares(self)
+
+    @functools.cached_property
+    def outside_shares(self) -> OutsideShares:
+        return OutsideShares(self)
 
     # --- images ----------------------------------------------------------------------------------
     @functools.cached_property

@@ -193,7 +193,7 @@ class _Passage:
         for part in parts:
             if part.event not in self._notice.told:
                 local = part.local and not ordered
-                by = publisher(part.local, CONF.host) if local else publisher(_COMPUTE, getattr(self.data, part.at))
+                by = publisher(part.local, CONF.host) if local else publisher(part.binary, getattr(self.data, part.at))
                 self._notice.told[part.event] = by
                 self._happened(part, "start", None)
 

@@ -29,6 +29,7 @@ from nova.objects.requirements.guest_numa import (
 )
 from nova.objects.requirements.guest_numa import thread_policy as thread_policy_of
 from nova.objects.scheduling import GroupSpec, RequestGroup, RequestSpec
+from nova.objects.share import VIRTIO_FS
 
 LOG = logging.getLogger(__name__)
 
@@ -76,6 +77,8 @@ def request_spec(instance: Instance, flavor: Flavor, group: GroupSpec | None = N
     asked = asked_of_hosts(flavor, instance.image, instance.volume_backed, aliases)
     if any(device.multiattach for device in instance.block_devices):
         asked["required_traits"] = sorted({*asked["required_traits"], MULTIATTACH})
+    if instance.shares:
+        asked["required_traits"] = sorted({*asked["required_traits"], VIRTIO_FS})
     return RequestSpec(
         instance_uuids=[instance.uuid], project_id=instance.project_id, user_id=instance.user_id,
         availability_zone=instance.pinned_availability_zone, hints=instance.scheduler_hints, group=group,

@@ -13,6 +13,8 @@ from nova.conf import CONF
 from nova.db import floating_ips
 from nova.objects.base import new_uuid
 from nova.objects.network import Network
+from nova.objects.share import Share
+from nova.rpcapi.shares import Shares
 from nova.rpcapi.volumes import Volumes
 from tests.functional.cli.conftest import run
 from tests.functional.cli.keystone import PROJECT
@@ -252,6 +254,24 @@ def test_volumes(nova, server, volumes, project):
     assert "ID" in nova("--os-compute-api-version", "2.60", "volume-attachments", name).out.splitlines()[1]
     wait_for(lambda: run("volume-detach", name, "data").code == 0)
     wait_for(lambda: nova("volume-attachments", name).rows == [])
+
+
+# --- shares ------------------------------------------------------------------------------------------
+def test_shares(suite, nova, server, settled):
+    name, uuid = server
+    books = bus.client(suite.transport, Shares)
+    share = books.create(context.admin(), Share(uuid=new_uuid(), project_id=PROJECT, name="docs")).uuid
+    nova("stop", name)
+    settled(uuid, "SHUTOFF")
+    assert nova("share-attach", "--tag", "docs", name, share, "-f", "json").document["tag"] == "docs"
+    wait_for(lambda: nova("share-list", name).rows == [[share, "inactive", "docs"]])
+    assert nova("share-show", name, share, "-f", "json").document["status"] == "inactive"
+    assert "2.97" in nova("--os-compute-api-version", "2.96", "share-list", name, code=2).err
+    nova("share-detach", name, share)
+    wait_for(lambda: nova("share-list", name).rows == [])
+    wait_for(lambda: run("start", name).code == 0)
+    settled(uuid, "ACTIVE")
+    books.delete(context.admin(), share)
 
 
 # --- what was done -----------------------------------------------------------------------------------

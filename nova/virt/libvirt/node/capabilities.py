@@ -10,6 +10,7 @@ import libvirt
 
 from nova.objects.parts.numa import HostTopology
 from nova.virt.libvirt.node import cells
+from nova.virt.libvirt.node.vhost_user import serves_file_systems
 from nova.virt.libvirt.xml.settings import Settings
 
 
@@ -33,6 +34,8 @@ class Capabilities:
     graphics: frozenset[str] = frozenset()
     # With the CPUs as the operator shares them out.
     cells: HostTopology | None = None
+    # Guests can be given directories of the host.
+    virtio_fs: bool = False
     uefi: bool = False
     secure_boot: bool = False
 
@@ -78,6 +81,8 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
             cpu_modes=frozenset(mode.get("name", "") for mode in root.findall("cpu/mode")
                                 if mode.get("supported") == "yes"),
             uefi=found.uefi or "efi" in _values(root, "os", "firmware"),
+            virtio_fs=found.virtio_fs or (serves_file_systems() and "virtiofs" in _values(
+                root, "devices/filesystem", "driverType")),
             secure_boot=found.secure_boot or "yes" in _values(root, "os/loader", "secure"),
             features=found.features or _guest_features(connection, host.arch, machine, settings, root),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nova.objects.share import VIRTIO_FS
 from nova.virt.libvirt.node.capabilities import Capabilities
 from nova.virt.libvirt.xml import guest_config
 
@@ -39,6 +40,8 @@ def of_node(capabilities: Capabilities, virt_type: str) -> list[str]:
     found |= {f"COMPUTE_SOUND_MODEL_{name.upper()}" for name in guest_config.SOUND_MODELS}
     found |= {f"COMPUTE_USB_MODEL_{name.upper().replace('-', '_')}"
               for name in guest_config.USB_MODELS if name != "none"}
+    if capabilities.virtio_fs:
+        found.add(VIRTIO_FS)
     if capabilities.uefi:
         found.add("COMPUTE_FIRMWARE_UEFI")
     if capabilities.secure_boot:

@@ -125,6 +125,9 @@ def _key(item: ET.Element) -> tuple[str, ...]:
     if item.tag == "interface":
         mac = item.find("mac")
         return "interface", mac.get("address", "").lower() if mac is not None else "", kind
+    if item.tag == "filesystem":
+        target = item.find("target")
+        return "filesystem", target.get("dir", "") if target is not None else ""
     if item.tag in ("channel", "serial", "console"):
         target = item.find("target")
         return item.tag, (target.get("name") or target.get("port") or "") if target is not None else ""

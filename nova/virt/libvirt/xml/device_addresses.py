@@ -15,7 +15,7 @@ _UNIT = ("controller", "bus", "target", "unit")
 
 
 def of_definition(text: str) -> list[DeviceAddress]:
-    """Of a domain's interfaces, volumes and own disks; the config drive is nobody's device."""
+    """Of a domain's interfaces, shares (by their tags), volumes and own disks; the config drive is nobody's device."""
     return list(_found(Definition(text)))
 
 
@@ -24,6 +24,10 @@ def _found(definition: Definition) -> Iterator[DeviceAddress]:
         mac = item.find("mac")
         if mac is not None:
             yield _address(mac.get("address", "").lower(), item, "")
+    for item in definition.devices.findall("filesystem"):
+        target = item.find("target")
+        if target is not None:
+            yield _address(target.get("dir", ""), item, "")
     for key, disk in definition.disks.items():
         if not disk.element.findtext("serial"):
             key = disks.name_in_metadata(key)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from nova import exception
 from nova.objects.network import VIF
+from nova.objects.share import ShareMapping
 from nova.objects.volume import VolumeConnection
 from nova.virt.libvirt.files.disks import LocalDisk
 from nova.virt.libvirt.xml import guest_parts
@@ -23,12 +24,14 @@ _PORTS_OF_HELPERS, _SPARE_PORTS = 6, 8
 
 
 def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], interfaces: Sequence[VIF],
-        console_log: str, settings: Settings) -> ET.Element:
+        shares: Sequence[ShareMapping], console_log: str, settings: Settings) -> ET.Element:
     """Append <devices>, and return it."""
     devices = element(domain, "devices")
     for disk in disks:
         add_disk(devices, disk, config, settings)
-    _add_controllers(devices, config, disks, len(interfaces), settings)
+    _add_controllers(devices, config, disks, len(interfaces) + len(shares), settings)
+    for mapping in shares:
+        _add_share(devices, mapping)
     for vif in interfaces:
         if is_plugged(vif):
             add_interface(devices, vif, config)
@@ -136,7 +139,7 @@ def _add_chain(item: ET.Element, below: Sequence[tuple[str, str]]) -> None:
     element(item, "backingStore")
 
 
-def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], interfaces: int,
+def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], others: int,
                      settings: Settings) -> None:
     if any(disk.bus == "scsi" for disk in disks):
         element(devices, "controller", type="scsi", index=0, model=config.scsi_model)
@@ -144,10 +147,19 @@ def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[G
         element(devices, "controller", type="usb", index=0, model=config.usb_model)
     if "q35" in config.machine or config.machine.startswith("virt"):
         # Every device sits on a port of its own, and ports cannot come later.
-        own = len(disks) + interfaces + len(config.parts.devices)
+        own = len(disks) + others + len(config.parts.devices)
         ports = settings.pcie_ports or own + _PORTS_OF_HELPERS + _SPARE_PORTS
         for index in range(1, ports + 1):
             element(devices, "controller", type="pci", index=index, model="pcie-root-port")
+
+
+# --- shares ----------------------------------------------------------------------------------------
+def _add_share(devices: ET.Element, mapping: ShareMapping) -> None:
+    """A directory of the host, which a process of its own serves to the guest."""
+    item = element(devices, "filesystem", type="mount", accessmode="passthrough")
+    element(item, "driver", type="virtiofs")
+    element(item, "source", dir=mapping.path)
+    element(item, "target", dir=mapping.tag)
 
 
 # --- interfaces ------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks
     element(domain, "name", instance.name_by(settings.names))
     _metadata(domain, instance, settings)
     element(domain, "memory", config.memory_mb * 1024, unit="KiB")
-    guest_parts.add_memory(domain, config.parts)
+    shares = [mapping for mapping in instance.usable_shares if mapping.path]
+    guest_parts.add_memory(domain, config.parts, shared=bool(shares))
     element(domain, "vcpu", config.vcpus, cpuset=guest_parts.numbers(config.parts.cpuset) or None)
     if config.cpu_limits or config.parts.pins:
         tune = element(domain, "cputune")
@@ -43,7 +44,7 @@ def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks
     element(domain, "on_poweroff", "destroy")
     element(domain, "on_reboot", "restart")
     element(domain, "on_crash", "destroy")
-    devices = device_xml.add(domain, config, disks, instance.network_info, local.console_log, settings)
+    devices = device_xml.add(domain, config, disks, instance.network_info, shares, local.console_log, settings)
     if previous is not None and previous.machine == machine:
         definition.carry_over(devices, previous)
     ET.indent(domain)

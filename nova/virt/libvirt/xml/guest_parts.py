@@ -98,14 +98,20 @@ def _device(one: GuestDevice) -> HostDevice:
 
 
 # --- into the definition --------------------------------------------------------------------------
-def add_memory(domain: ET.Element, parts: Parts) -> None:
-    """Append <memoryBacking> and <numatune>, where there are cells."""
+def add_memory(domain: ET.Element, parts: Parts, shared: bool = False) -> None:
+    """Append <memoryBacking> and <numatune>, where there are cells. ``shared``: other processes of the host reach the
+    guest's memory."""
     huge = [cell for cell in parts.cells if cell.page_kb]
-    if huge:
-        pages = element(element(domain, "memoryBacking"), "hugepages")
+    backing = element(domain, "memoryBacking") if huge or shared else None
+    if huge and backing is not None:
+        pages = element(backing, "hugepages")
         for size in sorted({cell.page_kb for cell in huge if cell.page_kb}):
             element(pages, "page", size=size, unit="KiB",
                     nodeset=numbers(cell.id for cell in huge if cell.page_kb == size))
+    if shared and backing is not None:
+        if not huge:
+            element(backing, "source", type="memfd")
+        element(backing, "access", mode="shared")
     if parts.cells:
         tune = element(domain, "numatune")
         element(tune, "memory", mode="strict", nodeset=numbers({cell.host_cell for cell in parts.cells}))

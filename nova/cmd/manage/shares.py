@@ -1,0 +1,52 @@
+"""nova-manage share: the embedded shares."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from nova import context
+from nova.cmd.manage import common
+from nova.conductor.endpoints.shares import Shares
+from nova.objects.base import new_uuid
+from nova.objects.share import Share
+
+
+def add_commands(commands: Any) -> None:
+    group = commands.add_parser("share", help="embedded shares").add_subparsers(required=True, metavar="ACTION")
+    create = group.add_parser("create", help="make a share: a directory that servers of a project may have")
+    create.add_argument("--project", required=True, help="the id of the project that owns it")
+    create.add_argument("--name", default="")
+    create.set_defaults(run=_create)
+    listing = group.add_parser("list", help="list the shares")
+    listing.add_argument("--project", help="only those of this project")
+    listing.set_defaults(run=_list)
+    show = group.add_parser("show", help="all that is known of a share")
+    show.add_argument("share", help="its uuid")
+    show.set_defaults(run=_show)
+    delete = group.add_parser("delete", help="forget a share that no server has; its directory stays")
+    delete.add_argument("share", help="its uuid")
+    delete.set_defaults(run=_delete)
+
+
+def _create(arguments: argparse.Namespace) -> None:
+    created = Shares(common.core()).create(context.admin(), Share(
+        uuid=new_uuid(), project_id=arguments.project, name=arguments.name))
+    print(created.uuid)
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    common.show(("UUID", "Name", "Host", "Project"), (
+        (share.uuid, share.name, share.host, share.project_id)
+        for share in Shares(common.core()).index(context.admin(), arguments.project)))
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    share = Shares(common.core()).get(context.admin(), arguments.share)
+    common.show(("Field", "Value"), sorted(
+        (name, getattr(share, name)) for name in share.__struct_fields__ if name not in ("id", "export_location")))
+
+
+def _delete(arguments: argparse.Namespace) -> None:
+    deleted = Shares(common.core()).delete(context.admin(), arguments.share)
+    print(f"The directory {deleted.uuid} stays in [share]pool of {deleted.host or 'the hosts that had it'}.")

@@ -1,0 +1,46 @@
+"""Accesses to shares that no server needs any more: of a move that another operation ended, of a compensation that was
+given up.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+from nova import context, exception
+from nova.conductor.core import Core
+from nova.conductor.saga.control import ConductorControl
+from nova.conf import CONF
+from nova.db import servers, share_accesses
+from nova.db.sql import clock
+
+LOG = logging.getLogger(__name__)
+
+# Servers that are looked at at once.
+_PAGE = 100
+
+
+def reconcile(core: Core) -> None:
+    """Each server that nobody holds has its shares opened for its own hosts, and for no other ones."""
+    before, after = clock.after(-CONF.conductor.lease), ""
+    while True:
+        found = core.db.read(functools.partial(
+            share_accesses.at_rest, before=before, after=after, limit=_PAGE))
+        for uuid in found:
+            try:
+                _settle(core, uuid)
+            except exception.NovaException as error:
+                LOG.warning("[instance: %s] Its accesses to shares are looked at again later: %s", uuid, error)
+        if len(found) < _PAGE:
+            return
+        after = found[-1]
+
+
+def _settle(core: Core, uuid: str) -> None:
+    try:
+        instance = core.db.read(lambda connection: servers.get(connection, uuid, deleted=True))
+    except exception.InstanceNotFound:
+        LOG.warning("[instance: %s] is gone, and a host has access to a share for it still", uuid)
+        return
+    if instance.deleted or instance.action_uuid is None:
+        ConductorControl(core, context.admin(), instance).outside_shares.settle()

@@ -1,0 +1,46 @@
+"""The embedded shares."""
+
+from __future__ import annotations
+
+import logging
+
+from nova import context, exception
+from nova.conductor.core import Core
+from nova.conf import CONF
+from nova.db import shares as db
+from nova.objects.share import Share
+
+LOG = logging.getLogger(__name__)
+
+
+class Shares:
+    """Answers :class:`nova.rpcapi.shares.Shares`."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    @staticmethod
+    def _check_ours() -> None:
+        if CONF.share.driver != "local":
+            raise exception.NotSupported("Nova keeps no shares itself here ([share]driver).")
+
+    def index(self, ctx: context.RequestContext, project_id: str | None = None, limit: int | None = None,
+              offset: int = 0) -> list[Share]:
+        self._check_ours()
+        return self.core.db.read(lambda connection: db.index(connection, project_id, limit, offset))
+
+    def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None) -> Share:
+        self._check_ours()
+        return self.core.db.read(lambda connection: db.get(connection, uuid, project_id))
+
+    def create(self, ctx: context.RequestContext, share: Share) -> Share:
+        self._check_ours()
+        created = self.core.db.write(lambda connection: db.create(connection, share))
+        LOG.info("Share %s was created for project %s", created.uuid, created.project_id)
+        return created
+
+    def delete(self, ctx: context.RequestContext, uuid: str) -> Share:
+        self._check_ours()
+        deleted = self.core.db.write(lambda connection: db.delete(connection, uuid))
+        LOG.info("Share %s is forgotten; its directory stays on %s", uuid, deleted.host or "the hosts that had it")
+        return deleted

@@ -1,0 +1,53 @@
+"""Whose the embedded shares are (:class:`nova.share.service.ShareService`): all of it is in our rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nova import exception
+from nova.conf import CONF
+from nova.context import RequestContext
+from nova.db import shares
+from nova.db.sql.engine import Database
+from nova.objects.share import Share
+
+
+class EmbeddedShares:
+    """Shares of this database. Nobody has to open them for hosts: a directory is there, or is not."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def get(self, ctx: RequestContext, project_id: str, share_id: str, host: str) -> Share:
+        share = self._db.read(lambda connection: shares.get(connection, share_id, project_id))
+        if share.host not in (None, host) and not CONF.share.shared:
+            raise exception.Conflict(f"Share {share_id} can only be used on another host than that of the server.")
+        return share
+
+    def allow(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any],
+              instance_uuid: str) -> None:
+        try:
+            self._db.write(lambda connection: shares.bind(connection, share_id, host, bool(CONF.share.shared)))
+        except (exception.ShareNotFound, exception.ShareUnusable) as error:
+            raise exception.ShareAccessGrantError(share_id=share_id, reason=str(error)) from error
+
+    def deny(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any]) -> None:
+        """Whose directory it is stays known: its data are there."""
+
+
+class NoShareService:
+    """Servers have no shares here."""
+
+    def __init__(self, db: Database) -> None:
+        """It asks nobody."""
+
+    def get(self, ctx: RequestContext, project_id: str, share_id: str, host: str) -> Share:
+        raise exception.ShareNotFound(share_id=share_id)
+
+    def allow(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any],
+              instance_uuid: str) -> None:
+        raise exception.ShareAccessGrantError(share_id=share_id, reason="there is no share service")
+
+    def deny(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any]) -> None:
+        """There is nothing to take away."""

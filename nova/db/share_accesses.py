@@ -1,0 +1,78 @@
+"""Which hosts may reach which share, for which server: written before a service is asked, so that nothing is left.
+
+Servers of one host that have the same share need one access. Who is the last one takes it away; meanwhile (``leaving``)
+another one that wants it waits. Rows of one share and host are locked in the order of their ids.
+"""
+
+from __future__ import annotations
+
+import datetime
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova.db import models
+from nova.db.sql import clock, rows
+from nova.objects.share import ShareAccess
+
+TABLE = models.share_accesses
+INSTANCES = models.instances
+
+
+def _locked(connection: sa.Connection, share_id: str, host: str) -> list[ShareAccess]:
+    return rows.to_objects(ShareAccess, connection.execute(sa.select(TABLE).where(
+        TABLE.c.share_id == share_id, TABLE.c.host == host).order_by(TABLE.c.id).with_for_update()))
+
+
+def _this(share_id: str, host: str, instance_uuid: str) -> sa.ColumnElement[bool]:
+    return sa.and_(TABLE.c.share_id == share_id, TABLE.c.host == host, TABLE.c.instance_uuid == instance_uuid)
+
+
+def want(connection: sa.Connection, share_id: str, host: str, instance_uuid: str) -> bool:
+    """The server is to reach the share from the host. False: another server is just taking that access away."""
+    found = _locked(connection, share_id, host)
+    if any(access.leaving for access in found if access.instance_uuid != instance_uuid):
+        return False
+    if any(access.instance_uuid == instance_uuid for access in found):
+        connection.execute(sa.update(TABLE).where(_this(share_id, host, instance_uuid)).values(
+            leaving=False, updated_at=clock.now()))
+        return True
+    try:
+        connection.execute(sa.insert(TABLE).values(
+            share_id=share_id, host=host, instance_uuid=instance_uuid, leaving=False, updated_at=clock.now()))
+    except db_exception.DBDuplicateEntry as error:
+        raise db_exception.RetryRequest(error) from error
+    return True
+
+
+def leave(connection: sa.Connection, share_id: str, host: str, instance_uuid: str) -> bool:
+    """The server does not need it any more. Returns whether nobody does: then it has to be taken away (and gone())."""
+    found = _locked(connection, share_id, host)
+    if not any(access.instance_uuid == instance_uuid for access in found):
+        return False
+    if any(access.instance_uuid != instance_uuid for access in found):
+        connection.execute(sa.delete(TABLE).where(_this(share_id, host, instance_uuid)))
+        return False
+    connection.execute(sa.update(TABLE).where(_this(share_id, host, instance_uuid)).values(
+        leaving=True, updated_at=clock.now()))
+    return True
+
+
+def gone(connection: sa.Connection, share_id: str, host: str, instance_uuid: str) -> None:
+    """It is taken away."""
+    connection.execute(sa.delete(TABLE).where(_this(share_id, host, instance_uuid), TABLE.c.leaving == sa.true()))
+
+
+def of_instance(connection: sa.Connection, instance_uuid: str) -> list[ShareAccess]:
+    return rows.to_objects(ShareAccess, connection.execute(
+        sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.id)))
+
+
+def at_rest(connection: sa.Connection, before: datetime.datetime, after: str, limit: int) -> list[str]:
+    """Servers by uuid after ``after`` that have accesses, older than ``before``, and that nobody holds."""
+    held = sa.select(INSTANCES.c.uuid).where(
+        INSTANCES.c.uuid == TABLE.c.instance_uuid, INSTANCES.c.deleted == sa.false(),
+        INSTANCES.c.action_uuid.is_not(None)).exists()
+    return list(connection.scalars(sa.select(TABLE.c.instance_uuid).where(
+        TABLE.c.instance_uuid > after, TABLE.c.updated_at < before, ~held).distinct().order_by(
+        TABLE.c.instance_uuid).limit(limit)))

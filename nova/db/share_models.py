@@ -1,0 +1,38 @@
+"""The tables of shares: the embedded ones, and which hosts may reach which share for whom.
+
+How a server has its shares is on its own row (instances.shares).
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy import Column, Index, UniqueConstraint
+
+from nova.db.sql.tables import table
+from nova.db.sql.types import Utc, big_id, text
+
+shares = table(
+    "shares",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("project_id", text(), nullable=False),
+    Column("name", text(), nullable=False),
+    # The only host that has its directory; null: none has it yet, or all reach the same.
+    Column("host", text()),
+    Column("created_at", Utc, nullable=False),
+    Index("ix_shares_project", "project_id", "id"),
+)
+
+# Written before a service is asked for an access, and removed when it is taken away. Servers of one host that have the
+# same share have one access there, and a row each.
+share_accesses = table(
+    "share_accesses",
+    Column("id", big_id(), primary_key=True),
+    Column("share_id", text(36), nullable=False),
+    Column("host", text(), nullable=False),
+    Column("instance_uuid", text(36), nullable=False),
+    Column("leaving", sa.Boolean, nullable=False),
+    Column("updated_at", Utc, nullable=False),
+    UniqueConstraint("share_id", "host", "instance_uuid", name="uq_share_accesses_share_host_instance"),
+    Index("ix_share_accesses_instance", "instance_uuid"),
+)

@@ -1,0 +1,1 @@
+"""Back ends of shares: a half for hosts, and one for conductors."""

@@ -1,0 +1,157 @@
+"""Shares that Manila keeps, as conductors ask it: whose they are with the caller's token, all else with Nova's rights.
+
+A host that is to mount a share gets an access rule for its address. The rule is locked, so that its user neither sees
+nor deletes it while a server has the share.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Required, TypedDict
+
+import requests
+
+from nova import exception
+from nova.conf import CONF
+from nova.context import RequestContext
+from nova.neighbours import Neighbour, Unreachable, decoded
+from nova.objects.share import ADDRESS, NFS, Share
+
+LOG = logging.getLogger(__name__)
+
+GROUP = "manila"
+_ACCESS_TYPES = {NFS: "ip"}
+_AVAILABLE = "available"
+# Of an access rule.
+_ACTIVE, _ERROR = "active", "error"
+_LEAVING = ("queued_to_deny", "denying")
+# Seconds between two looks at a rule that is being applied.
+_PAUSE = 0.5
+
+
+class _Share(TypedDict, total=False):
+    id: Required[str]
+    status: Required[str]
+    share_proto: Required[str]
+    project_id: str | None
+    name: str | None
+
+
+class _Location(TypedDict, total=False):
+    path: Required[str]
+    preferred: bool | None
+
+
+class _Rule(TypedDict, total=False):
+    id: Required[str]
+    access_type: Required[str]
+    access_to: str | None
+    state: Required[str]
+
+
+class ManilaShares:
+    """A :class:`nova.share.service.ShareService`."""
+
+    def __init__(self, db: Any) -> None:
+        """It asks no database."""
+        self._manila = Neighbour(GROUP, {"service_type": "shared-file-system"})
+
+    def get(self, ctx: RequestContext, project_id: str, share_id: str, host: str) -> Share:
+        found = self._asked(ctx, "GET", f"/shares/{share_id}", _Share, "share", share_id, ctx.auth_token)
+        protocol = str(found["share_proto"]).upper()
+        if protocol not in _ACCESS_TYPES:
+            raise exception.ShareProtocolUnsupported(share_id=share_id, protocol=protocol)
+        if found["status"] != _AVAILABLE:
+            raise exception.ShareStatusIncorrect(share_id=share_id, status=found["status"], expected=_AVAILABLE)
+        places = self._asked(ctx, "GET", f"/shares/{share_id}/export_locations", list[_Location], "export_locations",
+                             share_id, ctx.auth_token)
+        chosen = next((each for each in places if each.get("preferred")), places[0] if places else None)
+        if chosen is None:
+            raise exception.ShareStatusIncorrect(share_id=share_id, status="without an export location",
+                                                 expected=_AVAILABLE)
+        return Share(uuid=share_id, project_id=found.get("project_id") or project_id, name=found.get("name") or "",
+                     protocol=protocol, export_location=chosen["path"])
+
+    def allow(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any],
+              instance_uuid: str) -> None:
+        address = connector.get(ADDRESS)
+        if not address:
+            raise exception.ShareAccessGrantError(
+                share_id=share_id, reason="the host of the server has not told from which address it mounts")
+        until = time.monotonic() + CONF.manila.share_apply_policy_timeout
+        try:
+            while (state := self._state(ctx, share_id, address)) != _ACTIVE:
+                if state is None:
+                    self._allow(ctx, share_id, address, instance_uuid)
+                elif state == _ERROR:
+                    raise exception.ShareAccessGrantError(share_id=share_id, reason="its access rule is in error")
+                if time.monotonic() > until:
+                    raise exception.ShareAccessGrantError(
+                        share_id=share_id, reason="the access rule was not applied in time")
+                time.sleep(_PAUSE)
+        except (exception.ShareNotFound, exception.Forbidden, exception.Invalid) as error:
+            raise exception.ShareAccessGrantError(share_id=share_id, reason=str(error)) from error
+
+    def _allow(self, ctx: RequestContext, share_id: str, address: str, instance_uuid: str) -> None:
+        self._asked(ctx, "POST", f"/shares/{share_id}/action", share_id=share_id, json={"allow_access": {
+            "access_type": _ACCESS_TYPES[NFS], "access_to": address, "access_level": "rw", "lock_visibility": True,
+            "lock_deletion": True, "lock_reason": f"Lock by nova for instance {instance_uuid}"}})
+
+    def deny(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any]) -> None:
+        try:
+            for rule in self._rules(ctx, share_id, connector.get(ADDRESS)):
+                if rule["state"] not in _LEAVING:
+                    self._asked(ctx, "POST", f"/shares/{share_id}/action", share_id=share_id, json={
+                        "deny_access": {"access_id": rule["id"], "unrestrict": True}})
+        except exception.ShareNotFound:
+            LOG.info("Share %s is gone, and the access of host %s with it", share_id, host)
+        except (exception.Forbidden, exception.Invalid) as error:
+            raise exception.ShareAccessRemovalError(share_id=share_id, reason=str(error)) from error
+
+    # --- requests ----------------------------------------------------------------------------------
+    def _state(self, ctx: RequestContext, share_id: str, address: str) -> str | None:
+        """Of the rule for this address; None: there is none."""
+        return next((str(rule["state"]) for rule in self._rules(ctx, share_id, address)), None)
+
+    def _rules(self, ctx: RequestContext, share_id: str, address: str | None) -> list[_Rule]:
+        if not address:
+            return []
+        found: list[_Rule] = self._asked(ctx, "GET", "/share-access-rules", list[_Rule], "access_list", share_id,
+                                         params={"share_id": share_id})
+        return [rule for rule in found
+                if rule["access_type"] == _ACCESS_TYPES[NFS] and rule.get("access_to") == address]
+
+    def _asked(self, ctx: RequestContext, method: str, path: str, shape: Any = None, key: str = "",
+               share_id: str = "", token: str | None = None, **more: Any) -> Any:
+        """What the answer has under ``key``, in this ``shape``; without one nothing is expected."""
+        try:
+            answer = self._manila.request(ctx, method, path, token, {
+                "X-OpenStack-Manila-API-Version": str(CONF.manila.api_version)}, **more)
+            _check(answer, share_id)
+            return decoded(answer, shape, key) if shape is not None else None
+        except Unreachable as error:
+            raise exception.ShareServiceUnavailable(reason=str(error)) from error
+
+
+def _check(answer: requests.Response, share_id: str) -> None:
+    """Raises ShareNotFound, Forbidden, Invalid, ShareServiceUnavailable."""
+    status = answer.status_code
+    if status < 300:
+        return
+    if status == 404:
+        raise exception.ShareNotFound(share_id=share_id)
+    if status in (401, 403):
+        raise exception.Forbidden(_message(answer))
+    if status < 500 and status not in (408, 429):
+        raise exception.Invalid(_message(answer))
+    raise exception.ShareServiceUnavailable(reason=f"it answered {status}")
+
+
+def _message(answer: requests.Response) -> str:
+    """What Manila tells people of an error: {"badRequest": {"code": 400, "message": ...}}."""
+    try:
+        return str(next(iter(answer.json().values()))["message"])
+    except (ValueError, AttributeError, StopIteration, KeyError, TypeError):
+        return f"the share service answered {answer.status_code}"

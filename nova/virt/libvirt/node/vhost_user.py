@@ -1,0 +1,24 @@
+"""What QEMU's helpers on this host say that they are for (the interop files of vhost-user back ends)."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+
+# The later ones count where two have a file of one name; here it is enough that there is one.
+_PLACES = ("/usr/share/qemu/vhost-user", "/etc/qemu/vhost-user")
+
+
+def serves_file_systems() -> bool:
+    """Whether there is one that gives guests a directory of the host (virtiofsd)."""
+    return any(_serves(path) for place in _PLACES for path in glob.glob(os.path.join(place, "*.json")))
+
+
+def _serves(path: str) -> bool:
+    try:
+        with open(path, encoding="utf-8") as file:
+            told = json.load(file)
+        return told.get("type") == "fs" and os.access(str(told.get("binary", "")), os.X_OK)
+    except (OSError, ValueError, AttributeError):
+        return False

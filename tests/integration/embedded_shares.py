@@ -1,0 +1,32 @@
+"""Embedded shares of a cluster, made as nova-manage does it."""
+
+from __future__ import annotations
+
+import contextlib
+
+from nova.db import shares
+from nova.db.sql.engine import Database
+from nova.objects.base import new_uuid
+from nova.objects.share import Share
+from tests.integration.cluster import Cluster
+from tests.integration.processes import eventually
+
+# Of the clients.
+_PROJECT = "p" * 32
+
+
+def new_share(nova: Cluster) -> str:
+    """A share of the clients' project."""
+    with contextlib.closing(Database(nova.database_url)) as db:
+        share = Share(uuid=new_uuid(), project_id=_PROJECT)
+        return db.write(lambda connection: shares.create(connection, share)).uuid
+
+
+def statuses(nova: Cluster, server: str) -> list[str]:
+    """Of the server's shares."""
+    return [each["status"] for each in nova.api.get(f"/servers/{server}/shares")["shares"]]
+
+
+def wait_given(nova: Cluster, server: str, seconds: float) -> None:
+    """The server, which is off, has its share."""
+    eventually(lambda: statuses(nova, server) == ["inactive"], seconds, f"{server} has its share")

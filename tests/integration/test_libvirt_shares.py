@@ -1,0 +1,69 @@
+"""Directories of the host in real guests (virtiofs)."""
+
+from __future__ import annotations
+
+import base64
+import pathlib
+from typing import Any
+
+from nova.metadata import config_drive
+from nova.metadata.settings import Settings
+from nova.objects.base import new_uuid
+from nova.objects.share import INACTIVE, VIRTIO_FS, ShareMapping
+from nova.share.local import LocalShares
+from nova.virt.driver import Disks
+from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
+    PrivateLibvirt,
+    driver_fixture,
+    events_fixture,
+    guest_image_fixture,
+    kernel_disks,
+    libvirt_daemon_fixture,
+    needs_libvirt,
+    server,
+    state_fixture,
+    wait_for,
+    wait_for_console,
+)
+
+pytestmark = needs_libvirt
+
+# What the guest does with its share, again and again from each of its starts on.
+_USES = """#!/bin/sh
+mkdir -p /mnt/docs
+(
+    while ! mount -t virtiofs docs /mnt/docs; do sleep 1; done
+    echo "share: $(cat /mnt/docs/word)"
+    echo "from the guest" > /mnt/docs/answer
+    sync
+) &
+"""
+
+
+def test_a_host_that_can_says_so(driver: Any) -> None:
+    assert VIRTIO_FS in driver.nodes()[0].provider.traits
+
+
+def test_a_guest_reads_and_writes_a_directory_of_the_host_while_it_has_the_share(
+        driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+    mapping = ShareMapping(uuid=new_uuid(), share_id=new_uuid(), tag="docs", status=INACTIVE)
+    instance = server({}, config_drive=True, user_data=base64.b64encode(_USES.encode()).decode())
+    pool = LocalShares(str(state / "shares"))
+    mapping.path = pool.connect(instance.uuid, mapping)
+    pathlib.Path(mapping.path, "word").write_text("from the host\n", encoding="ascii")
+    drive = state / f"{instance.uuid}.iso"
+    config_drive.build(instance, str(drive), Settings())
+    disks = Disks(**{**vars(kernel_disks(guest_image)), "config_drive": str(drive)})
+    instance.shares = [mapping]
+    driver.prepare(instance, disks)
+    driver.spawn(instance, disks)
+    wait_for_console(driver, instance, b"share: from the host")
+    answer = pathlib.Path(mapping.path, "answer")
+    wait_for(lambda: answer.exists() and answer.read_text() == "from the guest\n", 60, "the guest's answer")
+    where, = (each for each in driver.device_addresses(instance.uuid) if each.device == "docs")
+    assert where.bus == "pci"
+
+    driver.power_off(instance)
+    instance.shares = None
+    driver.power_on(instance)
+    assert "<filesystem" not in libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "dumpxml", instance.uuid)

@@ -1,0 +1,147 @@
+"""The books of shares: whose they are, where their directories are, and which hosts may reach them for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nova import exception
+from nova.conductor.endpoints.shares import Shares
+from nova.db import audit, servers, share_accesses
+from nova.db import shares as db
+from nova.objects.base import new_uuid, utcnow
+from nova.objects.instance import Instance
+from nova.objects.share import ATTACHING, INACTIVE, Share, ShareMapping
+from tests.unit.conductor.books import Books, ctx, server
+
+
+def made(core: Books, project: str = "p1") -> Share:
+    return Shares(core).create(ctx(), Share(uuid=new_uuid(), project_id=project, name="docs"))
+
+
+def want(core: Books, share: str, host: str, instance: str) -> bool:
+    return core.db.write(lambda connection: share_accesses.want(connection, share, host, instance))
+
+
+def leave(core: Books, share: str, host: str, instance: str) -> bool:
+    return core.db.write(lambda connection: share_accesses.leave(connection, share, host, instance))
+
+
+def gone(core: Books, share: str, host: str, instance: str) -> None:
+    core.db.write(lambda connection: share_accesses.gone(connection, share, host, instance))
+
+
+def hosts(core: Books, instance: str) -> list[tuple[str, bool]]:
+    return core.db.read(lambda connection: [
+        (access.host, access.leaving) for access in share_accesses.of_instance(connection, instance)])
+
+
+# --- whose they are ------------------------------------------------------------------------------------
+def test_a_share_is_listed_for_its_project_newest_first_and_made_once(core: Books) -> None:
+    first, second, other = made(core), made(core), made(core, "p2")
+    assert Shares(core).create(ctx(), first).id == first.id
+    assert [share.uuid for share in Shares(core).index(ctx(), "p1")] == [second.uuid, first.uuid]
+    assert [share.uuid for share in Shares(core).index(ctx(), None, 1, 1)] == [second.uuid]
+    with pytest.raises(exception.ShareNotFound):
+        Shares(core).get(ctx(), other.uuid, "p1")
+
+
+def test_a_share_that_a_server_has_is_not_deleted(core: Books) -> None:
+    share = made(core)
+    assert want(core, share.uuid, "h1", "s1")
+    with pytest.raises(exception.ShareInUse, match="s1"):
+        Shares(core).delete(ctx(), share.uuid)
+    assert leave(core, share.uuid, "h1", "s1")
+    gone(core, share.uuid, "h1", "s1")
+    assert Shares(core).delete(ctx(), share.uuid).uuid == share.uuid
+    with pytest.raises(exception.ShareNotFound):
+        Shares(core).delete(ctx(), share.uuid)
+
+
+def test_a_directory_belongs_to_the_first_host_unless_all_have_the_same(core: Books) -> None:
+    share = made(core)
+
+    def bind(host: str, everywhere: bool = False) -> None:
+        core.db.write(lambda connection: db.bind(connection, share.uuid, host, everywhere))
+
+    bind("h1", everywhere=True)
+    assert Shares(core).get(ctx(), share.uuid).host is None
+    bind("h1")
+    bind("h1")
+    with pytest.raises(exception.ShareUnusable, match="h1"):
+        bind("h2")
+    bind("h2", everywhere=True)
+    assert Shares(core).get(ctx(), share.uuid).host == "h1"
+
+
+# --- accesses ------------------------------------------------------------------------------------------
+def test_the_last_server_of_a_host_takes_the_access_away(core: Books) -> None:
+    assert want(core, "x", "h1", "s1")
+    assert want(core, "x", "h1", "s1")
+    assert want(core, "x", "h1", "s2")
+    assert want(core, "x", "h2", "s1")
+    assert not leave(core, "x", "h1", "s1"), "the other one needs it"
+    assert not leave(core, "x", "h1", "s1")
+    assert leave(core, "x", "h1", "s2")
+    assert hosts(core, "s2") == [("h1", True)]
+    gone(core, "x", "h1", "s2")
+    assert (hosts(core, "s1"), hosts(core, "s2")) == ([("h2", False)], [])
+
+
+def test_who_wants_an_access_that_is_being_taken_away_waits_and_its_own_server_does_not(core: Books) -> None:
+    want(core, "x", "h1", "s1")
+    assert leave(core, "x", "h1", "s1")
+    assert not want(core, "x", "h1", "s2")
+    assert hosts(core, "s2") == []
+    assert want(core, "x", "h1", "s1")
+    assert want(core, "x", "h1", "s2")
+    gone(core, "x", "h1", "s1")
+    assert hosts(core, "s1") == [("h1", False)], "it is needed again"
+
+
+def test_servers_that_somebody_is_at_are_not_looked_at(core: Books) -> None:
+    free, held, unknown = server(core), server(core), new_uuid()
+    core.db.write(lambda connection: servers.update(connection, held.uuid, {"action_uuid": "a"}))
+    for each in (free.uuid, held.uuid, unknown):
+        want(core, "x", "h1", each)
+        want(core, "y", "h1", each)
+
+    def found(after: str = "", limit: int = 10) -> list[str]:
+        return core.db.read(lambda connection: share_accesses.at_rest(connection, utcnow(), after, limit))
+
+    assert found() == sorted([free.uuid, unknown])
+    assert found(found(limit=1)[0]) == found()[1:]
+
+
+# --- the audit -----------------------------------------------------------------------------------------
+def mapping(share: str, **values: Any) -> ShareMapping:
+    return ShareMapping(**{"uuid": new_uuid(), "share_id": share, "tag": share, "status": INACTIVE, **values})
+
+
+def findings(core: Books) -> list[str]:
+    return [str(finding) for finding in audit.audit(core.db) if finding.kind == "share"]
+
+
+def having(core: Books, *mappings: ShareMapping) -> Instance:
+    return server(core, host="h1", shares=list(mappings))
+
+
+def test_books_that_agree_are_in_order(core: Books) -> None:
+    instance = having(core, mapping("x"), mapping("y", status="error"))
+    want(core, "x", "h1", instance.uuid)
+    assert findings(core) == []
+
+
+def test_what_is_missing_in_vain_or_forgotten_is_found(core: Books) -> None:
+    closed, busy, elsewhere = having(core, mapping("x")), having(core, mapping("x", status=ATTACHING)), having(core)
+    want(core, "x", "h1", busy.uuid)
+    want(core, "x", "h2", elsewhere.uuid)
+    found = findings(core)
+    assert len(found) == 3
+    assert any(closed.uuid in each and "may not reach" in each for each in found)
+    assert any(busy.uuid in each and "nobody is at it" in each for each in found)
+    assert any(elsewhere.uuid in each and "in vain" in each for each in found)
+    for each in (closed, busy, elsewhere):
+        core.db.write(lambda connection, uuid=each.uuid: servers.update(connection, uuid, {"action_uuid": "a"}))
+    assert findings(core) == []

@@ -1,0 +1,63 @@
+"""Embedded shares on a host: directories that are made once, by their ids alone."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import stat
+
+import pytest
+
+from nova import exception
+from nova.objects.base import new_uuid
+from nova.objects.share import NFS, ShareMapping
+from nova.share.base import NoShares
+from nova.share.local import LocalShares
+from nova.share.mounts import MountedShares
+
+
+def mapping(share_id: str = "", **values: str) -> ShareMapping:
+    return ShareMapping(uuid=new_uuid(), share_id=share_id or new_uuid(), tag="docs", **values)
+
+
+def test_a_directory_is_made_once_and_stays(tmp_path: pathlib.Path) -> None:
+    pool = LocalShares(str(tmp_path / "pool"))
+    wanted = mapping()
+    path = pool.connect(new_uuid(), wanted)
+    pathlib.Path(path, "data").write_text("kept")
+    assert pool.connect(new_uuid(), wanted) == path == str(tmp_path / "pool" / wanted.share_id)
+    pool.disconnect(new_uuid(), wanted)
+    assert pathlib.Path(path, "data").read_text() == "kept"
+    assert stat.S_IMODE(os.stat(tmp_path / "pool").st_mode) == 0o700, "nobody else comes in"
+
+
+@pytest.mark.parametrize("share_id", ["../etc", "x", "a" * 36])
+def test_what_is_no_id_is_no_path(tmp_path: pathlib.Path, share_id: str) -> None:
+    with pytest.raises(exception.ShareUnusable):
+        LocalShares(str(tmp_path)).connect(new_uuid(), mapping(share_id))
+    with pytest.raises(exception.ShareUnusable):
+        MountedShares(str(tmp_path)).disconnect(new_uuid(), mapping(share_id))
+
+
+def test_a_link_and_a_file_are_no_share(tmp_path: pathlib.Path) -> None:
+    link, file = mapping(), mapping()
+    (tmp_path / link.share_id).symlink_to("/etc")
+    (tmp_path / file.share_id).write_text("")
+    for each in (link, file):
+        with pytest.raises(exception.ShareUnusable):
+            LocalShares(str(tmp_path)).connect(new_uuid(), each)
+
+
+@pytest.mark.parametrize(("protocol", "location"), [
+    ("DIRECTORY", "10.0.0.1:/x"), ("CEPHFS", "10.0.0.1:/x"), (NFS, ""), (NFS, "-o:/x"), (NFS, "10.0.0.1:/a b"),
+    (NFS, "10.0.0.1")])
+def test_what_cannot_be_mounted_is_told(tmp_path: pathlib.Path, protocol: str, location: str) -> None:
+    with pytest.raises(exception.ShareUnusable):
+        MountedShares(str(tmp_path)).connect(new_uuid(), mapping(protocol=protocol, export_location=location))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_host_without_shares_has_none() -> None:
+    with pytest.raises(exception.ShareUnusable):
+        NoShares().connect(new_uuid(), mapping())
+    NoShares().disconnect(new_uuid(), mapping())

@@ -1,0 +1,111 @@
+"""What conductors ask of Manila, and what they make of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nova import context, exception
+from nova.conf import CONF, register
+from nova.objects.base import new_uuid
+from nova.objects.share import ADDRESS, NFS
+from nova.share.manila import ManilaShares
+from tests.unit.share.manila_server import ManilaServer
+
+_HERE: dict[str, Any] = {ADDRESS: "10.0.0.11"}
+
+
+@pytest.fixture
+def manila() -> Iterator[ManilaServer]:
+    register(CONF)
+    server = ManilaServer()
+    shares = ManilaShares(None)  # registers the options of its group
+    CONF.set_override("endpoint_override", server.url, group="manila")
+    CONF.set_override("auth_type", "none", group="manila")
+    CONF.set_override("share_apply_policy_timeout", 1, group="manila")
+    server.api = shares  # type: ignore[attr-defined]
+    yield server
+    for option in ("endpoint_override", "auth_type", "share_apply_policy_timeout"):
+        CONF.clear_override(option, group="manila")
+    server.stop()
+
+
+def ctx() -> context.RequestContext:
+    return context.RequestContext(overwrite=False, user_id="u", project_id="p1", auth_token="its-user")
+
+
+def api(manila: ManilaServer) -> ManilaShares:
+    found: ManilaShares = manila.api  # type: ignore[attr-defined]
+    return found
+
+
+def test_a_share_is_looked_at_with_the_rights_of_its_user(manila: ManilaServer) -> None:
+    share = manila.new()
+    found = api(manila).get(ctx(), "p1", share, "h1")
+    assert (found.uuid, found.protocol, found.export_location, found.project_id) == (
+        share, NFS, "10.0.0.50:/first", "p1")
+    assert {(version, token) for _method, _path, version, token in manila.asked} == {("2.82", "its-user")}
+
+
+@pytest.mark.parametrize(("values", "error"), [
+    ({"share_proto": "CEPHFS"}, exception.ShareProtocolUnsupported),
+    ({"status": "error"}, exception.ShareStatusIncorrect), ({"locations": []}, exception.ShareStatusIncorrect)])
+def test_a_share_that_is_of_no_use_is_refused(manila: ManilaServer, values: dict[str, Any],
+                                              error: type[exception.NovaException]) -> None:
+    with pytest.raises(error) as raised:
+        api(manila).get(ctx(), "p1", manila.new(**values), "h1")
+    assert raised.value.code in (400, 409)
+
+
+def test_a_share_that_its_user_does_not_see_is_not_there(manila: ManilaServer) -> None:
+    with pytest.raises(exception.ShareNotFound):
+        api(manila).get(ctx(), "p1", new_uuid(), "h1")
+
+
+def test_an_address_is_let_in_once_and_locked_and_let_out(manila: ManilaServer) -> None:
+    share, shares = manila.new(), api(manila)
+    manila.applies = 1
+    for _ in range(2):
+        shares.allow(ctx(), share, "h1", _HERE, "s1")
+    rule, = manila.rules.values()
+    assert {name: rule[name] for name in (
+        "access_type", "access_to", "access_level", "lock_visibility", "lock_deletion", "lock_reason", "state")} == {
+        "access_type": "ip", "access_to": "10.0.0.11", "access_level": "rw", "lock_visibility": True,
+        "lock_deletion": True, "lock_reason": "Lock by nova for instance s1", "state": "active"}
+    assert all(token != "its-user" for _method, _path, _version, token in manila.asked), "with Nova's own rights"
+    shares.deny(ctx(), share, "h1", {ADDRESS: "10.0.0.12"})
+    assert len(manila.rules) == 1, "another host's"
+    for _ in range(2):
+        shares.deny(ctx(), share, "h1", _HERE)
+    assert manila.rules == {}
+
+
+def test_who_is_not_let_in_in_time_or_at_all_has_no_access(manila: ManilaServer) -> None:
+    share, shares = manila.new(), api(manila)
+    manila.applies = 1000
+    with pytest.raises(exception.ShareAccessGrantError, match="in time"):
+        shares.allow(ctx(), share, "h1", _HERE, "s1")
+    for rule in manila.rules.values():
+        rule["state"] = "error"
+    with pytest.raises(exception.ShareAccessGrantError, match="error"):
+        shares.allow(ctx(), share, "h1", _HERE, "s1")
+    with pytest.raises(exception.ShareAccessGrantError, match="address"):
+        shares.allow(ctx(), share, "h1", {}, "s1")
+    with pytest.raises(exception.ShareAccessGrantError):
+        shares.allow(ctx(), new_uuid(), "h1", _HERE, "s1")
+    shares.deny(ctx(), new_uuid(), "h1", _HERE)  # a share that is gone lets nobody in
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_a_service_that_breaks_down_is_away(manila: ManilaServer, status: int) -> None:
+    share, shares = manila.new(), api(manila)
+    manila.broken = status
+    for ask in (lambda: shares.get(ctx(), "p1", share, "h1"), lambda: shares.allow(ctx(), share, "h1", _HERE, "s1"),
+                lambda: shares.deny(ctx(), share, "h1", _HERE)):
+        with pytest.raises(exception.ShareServiceUnavailable):
+            ask()
+    manila.broken = 403
+    with pytest.raises(exception.ShareAccessRemovalError):
+        shares.deny(ctx(), share, "h1", _HERE)
