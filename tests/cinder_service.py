@@ -39,6 +39,7 @@ class Volume:
     size: int = 1
     status: str = "available"
     name: str = ""
+    description: str = ""
     bootable: bool = False
     image: Raw = dataclasses.field(default_factory=dict)
     metadata: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -228,9 +229,10 @@ class CinderService:
                 "multiattach": volume.multiattach, "volume_type": volume.volume_type, "metadata": {
                     **volume.metadata, **({"extend_new_size": str(volume.new_size)} if volume.new_size else {})},
                 "migration_status": volume.migration, "os-vol-tenant-attr:tenant_id": volume.project,
-                "availability_zone": "nova",
-                "volume_image_metadata": volume.image, "attachments": [
-                    {"id": volume.id, "attachment_id": each.id, "volume_id": volume.id, "server_id": each.server}
+                "availability_zone": "nova", "description": volume.description, "snapshot_id": volume.snapshot,
+                "created_at": "2026-01-02T03:04:05.000006", "volume_image_metadata": volume.image, "attachments": [
+                    {"id": volume.id, "attachment_id": each.id, "volume_id": volume.id, "server_id": each.server,
+                     "device": (each.connector or {}).get("mountpoint")}
                     for each in self.attachments.values()
                     if each.volume == volume.id and (each.complete or each.connector)]}
 
@@ -239,7 +241,10 @@ class CinderService:
         origin = self.snapshot(project, snapshot).volume if snapshot else None
         if origin is not None and wanted["size"] < origin.size:
             raise Refused(400, "Invalid input received: it is smaller than its snapshot.")
+        if wanted.get("volume_type") == "unknown":
+            raise Refused(404, "Volume type unknown could not be found.")
         made = Volume(project=project, size=wanted["size"], name=wanted.get("name", ""), status="creating",
+                      description=wanted.get("description", ""),
                       metadata=wanted.get("metadata", {}), volume_type=wanted.get("volume_type"),
                       bootable=bool(image) or (origin is not None and origin.bootable),
                       image={"image_id": image} if image else origin.image if origin else {}, looks=self.looks)
@@ -470,9 +475,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         match method, kind, rest:
             case "GET", "volumes", ["detail"]:
                 wanted = json.loads(query.get("metadata", "{}"))
+                start = int(query.get("offset", 0))
                 yield "list_volumes", project, lambda: (200, {"volumes": [
                     service.shown(service.volume(project, each.id)) for each in list(service.volumes.values())
-                    if (whole or each.project == project) and wanted.items() <= each.metadata.items()]})
+                    if (whole or each.project == project) and wanted.items() <= each.metadata.items()][
+                        start:start + int(query.get("limit", 1000))]})
             case "GET", "volumes", [this]:
                 yield "show_volume", project, lambda: (200, {"volume": service.shown(service.volume(project, this))})
             case "GET", "volumes", [this, "encryption"]:

@@ -109,6 +109,8 @@ class Volume(Object, kw_only=True):
     encrypted: bool = False
     # The volume of the snapshot that it is to be made from.
     origin: str | None = None
+    # The snapshot that it was made from (of a service outside alone).
+    snapshot_id: str | None = None
     encryption: VolumeEncryption | None = None
     bootable: bool = False
     image: Image | None = None

@@ -1,11 +1,12 @@
-"""Volumes of the embedded back end. ``project_id`` None looks at every project.
+"""Volumes. ``project_id`` None looks at every project.
 
-Where an outside service keeps volumes, all but attachments raise NotSupported.
+Where an outside service keeps them it is asked with the caller's token, which decides what is seen; it raises Forbidden
+and VolumeServiceUnavailable, too.
 """
 
 from __future__ import annotations
 
-from nova.bus import Interface, by_hosts, call
+from nova.bus import Interface, by_hosts, call, with_token
 from nova.context import RequestContext
 from nova.objects.volume import AttachmentChanges, Volume, VolumeRemoval
 from nova.rpcapi import CONDUCTOR
@@ -15,19 +16,23 @@ class Volumes(Interface):
     topic = CONDUCTOR
     namespace = "volumes"
 
+    @with_token
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None, limit: int | None = None,
               offset: int = 0) -> list[Volume]:
         """Newest first."""
 
+    @with_token
     @call
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> Volume:
         """Raises VolumeNotFound."""
 
+    @with_token
     @call
     def create(self, ctx: RequestContext, volume: Volume) -> Volume:
         """Raises QuotaLimit, InvalidInput (size, availability zone)."""
 
+    @with_token
     @call
     def delete(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
         """The host that keeps the data removes them, when it can. Raises VolumeNotFound, InvalidVolume."""

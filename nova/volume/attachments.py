@@ -18,6 +18,19 @@ from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
 Connection = Any
 
 
+class UserVolumes(Protocol):
+    """The volumes of an outside service, as :class:`nova.rpcapi.volumes.Volumes` promises them; with the token of the
+    caller, whose own they are."""
+
+    def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[Volume]: ...
+
+    def get(self, ctx: RequestContext, uuid: str) -> Volume: ...
+
+    def create(self, ctx: RequestContext, volume: Volume) -> Volume: ...
+
+    def delete(self, ctx: RequestContext, uuid: str) -> None: ...
+
+
 class Snapshots(Protocol):
     """Snapshots of volumes, as :class:`nova.rpcapi.volume_snapshots.VolumeSnapshots` promises them."""
 
@@ -61,6 +74,10 @@ class Attachments(Protocol):
     """
 
     external: bool
+
+    @property
+    def volumes(self) -> UserVolumes | None:
+        """Where an outside service keeps them."""
 
     @property
     def snapshots(self) -> Snapshots:

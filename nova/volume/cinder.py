@@ -22,6 +22,8 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import ConnectionInfo, Volume, VolumeContent, VolumeRemoval
 from nova.volume.cinder_api import MOST_GIB, CinderApi, Raw, at_once
 from nova.volume.cinder_snapshots import CinderSnapshots
+from nova.volume.cinder_views import to_volume
+from nova.volume.cinder_volumes import CinderVolumes
 
 LOG = logging.getLogger(__name__)
 
@@ -43,9 +45,6 @@ _EXTENDING = "extending"
 _NEW_SIZE = "extend_new_size"
 # Volumes of this kind wait so; of others such metadata are their users' alone, who write what they like.
 _FILES = "nfs"
-_IMAGE_FIELDS = {"image_id": "id", "image_name": "name", "checksum": "checksum", "container_format": "container_format",
-                 "disk_format": "disk_format"}
-_IMAGE_NUMBERS = ("min_disk", "min_ram", "size")
 
 
 class CinderAttachments:
@@ -63,6 +62,10 @@ class CinderAttachments:
     @functools.cached_property
     def snapshots(self) -> CinderSnapshots:
         return CinderSnapshots(self._api)
+
+    @functools.cached_property
+    def volumes(self) -> CinderVolumes:
+        return CinderVolumes(self._api)
 
     # --- looking -------------------------------------------------------------------------------------
     def validate(self, ctx: RequestContext, project_id: str, volume_id: str, status: str = states.AVAILABLE) -> Volume:
@@ -368,26 +371,3 @@ def _has(raw: Raw, instance_uuid: str) -> bool:
 def _waits(raw: Raw) -> bool:
     """Whether Cinder waits for a guest to make the volume larger: else it tells of that only when it is done."""
     return raw["status"] == _EXTENDING and _NEW_SIZE in (raw.get("metadata") or {})
-
-
-def to_volume(raw: Raw, project_id: str) -> Volume:
-    """Cinder's description of a volume as Nova's."""
-    return Volume(
-        uuid=raw["id"], project_id=raw.get("os-vol-tenant-attr:tenant_id") or project_id, size_gb=raw["size"],
-        user_id=raw.get("user_id") or "", name=raw.get("name") or "", status=raw["status"],
-        volume_type=raw.get("volume_type"), availability_zone=raw.get("availability_zone"),
-        multiattach=bool(raw.get("multiattach")), bootable=raw.get("bootable") == "true",
-        encrypted=bool(raw.get("encrypted")),
-        image=_image(raw.get("volume_image_metadata") or {}))
-
-
-def _image(told: Mapping[str, Any]) -> Image | None:
-    """What Cinder remembers of the image that a volume was made from: strings, all in one place, of which users write
-    what they like."""
-    if not told.get("image_id"):
-        return None
-    fields: dict[str, Any] = {name: str(told[key]) for key, name in _IMAGE_FIELDS.items() if told.get(key)}
-    numbers = {name: whole(str(told.get(name, ""))) for name in _IMAGE_NUMBERS}
-    fields.update({name: number for name, number in numbers.items() if number is not None})
-    return Image(**fields, properties={
-        key: str(value) for key, value in told.items() if key not in _IMAGE_FIELDS and key not in _IMAGE_NUMBERS})

@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Required, TypedDict, TypeVar
 
 from msgspec import Meta
@@ -40,6 +40,7 @@ _Id = Annotated[str, Meta(min_length=1, max_length=64)]
 class _Use(TypedDict, total=False):
     server_id: str | None
     attachment_id: str | None
+    device: str | None
 
 
 # What has to be in an answer, and of which type everything is that is looked at.
@@ -48,6 +49,7 @@ _Volume = TypedDict("_Volume", {
     "attachments": list[_Use], "metadata": dict[str, Any], "user_id": str | None, "name": str | None,
     "volume_type": str | None, "availability_zone": str | None, "bootable": str | None,
     "multiattach": bool | None, "encrypted": bool | None, "migration_status": str | None,
+    "description": str | None, "snapshot_id": str | None, "created_at": datetime.datetime | None,
     "os-vol-tenant-attr:tenant_id": str | None, "volume_image_metadata": dict[str, Any] | None}, total=False)
 
 
@@ -110,6 +112,31 @@ def at_once(make: Callable[[], T]) -> T:
     return make()
 
 
+def check_user(ctx: RequestContext) -> None:
+    """Without a token Cinder would be asked with Nova's own, which may see what everybody has. Raises Forbidden."""
+    if not ctx.auth_token:
+        raise exception.Forbidden("Volumes and their snapshots are asked for with a token of their project.")
+
+
+@contextlib.contextmanager
+def named_snapshot(uuid: str | None) -> Iterator[None]:
+    """What is not found is this snapshot, if there is one in question. Raises SnapshotNotFound."""
+    try:
+        yield
+    except exception.NotFound as error:
+        if uuid is None:
+            raise
+        raise exception.SnapshotNotFound(snapshot_id=uuid) from error
+
+
+def time_of(told: datetime.datetime | str | None) -> datetime.datetime | None:
+    """Cinder tells it in UTC, and does not say so."""
+    if told is None:
+        return None
+    made = datetime.datetime.fromisoformat(told) if isinstance(told, str) else told
+    return made if made.tzinfo else made.replace(tzinfo=datetime.UTC)
+
+
 class CinderApi:
     """With Nova's own rights, or with a caller's ``token``.
 
@@ -143,9 +170,15 @@ class CinderApi:
         return self._asked(ctx, "POST", "/volumes", "volume", ctx.auth_token,  # type: ignore[no-any-return]
                            json={"volume": wanted})
 
-    def delete_volume(self, ctx: RequestContext, uuid: str) -> None:
+    def volumes(self, ctx: RequestContext, limit: int, offset: int) -> list[Raw]:
+        """Those of the caller's project, with the caller's token, the newest first."""
+        query = {"limit": limit, "offset": offset, "sort": "created_at:desc"}
+        return self._asked(ctx, "GET", "/volumes/detail", "volumes", ctx.auth_token,  # type: ignore[no-any-return]
+                           params=query)
+
+    def delete_volume(self, ctx: RequestContext, uuid: str, token: str | None = None) -> None:
         """Raises VolumeNotFound, InvalidVolume (it is in use)."""
-        self._asked(ctx, "DELETE", f"/volumes/{uuid}", volume=uuid)
+        self._asked(ctx, "DELETE", f"/volumes/{uuid}", token=token, volume=uuid)
 
     def act(self, ctx: RequestContext, uuid: str, action: str) -> None:
         """Raises VolumeNotFound, InvalidVolume (its status does not allow it)."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from nova import exception
 from nova.context import RequestContext
 from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
-from nova.volume.cinder_api import CinderApi, Raw, at_once
+from nova.volume.cinder_api import CinderApi, Raw, at_once, check_user, named_snapshot, time_of
 
 LOG = logging.getLogger(__name__)
 
@@ -30,27 +28,27 @@ class CinderSnapshots:
         self._api = api
 
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]:
-        _check_user(ctx)
+        check_user(ctx)
         return [_shown(raw) for raw in self._api.snapshots(ctx, limit, offset)]
 
     def get(self, ctx: RequestContext, uuid: str) -> VolumeSnapshot:
-        _check_user(ctx)
-        with _named(uuid):
+        check_user(ctx)
+        with named_snapshot(uuid):
             return _shown(self._api.snapshot(ctx, uuid, ctx.auth_token))
 
     def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot:
-        _check_user(ctx)
+        check_user(ctx)
         return _shown(self._api.create_snapshot(ctx, wanted.volume_id, {
             "force": wanted.force, "name": wanted.name, "description": wanted.description}))
 
     def delete(self, ctx: RequestContext, uuid: str) -> None:
-        _check_user(ctx)
-        with _named(uuid):
+        check_user(ctx)
+        with named_snapshot(uuid):
             self._api.delete_snapshot(ctx, uuid, ctx.auth_token)
 
     # --- those that an image of a server consists of ---------------------------------------------------
     def check_room(self, ctx: RequestContext, count: int) -> None:
-        _check_user(ctx)
+        check_user(ctx)
         room = self._api.room_for_snapshots(ctx)
         if room is not None and room < count:
             raise exception.QuotaLimit(f"Quota exceeded for snapshots of volumes: {count} are needed, and the project "
@@ -89,7 +87,7 @@ class CinderSnapshots:
 
     # --- those for which Cinder's driver needs the guest's hypervisor ----------------------------------
     def check_assisted(self, ctx: RequestContext, volume_id: str, uuid: str, status: str) -> None:
-        with _named(uuid):
+        with named_snapshot(uuid):
             raw = self._api.snapshot(ctx, uuid)
         if (raw["volume_id"], raw["status"]) != (volume_id, status):
             raise exception.InvalidVolume(reason=f"snapshot {uuid} is not one of volume {volume_id} that is "
@@ -109,30 +107,8 @@ class CinderSnapshots:
                      status)
 
 
-def _check_user(ctx: RequestContext) -> None:
-    """Without a token Cinder would be asked with Nova's own, which may see what everybody has."""
-    if not ctx.auth_token:
-        raise exception.Forbidden("Snapshots are asked for with a token of their project.")
-
-
-@contextlib.contextmanager
-def _named(uuid: str) -> Iterator[None]:
-    try:
-        yield
-    except exception.NotFound as error:
-        raise exception.SnapshotNotFound(snapshot_id=uuid) from error
-
-
 def _shown(raw: Raw) -> VolumeSnapshot:
     return VolumeSnapshot(
         uuid=raw["id"], volume_id=raw["volume_id"], size_gb=raw["size"], status=raw["status"],
         name=raw.get("name") or "", description=raw.get("description") or "",
-        created_at=_time(raw.get("created_at")))
-
-
-def _time(told: str | None) -> datetime.datetime | None:
-    """Cinder tells it in UTC, and does not say so."""
-    if told is None:
-        return None
-    made = datetime.datetime.fromisoformat(told)
-    return made if made.tzinfo else made.replace(tzinfo=datetime.UTC)
+        created_at=time_of(raw.get("created_at")))

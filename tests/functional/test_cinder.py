@@ -319,11 +319,6 @@ def test_a_hard_reboot_while_a_volume_is_given_back_does_not_bring_it_back(admin
     holds_nothing(cinder, driver, member, server)
 
 
-def test_the_embedded_volumes_are_not_offered(member, cinder):
-    code, message = refused(lambda: member.post("/os-volumes", {"volume": {"size": 1}}, version="2.35"))
-    assert (code, "volume service" in message) == (400, True)
-
-
 # --- servers that begin with volumes ---------------------------------------------------------------------
 def boot(client, flavor, *devices, image="", **values):
     return client.boot(flavor, image, block_device_mapping_v2=list(devices), **values)

@@ -1,4 +1,4 @@
-"""The embedded volumes, and the attachments of all."""
+"""Volumes: the embedded ones, or those of a service that is asked for them; and the attachments of all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.resources.volume_removals import tell
+from nova.conf import CONF
 from nova.db import servers, services
 from nova.db import volumes as db
 from nova.objects.volume import AttachmentChanges, Volume, VolumeRemoval
@@ -23,21 +24,22 @@ class Volumes:
     def __init__(self, core: Core) -> None:
         self.core = core
 
-    def _check_ours(self) -> None:
-        if self.core.attachments.external:
-            raise exception.NotSupported("Volumes are kept by a volume service, which has to be asked itself.")
-
     def index(self, ctx: context.RequestContext, project_id: str | None = None, limit: int | None = None,
               offset: int = 0) -> list[Volume]:
-        self._check_ours()
+        if self.core.attachments.volumes is not None:
+            return self.core.attachments.volumes.index(ctx, limit or CONF.api.max_limit, offset)
         return self.core.db.read(lambda connection: db.index(connection, project_id, limit, offset))
 
     def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None) -> Volume:
-        self._check_ours()
+        if self.core.attachments.volumes is not None:
+            return self.core.attachments.volumes.get(ctx, uuid)
         return self.core.db.read(lambda connection: db.get(connection, uuid, project_id))
 
     def create(self, ctx: context.RequestContext, volume: Volume) -> Volume:
-        self._check_ours()
+        if self.core.attachments.volumes is not None:
+            made = self.core.attachments.volumes.create(ctx, volume)
+            LOG.info("Volume %s of %d GiB is being made for project %s", made.uuid, made.size_gb, ctx.project_id)
+            return made
 
         def transaction(connection: sa.Connection) -> Volume:
             zone = volume.availability_zone
@@ -50,7 +52,10 @@ class Volumes:
         return created
 
     def delete(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None) -> None:
-        self._check_ours()
+        if self.core.attachments.volumes is not None:
+            self.core.attachments.volumes.delete(ctx, uuid)
+            LOG.info("Volume %s is being deleted", uuid)
+            return
         removal = self.core.db.write(lambda connection: db.delete(connection, uuid, project_id))
         LOG.info("Volume %s is deleted%s", uuid, ", its host removes the data" if removal else "")
         if removal is not None:

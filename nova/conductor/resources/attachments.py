@@ -69,6 +69,7 @@ class EmbeddedAttachments:
     def __init__(self, db: Database) -> None:
         self._db = db
         self.snapshots = NoSnapshots(db)
+        self.volumes = None
 
     def validate(self, ctx: RequestContext, project_id: str, volume_id: str,
                  status: str = states.AVAILABLE) -> Volume:

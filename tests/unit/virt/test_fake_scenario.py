@@ -63,7 +63,8 @@ def test_a_process_plays_every_host_of_the_file(scenario_file):
 def test_a_node_has_what_its_group_says_and_else_what_the_options_say(scenario_file):
     scenario_file(FULL)
     first = FakeDriver.of_all_hosts()[0].nodes()[0]
-    assert first.provider.traits == ["COMPUTE_NODE", "COMPUTE_RESCUE_BFV", "COMPUTE_VOLUME_MULTI_ATTACH",
+    assert first.provider.traits == ["COMPUTE_NODE", "COMPUTE_RESCUE_BFV",
+                                     "COMPUTE_STORAGE_VIRTIO_FS", "COMPUTE_VOLUME_MULTI_ATTACH",
                                      "HW_CPU_X86_AVX2", "OWNER_NOVA"]
     assert first.inventory(VCPU).total == 16
     assert first.inventory(VCPU).ratio == CONF.initial_cpu_allocation_ratio

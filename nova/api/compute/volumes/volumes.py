@@ -1,4 +1,4 @@
-"""os-volumes: the project's volumes of the embedded back end."""
+"""os-volumes: the project's volumes, embedded ones or those of a volume service."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from nova.api.fields import (
     Query,
     View,
 )
+from nova.api.formats import is_uuid
 from nova.api.request import Request, iso_precise, whole
 from nova.api.router import accepts
 from nova.conf import CONF
+from nova.conf.volume import EMBEDDED
 from nova.objects import volume as states
 from nova.objects.base import new_uuid
 from nova.objects.volume import Volume
@@ -60,7 +62,7 @@ VOLUME = View([
     Out("displayName", STRING, "name"),
     Out("displayDescription", STRING, "description"),
     Out("volumeType", STRING_OR_NULL, "volume_type"),
-    Out("snapshotId", STRING_OR_NULL, lambda _volume, _req: None),
+    Out("snapshotId", STRING_OR_NULL, "snapshot_id"),
     Out("metadata", Object(additional=True)),
     Out("attachments", Array(Object(additional=True)), _attachments),
 ])
@@ -89,25 +91,29 @@ def detail(req: Request) -> dict[str, Any]:
 @accepts(query=SHOW_QUERY, answer=_ONE)
 def show(req: Request) -> dict[str, Any]:
     """Show a volume."""
-    return {"volume": VOLUME.render(req.clients.volumes.get(req.ctx, req.params["id"], req.scope), req)}
+    return {"volume": VOLUME.render(req.clients.volumes.get(req.ctx, _id(req), req.scope), req)}
 
 
 @accepts(body=CREATE, answer=_ONE)
 def create(req: Request) -> dict[str, Any]:
-    """Create an empty volume; its data are made where a server first needs them."""
+    """Create an empty volume, or one of a snapshot; the data of an embedded one are made where a server first needs
+    them."""
     wanted = req.body["volume"]
     size = whole(wanted["size"])
     if size > _BIGGEST:
         raise exception.InvalidInput(f"Invalid input for field/attribute size. It is greater than {_BIGGEST}.")
-    if wanted.get("snapshot_id"):
-        raise exception.SnapshotNotFound(snapshot_id=wanted["snapshot_id"])
-    if wanted.get("volume_type"):
+    snapshot = wanted.get("snapshot_id") or None
+    embedded = CONF.volume.driver in EMBEDDED
+    if snapshot is not None and (embedded or not is_uuid(snapshot)):
+        raise exception.SnapshotNotFound(snapshot_id=snapshot)
+    if embedded and wanted.get("volume_type"):
         raise exception.VolumeTypeNotFound(volume_type=wanted["volume_type"])
     volume = Volume(
         uuid=new_uuid(), project_id=req.ctx.project_id or "", user_id=req.ctx.user_id or "",
         name=checked_text("display_name", wanted.get("display_name")),
         description=checked_text("display_description", wanted.get("display_description")),
-        size_gb=size, availability_zone=checked_text("availability_zone", wanted.get("availability_zone")),
+        size_gb=size, snapshot_id=snapshot, volume_type=checked_text("volume_type", wanted.get("volume_type")) or None,
+        availability_zone=checked_text("availability_zone", wanted.get("availability_zone")),
         metadata={checked_text("metadata", key): checked_text("metadata", value)
                   for key, value in wanted.get("metadata", {}).items()})
     return {"volume": VOLUME.render(req.clients.volumes.create(req.ctx, volume), req)}
@@ -124,4 +130,12 @@ def checked_text(name: str, value: Any) -> str:
 @accepts()
 def delete(req: Request) -> None:
     """Delete a volume that no server has."""
-    req.clients.volumes.delete(req.ctx, req.params["id"], req.scope)
+    req.clients.volumes.delete(req.ctx, _id(req), req.scope)
+
+
+def _id(req: Request) -> str:
+    """The id in the URL, which may become part of another one. Raises VolumeNotFound."""
+    ident = req.params["id"]
+    if not is_uuid(ident):
+        raise exception.VolumeNotFound(volume_id=ident)
+    return ident

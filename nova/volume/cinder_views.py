@@ -1,0 +1,38 @@
+"""What Cinder tells of a volume, as Nova knows volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nova.objects.base import whole
+from nova.objects.image import Image
+from nova.objects.volume import Volume
+from nova.volume.cinder_api import Raw
+
+_IMAGE_FIELDS = {"image_id": "id", "image_name": "name", "checksum": "checksum", "container_format": "container_format",
+                 "disk_format": "disk_format"}
+_IMAGE_NUMBERS = ("min_disk", "min_ram", "size")
+
+
+def to_volume(raw: Raw, project_id: str) -> Volume:
+    """Cinder's description of a volume as Nova's."""
+    return Volume(
+        uuid=raw["id"], project_id=raw.get("os-vol-tenant-attr:tenant_id") or project_id, size_gb=raw["size"],
+        user_id=raw.get("user_id") or "", name=raw.get("name") or "", status=raw["status"],
+        volume_type=raw.get("volume_type"), availability_zone=raw.get("availability_zone"),
+        multiattach=bool(raw.get("multiattach")), bootable=raw.get("bootable") == "true",
+        encrypted=bool(raw.get("encrypted")),
+        image=_image(raw.get("volume_image_metadata") or {}))
+
+
+def _image(told: Mapping[str, Any]) -> Image | None:
+    """What Cinder remembers of the image that a volume was made from: strings, all in one place, of which users write
+    what they like."""
+    if not told.get("image_id"):
+        return None
+    fields: dict[str, Any] = {name: str(told[key]) for key, name in _IMAGE_FIELDS.items() if told.get(key)}
+    numbers = {name: whole(str(told.get(name, ""))) for name in _IMAGE_NUMBERS}
+    fields.update({name: number for name, number in numbers.items() if number is not None})
+    return Image(**fields, properties={
+        key: str(value) for key, value in told.items() if key not in _IMAGE_FIELDS and key not in _IMAGE_NUMBERS})
