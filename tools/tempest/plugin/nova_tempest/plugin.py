@@ -72,23 +72,19 @@ def speak_old_versions():
 
 
 def name_address(client):
-    create, listed = client.create_floating_ip, client.list_floating_ips
+    """In every answer of the client in which there are addresses."""
+    for method in ("create_floating_ip", "show_floating_ip", "list_floating_ips"):
+        setattr(client, method, naming(getattr(client, method)))
 
-    def create_floating_ip(self, **options):
-        made = create(self, **options)
-        name(made["floating_ip"])
-        return made
 
-    def list_floating_ips(self, **options):
-        found = listed(self, **options)
-        for address in found["floating_ips"]:
-            name(address)
-        return found
+def naming(ask):
+    def asked(*arguments, **options):
+        answer = ask(*arguments, **options)
+        for address in answer["floating_ips"] if "floating_ips" in answer else [answer["floating_ip"]]:
+            address["floating_ip_address"] = address["ip"]
+        return answer
 
-    def name(address):
-        address["floating_ip_address"] = address["ip"]
-
-    client.create_floating_ip, client.list_floating_ips = create_floating_ip, list_floating_ips
+    return asked
 
 
 def network_tests():
