@@ -54,8 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     login.add_argument("--os-cache", action=argparse.BooleanOptionalAction,
                        help="keep the token for the next command (default: yes, unless OS_CACHE=0)")
     novad = parser.add_argument_group("novad (deploy, platform-info and the like)")
-    novad.add_argument("-a", "--addr", metavar="tcp://HOST:PORT", help="default: NOVA_ADDR, else tcp://127.0.0.1:18080; "
-                       "tls://HOST:PORT with NOVA_CACERT, NOVA_CERT and NOVA_KEY")
+    novad.add_argument("-a", "--addr", metavar="tcp://HOST:PORT",
+                       help="default: NOVA_ADDR, else tcp://127.0.0.1:18080; tls://HOST:PORT with NOVA_CACERT, "
+                            "NOVA_CERT and NOVA_KEY")
     novad.add_argument("--secret", help="default: NOVA_SHARED_SECRET, else that of novad on this machine")
     add("command", nargs="?", help=argparse.SUPPRESS)
     add("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -148,4 +149,7 @@ def _print_commands() -> None:
         print(f"  {name:<30} {load(name).help}")
     print("\ncommands for novad (--addr, --secret):")
     for name in sorted(PLATFORM):
-        print(f"  {name:<30} {load_platform(name).help}")
+        try:
+            print(f"  {name:<30} {load_platform(name).help}")
+        except ModuleNotFoundError:
+            print(f"  {name:<30} (pip install 'nova[novad]')")

@@ -23,8 +23,8 @@ class Unreachable(Exception):
 
 
 class Client:
-    """``address``: tcp://HOST:PORT, or tls://HOST:PORT with the authority (and, where novad asks for it, the certificate
-    and key) that NOVA_CACERT, NOVA_CERT and NOVA_KEY name."""
+    """``address``: tcp://HOST:PORT, or tls://HOST:PORT with the authority (and, where novad asks for it, the
+    certificate and key) that NOVA_CACERT, NOVA_CERT and NOVA_KEY name."""
 
     def __init__(self, address: str | None = None, secret: str | None = None,
                  environ: Mapping[str, str] | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import pathlib
 import socket
 import tomllib
@@ -10,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from nova.novad.addresses import on_loopback
 from nova.novad.errors import Invalid
 from nova.novad.platform import Count, Name, Part, Seconds
 
@@ -81,13 +81,6 @@ class Options(Part, frozen=True, kw_only=True):
     def name(self) -> str:
         return self.node or socket.gethostname()
 
-    def on_loopback(self) -> bool:
-        host = self.address[0]
-        try:
-            return host == "localhost" or ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
-
 
 def load(path: str | pathlib.Path) -> Options:
     """Raises Invalid, which names the option."""
@@ -103,8 +96,8 @@ def load(path: str | pathlib.Path) -> Options:
         raise Invalid(f"{path}: tls_cert and tls_key are given together")
     if options.client_ca and not options.tls_cert:
         raise Invalid(f"{path}: client_ca needs tls_cert and tls_key")
-    if not options.on_loopback() and not options.tls_cert:
-        raise Invalid(f"{path}: listen: beyond loopback ({options.listen}) novad listens with tls_cert and tls_key only")
+    if not on_loopback(options.address[0]) and not options.tls_cert:
+        raise Invalid(f"{path}: listen: beyond loopback ({options.listen}) novad wants tls_cert and tls_key")
     if not 0 < options.address[1] <= 65535:
         raise Invalid(f"{path}: listen: {options.address[1]} is no port")
     return options

@@ -1,4 +1,4 @@
-"""The gRPC server: who asks is looked at first, then the daemon is asked, and what goes wrong is told in gRPC's words."""
+"""The gRPC server: who asks is looked at first, then the daemon is asked; what goes wrong is a status of gRPC."""
 
 from __future__ import annotations
 

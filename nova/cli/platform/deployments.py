@@ -45,8 +45,9 @@ def history(novad: Novad, args: argparse.Namespace) -> Rows:
          one.error) for one in answer.deployments]
 
 
-@doing(_NAMES, arg("--to", type=int, default=0, metavar="ID", help="how they were after this deployment (nova history); "
-                   "default: before the last one that changed them"))
+@doing(_NAMES, arg("--to", type=int, default=0, metavar="ID",
+                   help="how they were after this deployment (nova history); default: before the last one that "
+                        "changed them"))
 def rollback(novad: Novad, args: argparse.Namespace) -> None:
     """Go back to an earlier deployment, images and data."""
     novad.follow(novad.client.platform.Rollback, pb.RollbackRequest(components=args.names, to=args.to))
@@ -65,7 +66,8 @@ def remove(novad: Novad, args: argparse.Namespace) -> None:
     if not args.yes:
         what = [name for name, given in (("their data", args.remove_volumes), ("all secrets", args.remove_secrets))
                 if given]
-        print(f"Remove all components{''.join(f' and {one}' for one in what)}? [y/N] ", end="", file=sys.stderr, flush=True)
+        print(f"Remove all components{''.join(f' and {one}' for one in what)}? [y/N] ", end="", file=sys.stderr,
+              flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandError("Nothing was removed.")
     novad.follow(novad.client.platform.Remove, pb.RemoveRequest(volumes=args.remove_volumes,

@@ -45,7 +45,8 @@ def service_info(novad: Novad, args: argparse.Namespace) -> None:
        arg("--tail", type=int, default=100, help="how many lines of the past (100)"))
 def service_logs(novad: Novad, args: argparse.Namespace) -> None:
     """Print what a component writes to its standard output and error."""
-    for line in novad.stream(novad.client.logs.Read, pb.LogsRequest(name=args.name, follow=args.follow, tail=args.tail)):
+    wanted = pb.LogsRequest(name=args.name, follow=args.follow, tail=args.tail)
+    for line in novad.stream(novad.client.logs.Read, wanted):
         print(line.text, flush=args.follow)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import ipaddress
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +13,7 @@ import requests
 from podman import PodmanClient
 from podman import errors as podman_errors
 
+from nova.novad.addresses import on_loopback
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime.base import PLATFORM, Container, Image, Wanted
 
@@ -165,11 +166,8 @@ def _propagation(options: tuple[str, ...]) -> str:
 
 def _on_loopback(reference: str) -> bool:
     """A registry on this machine speaks no TLS."""
-    host = reference.partition("/")[0].rpartition(":")[0] or reference.partition("/")[0]
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    host, slash, _rest = reference.partition("/")
+    return bool(slash) and on_loopback(re.sub(r":\d+$", "", host))
 
 
 def _container(attrs: dict[str, Any]) -> Container:
