@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import logging
 import pathlib
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from nova import __version__
 
@@ -61,27 +63,40 @@ def _serve(arguments: argparse.Namespace) -> int:
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_args: ended.set())
-    podman = None
-    if not options.podman_socket:
-        podman = PodmanService(pathlib.Path(options.data_dir) / "podman")
-        podman.start()
-    daemon = Daemon(options, platform, Podman(options.podman_socket or str(podman.socket if podman else "")))
-    server = Server(daemon)
-    daemon.start()
-    server.start()
-    LOG.info("novad %s serves platform %s at %s", __version__, platform.name, options.listen)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_only_one(pathlib.Path(options.data_dir)))
+        podman = None
+        if not options.podman_socket:
+            podman = PodmanService(pathlib.Path(options.data_dir) / "podman")
+            stack.callback(podman.stop)
+            podman.start()
+        daemon = Daemon(options, platform, Podman(options.podman_socket or str(podman.socket if podman else "")))
+        stack.callback(daemon.stop)
+        server = Server(daemon)
+        stack.callback(server.stop)
+        daemon.start()
+        server.start()
+        LOG.info("novad %s serves platform %s at %s", __version__, platform.name, options.listen)
         while not ended.wait(1.0):
             if podman is not None and not podman.alive():
                 LOG.warning("podman's service has ended, and is started again")
                 podman.start()
-    finally:
-        server.stop()
-        daemon.stop()
-        if podman is not None:
-            podman.stop()
     LOG.info("novad ends; containers go on")
     return 0
+
+
+@contextlib.contextmanager
+def _only_one(directory: pathlib.Path) -> Iterator[None]:
+    """Of this data directory. Raises Refused."""
+    from nova.novad.errors import Refused
+
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Refused(f"Another novad has {directory}.") from None
+        yield
 
 
 if __name__ == "__main__":

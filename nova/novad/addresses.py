@@ -1,8 +1,15 @@
-"""What is this machine itself, of what names a host."""
+"""Addresses, and which of them are this machine itself."""
 
 from __future__ import annotations
 
 import ipaddress
+
+
+def is_address(text: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(text))
+    except ValueError:
+        return False
 
 
 def on_loopback(host: str) -> bool:

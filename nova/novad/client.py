@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from nova.novad.addresses import on_loopback
 from nova.novad.api import novad_pb2_grpc as services
 
 DEFAULT = "tcp://127.0.0.1:18080"
@@ -33,8 +34,10 @@ class Client:
         scheme, _colon, where = self.address.rpartition("://")
         if scheme not in ("tcp", "tls") or ":" not in where:
             raise Unreachable(f"{self.address} is no address: tcp://HOST:PORT, or tls://HOST:PORT")
+        if scheme == "tcp" and not on_loopback(where.rpartition(":")[0]):
+            raise Unreachable(f"{self.address}: beyond loopback the secret travels with TLS only: tls://{where}")
         self._secret = secret or environ.get("NOVA_SHARED_SECRET") or _kept_secret()
-        options = [("grpc.keepalive_time_ms", 60000), ("grpc.enable_retries", 0)]
+        options = [("grpc.keepalive_time_ms", 60000), ("grpc.enable_retries", 0), ("grpc.enable_http_proxy", 0)]
         self._channel = grpc.insecure_channel(where, options) if scheme == "tcp" else \
             grpc.secure_channel(where, _credentials(environ), options)
         self.platform = services.PlatformStub(self._channel)

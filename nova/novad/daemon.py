@@ -14,7 +14,7 @@ import msgspec
 from nova.novad import deploy, health
 from nova.novad.data import Data
 from nova.novad.deploy import Deployer, Progress
-from nova.novad.errors import Busy, Cancelled, NotKnown, NovadError
+from nova.novad.errors import Busy, Cancelled, Invalid, NotKnown, NovadError
 from nova.novad.journal import DONE, Backup, Change, Deployed, Journal
 from nova.novad.options import Options
 from nova.novad.platform import Platform
@@ -27,6 +27,8 @@ RUNNING, UNHEALTHY, STOPPED, MISSING = "running", "unhealthy", "stopped", "missi
 _DAY = 86400.0
 # Seconds between two starts of a component that ends again and again: twice as many each time, up to the last.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
+_CALM = 60.0  # seconds after which a component that was started again is one like any other
+_LAST_WORK = 20.0  # seconds that a deployment gets to stop where it is
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,16 +51,27 @@ class Daemon:
         root.mkdir(parents=True, exist_ok=True)
         root.chmod(0o711)
         passphrase = pathlib.Path(options.key_file).read_bytes().strip() if options.key_file else None
+        if passphrase == b"":
+            raise Invalid(f"key_file: {options.key_file} is empty")
         self.data = Data(root)
         self.journal = Journal(root / "journal.sqlite")
         self.secrets = Secrets(root / "secrets", passphrase)
         self.platform = platform
+        self._same_platform()
         self.deployer = Deployer(platform, self.journal, runtime, self.data, self.secrets)
         self._failures: dict[str, int] = {}
         self._looked: dict[str, float] = {}
         self._unhealthy: dict[str, str] = {}
-        self._starts: dict[str, tuple[int, float]] = {}
+        self._starts: dict[str, tuple[int, float]] = {}  # how often it was started again, and when it was last
         self._thread = threading.Thread(target=self._keep, name="keep", daemon=True)
+
+    def _same_platform(self) -> None:
+        """Containers are found by the platform's name: with another one they would be lost. Raises Invalid."""
+        known = self.journal.fact("platform")
+        if known and known != self.platform.name and self.journal.components():
+            raise Invalid(f"{self.options.platform}: name: components of platform {known} are deployed here; nova "
+                          f"remove them before the platform is called {self.platform.name}.")
+        self.journal.set_fact("platform", self.platform.name)
 
     def start(self) -> None:
         """From now on what should run is kept running; what was cut short is put back first."""
@@ -69,7 +82,7 @@ class Daemon:
         self.deployer.ending.set()
         if self._thread.is_alive():
             self._thread.join(30)
-        with self.deployer.lock:
+        if self.deployer.idle(_LAST_WORK):
             self.journal.close()
 
     def shared_secret(self) -> str:
@@ -77,7 +90,10 @@ class Daemon:
         file = pathlib.Path(self.options.secret_file or self.data.root / "shared-secret")
         if not file.exists() and not self.options.secret_file:
             write_private(file, random.token_urlsafe(32).encode())
-        return file.read_text().strip()
+        secret = file.read_text().strip()
+        if not secret:
+            raise Invalid(f"secret_file: {file} is empty")
+        return secret
 
     # --- changes -----------------------------------------------------------------------------------
     def deploy(self, wanted: dict[str, str], progress: Progress) -> None:
@@ -88,36 +104,37 @@ class Daemon:
 
     def remove(self, volumes: bool, secrets: bool, progress: Progress) -> None:
         """All components; data and secrets stay unless it is said."""
-        current = self.journal.components()
-        changes = [Change(name=name, before=current[name]) for name in self.deployer.order(current)]
-        self.deployer.run(deploy.REMOVE, changes, progress)
-        for name in current:
-            self.data.remove_files(name)
-        if volumes:
-            for place in sorted((self.data.root / "volumes").iterdir()):
-                progress(place.name, "removing its data")
-                self.data.remove(place.name)
-        if secrets:
-            self.secrets.remove()
-        for network in self.platform.networks:
-            self.runtime.remove_network(f"{self.platform.name}-{network}")
+        with self.deployer.changing(deploy.REMOVE):
+            current = self.journal.components()
+            changes = [Change(name=name, before=current[name]) for name in self.deployer.order(current)]
+            self.deployer.run_alone(deploy.REMOVE, changes, progress)
+            for name in current:
+                self.data.remove_files(name)
+                self._forget(name)
+            if volumes:
+                for place in sorted((self.data.root / "volumes").iterdir()):
+                    progress(place.name, "removing its data")
+                    self.data.remove(place.name)
+            if secrets:
+                progress("", "removing secrets")
+                self.secrets.remove()
+            networks = {*self.platform.networks, *(each for one in current.values() for each in one.component.networks)}
+            for network in sorted(networks):
+                self.runtime.remove_network(f"{self.platform.name}-{network}")
 
     def restart(self, names: Iterable[str], progress: Progress) -> None:
         """In the order of dependencies, each when the one before is healthy. Raises NotKnown, Busy, Failed."""
-        current = self.journal.components()
-        chosen = self._known(names, current)
-        if not self.deployer.lock.acquire(blocking=False):
-            raise Busy("A deployment is under way; nova history shows it.")
-        try:
+        with self.deployer.changing(deploy.RESTART):
+            current = self.journal.components()
+            chosen = self._known(names, current)
             for name in reversed(chosen):
                 progress(name, "stopping")
                 self.runtime.stop(self.deployer.container(name), current[name].component.stop_timeout)
             for name in chosen:
                 progress(name, "starting")
                 self.deployer.bring_up(current[name])
+                self._forget(name)
                 progress(name, "is healthy")
-        finally:
-            self.deployer.lock.release()
 
     def rotate(self, names: Sequence[str], progress: Progress) -> None:
         """New values; what uses them is made anew. If that fails, the old values are back with everything else."""
@@ -138,22 +155,18 @@ class Daemon:
 
     def prune(self, keep: int | None = None) -> list[Backup]:
         """Remove backups that are neither among the newest of their component nor young; returns them."""
-        if not self.deployer.lock.acquire(blocking=False):
-            raise Busy("A deployment is under way; nova history shows it.")
-        try:
+        with self.deployer.changing(deploy.PRUNE):
             oldest = time.time() - self.options.keep_days * _DAY
+            least = self.options.keep_backups if keep is None else keep
             seen: dict[str, int] = {}
             dropped = []
             for backup in self.journal.backups():
                 seen[backup.component] = seen.get(backup.component, 0) + 1
-                if seen[backup.component] > (self.options.keep_backups if keep is None else keep) and (
-                        backup.made < oldest):
+                if seen[backup.component] > least and backup.made < oldest:
                     self.journal.drop_backup(backup.id)
                     self.data.drop_backup(backup.path)
                     dropped.append(backup)
             return dropped
-        finally:
-            self.deployer.lock.release()
 
     def _done(self, ident: int, progress: Progress) -> None:
         found = self.journal.deployment(ident)
@@ -162,11 +175,19 @@ class Daemon:
         progress("", f"deployment {ident} is {found.state}: {', '.join(names)}" if found.state == DONE and names
                  else "there was nothing to do")
         for name in names:
-            self._failures.pop(name, None)
-            self._starts.pop(name, None)
-        for backup in self.prune():
+            self._forget(name)
+        try:
+            dropped = self.prune()
+        except Busy:
+            return  # whoever came next does it
+        for backup in dropped:
             LOG.info("Backup %d of %s (%s) is older than %d days and was removed", backup.id, backup.component,
                      backup.version, self.options.keep_days)
+
+    def _forget(self, name: str) -> None:
+        """How it did before."""
+        for known in (self._failures, self._starts, self._unhealthy, self._looked):
+            known.pop(name, None)
 
     def _known(self, names: Iterable[str], current: dict[str, Deployed]) -> list[str]:
         names = list(names)
@@ -210,18 +231,21 @@ class Daemon:
         if self.journal.unfinished():
             try:
                 self.deployer.recover(lambda name, what: LOG.info("%s: %s", name, what))
-            except (Busy, NovadError) as error:
+            except Busy:
+                return
+            except Cancelled:
+                raise
+            except NovadError as error:
                 LOG.warning("%s", error)
             return
-        if not self.deployer.lock.acquire(blocking=False):
-            return  # a deployment starts and stops them
         try:
-            current = self.journal.components()
-            for name in self.deployer.order(current):
-                if current[name].wanted:
-                    self._look_at(current[name])
-        finally:
-            self.deployer.lock.release()
+            with self.deployer.alone(deploy.LOOK):
+                current = self.journal.components()
+                for name in self.deployer.order(current):
+                    if current[name].wanted:
+                        self._look_at(current[name])
+        except Busy:
+            return  # a deployment starts and stops them
 
     def _look_at(self, deployed: Deployed) -> None:
         name, container = deployed.name, self.deployer.container(deployed.name)
@@ -231,16 +255,22 @@ class Daemon:
                 self._start_again(deployed, "it is missing" if found is None else f"it ended with {found.exit_code}")
                 return
             self._check(deployed, found.started)
+            if name in self._starts and name not in self._failures and (
+                    time.monotonic() > self._starts[name][1] + _CALM):
+                del self._starts[name]
         except NovadError as error:
             LOG.warning("Component %s: %s", name, error)
 
+    def _may_start(self, name: str) -> bool:
+        """Whether the pause since it was last started again is over."""
+        times, last = self._starts.get(name, (0, 0.0))
+        return not times or time.monotonic() >= last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** times)
+
     def _start_again(self, deployed: Deployed, why: str) -> None:
-        times, last = self._starts.get(deployed.name, (0, 0.0))
-        now = time.monotonic()
-        if times and now < last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** times):
+        if not self._may_start(deployed.name):
             return
         LOG.warning("Component %s is started again: %s", deployed.name, why)
-        self._starts[deployed.name] = (times + 1, now)
+        self._starts[deployed.name] = (self._starts.get(deployed.name, (0, 0.0))[0] + 1, time.monotonic())
         self._failures.pop(deployed.name, None)
         self.deployer.begin(deployed)
 
@@ -256,12 +286,11 @@ class Daemon:
             if time.time() < started + check.start:
                 return  # not yet
             self._failures[name] = self._failures.get(name, 0) + 1
-            self._unhealthy[name] = error.message
-            if self._failures[name] >= check.retries:
+            self._unhealthy[name] = self.deployer.masked(deployed, error.message)
+            if self._failures[name] >= check.retries and self._may_start(name):
                 self.runtime.stop(self.deployer.container(name), deployed.component.stop_timeout)
-                self._start_again(deployed, error.message)
+                self._start_again(deployed, self._unhealthy[name])
             return
         self._failures.pop(name, None)
         self._unhealthy.pop(name, None)
-        self._starts.pop(name, None)
 

@@ -11,10 +11,10 @@ import os
 import pathlib
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from nova.novad.errors import NovadError, Refused
-from nova.novad.platform import Component, fill
+from nova.novad.platform import Component, Volume, fill
 from nova.novad.secrets import write_private
 
 # Bytes that stay free on the file system: a node whose disk is full is of no use to anybody.
@@ -27,7 +27,7 @@ class Data:
         for name in ("volumes", "backups", "files"):
             (root / name).mkdir(parents=True, exist_ok=True)
             # Containers' own users pass through; they cannot list what others have.
-            (root / name).chmod(0o711)
+            (root / name).chmod(0o700 if name == "backups" else 0o711)
 
     def volume(self, component: str, volume: str) -> pathlib.Path:
         return self.root / "volumes" / component / volume
@@ -36,37 +36,45 @@ class Data:
         for volume in component.volumes:
             self.volume(name, volume.name).mkdir(parents=True, exist_ok=True)
 
-    def holds(self, name: str) -> bool:
-        """Whether there are data of it, which may be from an earlier life."""
-        place = self.root / "volumes" / name
-        return place.is_dir() and any(any(volume.iterdir()) for volume in place.iterdir() if volume.is_dir())
-
     def remove(self, name: str) -> None:
         shutil.rmtree(self.root / "volumes" / name, ignore_errors=True)
 
-    # --- backups -----------------------------------------------------------------------------------
-    def size(self, name: str, component: Component) -> int:
-        """Bytes that a backup of it takes at most."""
-        return sum(_size(self.volume(name, volume.name)) for volume in component.volumes if volume.backup)
+    def clear(self, name: str, volume: str) -> None:
+        shutil.rmtree(self.volume(name, volume), ignore_errors=True)
 
-    def check_room(self, wanted: int) -> None:
-        """Raises Refused: backups of so many bytes would fill the disk."""
+    # --- backups -----------------------------------------------------------------------------------
+    def holds(self, name: str, volumes: Iterable[Volume]) -> bool:
+        """Whether there is something to back up in them; it may be from an earlier life of the component."""
+        return any(place.is_dir() and any(place.iterdir()) for place in
+                   (self.volume(name, volume.name) for volume in volumes if volume.backup))
+
+    def size(self, name: str, volumes: Iterable[Volume]) -> int:
+        """Bytes that a backup of them takes at most."""
+        return sum(_size(self.volume(name, volume.name)) for volume in volumes if volume.backup)
+
+    def check_room(self, sizes: Sequence[int]) -> None:
+        """Raises Refused: backups of so many bytes, and one of them put back, would fill the disk."""
+        wanted = sum(sizes) + max(sizes, default=0)
         free = shutil.disk_usage(self.root).free
         if wanted and free < wanted + _MARGIN:
-            raise Refused(f"The backups take up to {wanted} bytes, and {free} are free in {self.root}. Nothing was "
-                          "changed; nova backup prune makes room.")
+            raise Refused(f"Backups and putting them back take up to {wanted} bytes, and {free} are free in "
+                          f"{self.root}. Nothing was changed; nova backup prune makes room.")
 
-    def back_up(self, name: str, component: Component, deployment: int) -> tuple[str, int]:
+    def back_up(self, name: str, volumes: Iterable[Volume], deployment: int) -> tuple[str, int]:
         """Copy the directories of a component that does not run; returns where to, and how many bytes."""
         place = pathlib.Path("backups") / name / str(deployment)
         target = self.root / place
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        for volume in component.volumes:
+        for volume in volumes:
             source = self.volume(name, volume.name)
             if volume.backup and source.is_dir():
                 _copy(source, target / volume.name)
         return str(place), _size(target)
+
+    def kept(self, place: str) -> set[str]:
+        """The volumes that a backup has."""
+        return {path.name for path in (self.root / place).iterdir()} if (self.root / place).is_dir() else set()
 
     def restore(self, name: str, place: str) -> None:
         """Put the directories back as they were copied. It may be done again after it was cut short anywhere."""
@@ -86,6 +94,7 @@ class Data:
             shutil.rmtree(old, ignore_errors=True)
 
     def drop_backup(self, place: str) -> None:
+        """Its directory; nothing else, whatever the journal says."""
         target = self.root / place
         if (self.root / "backups") in target.parents:
             shutil.rmtree(target, ignore_errors=True)
@@ -100,8 +109,9 @@ class Data:
         for number, (destination, text) in enumerate(sorted(component.files.items())):
             file = place / str(number)
             write_private(file, fill(text, secrets).encode())
-            if component.user.isdigit():
-                os.chown(file, int(component.user), -1)
+            user = component.user.partition(":")[0]
+            if user.isdigit():
+                os.chown(file, int(user), -1)
             written[destination] = file
         return written
 

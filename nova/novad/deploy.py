@@ -13,18 +13,19 @@ Each can be done again from its beginning. A daemon that was killed in the middl
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pathlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from nova.novad import health
+from nova.novad import health, past
 from nova.novad.data import Data
-from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused
+from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault
 from nova.novad.journal import DONE, STUCK, UNDONE, Change, Deployed, Deployment, Journal
-from nova.novad.platform import Platform, fill, in_order
+from nova.novad.platform import Platform, Volume, fill, in_order
 from nova.novad.runtime.base import COMPONENT, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
 from nova.novad.secrets import Secrets
 
@@ -32,6 +33,7 @@ LOG = logging.getLogger(__name__)
 
 FETCH, BACKUP, APPLY, UNDO = "fetch", "backup", "apply", "undo"
 DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP = "deploy", "rollback", "remove", "rotate", "backup"
+RESTART, PRUNE, LOOK = "restart", "prune", "look"
 
 _NOT_YET = " It could not be put back yet: "
 
@@ -49,20 +51,52 @@ class Deployer:
         self.data = data
         self.secrets = secrets
         self.ending = threading.Event()
-        self.lock = threading.Lock()
+        self._turn = threading.Condition()
+        self._doing = ""
 
     def container(self, name: str) -> str:
         return f"{self.platform.name}-{name}"
 
+    @contextlib.contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """Nobody else changes anything meanwhile; a look at components is waited for. Raises Busy."""
+        with self._turn:
+            while self._doing == LOOK and what != LOOK:
+                self._turn.wait()
+            if self._doing:
+                raise Busy(f"Another change is under way ({self._doing}); nova history shows it.")
+            self._doing = what
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._doing = ""
+                self._turn.notify_all()
+
+    @contextlib.contextmanager
+    def changing(self, what: str) -> Iterator[None]:
+        """The same for who was asked to change something, which waits until all is put back. Raises Busy."""
+        with self.alone(what):
+            if self.journal.unfinished():
+                raise Busy("An earlier deployment has still to be put back; nova history shows it.")
+            yield
+
+    def idle(self, seconds: float) -> bool:
+        """Wait until nothing is under way; whether that came true."""
+        with self._turn:
+            return self._turn.wait_for(lambda: not self._doing, seconds)
+
     # --- what there is to do -----------------------------------------------------------------------
     def plan(self, wanted: Mapping[str, str]) -> list[Change]:
-        """What deploying these components (all, if none is named) at these versions ("": the platform file's) would
-        do; images that are not fetched yet have no id. Raises NotKnown."""
+        """What deploying these components at these versions ("": the platform file's) would do. All, if none is
+        named: then those that the platform file does not have any more are removed. Images that are not fetched yet
+        have no id. Raises NotKnown, Invalid."""
         current = self.journal.components()
-        names = self.platform.order(wanted or None) if all(
-            self.platform.component(name) for name in wanted) else []
-        changes = []
-        for name in names:
+        for name in wanted:
+            self.platform.component(name)
+        changes = [] if wanted else [Change(name=name, before=current[name]) for name in self.order(current)
+                                     if name not in self.platform.components]
+        for name in self.platform.order(wanted or None):
             component = self.platform.component(name)
             if wanted.get(name):
                 component = component.of_version(wanted[name])
@@ -71,57 +105,9 @@ class Deployer:
         return changes
 
     def plan_rollback(self, names: Sequence[str], to: int | None) -> list[Change]:
-        """Back to how these components (all, if none is named) were after deployment ``to`` (None: before the last one
-        that changed them), image and data. Raises NotKnown, Refused."""
-        current = self.journal.components()
-        for name in names:
-            if name not in current:
-                raise NotKnown(f"Component {name} is not deployed.")
-        chosen = list(names) or sorted(current)
-        changes = {}
-        for name in chosen:
-            found = self._earlier(name, current[name], to)
-            if found is not None:
-                changes[name] = found
-        if not changes:
-            raise Refused("There is nothing to go back to: no earlier deployment of "
-                          f"{', '.join(chosen) or 'any component'}{f' up to {to}' if to else ''} is known.")
-        for change in list(changes.values()):
-            self._with_data_of(change, current, changes)
+        """See :func:`nova.novad.past.changes_back`."""
+        changes = past.changes_back(self.journal, names, to)
         return [changes[name] for name in self.order(changes)]
-
-    def _earlier(self, name: str, now: Deployed, to: int | None) -> Change | None:
-        """The deployed component of the past, and the data that it left."""
-        for deployment in self._done():
-            if deployment.id >= now.deployment or (to is not None and deployment.id > to):
-                continue
-            for change in deployment.changes:
-                if change.name == name and change.after is not None and change.after.deployment == deployment.id:
-                    return Change(name=name, before=now, after=msgspec.structs.replace(change.after, wanted=True),
-                                  restore=self._copy_of(name, self._left_in(change.after)))
-        return None
-
-    def _left_in(self, deployed: Deployed) -> int:
-        """The last deployment that put another one in its place, and copied the data before."""
-        return next((deployment.id for deployment in self._done() for change in deployment.changes
-                     if change.name == deployed.name and change.before is not None
-                     and change.before.deployment == deployed.deployment and change.after != change.before), 0)
-
-    def _copy_of(self, name: str, deployment: int) -> int:
-        """The backup of a component's data that a deployment made; 0: none."""
-        return next((backup.id for backup in self.journal.backups(name) if backup.deployment == deployment), 0)
-
-    def _with_data_of(self, change: Change, current: Mapping[str, Deployed], changes: dict[str, Change]) -> None:
-        """The data that the component wrote elsewhere go back with it, to the same moment as its own."""
-        assert change.before is not None
-        assert change.after is not None
-        for owner in change.before.component.data_of:
-            backup = self._copy_of(owner, self._left_in(change.after))
-            if owner not in changes and owner in current and backup:
-                changes[owner] = Change(name=owner, before=current[owner], after=current[owner], restore=backup)
-
-    def _done(self) -> list[Deployment]:
-        return [deployment for deployment in self.journal.deployments(1000) if deployment.state == DONE]
 
     def order(self, names: Iterable[str]) -> list[str]:
         """By the dependencies of what is deployed and what is in the platform file."""
@@ -137,16 +123,11 @@ class Deployer:
 
         ``renew``: secrets that get new values, in a rotation.
         """
-        if not self.lock.acquire(blocking=False):
-            raise Busy("Another deployment is under way; nova history shows it.")
-        try:
-            if self.journal.unfinished():
-                raise Busy("An earlier deployment has still to be put back; nova history shows it.")
-            return self._run(kind, list(changes), progress, renew)
-        finally:
-            self.lock.release()
+        with self.changing(kind):
+            return self.run_alone(kind, list(changes), progress, renew)
 
-    def _run(self, kind: str, changes: list[Change], progress: Progress, renew: Sequence[str]) -> Deployment:
+    def run_alone(self, kind: str, changes: list[Change], progress: Progress, renew: Sequence[str] = ()) -> Deployment:
+        """The same, for who is within :meth:`changing`."""
         begun = self.journal.begin(kind, FETCH, changes)
         try:
             changes = self._fetched(begun.id, kind, changes, progress)
@@ -165,12 +146,14 @@ class Deployer:
             self.journal.finish(begun.id, DONE, changes)
         except Cancelled:
             raise
-        except NovadError as error:
-            LOG.warning("Deployment %d (%s) failed: %s; it is put back", begun.id, kind, error.message)
-            self._undo(begun.id, error.message, progress)
+        except Exception as error:
+            why = _sentence(error)
+            LOG.warning("Deployment %d (%s) failed: %s It is put back", begun.id, kind, why)
+            self._undo(begun.id, why, progress)
             if isinstance(error, Refused | ImageFault):
                 raise
-            raise Failed(f"{error.message} All is as it was before.") from error
+            raise Failed(f"{why} All is as it was before.") from error
+        self.secrets.forget()
         LOG.info("Deployment %d (%s) is done: %s", begun.id, kind, ", ".join(change.name for change in changes))
         return self._known(begun.id)
 
@@ -184,10 +167,10 @@ class Deployer:
         current = self.journal.components()
         kept: dict[str, Change] = {}
         for change in changes:
+            self._go_on()
             if change.after is None or change.after.image:
-                if change.after is not None and not self.runtime.has_image(change.after.image):
-                    progress(change.name, f"fetching {change.after.digest}")
-                    self._fetch(change.after.component.image + "@" + change.after.digest, change.after.digest)
+                if change.after is not None:
+                    self._have_image(change.after, progress)
                 kept[change.name] = change
                 continue
             component = change.after.component
@@ -206,6 +189,18 @@ class Deployer:
                     kept[owner] = Change(name=owner, before=current[owner], after=current[owner])
         return [kept[name] for name in self.order(kept)]
 
+    def _have_image(self, deployed: Deployed, progress: Progress | None = None) -> None:
+        """Fetch the image of something that was deployed, if this node has lost it. Raises ImageFault."""
+        if self.runtime.has_image(deployed.image):
+            return
+        if not deployed.digest:
+            raise ImageFault(f"The image {deployed.image} of {deployed.name} is gone, and its digest is not known.")
+        if progress is not None:
+            progress(deployed.name, f"fetching {deployed.digest}")
+        found = self._fetch(f"{deployed.component.image}@{deployed.digest}", deployed.digest)
+        if found.ident != deployed.image:
+            raise ImageFault(f"{deployed.component.image}@{deployed.digest} is not the image that was deployed.")
+
     def _fetch(self, reference: str, digest: str) -> Image:
         image = self.runtime.fetch(reference)
         if digest and image.digest != digest:
@@ -214,8 +209,7 @@ class Deployer:
 
     def _check(self, changes: Sequence[Change]) -> None:
         """What can be known before anything stops."""
-        self.data.check_room(sum(self.data.size(change.name, change.before.component) for change in changes
-                                 if change.before is not None))
+        self.data.check_room([self.data.size(change.name, _volumes(change)) for change in changes])
         for change in changes:
             if change.after is not None:
                 self.secrets.make({name: self.platform.secrets[name] for name in change.after.component.secrets()
@@ -230,13 +224,13 @@ class Deployer:
             progress(change.name, "stopping")
             self.runtime.stop(self.container(change.name), change.before.component.stop_timeout)
         for change in changes:
-            component = change.before or change.after
-            if component is None or not component.component.volumes or not self.data.holds(change.name):
+            writer, volumes = change.before or change.after, _volumes(change)
+            if writer is None or not self.data.holds(change.name, volumes):
                 continue
             progress(change.name, "backing up its data")
-            place, size = self.data.back_up(change.name, component.component, ident)
+            place, size = self.data.back_up(change.name, volumes, ident)
             self.journal.add_backup(change.name, ident, change.before or msgspec.structs.replace(
-                component, deployment=0, version="unknown"), place, size)
+                writer, deployment=0, version="unknown"), place, size)
 
     def _apply(self, kind: str, changes: Sequence[Change], progress: Progress) -> list[Change]:
         """Removals first, the last ones in the order of dependencies before the others; then the rest."""
@@ -251,6 +245,7 @@ class Deployer:
         for change in changes:
             if change.after is None:
                 continue
+            self._go_on()
             after = change.after
             if kind == ROTATE or change.before != after or change.restore:
                 self._replace(change, progress)
@@ -287,15 +282,28 @@ class Deployer:
         try:
             health.wait(self.runtime, self.container(deployed.name), deployed.component, self.ending.is_set)
         except health.Unhealthy as error:
-            raise Failed(f"Component {deployed.name} does not become healthy: {error.message}.") from None
+            raise Failed(f"Component {deployed.name} does not become healthy: "
+                         f"{self.masked(deployed, error.message)}.") from None
+
+    def masked(self, deployed: Deployed, text: str) -> str:
+        """What a component says, without the secrets that it knows."""
+        return self.secrets.masked(deployed.component.secrets(), text)
+
+    def _go_on(self) -> None:
+        if self.ending.is_set():
+            raise Cancelled("novad ends; the deployment is put back when it starts again.")
 
     def _version(self, deployed: Deployed) -> str:
         """What its version command prints; without one, or if that fails, the name of the version."""
         component = deployed.component
         if component.version_command:
-            code, output = self.runtime.execute(self.container(deployed.name), component.version_command, 10.0)
+            try:
+                code, output = self.runtime.execute(self.container(deployed.name), component.version_command, 10.0)
+            except RuntimeFault as error:
+                LOG.warning("The version command of %s: %s", deployed.name, error.message)
+                return component.tag
             if code == 0 and output.strip():
-                return output.strip().splitlines()[0][:200]
+                return self.masked(deployed, output.strip().splitlines()[0][:200])
         return component.tag
 
     def begin(self, deployed: Deployed) -> None:
@@ -312,6 +320,7 @@ class Deployer:
     def make(self, deployed: Deployed) -> None:
         """The container of a component as it was deployed, in place of any other."""
         name, component = deployed.name, deployed.component
+        self._have_image(deployed)
         for network in component.networks:
             self.runtime.make_network(f"{self.platform.name}-{network}")
         self.data.prepare(name, component)
@@ -332,9 +341,7 @@ class Deployer:
     # --- putting back ------------------------------------------------------------------------------
     def recover(self, progress: Progress) -> list[Deployment]:
         """Put back what a daemon that was killed left half done. Raises Busy; faults leave it for the next time."""
-        if not self.lock.acquire(blocking=False):
-            raise Busy("A deployment is under way.")
-        try:
+        with self.alone("putting back"):
             found = self.journal.unfinished()
             for deployment in found:
                 LOG.warning("Deployment %d (%s) was cut short in stage %s; it is put back", deployment.id,
@@ -342,8 +349,6 @@ class Deployer:
                 error = deployment.error.partition(_NOT_YET)[0] or "novad ended in the middle of it."
                 self._undo(deployment.id, error, progress)
             return found
-        finally:
-            self.lock.release()
 
     def _undo(self, ident: int, error: str, progress: Progress) -> None:
         """Raises Failed when it cannot be put back now: the journal remembers it, and so does recover()."""
@@ -356,9 +361,11 @@ class Deployer:
                     if deployment.kind == ROTATE:
                         self.secrets.put_back()
                 self._put_back_containers(deployment.changes, progress)
-        except NovadError as fault:
-            self.journal.finish(ident, STUCK, [], f"{error}{_NOT_YET}{fault.message}")
-            raise Failed(f"{error}{_NOT_YET}{fault.message} novad goes on trying.") from fault
+        except Cancelled:
+            raise
+        except Exception as fault:
+            self.journal.finish(ident, STUCK, [], f"{error}{_NOT_YET}{_sentence(fault)}")
+            raise Failed(f"{error}{_NOT_YET}{_sentence(fault)} novad goes on trying.") from fault
         self.journal.finish(ident, UNDONE, [], error)
 
     def _put_back_data(self, ident: int, changes: Sequence[Change], progress: Progress) -> None:
@@ -370,12 +377,15 @@ class Deployer:
             self.runtime.stop(self.container(change.name), stopping.component.stop_timeout)
             self.runtime.remove(self.container(change.name))
         for change in changes:
+            copied: set[str] = set()
             if change.name in copies:
                 progress(change.name, "undo: putting back its data")
                 self.data.restore(change.name, copies[change.name].path)
-            elif change.before is None:
-                # It had none before: what a first start left half done would disturb the next one.
-                self.data.remove(change.name)
+                copied = self.data.kept(copies[change.name].path)
+            for volume in _volumes(change):
+                if volume.backup and volume.name not in copied:
+                    # It was empty before: what a first start left half done would disturb the next one.
+                    self.data.clear(change.name, volume.name)
 
     def _put_back_containers(self, changes: Sequence[Change], progress: Progress) -> None:
         for change in changes:
@@ -394,3 +404,15 @@ class Deployer:
                     health.wait(self.runtime, self.container(change.name), change.before.component, self.ending.is_set)
                 except health.Unhealthy as error:
                     LOG.warning("Component %s is back, but not healthy: %s", change.name, error.message)
+
+
+def _volumes(change: Change) -> list[Volume]:
+    """Those that the component had, and those that it gets."""
+    found = {volume.name: volume for deployed in (change.after, change.before) if deployed is not None
+             for volume in deployed.component.volumes}
+    return list(found.values())
+
+
+def _sentence(error: Exception) -> str:
+    text = error.message if isinstance(error, NovadError) else f"{type(error).__name__}: {error}"
+    return text if text.endswith((".", "!", "?")) else f"{text}."

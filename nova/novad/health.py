@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 
-from nova.novad.errors import Cancelled, NovadError
+from nova.novad.errors import Cancelled, NovadError, RuntimeFault
 from nova.novad.platform import Component, Health
 from nova.novad.runtime.base import Runtime
 
@@ -31,7 +31,13 @@ def check(runtime: Runtime, container: str, health: Health | None) -> None:
     if health is None:
         return
     if health.command:
-        code, output = runtime.execute(container, health.command, health.timeout)
+        try:
+            code, output = runtime.execute(container, health.command, health.timeout)
+        except RuntimeFault:
+            found = runtime.find(container)
+            if found is None or not found.running:
+                raise Unhealthy("its container has ended meanwhile") from None
+            raise
         if code:
             raise Unhealthy(f"its health command ended with {code}: {output.strip()[-300:]}")
     elif health.http:
@@ -70,8 +76,9 @@ def _last_words(runtime: Runtime, container: str) -> str:
 
 
 def _get(health: Health) -> None:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # components are not behind a proxy
     try:
-        with urllib.request.urlopen(health.http, timeout=health.timeout) as answer:  # noqa: S310
+        with direct.open(health.http, timeout=health.timeout) as answer:
             answer.read(1)
     except urllib.error.HTTPError as error:
         if error.code >= 500:

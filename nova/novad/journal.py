@@ -28,6 +28,7 @@ create table if not exists components (name text primary key, deployed text not 
 create table if not exists backups (
     id integer primary key autoincrement, component text not null, deployment integer not null, writer integer not null,
     version text not null, path text not null, size integer not null, made real not null);
+create table if not exists facts (name text primary key, value text not null);
 create index if not exists backups_by_component on backups (component, deployment);
 """
 
@@ -71,7 +72,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of a component as they were before ``deployment``, written by what ``writer`` had deployed."""
+    """The data of a component as they were before ``deployment``, written by what ``writer`` had deployed. ``path``:
+    below the data directory; "" when the copy was dropped."""
 
     id: int
     component: str
@@ -157,7 +159,10 @@ class Journal:
     def components(self) -> dict[str, Deployed]:
         with self._transaction() as connection:
             rows = connection.execute("select deployed from components order by name").fetchall()
-        found = [msgspec.json.decode(text, type=Deployed) for text, in rows]
+        try:
+            found = [msgspec.json.decode(text, type=Deployed) for text, in rows]
+        except msgspec.MsgspecError as error:
+            raise JournalFault(f"The journal {self.path} is damaged: components: {error}") from None
         return {one.name: one for one in found}
 
     # --- backups -----------------------------------------------------------------------------------
@@ -170,16 +175,27 @@ class Journal:
                  time.time())).fetchone()
         return Backup(**dict(zip(Backup.__struct_fields__, row, strict=True)))
 
-    def backups(self, component: str | None = None) -> list[Backup]:
+    def backups(self, component: str | None = None, dropped: bool = False) -> list[Backup]:
         """The newest first."""
         with self._transaction() as connection:
-            rows = connection.execute("select * from backups where ? is null or component = ? order by id desc",
-                                      (component, component)).fetchall()
+            rows = connection.execute("select * from backups where (? is null or component = ?) and (? or path != '') "
+                                      "order by id desc", (component, component, dropped)).fetchall()
         return [Backup(**dict(zip(Backup.__struct_fields__, row, strict=True))) for row in rows]
 
     def drop_backup(self, ident: int) -> None:
+        """It is remembered that there was one: who wants it back is told that it is gone."""
         with self._transaction() as connection:
-            connection.execute("delete from backups where id = ?", (ident,))
+            connection.execute("update backups set path = '' where id = ?", (ident,))
+
+    # --- facts -------------------------------------------------------------------------------------
+    def fact(self, name: str) -> str:
+        with self._transaction() as connection:
+            row = connection.execute("select value from facts where name = ?", (name,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def set_fact(self, name: str, value: str) -> None:
+        with self._transaction() as connection:
+            connection.execute("insert or replace into facts values (?, ?)", (name, value))
 
     # --- helpers -----------------------------------------------------------------------------------
     @contextlib.contextmanager
@@ -205,5 +221,8 @@ def _text(value: object) -> str:
 
 def _deployment(row: Sequence[object]) -> Deployment:
     values = dict(zip(Deployment.__struct_fields__, row, strict=True))
-    values["changes"] = msgspec.json.decode(str(values["changes"]), type=list[Change])
+    try:
+        values["changes"] = msgspec.json.decode(str(values["changes"]), type=list[Change])
+    except msgspec.MsgspecError as error:
+        raise JournalFault(f"The journal is damaged: deployment {values['id']}: {error}") from None
     return Deployment(**values)  # type: ignore[arg-type]

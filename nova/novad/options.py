@@ -11,7 +11,7 @@ import msgspec
 
 from nova.novad.addresses import on_loopback
 from nova.novad.errors import Invalid
-from nova.novad.platform import Count, Name, Part, Seconds
+from nova.novad.platform import Absolute, Count, Name, Part, Seconds
 
 PORT = 18080
 
@@ -58,7 +58,7 @@ EXAMPLE = """\
 
 class Options(Part, frozen=True, kw_only=True):
     listen: Annotated[str, msgspec.Meta(pattern=r"^tcp://.+:\d{1,5}$")] = f"tcp://127.0.0.1:{PORT}"
-    data_dir: str = "/var/lib/novad"
+    data_dir: Absolute = "/var/lib/novad"
     platform: str = "/etc/novad/platform.toml"
     node: str = ""
     roles: tuple[Name, ...] = ("control", "compute")

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from nova.novad.addresses import is_address
 from nova.novad.errors import Invalid, NotKnown
 
 NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
@@ -123,7 +124,9 @@ class Component(Part, frozen=True, kw_only=True):
         return f"{self.image}@{self.digest}" if self.digest else f"{self.image}:{self.tag}"
 
     def of_version(self, version: str) -> Component:
-        """The same at another version, whose digest is not known before it is fetched."""
+        """The same at another version, whose digest is not known before it is fetched. Raises Invalid."""
+        if not _TAG.match(version):
+            raise Invalid(f"{version!r} is not the name of a version.")
         return msgspec.structs.replace(self, version=version, channel="", digest="")
 
     def secrets(self) -> set[str]:
@@ -195,7 +198,7 @@ def parse(text: str, kind: Literal["toml", "yaml"], name: str = "platform") -> P
     try:
         platform = msgspec.convert(data, Platform)
     except msgspec.ValidationError as error:
-        raise Invalid(f"{name}: {_field(str(error))}") from None
+        raise Invalid(f"{name}: {_located(str(error), data)}") from None
     try:
         _check(platform)
     except Invalid as error:
@@ -212,12 +215,38 @@ def _yaml(text: str) -> Any:
         raise ValueError(str(error)) from None
 
 
-def _field(message: str) -> str:
-    """msgspec's words with the field in front: "components.api.ports[0].node: Expected ..."."""
+# The tables whose keys are names of the file: what their values are, and what their keys look like.
+_KINDS: dict[str, Any] = {"components": Component, "secrets": Secret, "env": str, "files": str}
+_KEYS = {"components": NAME, "secrets": NAME, "files": r"^/"}
+
+
+def _located(message: str, data: Any) -> str:
+    """msgspec's words with the field in front: "components.api.ports[0].node: Expected ..."; it says [...] for a
+    name that the file gave."""
     what, at, path = message.rpartition(" - at `")
     if not at:
         return message
-    return f"{path.rstrip('`').removeprefix('$.').removeprefix('key in $.')}: {what}"
+    table, where, here = "", "", data
+    for word in re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]]+", path.replace("key` in `", "").strip("`$.")):
+        if word == "[...]":
+            name = next((name for name, value in here.items() if _wrong(value, _KINDS[table])), "...")
+            where, here = f"{where}.{name}", here.get(name)
+        elif word.startswith("["):
+            where, here = where + word, here[int(word[1:-1])]
+        else:
+            table, where, here = word, f"{where}.{word}".lstrip("."), here.get(word)
+    if path.startswith("key"):
+        bad = next((key for key in here if not isinstance(key, str) or not re.match(_KEYS.get(table, ""), key)), "")
+        return f"{where}: {bad!r} cannot be a name there: {what}"
+    return f"{where}: {what}"
+
+
+def _wrong(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return True
+    return False
 
 
 def _check(platform: Platform) -> None:
@@ -235,6 +264,9 @@ def _check(platform: Platform) -> None:
 
 def _check_component(platform: Platform, name: str, component: Component) -> None:
     where = f"components.{name}"
+    if re.search(r"[\s@]", component.image) or ":" in component.image.rpartition("/")[2]:
+        raise Invalid(f"{where}.image: {component.image!r} is no name of an image alone; version, channel and digest "
+                      "are fields of their own")
     if component.version and component.channel:
         raise Invalid(f"{where}.channel: give either a version or a channel")
     for field, tag in (("version", component.version), ("channel", component.channel)):
@@ -252,8 +284,18 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
     for secret in sorted(component.secrets()):
         if secret not in platform.secrets:
             raise Invalid(f"{where}: there is no secret {secret!r}")
-    if any(_SECRET.search(word) for word in component.command):
-        raise Invalid(f"{where}.command: a secret there shows in the list of processes; use env or files")
+    health = component.health
+    for field, words in (("command", component.command), ("version_command", component.version_command),
+                         ("health.command", health.command if health else ())):
+        if any("${secret:" in word for word in words):
+            raise Invalid(f"{where}.{field}: a secret there shows in the list of processes; use env or files")
+    for field, texts in (("env", component.env), ("files", component.files)):
+        for key, text in texts.items():
+            if "${secret:" in _SECRET.sub("", text):
+                raise Invalid(f"{where}.{field}.{key}: a secret is written ${{secret:NAME}}")
+    for key in component.env:
+        if not re.fullmatch(r"[^=\0\s]+", key):
+            raise Invalid(f"{where}.env: {key!r} cannot be the name of a variable")
     seen: set[str] = set()
     for target in (*(volume.destination for volume in component.volumes), *component.files,
                    *(bind.destination for bind in component.binds)):
@@ -262,17 +304,25 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
         seen.add(target)
     if len({volume.name for volume in component.volumes}) < len(component.volumes):
         raise Invalid(f"{where}.volumes: two have the same name")
-    health = component.health
+    _check_health(where, health)
+
+
+def _check_health(where: str, health: Health | None) -> None:
     if health and sum(map(bool, (health.command, health.http, health.tcp))) != 1:
         raise Invalid(f"{where}.health: give one of command, http and tcp")
-    if health and health.tcp and not re.fullmatch(r".+:\d{1,5}", health.tcp):
+    if health and health.http and not re.match(r"https?://[^/]", health.http):
+        raise Invalid(f"{where}.health.http: {health.http!r} is no URL of http or https")
+    if health and health.tcp and not (re.fullmatch(r".+:\d{1,5}", health.tcp)
+                                      and 0 < int(health.tcp.rpartition(":")[2]) <= 65535):
         raise Invalid(f"{where}.health.tcp: {health.tcp!r} is not HOST:PORT")
 
 
 def _check_ports(platform: Platform) -> None:
     taken: dict[tuple[str, int, str], str] = {}
     for name, component in platform.components.items():
-        for port in component.ports:
+        for number, port in enumerate(component.ports):
+            if not is_address(port.address):
+                raise Invalid(f"components.{name}.ports[{number}].address: {port.address!r} is no address")
             key = (port.address, port.node, port.protocol)
             if key in taken:
                 raise Invalid(f"components.{name}.ports: port {port.node} of {port.address} is that of "

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import os
 import pathlib
 import secrets as random
 from collections.abc import Iterable, Mapping
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from nova.novad.errors import Invalid, NotKnown
 from nova.novad.platform import Secret
 
 _SEALED = b"novad-1:"
 _NONCE = 12
+MASK = "********"
 
 
 class Secrets:
@@ -50,10 +48,14 @@ class Secrets:
 
     def keep(self, names: Iterable[str]) -> None:
         """Remember the values that these have now, and no others, until put_back()."""
-        for path in self.directory.glob(".kept-*"):
-            path.unlink()
+        self.forget()
         for name in names:
             write_private(self.directory / f".kept-{name}", (self.directory / name).read_bytes())
+
+    def forget(self) -> None:
+        """What was kept."""
+        for path in self.directory.glob(".kept-*"):
+            path.unlink(missing_ok=True)
 
     def put_back(self) -> None:
         """The values that were kept; it may be done again."""
@@ -64,7 +66,16 @@ class Secrets:
         """Raises NotKnown, Invalid (encrypted, and the passphrase is missing or another one)."""
         return {name: self._read(name) for name in names}
 
+    def masked(self, names: Iterable[str], text: str) -> str:
+        """``text`` without the values of these secrets."""
+        for name in names:
+            with contextlib.suppress(Invalid, NotKnown):
+                text = text.replace(self._read(name), MASK)
+        return text
+
     def remove(self) -> None:
+        """All of them, for ever."""
+        self.forget()
         for name in self.names():
             (self.directory / name).unlink(missing_ok=True)
 
@@ -78,15 +89,20 @@ class Secrets:
             return content.decode()
         if self._key is None:
             raise Invalid(f"Secret {name} is encrypted: key_file is needed to read it.")
-        sealed = base64.b64decode(content.removeprefix(_SEALED))
+        from cryptography.exceptions import InvalidTag  # six megabytes, for those who encrypt
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         try:
+            sealed = base64.b64decode(content.removeprefix(_SEALED), validate=True)
             return AESGCM(self._key).decrypt(sealed[:_NONCE], sealed[_NONCE:], name.encode()).decode()
-        except InvalidTag:
+        except (InvalidTag, ValueError):
             raise Invalid(f"Secret {name} was encrypted with another key than that of key_file.") from None
 
     def _write(self, name: str, value: str) -> None:
         content = value.encode()
         if self._key is not None:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
             nonce = os.urandom(_NONCE)
             content = _SEALED + base64.b64encode(nonce + AESGCM(self._key).encrypt(nonce, content, name.encode()))
         write_private(self.directory / name, content)
@@ -97,7 +113,7 @@ class Secrets:
         salt = self.directory / ".salt"
         if not salt.exists():
             write_private(salt, os.urandom(16))
-        return Scrypt(salt=salt.read_bytes(), length=32, n=2**14, r=8, p=1).derive(self._passphrase)
+        return hashlib.scrypt(self._passphrase, salt=salt.read_bytes(), n=2**14, r=8, p=1, dklen=32)
 
 
 def write_private(path: pathlib.Path, content: bytes) -> None:

@@ -25,16 +25,17 @@ from nova.novad.daemon import Daemon
 from nova.novad.deploy import Progress
 from nova.novad.errors import NovadError
 from nova.novad.journal import Backup
+from nova.novad.secrets import MASK
 
 LOG = logging.getLogger(__name__)
 
 _THREADS = 32
+_READERS = 24  # of logs at a time: others get a thread, too
 _CODES: dict[type[NovadError], grpc.StatusCode] = {
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT, errors.NotKnown: grpc.StatusCode.NOT_FOUND,
     errors.Busy: grpc.StatusCode.ABORTED, errors.Failed: grpc.StatusCode.ABORTED,
     errors.Refused: grpc.StatusCode.FAILED_PRECONDITION, errors.ImageFault: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RuntimeFault: grpc.StatusCode.UNAVAILABLE, errors.Cancelled: grpc.StatusCode.UNAVAILABLE}
-_MASK = "********"
 
 
 class Server:
@@ -157,14 +158,14 @@ class _Platform(services.PlatformServicer):
         answer = pb.PlanAnswer()
         with _told(context):
             for change in self.daemon.deployer.plan({one.component: one.version for one in request.components}):
-                assert change.after is not None
-                before = change.before
-                same = before is not None and before.component == change.after.component
+                before, after = change.before, change.after
+                same = before is not None and after is not None and before.component == after.component
                 answer.changes.append(pb.PlannedChange(
-                    component=change.name, reference=change.after.component.reference(),
-                    action="create" if before is None else "keep, unless its image is another" if same else "replace",
+                    component=change.name, reference=after.component.reference() if after else "",
+                    action="remove" if after is None else "create" if before is None else
+                    "keep, unless its image is another" if same else "replace",
                     before=before.version or before.component.tag if before else "",
-                    backup=self.daemon.data.size(change.name, before.component) if before else 0))
+                    backup=self.daemon.data.size(change.name, before.component.volumes) if before else 0))
         return answer
 
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
@@ -208,7 +209,7 @@ class _Services(services.ServicesServicer):
             return pb.ServiceAnswer(
                 name=request.name, image=component.reference(), cmd=component.command,
                 version_cmd=component.version_command,
-                env={name: _MASK if "${secret:" in value else value for name, value in component.env.items()},
+                env={name: MASK if "${secret:" in value else value for name, value in component.env.items()},
                 volumes=[
                     *(pb.VolumeEntry(type="volume", name=one.name, destination=one.destination, options=one.options)
                       for one in component.volumes),
@@ -221,16 +222,25 @@ class _Services(services.ServicesServicer):
 class _Logs(services.LogsServicer):
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
+        self._readers = threading.BoundedSemaphore(_READERS)
 
     def Read(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogLine]:
         with _told(context):
-            if request.name not in self.daemon.journal.components():
+            deployed = self.daemon.journal.components().get(request.name)
+            if deployed is None:
                 raise errors.NotKnown(f"Component {request.name} is not deployed.")
-            container = self.daemon.deployer.container(request.name)
-            for line in self.daemon.runtime.logs(container, request.follow, max(request.tail, 0) or 100):
-                if not context.is_active():
-                    return
-                yield pb.LogLine(text=line)
+            if not self._readers.acquire(blocking=False):
+                raise errors.Refused(f"{_READERS} read logs already.")
+            try:
+                lines = self.daemon.runtime.logs(self.daemon.deployer.container(request.name), request.follow,
+                                                 max(request.tail, 0) or 100)
+                # A component that says nothing must not hold the thread of a caller who went away.
+                if not context.add_callback(lines.close):
+                    lines.close()
+                for line in lines:
+                    yield pb.LogLine(text=self.daemon.deployer.masked(deployed, line))
+            finally:
+                self._readers.release()
 
 
 class _Backups(services.BackupsServicer):

@@ -63,6 +63,14 @@ class Wanted:
     stop_timeout: int = 30
 
 
+class Lines(Protocol):
+    """Of a log. ``close`` may come from another thread, and ends it."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def close(self) -> None: ...
+
+
 class Runtime(Protocol):
     def version(self) -> str:
         """Its name and version, for people."""
@@ -91,7 +99,7 @@ class Runtime(Protocol):
     def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
         """Exit code and output of a command in a running container; 124 when the time was over."""
 
-    def logs(self, name: str, follow: bool, tail: int) -> Iterator[str]:
+    def logs(self, name: str, follow: bool, tail: int) -> Lines:
         """Lines, the oldest first; ``follow`` goes on until the container ends."""
 
     def make_network(self, name: str) -> None: ...

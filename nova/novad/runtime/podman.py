@@ -16,6 +16,7 @@ from podman import errors as podman_errors
 from nova.novad.addresses import on_loopback
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime.base import PLATFORM, Container, Image, Wanted
+from nova.novad.runtime.podman_logs import PodmanLines
 
 _TIMEOUT = 60.0  # seconds of an ordinary request
 _PULL_TIMEOUT = 1800.0
@@ -28,13 +29,13 @@ class Podman:
         self._url = f"unix://{socket}"
 
     def version(self) -> str:
-        with self._client() as client:
+        with self._client() as client, _told("it does not answer"):
             found: Any = client.version()  # type: ignore[no-untyped-call]
             return f"podman {found['Version']}"
 
     # --- images ------------------------------------------------------------------------------------
     def fetch(self, reference: str) -> Image:
-        with self._client(_PULL_TIMEOUT) as client:
+        with self._client(_PULL_TIMEOUT) as client, _told(f"{reference} cannot be fetched"):
             try:
                 found = client.images.pull(reference, tls_verify=not _on_loopback(reference))
             except (podman_errors.APIError, podman_errors.ImageNotFound, ValueError, KeyError) as error:
@@ -45,7 +46,7 @@ class Podman:
             return Image(image.id.removeprefix("sha256:"), str(image.attrs.get("Digest") or ""))
 
     def has_image(self, ident: str) -> bool:
-        with self._client() as client:
+        with self._client() as client, _told(f"image {ident} cannot be looked for"):
             return bool(client.images.exists(ident))
 
     # --- containers --------------------------------------------------------------------------------
@@ -115,16 +116,8 @@ class Podman:
             raise
         return int(code or 0), b"".join(part or b"" for part in parts).decode(errors="replace")
 
-    def logs(self, name: str, follow: bool, tail: int) -> Iterator[str]:
-        with self._client(None if follow else _TIMEOUT) as client, _told(f"there is no log of container {name}"):
-            rest = b""
-            pieces: Any = client.containers.get(name).logs(stdout=True, stderr=True, stream=True, follow=follow,
-                                                           tail=tail)
-            for piece in pieces:
-                *lines, rest = (rest + piece).split(b"\n")
-                yield from (line.decode(errors="replace") for line in lines)
-            if rest:
-                yield rest.decode(errors="replace")
+    def logs(self, name: str, follow: bool, tail: int) -> PodmanLines:
+        return PodmanLines(self._url.removeprefix("unix://"), name, follow, tail)
 
     # --- networks ----------------------------------------------------------------------------------
     def make_network(self, name: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import pathlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -32,6 +33,8 @@ class FakeRuntime:
         self.networks: set[str] = set()
         self.before: Callable[[str, str], None] = lambda _verb, _name: None
         self.away = False
+        self.lost: dict[str, tuple[str, str]] = {}  # images that the registry alone has
+        self.said: dict[str, list[str]] = {}  # what containers have written
 
     def version(self) -> str:
         return "fake 1"
@@ -39,8 +42,9 @@ class FakeRuntime:
     def fetch(self, reference: str) -> Image:
         self._effect("fetch", reference)
         if "@" in reference:
-            for ident, (known, _kind) in self.images.items():
+            for ident, (known, _kind) in {**self.lost, **self.images}.items():
                 if reference.endswith(digest(known)):
+                    self.images[ident] = {**self.lost, **self.images}[ident]
                     return Image(ident, digest(known))
             raise ImageFault(f"{reference} cannot be fetched")
         if reference not in self.registry:
@@ -96,8 +100,9 @@ class FakeRuntime:
         reference, kind = self.images[self.made[name].image]
         return (1, "sick") if kind == "sick" else (0, f"{reference.rpartition(':')[2]} of the program\n")
 
-    def logs(self, name: str, follow: bool, tail: int) -> Iterator[str]:
-        yield "a line"
+    def logs(self, name: str, follow: bool, tail: int) -> FakeLines:
+        self._reach()
+        return FakeLines(self.said.get(name, ["a line"])[-tail:], follow)
 
     def make_network(self, name: str) -> None:
         self.networks.add(name)
@@ -112,6 +117,22 @@ class FakeRuntime:
     def _reach(self) -> None:
         if self.away:
             raise RuntimeFault("podman: it does not answer")
+
+
+class FakeLines:
+    """Those of the past, and then, if it is followed, nothing until it is closed."""
+
+    def __init__(self, lines: list[str], follow: bool) -> None:
+        self._lines, self._follow = lines, follow
+        self.closed = threading.Event()
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._lines
+        if self._follow:
+            self.closed.wait()
+
+    def close(self) -> None:
+        self.closed.set()
 
 
 def digest(reference: str) -> str:

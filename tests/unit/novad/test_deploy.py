@@ -192,7 +192,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_backup_puts_all_back(deployed, m
     def full(*_arguments):
         raise NovadError("no space left")
     monkeypatch.setattr(deployed.deployer.data, "back_up", full)
-    with pytest.raises(Failed, match="no space left All is as it was"):
+    with pytest.raises(Failed, match=r"no space left\. All is as it was"):
         deployed.deploy(db="2")
     assert deployed.versions()["db"] == "1"
 
