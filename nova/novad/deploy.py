@@ -132,6 +132,7 @@ class Deployer:
         try:
             changes = self._fetched(begun.id, kind, changes, progress)
             if not changes and not renew:
+                self.journal.advance(begun.id, FETCH, [])  # what was planned did not happen
                 self.journal.finish(begun.id, DONE, [])
                 return self._known(begun.id)
             self._check(changes)

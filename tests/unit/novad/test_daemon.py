@@ -203,6 +203,16 @@ def test_a_rollback_can_itself_be_taken_back(daemon):
         daemon.rollback(["api"], 2, QUIET)
 
 
+def test_a_deployment_that_changed_nothing_is_no_step_of_the_way_back(daemon):
+    daemon.deploy({"db": "2"}, QUIET)
+    daemon.deploy({"db": "2"}, QUIET)
+    assert daemon.journal.deployments()[0].changes == []
+    with pytest.raises(Refused, match="nothing to go back to"):
+        daemon.rollback(["db"], 3, QUIET)
+    daemon.rollback(["db"], None, QUIET)
+    assert daemon.journal.components()["db"].component.tag == "1"
+
+
 def test_a_first_upgrade_that_wrote_data_leaves_none_behind(options, runtime, tmp_path):
     """The version before had nothing; what the failed one wrote is not its data."""
     daemon = Daemon(options, parse(TEXT, "toml"), runtime)

@@ -54,7 +54,8 @@ X = 'name = "suite"\n[components.x]\nimage = "i"\n'
     (X + 'volumes = [{name = "a", destination = "a"}]', r"components.x.volumes\[0\].destination"),
     (X + 'volumes = [{name = "../a", destination = "/a"}]', r"components.x.volumes\[0\].name"),
     (X + 'volumes = [{name = "a", destination = "/a"}, {name = "b", destination = "/a"}]', "/a is mounted twice"),
-    (X + 'volumes = [{name = "a", destination = "/a"}, {name = "a", destination = "/b"}]', "components.x.volumes: two have"),
+    (X + 'volumes = [{name = "a", destination = "/a"}, {name = "a", destination = "/b"}]',
+     "components.x.volumes: two have"),
     (X + 'networks = ["inner"]', "components.x.networks: inner is not in networks"),
     (X + 'depends = ["y"]', "components.x.depends: there is no other component y"),
     (X + 'depends = ["x"]', "components.x.depends: there is no other component x"),
@@ -103,7 +104,7 @@ def test_yaml_that_is_no_platform_is_refused(text):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(Invalid, match="none.toml cannot be read"):
+    with pytest.raises(Invalid, match=r"none\.toml cannot be read"):
         load(tmp_path / "none.toml")
 
 
