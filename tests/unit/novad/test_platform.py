@@ -99,7 +99,7 @@ components:
 
 @pytest.mark.parametrize("text", ["a: [", "- a", "1", "", "components: {1: {image: i}}", "when: 2020-99-99"])
 def test_yaml_that_is_no_platform_is_refused(text):
-    with pytest.raises(Invalid, match="^the file: "):
+    with pytest.raises(Invalid, match=r"^the file: "):
         parse(text, "yaml", "the file")
 
 
