@@ -81,7 +81,7 @@ class Daemon:
         """Containers go on. A deployment that is under way is put back at the next start."""
         self.deployer.ending.set()
         if self._thread.is_alive():
-            self._thread.join(30)
+            self._thread.join(10)
         if self.deployer.idle(_LAST_WORK):
             self.journal.close()
 

@@ -262,7 +262,8 @@ class Deployer:
 
     def _replace(self, change: Change, progress: Progress) -> None:
         assert change.after is not None
-        if change.before is not None:
+        found = self.runtime.find(self.container(change.name))
+        if change.before is not None and found is not None and found.running:
             progress(change.name, "stopping")
             self.runtime.stop(self.container(change.name), change.before.component.stop_timeout)
         self.runtime.remove(self.container(change.name))

@@ -90,8 +90,7 @@ class Secret(Part, frozen=True, kw_only=True):
 
 class Component(Part, frozen=True, kw_only=True):
     """``data_of``: other components whose data it changes when it is upgraded (a conductor those of its database): they
-    are backed up and put back together with its own. ``dump``: a command in the running container that writes all of
-    its data to standard output, instead of a copy of the directories while it is stopped; ``restore`` reads that."""
+    are backed up and put back together with its own."""
 
     image: Annotated[str, msgspec.Meta(min_length=1)]
     version: str = ""

@@ -29,6 +29,8 @@ from nova.novad.secrets import MASK
 
 LOG = logging.getLogger(__name__)
 
+_Told = queue.SimpleQueue[pb.Progress | BaseException | None]
+
 _THREADS = 32
 _READERS = 24  # of logs at a time: others get a thread, too
 _CODES: dict[type[NovadError], grpc.StatusCode] = {
@@ -115,7 +117,7 @@ def _told(context: grpc.ServicerContext) -> Iterator[None]:
 
 def _followed(context: grpc.ServicerContext, act: Callable[[Progress], None]) -> Iterator[pb.Progress]:
     """What ``act`` tells, as it happens. It goes on to its end if the caller goes away."""
-    told: queue.SimpleQueue[pb.Progress | BaseException | None] = queue.SimpleQueue()
+    told: _Told = queue.SimpleQueue()
 
     def work() -> None:
         try:
@@ -126,7 +128,7 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], None]) ->
             told.put(None)
 
     threading.Thread(target=work, name="change", daemon=True).start()
-    while (one := told.get()) is not None:
+    while (one := _next(told, context)) is not None:
         if isinstance(one, NovadError):
             with _told(context):
                 raise one
@@ -135,6 +137,14 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], None]) ->
             context.abort(grpc.StatusCode.INTERNAL, f"{type(one).__name__}: {one} (a bug; novad's log shows where)")
         assert isinstance(one, pb.Progress)
         yield one
+
+
+def _next(told: _Told, context: grpc.ServicerContext) -> pb.Progress | BaseException | None:
+    """What is told next; None at the end, and when nobody listens any more."""
+    while context.is_active():
+        with contextlib.suppress(queue.Empty):
+            return told.get(timeout=1.0)
+    return None
 
 
 def _servicers(daemon: Daemon) -> list[tuple[Callable[[Any, Any], None], Any]]:

@@ -3,8 +3,10 @@
 import io
 import json
 import re
+import sys
 import threading
 import time
+import traceback
 
 import grpc
 import pytest
@@ -198,3 +200,22 @@ def test_an_address_that_is_taken_is_said(node):
     other.__dict__.update(daemon.__dict__)
     with pytest.raises(Refused, match="is not free"):
         Server(other)
+
+
+def test_a_novad_that_ends_in_the_middle_of_a_deployment_leaves_no_thread_behind(node):
+    reached, go_on = held(node)
+    client = Client()
+    stream = client.follow(client.platform.Deploy, pb.DeployRequest())
+    next(stream)
+    assert reached.wait(30)
+    node.server.stop()
+    wait_for(lambda: all(not pending.startswith("grpc_") or quiet for pending, quiet in waiting()), 20)
+    go_on.set()
+    client.close()
+
+
+def waiting():
+    """(name, whether it waits for work) of each thread."""
+    frames = sys._current_frames()
+    return [(thread.name, "_followed" not in "".join(traceback.format_stack(frames[thread.ident])))
+            for thread in threading.enumerate() if thread.ident in frames]
