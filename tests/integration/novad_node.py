@@ -155,6 +155,8 @@ class Node:
             wait_for(lambda: self.nova("remove", "--yes", check=False).returncode == 0, "that all is removed", self.log)
         finally:
             self.kill(signal.SIGTERM)
+            # podman's last clean-ups would mount things again.
+            wait_for(lambda: not runs_in(self.directory), "the end of podman's processes", self.log)
             unmount(self.directory)
             run = PodmanService(self.data / "podman").run
             unmount(run)
@@ -169,6 +171,16 @@ def node(directory: pathlib.Path, platform: str) -> Iterator[Node]:
         yield made
     finally:
         made.stop()
+
+
+def runs_in(directory: pathlib.Path) -> list[str]:
+    """Processes that have the directory in their command."""
+    found = []
+    for place in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{directory}/".encode() in (place / "cmdline").read_bytes():
+                found.append(place.name)
+    return found
 
 
 def unmount(directory: pathlib.Path) -> None:

@@ -20,6 +20,8 @@ _CONF = """\
 runtime = "{runtime}"
 cgroup_manager = "{manager}"
 events_logger = "file"
+# of a command run by the API; by default two processes stay for five minutes after each health check
+exit_command_delay = 2
 [network]
 network_backend = "netavark"
 [containers]
