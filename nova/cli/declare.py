@@ -19,7 +19,8 @@ from typing import Any
 from nova.cli.client import NEWEST, Nova
 from nova.cli.errors import UsageError
 
-Function = Callable[[Nova, argparse.Namespace], Any]
+# of the client that the command is for, and its arguments
+Function = Callable[[Any, argparse.Namespace], Any]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,10 +15,14 @@ from typing import Any
 from nova import __version__
 from nova.cli.commands import ALIASES, COMMANDS, load
 from nova.cli.errors import CommandError, UsageError
+from nova.cli.platform.commands import COMMANDS as PLATFORM
+from nova.cli.platform.commands import load as load_platform
 
 # What a shell shows of a program that SIGINT ended.
 _INTERRUPTED = 130
 _UNEXPECTED = 255
+# Which extra of the package has a library.
+_EXTRAS = {"cliff": "cli", "openstack": "cli", "keystoneauth1": "cli", "grpc": "novad", "google": "novad"}
 _SUMMARY = """\
 exit codes: 0 done, 1 failed or refused, 2 bad usage, 3 no such thing or several of the name, 4 no login or no answer,
 130 interrupted. nova help lists the commands, nova help COMMAND explains one."""
@@ -30,8 +34,8 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False, add_help=False, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("-h", "--help", action="store_true", help="this help, with all commands")
-    add("--version", action="version", version=f"nova {__version__}")
-    add("--debug", action="store_true", help="show requests and answers, and where an error came from")
+    add("-v", "--version", action="version", version=f"nova {__version__}")
+    add("-D", "--debug", action="store_true", help="show requests and answers, and where an error came from")
     add("--os-compute-api-version", metavar="2.N",
         help="microversion (default: OS_COMPUTE_API_VERSION, else the newest "
                                                         "that server and client know)")
@@ -49,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     login.add_argument("--timeout", type=float, metavar="SECONDS", help="of a request")
     login.add_argument("--os-cache", action=argparse.BooleanOptionalAction,
                        help="keep the token for the next command (default: yes, unless OS_CACHE=0)")
+    novad = parser.add_argument_group("novad (deploy, platform-info and the like)")
+    novad.add_argument("-a", "--addr", metavar="tcp://HOST:PORT",
+                       help="default: NOVA_ADDR, else tcp://127.0.0.1:18080; tls://HOST:PORT with NOVA_CACERT, "
+                            "NOVA_CERT and NOVA_KEY")
+    novad.add_argument("--secret", help="default: NOVA_SHARED_SECRET, else that of novad on this machine")
     add("command", nargs="?", help=argparse.SUPPRESS)
     add("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -81,9 +90,10 @@ def _told(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         print(f"nova: {error}", file=sys.stderr)
         return error.exit_code
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("cliff", "openstack", "keystoneauth1"):
+        name = (error.name or "").partition(".")[0]
+        if name not in _EXTRAS:
             raise
-        print(f"nova: {error.name} is not installed: pip install 'nova[cli]'", file=sys.stderr)
+        print(f"nova: {error.name} is not installed: pip install 'nova[{_EXTRAS[name]}]'", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -106,8 +116,12 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if name == "help":
         name, words = words[0], ["--help"]
     name = ALIASES.get(name, name)
+    verb = " ".join([name, *words[:1]])
+    if verb in PLATFORM or name in PLATFORM:
+        return _platform_verb(verb, words[1:], options) if verb in PLATFORM else _platform_verb(name, words, options)
     if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, n=4) + [one for one in COMMANDS if one.startswith(name)]
+        known = [*COMMANDS, *PLATFORM]
+        close = difflib.get_close_matches(name, known, n=4) + [one for one in known if one.startswith(name)]
         meant = f" Did you mean {', '.join(dict.fromkeys(close))}?" if close else ""
         raise UsageError(f"There is no command {name}.{meant} nova help lists them.")
     return _command(name, words, options)
@@ -121,7 +135,21 @@ def _command(name: str, words: Sequence[str], options: argparse.Namespace) -> in
     return shell.run(name, load(name), words, nova, sys.stdout)
 
 
+def _platform_verb(name: str, words: Sequence[str], options: argparse.Namespace) -> int:
+    from nova.cli import shell
+    from nova.cli.platform.asking import Novad
+
+    novad: Any = None if {"-h", "--help"} & set(words) else Novad(options)
+    return shell.run(name, load_platform(name), words, novad, sys.stdout)
+
+
 def _print_commands() -> None:
     print("commands:")
     for name in sorted(COMMANDS):
         print(f"  {name:<30} {load(name).help}")
+    print("\ncommands for novad (--addr, --secret):")
+    for name in sorted(PLATFORM):
+        try:
+            print(f"  {name:<30} {load_platform(name).help}")
+        except ModuleNotFoundError:
+            print(f"  {name:<30} (pip install 'nova[novad]')")

@@ -11,7 +11,8 @@ from tools import route_table
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCES = sorted(path for top in ("nova", "tests", "tools", "devstack") for path in (ROOT / top).rglob("*")
-                 if path.suffix in (".py", ".sh") and "__pycache__" not in path.parts)
+                 if path.suffix in (".py", ".sh") and "__pycache__" not in path.parts
+                 and not path.stem.startswith("novad_pb2"))  # generated
 HARD_LIMIT = 600
 
 
@@ -24,7 +25,7 @@ def imports_of(config):
 def test_the_four_rules_and_the_floors_hold():
     result = imports_of(ROOT / "pyproject.toml")
     assert result.returncode == 0, result.stdout
-    assert "12 kept, 0 broken" in result.stdout
+    assert "14 kept, 0 broken" in result.stdout
 
 
 def test_a_broken_rule_would_be_noticed(tmp_path):
@@ -70,8 +71,9 @@ def test_no_file_is_two_files():
 def test_text_becomes_an_ip_address_in_one_place():
     """Elsewhere it might keep a zone, in which a user may write anything."""
     read = re.compile(r"\bipaddress\.(ip_(address|network|interface)|IPv6(Address|Network|Interface))\((?!\()")
-    found = [f"{path.relative_to(ROOT)}:{number}" for path in (ROOT / "nova").rglob("*.py")
-             if path.name != "plain_ip.py" for number, line in enumerate(path.read_text().splitlines(), 1)
+    places = {ROOT / "nova/objects/plain_ip.py", ROOT / "nova/novad/addresses.py"}  # novad imports nothing of the suite
+    found = [f"{path.relative_to(ROOT)}:{number}" for path in set((ROOT / "nova").rglob("*.py")) - places
+             for number, line in enumerate(path.read_text().splitlines(), 1)
              if read.search(line)]
     assert not found, "nova/objects/plain_ip.py"
 

@@ -1,0 +1,1 @@
+"""The verbs of ``nova`` that steer novad: a platform's components as containers (doc/novad.md)."""

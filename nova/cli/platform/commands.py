@@ -1,0 +1,27 @@
+"""Every verb for novad: its name and the function that does it. Nothing is loaded before it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+
+from nova.cli.declare import Declared
+
+# name: module of nova.cli.platform, function
+COMMANDS: dict[str, tuple[str, str]] = {
+    name: (module, function) for module, functions in {
+        "deployments": {
+            "deploy": "deploy", "plan": "plan", "history": "history", "rollback": "rollback", "restart": "restart",
+            "remove": "remove"},
+        "shown": {
+            "platform-info": "platform_info", "service-info": "service_info", "service-logs": "service_logs",
+            "info": "info", "health": "health"},
+        "kept": {
+            "backup list": "backup_list", "backup create": "backup_create", "backup prune": "backup_prune",
+            "secrets list": "secrets_list", "secrets rotate": "secrets_rotate"},
+    }.items() for name, function in functions.items()}
+
+
+def load(name: str) -> Declared:
+    module, function = COMMANDS[name]
+    found: Declared = getattr(importlib.import_module(f"nova.cli.platform.{module}"), function).declared
+    return found

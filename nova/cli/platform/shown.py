@@ -1,0 +1,60 @@
+"""What runs, and how it does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+from nova.cli.declare import arg, doing, flag, listing, showing
+from nova.cli.errors import CommandError
+from nova.cli.platform.asking import Novad, when
+from nova.novad.api import novad_pb2 as pb
+
+_NAME = arg("name", metavar="COMPONENT", help="its name in the platform file")
+
+
+@listing()
+def platform_info(novad: Novad, args: argparse.Namespace) -> Any:
+    """List deployed components, with the versions that they tell themselves."""
+    answer = novad.ask(novad.client.platform.Show, pb.Empty())
+    return ("Component", "Version", "State", "Since", "Image", "Digest"), [
+        (one.name, one.version, one.state, when(one.started), one.image, one.digest) for one in answer.components]
+
+
+@listing()
+def health(novad: Novad, args: argparse.Namespace) -> Any:
+    """List components with their state, and why one is not healthy."""
+    answer = novad.ask(novad.client.platform.Show, pb.Empty())
+    return ("Component", "State", "Why"), [(one.name, one.state, one.health) for one in answer.components]
+
+
+@doing(_NAME)
+def service_info(novad: Novad, args: argparse.Namespace) -> None:
+    """Print a component's image, volumes, environment and commands as JSON, secrets masked."""
+    one = novad.ask(novad.client.services.Show, pb.ServiceRequest(name=args.name))
+    print(json.dumps({
+        "name": one.name, "image": one.image, "env": dict(one.env), "cmd": list(one.cmd),
+        "versionCmd": list(one.version_cmd), "volumes": [
+            {"type": each.type, "name": each.name, "destination": each.destination, "options": list(each.options)}
+            for each in one.volumes]}, indent=2))
+
+
+@doing(_NAME, flag("-f", "--follow", help="go on with what comes"),
+       arg("--tail", type=int, default=100, help="how many lines of the past (100)"))
+def service_logs(novad: Novad, args: argparse.Namespace) -> None:
+    """Print what a component writes to its standard output and error."""
+    wanted = pb.LogsRequest(name=args.name, follow=args.follow, tail=args.tail)
+    for line in novad.stream(novad.client.logs.Read, wanted):
+        print(line.text, flush=args.follow)
+
+
+@showing()
+def info(novad: Novad, args: argparse.Namespace) -> Any:
+    """Show novad itself: its version, address and node."""
+    one = novad.ask(novad.client.daemon.Show, pb.Empty())
+    if not one.version:
+        raise CommandError("It is no novad that answers.")
+    return {"version": one.version, "address": one.address, "uptime": f"{time.time() - one.started:.0f} s",
+            "node": one.node, "roles": ", ".join(one.roles), "runtime": one.runtime, "platform": one.platform}

@@ -1,0 +1,103 @@
+"""The entry point of novad, the daemon of a node that runs a platform's components as containers."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import logging
+import pathlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+
+from nova import __version__
+
+LOG = logging.getLogger("nova.novad")
+_CONF = "/etc/novad/novad.toml"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 it was told to end, 1 it cannot start, 2 bad usage."""
+    options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
+    if options.command == "config":
+        from nova.novad.options import EXAMPLE
+
+        print(EXAMPLE, end="")
+        return 0
+    logging.basicConfig(level=logging.DEBUG if options.debug else logging.INFO, stream=sys.stderr,
+                        format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for name in ("podman", "urllib3"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    from nova.novad.errors import NovadError
+
+    try:
+        return _serve(options)
+    except (NovadError, OSError) as error:
+        print(f"novad: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="novad", description=__doc__)
+    parser.add_argument("--version", "-v", action="version", version=f"novad {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve", help="run the daemon")
+    serve.add_argument("--config", metavar="FILE", default=_CONF, help=f"default: {_CONF}")
+    serve.add_argument("--debug", "-D", action="store_true", help="log everything")
+    commands.add_parser("config", help="print an example of the configuration")
+    return parser
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from nova.novad import options as configuration
+    from nova.novad import platform as platforms
+    from nova.novad.daemon import Daemon
+    from nova.novad.runtime.podman import Podman
+    from nova.novad.runtime.service import PodmanService
+    from nova.novad.server import Server
+
+    options = configuration.load(arguments.config)
+    platform = platforms.load(options.platform).of_roles(options.roles)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_args: ended.set())
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_only_one(pathlib.Path(options.data_dir)))
+        podman = None
+        if not options.podman_socket:
+            podman = PodmanService(pathlib.Path(options.data_dir) / "podman")
+            stack.callback(podman.stop)
+            podman.start()
+        daemon = Daemon(options, platform, Podman(options.podman_socket or str(podman.socket if podman else "")))
+        stack.callback(daemon.stop)
+        server = Server(daemon)
+        stack.callback(server.stop)
+        daemon.start()
+        server.start()
+        LOG.info("novad %s serves platform %s at %s", __version__, platform.name, options.listen)
+        while not ended.wait(1.0):
+            if podman is not None and not podman.alive():
+                LOG.warning("podman's service has ended, and is started again")
+                podman.start()
+    LOG.info("novad ends; containers go on")
+    return 0
+
+
+@contextlib.contextmanager
+def _only_one(directory: pathlib.Path) -> Iterator[None]:
+    """Of this data directory. Raises Refused."""
+    from nova.novad.errors import Refused
+
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Refused(f"Another novad has {directory}.") from None
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())

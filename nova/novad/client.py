@@ -1,0 +1,91 @@
+"""How commands reach novad."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import grpc
+
+from nova.novad.addresses import on_loopback
+from nova.novad.api import novad_pb2_grpc as services
+
+DEFAULT = "tcp://127.0.0.1:18080"
+# Where a novad without secret_file keeps it: whoever may read that may do everything anyway.
+_SECRET_FILE = pathlib.Path("/var/lib/novad/shared-secret")
+_TIMEOUT = 30.0  # seconds of an answer that is no stream
+
+
+class Unreachable(Exception):
+    """The address is no address, or a file of the login cannot be read."""
+
+
+class Client:
+    """``address``: tcp://HOST:PORT, or tls://HOST:PORT with the authority (and, where novad asks for it, the
+    certificate and key) that NOVA_CACERT, NOVA_CERT and NOVA_KEY name."""
+
+    def __init__(self, address: str | None = None, secret: str | None = None,
+                 environ: Mapping[str, str] | None = None) -> None:
+        environ = os.environ if environ is None else environ
+        self.address = address or environ.get("NOVA_ADDR") or DEFAULT
+        scheme, _colon, where = self.address.rpartition("://")
+        if scheme not in ("tcp", "tls") or ":" not in where:
+            raise Unreachable(f"{self.address} is no address: tcp://HOST:PORT, or tls://HOST:PORT")
+        if scheme == "tcp" and not on_loopback(where.rpartition(":")[0]):
+            raise Unreachable(f"{self.address}: beyond loopback the secret travels with TLS only: tls://{where}")
+        self._secret = secret or environ.get("NOVA_SHARED_SECRET") or _kept_secret()
+        options = [("grpc.keepalive_time_ms", 60000), ("grpc.enable_retries", 0), ("grpc.enable_http_proxy", 0)]
+        self._channel = grpc.insecure_channel(where, options) if scheme == "tcp" else \
+            grpc.secure_channel(where, _credentials(environ), options)
+        self.platform = services.PlatformStub(self._channel)
+        self.services = services.ServicesStub(self._channel)
+        self.logs = services.LogsStub(self._channel)
+        self.backups = services.BackupsStub(self._channel)
+        self.secrets = services.SecretStoreStub(self._channel)
+        self.daemon = services.DaemonStub(self._channel)
+
+    def ask(self, method: Any, request: Any) -> Any:
+        """The answer. Raises grpc.RpcError."""
+        return method(request, metadata=self._metadata(), timeout=_TIMEOUT)
+
+    def follow(self, method: Any, request: Any) -> Iterator[Any]:
+        """What a stream tells, to its end. Raises grpc.RpcError."""
+        stream = method(request, metadata=self._metadata())
+        with contextlib.closing(_Cancelling(stream)):
+            yield from stream
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        return [("authorization", f"Bearer {self._secret}")] if self._secret else []
+
+
+class _Cancelling:
+    """Ends a stream that nobody reads any more."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def close(self) -> None:
+        self._stream.cancel()
+
+
+def _kept_secret() -> str:
+    try:
+        return _SECRET_FILE.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _credentials(environ: Mapping[str, str]) -> grpc.ChannelCredentials:
+    def read(name: str) -> bytes | None:
+        try:
+            return pathlib.Path(environ[name]).read_bytes() if environ.get(name) else None
+        except OSError as error:
+            raise Unreachable(f"{name}: {error}") from None
+
+    return grpc.ssl_channel_credentials(read("NOVA_CACERT"), read("NOVA_KEY"), read("NOVA_CERT"))

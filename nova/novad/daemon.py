@@ -1,0 +1,296 @@
+"""The daemon: what it is asked, and what it does by itself (components that should run, run)."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import secrets as random
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from nova.novad import deploy, health
+from nova.novad.data import Data
+from nova.novad.deploy import Deployer, Progress
+from nova.novad.errors import Busy, Cancelled, Invalid, NotKnown, NovadError
+from nova.novad.journal import DONE, Backup, Change, Deployed, Journal
+from nova.novad.options import Options
+from nova.novad.platform import Platform
+from nova.novad.runtime.base import Runtime
+from nova.novad.secrets import Secrets, write_private
+
+LOG = logging.getLogger(__name__)
+
+RUNNING, UNHEALTHY, STOPPED, MISSING = "running", "unhealthy", "stopped", "missing"
+_DAY = 86400.0
+# Seconds between two starts of a component that ends again and again: twice as many each time, up to the last.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
+_CALM = 60.0  # seconds after which a component that was started again is one like any other
+_LAST_WORK = 20.0  # seconds that a deployment gets to stop where it is
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a component: what was deployed, and how it does."""
+
+    deployed: Deployed
+    state: str
+    started: float = 0.0
+    health: str = ""
+
+
+class Daemon:
+    """One of a node. Raises what :mod:`nova.novad.errors` has."""
+
+    def __init__(self, options: Options, platform: Platform, runtime: Runtime) -> None:
+        self.options = options
+        self.started = time.time()
+        self.runtime = runtime
+        root = pathlib.Path(options.data_dir)
+        root.mkdir(parents=True, exist_ok=True)
+        root.chmod(0o711)
+        passphrase = pathlib.Path(options.key_file).read_bytes().strip() if options.key_file else None
+        if passphrase == b"":
+            raise Invalid(f"key_file: {options.key_file} is empty")
+        self.data = Data(root)
+        self.journal = Journal(root / "journal.sqlite")
+        self.secrets = Secrets(root / "secrets", passphrase)
+        self.platform = platform
+        self._same_platform()
+        self.deployer = Deployer(platform, self.journal, runtime, self.data, self.secrets)
+        self._failures: dict[str, int] = {}
+        self._looked: dict[str, float] = {}
+        self._unhealthy: dict[str, str] = {}
+        self._starts: dict[str, tuple[int, float]] = {}  # how often it was started again, and when it was last
+        self._thread = threading.Thread(target=self._keep, name="keep", daemon=True)
+
+    def _same_platform(self) -> None:
+        """Containers are found by the platform's name: with another one they would be lost. Raises Invalid."""
+        known = self.journal.fact("platform")
+        if known and known != self.platform.name and self.journal.components():
+            raise Invalid(f"{self.options.platform}: name: components of platform {known} are deployed here; nova "
+                          f"remove them before the platform is called {self.platform.name}.")
+        self.journal.set_fact("platform", self.platform.name)
+
+    def start(self) -> None:
+        """From now on what should run is kept running; what was cut short is put back first."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Containers go on. A deployment that is under way is put back at the next start."""
+        self.deployer.ending.set()
+        if self._thread.is_alive():
+            self._thread.join(10)
+        if self.deployer.idle(_LAST_WORK):
+            self.journal.close()
+
+    def shared_secret(self) -> str:
+        """What callers have to know; made at the first start unless secret_file names it."""
+        file = pathlib.Path(self.options.secret_file or self.data.root / "shared-secret")
+        if not file.exists() and not self.options.secret_file:
+            write_private(file, random.token_urlsafe(32).encode())
+        secret = file.read_text().strip()
+        if not secret:
+            raise Invalid(f"secret_file: {file} is empty")
+        return secret
+
+    # --- changes -----------------------------------------------------------------------------------
+    def deploy(self, wanted: dict[str, str], progress: Progress) -> None:
+        self._done(self.deployer.run(deploy.DEPLOY, self.deployer.plan(wanted), progress).id, progress)
+
+    def rollback(self, names: Sequence[str], to: int | None, progress: Progress) -> None:
+        self._done(self.deployer.run(deploy.ROLLBACK, self.deployer.plan_rollback(names, to), progress).id, progress)
+
+    def remove(self, volumes: bool, secrets: bool, progress: Progress) -> None:
+        """All components; data and secrets stay unless it is said."""
+        with self.deployer.changing(deploy.REMOVE):
+            current = self.journal.components()
+            changes = [Change(name=name, before=current[name]) for name in self.deployer.order(current)]
+            self.deployer.run_alone(deploy.REMOVE, changes, progress)
+            for name in current:
+                self.data.remove_files(name)
+                self._forget(name)
+            if volumes:
+                for place in sorted((self.data.root / "volumes").iterdir()):
+                    progress(place.name, "removing its data")
+                    self.data.remove(place.name)
+            if secrets:
+                progress("", "removing secrets")
+                self.secrets.remove()
+            networks = {*self.platform.networks, *(each for one in current.values() for each in one.component.networks)}
+            for network in sorted(networks):
+                self.runtime.remove_network(f"{self.platform.name}-{network}")
+
+    def restart(self, names: Iterable[str], progress: Progress) -> None:
+        """In the order of dependencies, each when the one before is healthy. Raises NotKnown, Busy, Failed."""
+        with self.deployer.changing(deploy.RESTART):
+            current = self.journal.components()
+            chosen = self._known(names, current)
+            for name in reversed(chosen):
+                progress(name, "stopping")
+                self.runtime.stop(self.deployer.container(name), current[name].component.stop_timeout)
+            for name in chosen:
+                progress(name, "starting")
+                self.deployer.bring_up(current[name])
+                self._forget(name)
+                progress(name, "is healthy")
+
+    def rotate(self, names: Sequence[str], progress: Progress) -> None:
+        """New values; what uses them is made anew. If that fails, the old values are back with everything else."""
+        known = self.secrets.names()
+        for name in names:
+            if name not in known or name not in self.platform.secrets:
+                raise NotKnown(f"There is no secret {name}.")
+        current = self.journal.components()
+        users = [name for name in self.deployer.order(current) if current[name].component.secrets() & set(names)]
+        self._done(self.deployer.run(deploy.ROTATE, [Change(name=name, before=current[name], after=current[name])
+                                                     for name in users], progress, names).id, progress)
+
+    def back_up(self, name: str, progress: Progress) -> None:
+        current = self.journal.components()
+        chosen = [one for one in self._known([name] if name else [], current) if current[one].component.volumes]
+        self._done(self.deployer.run(deploy.BACK_UP, [
+            Change(name=one, before=current[one], after=current[one]) for one in chosen], progress).id, progress)
+
+    def prune(self, keep: int | None = None) -> list[Backup]:
+        """Remove backups that are neither among the newest of their component nor young; returns them."""
+        with self.deployer.changing(deploy.PRUNE):
+            oldest = time.time() - self.options.keep_days * _DAY
+            least = self.options.keep_backups if keep is None else keep
+            seen: dict[str, int] = {}
+            dropped = []
+            for backup in self.journal.backups():
+                seen[backup.component] = seen.get(backup.component, 0) + 1
+                if seen[backup.component] > least and backup.made < oldest:
+                    self.journal.drop_backup(backup.id)
+                    self.data.drop_backup(backup.path)
+                    dropped.append(backup)
+            return dropped
+
+    def _done(self, ident: int, progress: Progress) -> None:
+        found = self.journal.deployment(ident)
+        assert found is not None
+        names = [change.name for change in found.changes]
+        progress("", f"deployment {ident} is {found.state}: {', '.join(names)}" if found.state == DONE and names
+                 else "there was nothing to do")
+        for name in names:
+            self._forget(name)
+        try:
+            dropped = self.prune()
+        except Busy:
+            return  # whoever came next does it
+        for backup in dropped:
+            LOG.info("Backup %d of %s (%s) is older than %d days and was removed", backup.id, backup.component,
+                     backup.version, self.options.keep_days)
+
+    def _forget(self, name: str) -> None:
+        """How it did before."""
+        for known in (self._failures, self._starts, self._unhealthy, self._looked):
+            known.pop(name, None)
+
+    def _known(self, names: Iterable[str], current: dict[str, Deployed]) -> list[str]:
+        names = list(names)
+        for name in names:
+            if name not in current:
+                raise NotKnown(f"Component {name} is not deployed.")
+        return self.deployer.order(names or current)
+
+    # --- what there is -----------------------------------------------------------------------------
+    def states(self) -> list[State]:
+        found = {one.name: one for one in self.runtime.containers(self.platform.name)}
+        states = []
+        current = self.journal.components()
+        for name in self.deployer.order(current):
+            container = found.get(self.deployer.container(name))
+            if container is None:
+                state = State(deployed=current[name], state=MISSING)
+            elif not container.running:
+                state = State(deployed=current[name], state=STOPPED, health=f"ended with {container.exit_code}")
+            else:
+                sick = self._unhealthy.get(name, "")
+                state = State(deployed=current[name], state=UNHEALTHY if sick else RUNNING, health=sick,
+                              started=container.started)
+            states.append(state)
+        return states
+
+    # --- what it does by itself --------------------------------------------------------------------
+    def _keep(self) -> None:
+        while True:
+            try:
+                self.look()
+            except Cancelled:
+                return
+            except Exception as error:  # whatever it was, the next round may succeed
+                LOG.exception("Looking after components: %s", error)
+            if self.deployer.ending.wait(self.options.interval):
+                return
+
+    def look(self) -> None:
+        """Once: put back what was cut short, start what does not run, restart what is unhealthy."""
+        if self.journal.unfinished():
+            try:
+                self.deployer.recover(lambda name, what: LOG.info("%s: %s", name, what))
+            except Busy:
+                return
+            except Cancelled:
+                raise
+            except NovadError as error:
+                LOG.warning("%s", error)
+            return
+        try:
+            with self.deployer.alone(deploy.LOOK):
+                current = self.journal.components()
+                for name in self.deployer.order(current):
+                    if current[name].wanted:
+                        self._look_at(current[name])
+        except Busy:
+            return  # a deployment starts and stops them
+
+    def _look_at(self, deployed: Deployed) -> None:
+        name, container = deployed.name, self.deployer.container(deployed.name)
+        try:
+            found = self.runtime.find(container)
+            if found is None or not found.running:
+                self._start_again(deployed, "it is missing" if found is None else f"it ended with {found.exit_code}")
+                return
+            self._check(deployed, found.started)
+            if name in self._starts and name not in self._failures and (
+                    time.monotonic() > self._starts[name][1] + _CALM):
+                del self._starts[name]
+        except NovadError as error:
+            LOG.warning("Component %s: %s", name, error)
+
+    def _may_start(self, name: str) -> bool:
+        """Whether the pause since it was last started again is over."""
+        times, last = self._starts.get(name, (0, 0.0))
+        return not times or time.monotonic() >= last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** times)
+
+    def _start_again(self, deployed: Deployed, why: str) -> None:
+        if not self._may_start(deployed.name):
+            return
+        LOG.warning("Component %s is started again: %s", deployed.name, why)
+        self._starts[deployed.name] = (self._starts.get(deployed.name, (0, 0.0))[0] + 1, time.monotonic())
+        self._failures.pop(deployed.name, None)
+        self.deployer.begin(deployed)
+
+    def _check(self, deployed: Deployed, started: float) -> None:
+        check, name = deployed.component.health, deployed.name
+        now = time.monotonic()
+        if check is None or now < self._looked.get(name, 0.0) + check.interval:
+            return
+        self._looked[name] = now
+        try:
+            health.check(self.runtime, self.deployer.container(name), check)
+        except health.Unhealthy as error:
+            if time.time() < started + check.start:
+                return  # not yet
+            self._failures[name] = self._failures.get(name, 0) + 1
+            self._unhealthy[name] = self.deployer.masked(deployed, error.message)
+            if self._failures[name] >= check.retries and self._may_start(name):
+                self.runtime.stop(self.deployer.container(name), deployed.component.stop_timeout)
+                self._start_again(deployed, self._unhealthy[name])
+            return
+        self._failures.pop(name, None)
+        self._unhealthy.pop(name, None)
+

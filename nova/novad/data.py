@@ -1,0 +1,140 @@
+"""The data of components: directories of this node, their backups, and the files that containers read.
+
+    volumes/COMPONENT/VOLUME    what a container mounts
+    backups/N/VOLUME            a copy of them from before deployment N, below a directory per component
+    files/COMPONENT/NUMBER      configuration, written anew whenever the container is made
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+
+from nova.novad.errors import NovadError, Refused
+from nova.novad.platform import Component, Volume, fill
+from nova.novad.secrets import write_private
+
+# Bytes that stay free on the file system: a node whose disk is full is of no use to anybody.
+_MARGIN = 64 * 1024 * 1024
+
+
+class Data:
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root = root
+        for name in ("volumes", "backups", "files"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+            # Containers' own users pass through; they cannot list what others have.
+            (root / name).chmod(0o700 if name == "backups" else 0o711)
+
+    def volume(self, component: str, volume: str) -> pathlib.Path:
+        return self.root / "volumes" / component / volume
+
+    def prepare(self, name: str, component: Component) -> None:
+        for volume in component.volumes:
+            self.volume(name, volume.name).mkdir(parents=True, exist_ok=True)
+
+    def remove(self, name: str) -> None:
+        shutil.rmtree(self.root / "volumes" / name, ignore_errors=True)
+
+    def clear(self, name: str, volume: str) -> None:
+        shutil.rmtree(self.volume(name, volume), ignore_errors=True)
+
+    # --- backups -----------------------------------------------------------------------------------
+    def holds(self, name: str, volumes: Iterable[Volume]) -> bool:
+        """Whether there is something to back up in them; it may be from an earlier life of the component."""
+        return any(place.is_dir() and any(place.iterdir()) for place in
+                   (self.volume(name, volume.name) for volume in volumes if volume.backup))
+
+    def size(self, name: str, volumes: Iterable[Volume]) -> int:
+        """Bytes that a backup of them takes at most."""
+        return sum(_size(self.volume(name, volume.name)) for volume in volumes if volume.backup)
+
+    def check_room(self, sizes: Sequence[int]) -> None:
+        """Raises Refused: backups of so many bytes, and one of them put back, would fill the disk."""
+        wanted = sum(sizes) + max(sizes, default=0)
+        free = shutil.disk_usage(self.root).free
+        if wanted and free < wanted + _MARGIN:
+            raise Refused(f"Backups and putting them back take up to {wanted} bytes, and {free} are free in "
+                          f"{self.root}. Nothing was changed; nova backup prune makes room.")
+
+    def back_up(self, name: str, volumes: Iterable[Volume], deployment: int) -> tuple[str, int]:
+        """Copy the directories of a component that does not run; returns where to, and how many bytes."""
+        place = pathlib.Path("backups") / name / str(deployment)
+        target = self.root / place
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for volume in volumes:
+            source = self.volume(name, volume.name)
+            if volume.backup and source.is_dir():
+                _copy(source, target / volume.name)
+        return str(place), _size(target)
+
+    def kept(self, place: str) -> set[str]:
+        """The volumes that a backup has."""
+        return {path.name for path in (self.root / place).iterdir()} if (self.root / place).is_dir() else set()
+
+    def restore(self, name: str, place: str) -> None:
+        """Put the directories back as they were copied. It may be done again after it was cut short anywhere."""
+        source = self.root / place
+        if not source.is_dir():
+            raise NovadError(f"The backup {source} is not there.")
+        for copy in sorted(source.iterdir()):
+            target = self.volume(name, copy.name)
+            fresh, old = target.with_name(f".{copy.name}.restored"), target.with_name(f".{copy.name}.replaced")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(fresh, ignore_errors=True)
+            _copy(copy, fresh)
+            shutil.rmtree(old, ignore_errors=True)
+            if target.exists():
+                target.rename(old)
+            fresh.rename(target)
+            shutil.rmtree(old, ignore_errors=True)
+
+    def drop_backup(self, place: str) -> None:
+        """Its directory; nothing else, whatever the journal says."""
+        target = self.root / place
+        if (self.root / "backups") in target.parents:
+            shutil.rmtree(target, ignore_errors=True)
+
+    # --- files -------------------------------------------------------------------------------------
+    def write_files(self, name: str, component: Component, secrets: Mapping[str, str]) -> dict[str, pathlib.Path]:
+        """Where on the node is what the container sees at a path; with the values of secrets."""
+        place = self.root / "files" / name
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        written = {}
+        for number, (destination, text) in enumerate(sorted(component.files.items())):
+            file = place / str(number)
+            write_private(file, fill(text, secrets).encode())
+            user = component.user.partition(":")[0]
+            if user.isdigit():
+                os.chown(file, int(user), -1)
+            written[destination] = file
+        return written
+
+    def remove_files(self, name: str) -> None:
+        shutil.rmtree(self.root / "files" / name, ignore_errors=True)
+
+
+def _size(place: pathlib.Path) -> int:
+    """Of all files below it, as the disk holds them."""
+    total = 0
+    for directory, _names, files in os.walk(place):
+        for file in files:
+            try:
+                total += os.lstat(os.path.join(directory, file)).st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Owners, times, links and holes as they are; where the file system can, no block is copied before it changes."""
+    done = subprocess.run(["cp", "-a", "--reflink=auto", "--sparse=auto", "-T", str(source), str(target)],
+                          capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NovadError(f"{source} could not be copied to {target}: {done.stderr.strip()[-500:]}")
+    os.sync()

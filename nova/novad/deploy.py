@@ -1,0 +1,420 @@
+"""Deployments: all of the components that are named are changed, or none of them is.
+
+A deployment goes through stages, each written to the journal before it begins:
+
+    fetch    all images are there, and are the ones that were expected
+    backup   components with data (and those that write the data of others) are stopped, and their data copied
+    apply    in the order of dependencies: the container is made anew, started, and waited for until it is healthy
+    undo     after any failure: new containers are removed, data are put back, the ones before are made and started
+
+Each can be done again from its beginning. A daemon that was killed in the middle puts the platform back when it starts
+(:meth:`Deployer.recover`): only the last transaction of the journal makes a deployment true.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pathlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from nova.novad import health, past
+from nova.novad.data import Data
+from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault
+from nova.novad.journal import DONE, STUCK, UNDONE, Change, Deployed, Deployment, Journal
+from nova.novad.platform import Platform, Volume, fill, in_order
+from nova.novad.runtime.base import COMPONENT, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
+from nova.novad.secrets import Secrets
+
+LOG = logging.getLogger(__name__)
+
+FETCH, BACKUP, APPLY, UNDO = "fetch", "backup", "apply", "undo"
+DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP = "deploy", "rollback", "remove", "rotate", "backup"
+RESTART, PRUNE, LOOK = "restart", "prune", "look"
+
+_NOT_YET = " It could not be put back yet: "
+
+# (component, what happens with it): for whoever watches
+Progress = Callable[[str, str], None]
+
+
+class Deployer:
+    """One of a node. One deployment at a time: another one meanwhile raises Busy."""
+
+    def __init__(self, platform: Platform, journal: Journal, runtime: Runtime, data: Data, secrets: Secrets) -> None:
+        self.platform = platform
+        self.journal = journal
+        self.runtime = runtime
+        self.data = data
+        self.secrets = secrets
+        self.ending = threading.Event()
+        self._turn = threading.Condition()
+        self._doing = ""
+
+    def container(self, name: str) -> str:
+        return f"{self.platform.name}-{name}"
+
+    @contextlib.contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """Nobody else changes anything meanwhile; a look at components is waited for. Raises Busy."""
+        with self._turn:
+            while self._doing == LOOK and what != LOOK:
+                self._turn.wait()
+            if self._doing:
+                raise Busy(f"Another change is under way ({self._doing}); nova history shows it.")
+            self._doing = what
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._doing = ""
+                self._turn.notify_all()
+
+    @contextlib.contextmanager
+    def changing(self, what: str) -> Iterator[None]:
+        """The same for who was asked to change something, which waits until all is put back. Raises Busy."""
+        with self.alone(what):
+            if self.journal.unfinished():
+                raise Busy("An earlier deployment has still to be put back; nova history shows it.")
+            yield
+
+    def idle(self, seconds: float) -> bool:
+        """Wait until nothing is under way; whether that came true."""
+        with self._turn:
+            return self._turn.wait_for(lambda: not self._doing, seconds)
+
+    # --- what there is to do -----------------------------------------------------------------------
+    def plan(self, wanted: Mapping[str, str]) -> list[Change]:
+        """What deploying these components at these versions ("": the platform file's) would do. All, if none is
+        named: then those that the platform file does not have any more are removed. Images that are not fetched yet
+        have no id. Raises NotKnown, Invalid."""
+        current = self.journal.components()
+        for name in wanted:
+            self.platform.component(name)
+        changes = [] if wanted else [Change(name=name, before=current[name]) for name in self.order(current)
+                                     if name not in self.platform.components]
+        for name in self.platform.order(wanted or None):
+            component = self.platform.component(name)
+            if wanted.get(name):
+                component = component.of_version(wanted[name])
+            changes.append(Change(name=name, before=current.get(name),
+                                  after=Deployed(name=name, component=component, image="")))
+        return changes
+
+    def plan_rollback(self, names: Sequence[str], to: int | None) -> list[Change]:
+        """See :func:`nova.novad.past.changes_back`."""
+        changes = past.changes_back(self.journal, names, to)
+        return [changes[name] for name in self.order(changes)]
+
+    def order(self, names: Iterable[str]) -> list[str]:
+        """By the dependencies of what is deployed and what is in the platform file."""
+        current = self.journal.components()
+        components = {**{name: one.component for name, one in current.items()}, **self.platform.components}
+        known = {name: [each for each in one.depends if each in components] for name, one in components.items()}
+        wanted = set(names)
+        return [name for name in in_order(known) if name in wanted]
+
+    # --- carrying it out ---------------------------------------------------------------------------
+    def run(self, kind: str, changes: Sequence[Change], progress: Progress, renew: Sequence[str] = ()) -> Deployment:
+        """Raises Busy, Refused, Failed (the platform is as before), and ImageFault before anything was touched.
+
+        ``renew``: secrets that get new values, in a rotation.
+        """
+        with self.changing(kind):
+            return self.run_alone(kind, list(changes), progress, renew)
+
+    def run_alone(self, kind: str, changes: list[Change], progress: Progress, renew: Sequence[str] = ()) -> Deployment:
+        """The same, for who is within :meth:`changing`."""
+        begun = self.journal.begin(kind, FETCH, changes)
+        try:
+            changes = self._fetched(begun.id, kind, changes, progress)
+            if not changes and not renew:
+                self.journal.advance(begun.id, FETCH, [])  # what was planned did not happen
+                self.journal.finish(begun.id, DONE, [])
+                return self._known(begun.id)
+            self._check(changes)
+            self.journal.advance(begun.id, BACKUP, changes)
+            self._back_up(begun.id, changes, progress)
+            self.secrets.keep(renew)
+            self.journal.advance(begun.id, APPLY)
+            for name in renew:
+                self.secrets.renew(name, self.platform.secrets[name])
+            changes = self._apply(kind, changes, progress)
+            self.journal.advance(begun.id, APPLY, changes)
+            self.journal.finish(begun.id, DONE, changes)
+        except Cancelled:
+            raise
+        except Exception as error:
+            why = _sentence(error)
+            LOG.warning("Deployment %d (%s) failed: %s It is put back", begun.id, kind, why)
+            self._undo(begun.id, why, progress)
+            if isinstance(error, Refused | ImageFault):
+                raise
+            raise Failed(f"{why} All is as it was before.") from error
+        self.secrets.forget()
+        LOG.info("Deployment %d (%s) is done: %s", begun.id, kind, ", ".join(change.name for change in changes))
+        return self._known(begun.id)
+
+    def _known(self, ident: int) -> Deployment:
+        found = self.journal.deployment(ident)
+        assert found is not None
+        return found
+
+    def _fetched(self, ident: int, kind: str, changes: list[Change], progress: Progress) -> list[Change]:
+        """With the images' ids, without those that change nothing, with those whose data they change."""
+        current = self.journal.components()
+        kept: dict[str, Change] = {}
+        for change in changes:
+            self._go_on()
+            if change.after is None or change.after.image:
+                if change.after is not None:
+                    self._have_image(change.after, progress)
+                kept[change.name] = change
+                continue
+            component = change.after.component
+            progress(change.name, f"fetching {component.reference()}")
+            image = self._fetch(component.reference(), component.digest)
+            before = change.before
+            if kind == DEPLOY and before is not None and before.wanted and (before.image, before.component) == (
+                    image.ident, component):
+                progress(change.name, "is up to date")
+                continue
+            kept[change.name] = msgspec.structs.replace(change, after=Deployed(
+                name=change.name, component=component, image=image.ident, digest=image.digest, deployment=ident))
+        for change in list(kept.values()):
+            for owner in change.after.component.data_of if change.after else ():
+                if owner in current and owner not in kept:
+                    kept[owner] = Change(name=owner, before=current[owner], after=current[owner])
+        return [kept[name] for name in self.order(kept)]
+
+    def _have_image(self, deployed: Deployed, progress: Progress | None = None) -> None:
+        """Fetch the image of something that was deployed, if this node has lost it. Raises ImageFault."""
+        if self.runtime.has_image(deployed.image):
+            return
+        if not deployed.digest:
+            raise ImageFault(f"The image {deployed.image} of {deployed.name} is gone, and its digest is not known.")
+        if progress is not None:
+            progress(deployed.name, f"fetching {deployed.digest}")
+        found = self._fetch(f"{deployed.component.image}@{deployed.digest}", deployed.digest)
+        if found.ident != deployed.image:
+            raise ImageFault(f"{deployed.component.image}@{deployed.digest} is not the image that was deployed.")
+
+    def _fetch(self, reference: str, digest: str) -> Image:
+        image = self.runtime.fetch(reference)
+        if digest and image.digest != digest:
+            raise ImageFault(f"{reference} is {image.digest}, and {digest} was expected.")
+        return image
+
+    def _check(self, changes: Sequence[Change]) -> None:
+        """What can be known before anything stops."""
+        self.data.check_room([self.data.size(change.name, _volumes(change)) for change in changes])
+        for change in changes:
+            if change.after is not None:
+                self.secrets.make({name: self.platform.secrets[name] for name in change.after.component.secrets()
+                                   if name in self.platform.secrets})
+                self.secrets.values(change.after.component.secrets())
+
+    def _back_up(self, ident: int, changes: Sequence[Change], progress: Progress) -> None:
+        writers = [change for change in changes if change.before is not None
+                   and (change.before.component.volumes or change.before.component.data_of)]
+        for change in reversed(writers):
+            assert change.before is not None
+            progress(change.name, "stopping")
+            self.runtime.stop(self.container(change.name), change.before.component.stop_timeout)
+        for change in changes:
+            writer, volumes = change.before or change.after, _volumes(change)
+            if writer is None or not self.data.holds(change.name, volumes):
+                continue
+            progress(change.name, "backing up its data")
+            place, size = self.data.back_up(change.name, volumes, ident)
+            self.journal.add_backup(change.name, ident, change.before or msgspec.structs.replace(
+                writer, deployment=0, version="unknown"), place, size)
+
+    def _apply(self, kind: str, changes: Sequence[Change], progress: Progress) -> list[Change]:
+        """Removals first, the last ones in the order of dependencies before the others; then the rest."""
+        applied: list[Change] = []
+        for change in reversed(changes):
+            if change.after is None:
+                progress(change.name, "removing")
+                assert change.before is not None
+                self.runtime.stop(self.container(change.name), change.before.component.stop_timeout)
+                self.runtime.remove(self.container(change.name))
+                applied.append(change)
+        for change in changes:
+            if change.after is None:
+                continue
+            self._go_on()
+            after = change.after
+            if kind == ROTATE or change.before != after or change.restore:
+                self._replace(change, progress)
+            else:
+                progress(change.name, "starting")
+                self.runtime.start(self.container(change.name))
+            progress(change.name, "waiting until it is healthy")
+            self._wait(after)
+            version = self._version(after)
+            progress(change.name, f"runs version {version}")
+            applied.append(msgspec.structs.replace(change, after=msgspec.structs.replace(after, version=version)))
+        return applied
+
+    def _replace(self, change: Change, progress: Progress) -> None:
+        assert change.after is not None
+        found = self.runtime.find(self.container(change.name))
+        if change.before is not None and found is not None and found.running:
+            progress(change.name, "stopping")
+            self.runtime.stop(self.container(change.name), change.before.component.stop_timeout)
+        self.runtime.remove(self.container(change.name))
+        if change.restore:
+            progress(change.name, "putting back its data")
+            self._restore(change.name, change.restore)
+        progress(change.name, f"starting {change.after.component.reference()}")
+        self.make(change.after)
+        self.runtime.start(self.container(change.name))
+
+    def _restore(self, name: str, ident: int) -> None:
+        backup = next((one for one in self.journal.backups(name) if one.id == ident), None)
+        if backup is None:
+            raise NotKnown(f"There is no backup {ident} of {name}.")
+        self.data.restore(name, backup.path)
+
+    def _wait(self, deployed: Deployed) -> None:
+        try:
+            health.wait(self.runtime, self.container(deployed.name), deployed.component, self.ending.is_set)
+        except health.Unhealthy as error:
+            raise Failed(f"Component {deployed.name} does not become healthy: "
+                         f"{self.masked(deployed, error.message)}.") from None
+
+    def masked(self, deployed: Deployed, text: str) -> str:
+        """What a component says, without the secrets that it knows."""
+        return self.secrets.masked(deployed.component.secrets(), text)
+
+    def _go_on(self) -> None:
+        if self.ending.is_set():
+            raise Cancelled("novad ends; the deployment is put back when it starts again.")
+
+    def _version(self, deployed: Deployed) -> str:
+        """What its version command prints; without one, or if that fails, the name of the version."""
+        component = deployed.component
+        if component.version_command:
+            try:
+                code, output = self.runtime.execute(self.container(deployed.name), component.version_command, 10.0)
+            except RuntimeFault as error:
+                LOG.warning("The version command of %s: %s", deployed.name, error.message)
+                return component.tag
+            if code == 0 and output.strip():
+                return self.masked(deployed, output.strip().splitlines()[0][:200])
+        return component.tag
+
+    def begin(self, deployed: Deployed) -> None:
+        """Have it run: in its container, which is made if it is not there."""
+        if self.runtime.find(self.container(deployed.name)) is None:
+            self.make(deployed)
+        self.runtime.start(self.container(deployed.name))
+
+    def bring_up(self, deployed: Deployed) -> None:
+        """Have it run, and wait until it is healthy. Raises Failed."""
+        self.begin(deployed)
+        self._wait(deployed)
+
+    def make(self, deployed: Deployed) -> None:
+        """The container of a component as it was deployed, in place of any other."""
+        name, component = deployed.name, deployed.component
+        self._have_image(deployed)
+        for network in component.networks:
+            self.runtime.make_network(f"{self.platform.name}-{network}")
+        self.data.prepare(name, component)
+        secrets = self.secrets.values(component.secrets())
+        files = self.data.write_files(name, component, secrets)
+        self.runtime.create(Wanted(
+            name=self.container(name), image=deployed.image, command=component.command,
+            env={key: fill(value, secrets) for key, value in component.env.items()},
+            mounts=(*(Mount(self.data.volume(name, volume.name), volume.destination, volume.options)
+                      for volume in component.volumes),
+                    *(Mount(file, destination, ("ro",)) for destination, file in files.items()),
+                    *(Mount(pathlib.Path(bind.source), bind.destination, bind.options) for bind in component.binds)),
+            ports=component.ports, networks=tuple(f"{self.platform.name}-{each}" for each in component.networks),
+            aliases=(name,), user=component.user, privileged=component.privileged,
+            capabilities=component.capabilities, devices=component.devices, stop_timeout=component.stop_timeout,
+            labels={PLATFORM: self.platform.name, COMPONENT: name, DEPLOYMENT: str(deployed.deployment)}))
+
+    # --- putting back ------------------------------------------------------------------------------
+    def recover(self, progress: Progress) -> list[Deployment]:
+        """Put back what a daemon that was killed left half done. Raises Busy; faults leave it for the next time."""
+        with self.alone("putting back"):
+            found = self.journal.unfinished()
+            for deployment in found:
+                LOG.warning("Deployment %d (%s) was cut short in stage %s; it is put back", deployment.id,
+                            deployment.kind, deployment.stage)
+                error = deployment.error.partition(_NOT_YET)[0] or "novad ended in the middle of it."
+                self._undo(deployment.id, error, progress)
+            return found
+
+    def _undo(self, ident: int, error: str, progress: Progress) -> None:
+        """Raises Failed when it cannot be put back now: the journal remembers it, and so does recover()."""
+        deployment = self._known(ident)
+        try:
+            if deployment.stage != FETCH:
+                if deployment.stage != BACKUP:
+                    self.journal.advance(ident, UNDO)
+                    self._put_back_data(ident, deployment.changes, progress)
+                    if deployment.kind == ROTATE:
+                        self.secrets.put_back()
+                self._put_back_containers(deployment.changes, progress)
+        except Cancelled:
+            raise
+        except Exception as fault:
+            self.journal.finish(ident, STUCK, [], f"{error}{_NOT_YET}{_sentence(fault)}")
+            raise Failed(f"{error}{_NOT_YET}{_sentence(fault)} novad goes on trying.") from fault
+        self.journal.finish(ident, UNDONE, [], error)
+
+    def _put_back_data(self, ident: int, changes: Sequence[Change], progress: Progress) -> None:
+        copies = {backup.component: backup for backup in self.journal.backups() if backup.deployment == ident}
+        for change in reversed(changes):
+            progress(change.name, "undo: stopping")
+            stopping = change.after or change.before
+            assert stopping is not None
+            self.runtime.stop(self.container(change.name), stopping.component.stop_timeout)
+            self.runtime.remove(self.container(change.name))
+        for change in changes:
+            copied: set[str] = set()
+            if change.name in copies:
+                progress(change.name, "undo: putting back its data")
+                self.data.restore(change.name, copies[change.name].path)
+                copied = self.data.kept(copies[change.name].path)
+            for volume in _volumes(change):
+                if volume.backup and volume.name not in copied:
+                    # It was empty before: what a first start left half done would disturb the next one.
+                    self.data.clear(change.name, volume.name)
+
+    def _put_back_containers(self, changes: Sequence[Change], progress: Progress) -> None:
+        for change in changes:
+            before = change.before
+            if before is None:
+                self.data.remove_files(change.name)
+                continue
+            if self.runtime.find(self.container(change.name)) is None:
+                self.make(before)
+            if before.wanted:
+                progress(change.name, "undo: starting the one before")
+                self.runtime.start(self.container(change.name))
+        for change in changes:
+            if change.before is not None and change.before.wanted:
+                try:
+                    health.wait(self.runtime, self.container(change.name), change.before.component, self.ending.is_set)
+                except health.Unhealthy as error:
+                    LOG.warning("Component %s is back, but not healthy: %s", change.name, error.message)
+
+
+def _volumes(change: Change) -> list[Volume]:
+    """Those that the component had, and those that it gets."""
+    found = {volume.name: volume for deployed in (change.after, change.before) if deployed is not None
+             for volume in deployed.component.volumes}
+    return list(found.values())
+
+
+def _sentence(error: Exception) -> str:
+    text = error.message if isinstance(error, NovadError) else f"{type(error).__name__}: {error}"
+    return text if text.endswith((".", "!", "?")) else f"{text}."

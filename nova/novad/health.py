@@ -1,0 +1,95 @@
+"""Whether a component does its work: a command in its container, a URL, or a port."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+from nova.novad.errors import Cancelled, NovadError, RuntimeFault
+from nova.novad.platform import Component, Health
+from nova.novad.runtime.base import Runtime
+
+_LOOK = 0.25  # seconds between two looks at a container that starts
+_SETTLED = 1.0  # seconds that one without a check has to run
+
+
+class Unhealthy(NovadError):
+    """It does not do its work; the message says what was seen."""
+
+
+def check(runtime: Runtime, container: str, health: Health | None) -> None:
+    """Look once. Raises Unhealthy, RuntimeFault."""
+    found = runtime.find(container)
+    if found is None:
+        raise Unhealthy("its container is not there")
+    if not found.running:
+        raise Unhealthy(f"its container has ended with {found.exit_code}")
+    if health is None:
+        return
+    if health.command:
+        try:
+            code, output = runtime.execute(container, health.command, health.timeout)
+        except RuntimeFault:
+            found = runtime.find(container)
+            if found is None or not found.running:
+                raise Unhealthy("its container has ended meanwhile") from None
+            raise
+        if code:
+            raise Unhealthy(f"its health command ended with {code}: {output.strip()[-300:]}")
+    elif health.http:
+        _get(health)
+    else:
+        _connect(health)
+
+
+def wait(runtime: Runtime, container: str, component: Component, ended: Callable[[], bool]) -> None:
+    """Until it does its work for the first time. Raises Unhealthy, after ``start`` seconds or when it has ended;
+    Cancelled when the daemon ends (``ended``)."""
+    health = component.health
+    begun = time.monotonic()
+    limit = health.start if health else _SETTLED
+    while True:
+        if ended():
+            raise Cancelled("novad ends")
+        now = time.monotonic()
+        try:
+            check(runtime, container, health)
+            if health is not None or now - begun >= _SETTLED:
+                return
+        except Unhealthy as error:
+            found = runtime.find(container)
+            if found is None or not found.running or now - begun >= limit:
+                raise Unhealthy(f"{error.message}{_last_words(runtime, container)}") from None
+        time.sleep(_LOOK)
+
+
+def _last_words(runtime: Runtime, container: str) -> str:
+    try:
+        lines = list(runtime.logs(container, False, 5))
+    except NovadError:
+        return ""
+    return f"; its last words: {' | '.join(line.strip() for line in lines)[-500:]}" if lines else ""
+
+
+def _get(health: Health) -> None:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # components are not behind a proxy
+    try:
+        with direct.open(health.http, timeout=health.timeout) as answer:
+            answer.read(1)
+    except urllib.error.HTTPError as error:
+        if error.code >= 500:
+            raise Unhealthy(f"{health.http} answers {error.code}") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise Unhealthy(f"{health.http} does not answer: {error}") from None
+
+
+def _connect(health: Health) -> None:
+    host, _colon, port = health.tcp.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=health.timeout).close()
+    except OSError as error:
+        raise Unhealthy(f"{health.tcp} takes no connection: {error}") from None

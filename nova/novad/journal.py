@@ -1,0 +1,228 @@
+"""What was deployed, what is being deployed, and which backups there are: an SQLite file.
+
+A deployment is written before anything is done, and each of its stages before it begins: a daemon that was killed finds
+what it has to put back. Everything else (containers, directories) can be made anew from what stands here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from nova.novad.errors import NovadError
+from nova.novad.platform import Component
+
+RUNNING, DONE, UNDONE, STUCK = "running", "done", "undone", "stuck"
+
+_SCHEMA = """
+create table if not exists deployments (
+    id integer primary key autoincrement, kind text not null, state text not null, stage text not null,
+    changes text not null, started real not null, ended real, error text not null default '');
+create table if not exists components (name text primary key, deployed text not null);
+create table if not exists backups (
+    id integer primary key autoincrement, component text not null, deployment integer not null, writer integer not null,
+    version text not null, path text not null, size integer not null, made real not null);
+create table if not exists facts (name text primary key, value text not null);
+create index if not exists backups_by_component on backups (component, deployment);
+"""
+
+
+class Deployed(msgspec.Struct, frozen=True, kw_only=True):
+    """A component as it runs: what it was made from. ``image``: the id of the image itself, which no tag can change;
+    ``deployment``: the one that brought it; ``wanted``: whether it should run."""
+
+    name: str
+    component: Component
+    image: str
+    digest: str = ""
+    version: str = ""
+    deployment: int = 0
+    wanted: bool = True
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What a deployment does with one component. No ``after``: it is removed; no ``before``: it is new.
+
+    ``restore``: the backup whose data it gets (a rollback); 0: it keeps its data.
+    """
+
+    name: str
+    before: Deployed | None = None
+    after: Deployed | None = None
+    restore: int = 0
+
+
+class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+    """``stage``: how far it has come, see :mod:`nova.novad.deploy`. Times are seconds since 1970."""
+
+    id: int
+    kind: str
+    state: str
+    stage: str
+    changes: list[Change]
+    started: float
+    ended: float | None = None
+    error: str = ""
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of a component as they were before ``deployment``, written by what ``writer`` had deployed. ``path``:
+    below the data directory; "" when the copy was dropped."""
+
+    id: int
+    component: str
+    deployment: int
+    writer: int
+    version: str
+    path: str
+    size: int
+    made: float
+
+
+class JournalFault(NovadError):
+    """The journal cannot be read: nothing is deployed before somebody has looked at it."""
+
+
+class Journal:
+    """Calls are transactions of their own, and may come from any thread. Raises JournalFault for a damaged file."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        try:
+            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            path.chmod(0o600)
+            self._connection.execute("pragma journal_mode = wal")
+            self._connection.execute("pragma synchronous = full")
+            found = self._connection.execute("pragma quick_check").fetchone()[0]
+            if found != "ok":
+                raise sqlite3.DatabaseError(found)
+            self._connection.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise JournalFault(f"The journal {path} is damaged ({error}). Put back a copy of it, or move it away: "
+                               "containers and data stay as they are, and the next deploy takes them over.") from None
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # --- deployments -------------------------------------------------------------------------------
+    def begin(self, kind: str, stage: str, changes: Sequence[Change]) -> Deployment:
+        with self._transaction() as connection:
+            row = connection.execute(
+                "insert into deployments (kind, state, stage, changes, started) values (?, ?, ?, ?, ?) returning *",
+                (kind, RUNNING, stage, _text(list(changes)), time.time())).fetchone()
+        return _deployment(row)
+
+    def advance(self, ident: int, stage: str, changes: Sequence[Change] | None = None) -> None:
+        with self._transaction() as connection:
+            connection.execute("update deployments set stage = ? where id = ?", (stage, ident))
+            if changes is not None:
+                connection.execute("update deployments set changes = ? where id = ?", (_text(list(changes)), ident))
+
+    def finish(self, ident: int, state: str, components: Sequence[Change], error: str = "") -> None:
+        """The end of a deployment, and what is deployed from then on, at once."""
+        with self._transaction() as connection:
+            connection.execute("update deployments set state = ?, ended = ?, error = ? where id = ?",
+                               (state, time.time(), error, ident))
+            for change in components:
+                if change.after is None:
+                    connection.execute("delete from components where name = ?", (change.name,))
+                else:
+                    connection.execute("insert or replace into components values (?, ?)",
+                                       (change.name, _text(change.after)))
+
+    def deployments(self, limit: int = 100) -> list[Deployment]:
+        """The newest first."""
+        with self._transaction() as connection:
+            rows = connection.execute("select * from deployments order by id desc limit ?", (limit,)).fetchall()
+        return [_deployment(row) for row in rows]
+
+    def deployment(self, ident: int) -> Deployment | None:
+        with self._transaction() as connection:
+            row = connection.execute("select * from deployments where id = ?", (ident,)).fetchone()
+        return _deployment(row) if row else None
+
+    def unfinished(self) -> list[Deployment]:
+        """Those that a daemon left when it was killed, or could not put back; the newest first."""
+        with self._transaction() as connection:
+            rows = connection.execute("select * from deployments where state in (?, ?) order by id desc",
+                                      (RUNNING, STUCK)).fetchall()
+        return [_deployment(row) for row in rows]
+
+    # --- components --------------------------------------------------------------------------------
+    def components(self) -> dict[str, Deployed]:
+        with self._transaction() as connection:
+            rows = connection.execute("select deployed from components order by name").fetchall()
+        try:
+            found = [msgspec.json.decode(text, type=Deployed) for text, in rows]
+        except msgspec.MsgspecError as error:
+            raise JournalFault(f"The journal {self.path} is damaged: components: {error}") from None
+        return {one.name: one for one in found}
+
+    # --- backups -----------------------------------------------------------------------------------
+    def add_backup(self, component: str, deployment: int, writer: Deployed, path: str, size: int) -> Backup:
+        with self._transaction() as connection:
+            row = connection.execute(
+                "insert into backups (component, deployment, writer, version, path, size, made) "
+                "values (?, ?, ?, ?, ?, ?, ?) returning *",
+                (component, deployment, writer.deployment, writer.version or writer.component.tag, path, size,
+                 time.time())).fetchone()
+        return Backup(**dict(zip(Backup.__struct_fields__, row, strict=True)))
+
+    def backups(self, component: str | None = None, dropped: bool = False) -> list[Backup]:
+        """The newest first."""
+        with self._transaction() as connection:
+            rows = connection.execute("select * from backups where (? is null or component = ?) and (? or path != '') "
+                                      "order by id desc", (component, component, dropped)).fetchall()
+        return [Backup(**dict(zip(Backup.__struct_fields__, row, strict=True))) for row in rows]
+
+    def drop_backup(self, ident: int) -> None:
+        """It is remembered that there was one: who wants it back is told that it is gone."""
+        with self._transaction() as connection:
+            connection.execute("update backups set path = '' where id = ?", (ident,))
+
+    # --- facts -------------------------------------------------------------------------------------
+    def fact(self, name: str) -> str:
+        with self._transaction() as connection:
+            row = connection.execute("select value from facts where name = ?", (name,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def set_fact(self, name: str, value: str) -> None:
+        with self._transaction() as connection:
+            connection.execute("insert or replace into facts values (?, ?)", (name, value))
+
+    # --- helpers -----------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                self._connection.execute("begin immediate")
+                yield self._connection
+                self._connection.execute("commit")
+            except sqlite3.Error as error:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("rollback")
+                raise JournalFault(f"The journal {self.path} cannot be used: {error}") from error
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("rollback")
+                raise
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _deployment(row: Sequence[object]) -> Deployment:
+    values = dict(zip(Deployment.__struct_fields__, row, strict=True))
+    try:
+        values["changes"] = msgspec.json.decode(str(values["changes"]), type=list[Change])
+    except msgspec.MsgspecError as error:
+        raise JournalFault(f"The journal is damaged: deployment {values['id']}: {error}") from None
+    return Deployment(**values)  # type: ignore[arg-type]

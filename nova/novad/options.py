@@ -1,0 +1,103 @@
+"""What novad is configured with: a TOML file, whose example ``novad config`` prints."""
+
+from __future__ import annotations
+
+import pathlib
+import socket
+import tomllib
+from typing import Annotated
+
+import msgspec
+
+from nova.novad.addresses import on_loopback
+from nova.novad.errors import Invalid
+from nova.novad.platform import Absolute, Count, Name, Part, Seconds
+
+PORT = 18080
+
+EXAMPLE = """\
+# The configuration of novad. Every option is here with its default, unless it says otherwise.
+
+# Where commands reach it. Beyond loopback it listens with a secret and TLS only.
+#listen = "tcp://127.0.0.1:18080"
+
+# Its journal, and the volumes, backups, secrets and files of components. What it needs to know is all in here.
+#data_dir = "/var/lib/novad"
+
+# Which components there are: TOML, or YAML if it is called so. See doc/novad.md.
+#platform = "/etc/novad/platform.toml"
+
+# Who this node is for others, and which components it runs: those with one of these roles, and those without any.
+# node is the machine's name by default.
+#node = "controller-1"
+#roles = ["control", "compute"]
+
+# A file with the shared secret that callers have to know ($NOVA_SHARED_SECRET of the command). Without it novad makes
+# one in data_dir, in the file shared-secret.
+#secret_file = "/etc/novad/shared-secret"
+
+# TLS: a certificate and its key; with client_ca callers need certificates of that authority, too.
+#tls_cert = "/etc/novad/tls.crt"
+#tls_key = "/etc/novad/tls.key"
+#client_ca = "/etc/novad/clients.crt"
+
+# A file whose content encrypts the platform's secrets at rest. Without it they are kept as they are, for root alone.
+#key_file = "/etc/novad/secrets.key"
+
+# The socket of podman's service. Without it novad runs a service of its own, with its own images and containers.
+#podman_socket = "/run/podman/podman.sock"
+
+# Seconds between two looks at what should run.
+#interval = 5.0
+
+# How many backups of a component are kept at least, and for how many days more than these.
+#keep_backups = 5
+#keep_days = 30
+"""
+
+
+class Options(Part, frozen=True, kw_only=True):
+    listen: Annotated[str, msgspec.Meta(pattern=r"^tcp://.+:\d{1,5}$")] = f"tcp://127.0.0.1:{PORT}"
+    data_dir: Absolute = "/var/lib/novad"
+    platform: str = "/etc/novad/platform.toml"
+    node: str = ""
+    roles: tuple[Name, ...] = ("control", "compute")
+    secret_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    client_ca: str = ""
+    key_file: str = ""
+    podman_socket: str = ""
+    interval: Seconds = 5.0
+    keep_backups: Count = 5
+    keep_days: Annotated[int, msgspec.Meta(ge=0, le=36500)] = 30
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _colon, port = self.listen.removeprefix("tcp://").rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def name(self) -> str:
+        return self.node or socket.gethostname()
+
+
+def load(path: str | pathlib.Path) -> Options:
+    """Raises Invalid, which names the option."""
+    try:
+        data = tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Invalid(f"The configuration {path} cannot be read: {error}") from None
+    try:
+        options = msgspec.convert(data, Options)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"{path}: {str(error).replace(' - at `$.', ' - at `')}") from None
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise Invalid(f"{path}: tls_cert and tls_key are given together")
+    if options.client_ca and not options.tls_cert:
+        raise Invalid(f"{path}: client_ca needs tls_cert and tls_key")
+    if not on_loopback(options.address[0]) and not options.tls_cert:
+        raise Invalid(f"{path}: listen: beyond loopback ({options.listen}) novad wants tls_cert and tls_key")
+    if not 0 < options.address[1] <= 65535:
+        raise Invalid(f"{path}: listen: {options.address[1]} is no port")
+    return options

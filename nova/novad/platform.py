@@ -1,0 +1,329 @@
+"""The platform file: which components there are, of which images, with which data. TOML or YAML.
+
+Everything is checked when it is read: :func:`load` raises Invalid, whose message names the field.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import pathlib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from nova.novad.addresses import is_address
+from nova.novad.errors import Invalid, NotKnown
+
+NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+_TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
+_DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
+_SECRET = re.compile(r"\$\{secret:([^}]*)\}")
+_ALPHABETS = {"letters+digits": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
+              "digits": "0123456789", "hex": "0123456789abcdef"}
+
+Name = Annotated[str, msgspec.Meta(pattern=NAME)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86400)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Absolute = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$")]
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A field that is not known is an error: it is a slip of the pen more often than not."""
+
+
+class Volume(Part, frozen=True, kw_only=True):
+    """A directory of the node. ``backup``: whether it is copied before each deployment of its component."""
+
+    name: Name
+    destination: Absolute
+    options: tuple[Literal["ro", "rw"], ...] = ()
+    backup: bool = True
+
+
+class Bind(Part, frozen=True, kw_only=True):
+    """A directory or file of the node that the component uses as it is (devices, sockets, modules); never backed up."""
+
+    source: Absolute
+    destination: Absolute
+    options: tuple[Literal["ro", "rw", "rshared", "rslave"], ...] = ()
+
+
+class PublishedPort(Part, frozen=True, kw_only=True):
+    """A port of the container on an address of the node (without a network of its own it has the node's anyway)."""
+
+    container: Port
+    node: Port
+    address: str = "127.0.0.1"
+    protocol: Literal["tcp", "udp"] = "tcp"
+
+
+class Health(Part, frozen=True, kw_only=True):
+    """One of ``command`` (in the container), ``http`` (a URL) and ``tcp`` (HOST:PORT), asked by novad.
+
+    ``interval`` between two looks, ``timeout`` of one, ``retries`` failures until it counts as unhealthy, ``start``:
+    for how long a component may not answer after its start. Seconds.
+    """
+
+    command: tuple[str, ...] = ()
+    http: str = ""
+    tcp: str = ""
+    interval: Seconds = 5.0
+    timeout: Seconds = 5.0
+    retries: Count = 3
+    start: Seconds = 60.0
+
+
+class Secret(Part, frozen=True, kw_only=True):
+    """How a secret is made at the first deployment."""
+
+    length: Annotated[int, msgspec.Meta(ge=8, le=1024)] = 32
+    alphabet: str = "letters+digits"
+
+    @property
+    def characters(self) -> str:
+        return _ALPHABETS.get(self.alphabet, self.alphabet)
+
+
+class Component(Part, frozen=True, kw_only=True):
+    """``data_of``: other components whose data it changes when it is upgraded (a conductor those of its database): they
+    are backed up and put back together with its own."""
+
+    image: Annotated[str, msgspec.Meta(min_length=1)]
+    version: str = ""
+    channel: str = ""
+    digest: str = ""
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    files: dict[Absolute, str] = {}
+    volumes: tuple[Volume, ...] = ()
+    binds: tuple[Bind, ...] = ()
+    ports: tuple[PublishedPort, ...] = ()
+    networks: tuple[Name, ...] = ()
+    depends: tuple[Name, ...] = ()
+    data_of: tuple[Name, ...] = ()
+    health: Health | None = None
+    version_command: tuple[str, ...] = ()
+    roles: tuple[Name, ...] = ()
+    user: str = ""
+    privileged: bool = False
+    capabilities: tuple[str, ...] = ()
+    devices: tuple[Absolute, ...] = ()
+    stop_timeout: Annotated[int, msgspec.Meta(ge=0, le=3600)] = 30
+
+    @property
+    def tag(self) -> str:
+        return self.version or self.channel or "stable"
+
+    def reference(self) -> str:
+        """What the registry is asked for."""
+        return f"{self.image}@{self.digest}" if self.digest else f"{self.image}:{self.tag}"
+
+    def of_version(self, version: str) -> Component:
+        """The same at another version, whose digest is not known before it is fetched. Raises Invalid."""
+        if not _TAG.match(version):
+            raise Invalid(f"{version!r} is not the name of a version.")
+        return msgspec.structs.replace(self, version=version, channel="", digest="")
+
+    def secrets(self) -> set[str]:
+        """The names of the secrets that it uses."""
+        return {name for text in (*self.env.values(), *self.files.values()) for name in _SECRET.findall(text)}
+
+
+class Platform(Part, frozen=True, kw_only=True):
+    """``name`` begins the names of its containers. ``networks``: those of the node that novad makes for it."""
+
+    name: Name
+    networks: tuple[Name, ...] = ()
+    secrets: dict[Name, Secret] = {}
+    components: dict[Name, Component]
+
+    def component(self, name: str) -> Component:
+        """Raises NotKnown."""
+        try:
+            return self.components[name]
+        except KeyError:
+            raise NotKnown(f"There is no component {name} in platform {self.name}: it has "
+                           f"{', '.join(sorted(self.components))}.") from None
+
+    def order(self, names: Iterable[str] | None = None) -> list[str]:
+        """These components (default: all), each behind those that it depends on."""
+        wanted = set(self.components if names is None else names)
+        return [name for name in in_order({name: one.depends for name, one in self.components.items()})
+                if name in wanted]
+
+    def of_roles(self, roles: Sequence[str]) -> Platform:
+        """What a node with these roles runs: components without roles run everywhere."""
+        chosen = {name: one for name, one in self.components.items() if not one.roles or set(one.roles) & set(roles)}
+        kept = {name: msgspec.structs.replace(
+            one, depends=tuple(each for each in one.depends if each in chosen),
+            data_of=tuple(each for each in one.data_of if each in chosen)) for name, one in chosen.items()}
+        return msgspec.structs.replace(self, components=kept)
+
+
+def in_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
+    """Names behind those that they depend on; the same order every time. Raises Invalid for a circle."""
+    sorter = graphlib.TopologicalSorter({name: sorted(depends[name]) for name in sorted(depends)})
+    try:
+        return list(sorter.static_order())
+    except graphlib.CycleError as error:
+        raise Invalid(f"components: they depend on one another in a circle: {' -> '.join(error.args[1])}") from None
+
+
+def fill(text: str, secrets: Mapping[str, str]) -> str:
+    """``text`` with the values of its secrets."""
+    return _SECRET.sub(lambda match: secrets[match.group(1)], text)
+
+
+def load(path: str | pathlib.Path) -> Platform:
+    """The platform of a file that ends in .toml, .yaml or .yml. Raises Invalid."""
+    file = pathlib.Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"The platform file {file} cannot be read: {error}") from None
+    return parse(text, "toml" if file.suffix == ".toml" else "yaml", str(file))
+
+
+def parse(text: str, kind: Literal["toml", "yaml"], name: str = "platform") -> Platform:
+    """Raises Invalid, which begins with ``name`` and says which field."""
+    try:
+        data = tomllib.loads(text) if kind == "toml" else _yaml(text)
+    except ValueError as error:
+        raise Invalid(f"{name}: it is no {kind.upper()}: {error}") from None
+    try:
+        platform = msgspec.convert(data, Platform)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"{name}: {_located(str(error), data)}") from None
+    try:
+        _check(platform)
+    except Invalid as error:
+        raise Invalid(f"{name}: {error.message}") from None
+    return platform
+
+
+def _yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
+# The tables whose keys are names of the file: what their values are, and what their keys look like.
+_KINDS: dict[str, Any] = {"components": Component, "secrets": Secret, "env": str, "files": str}
+_KEYS = {"components": NAME, "secrets": NAME, "files": r"^/"}
+
+
+def _located(message: str, data: Any) -> str:
+    """msgspec's words with the field in front: "components.api.ports[0].node: Expected ..."; it says [...] for a
+    name that the file gave."""
+    what, at, path = message.rpartition(" - at `")
+    if not at:
+        return message
+    table, where, here = "", "", data
+    for word in re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]]+", path.replace("key` in `", "").strip("`$.")):
+        if word == "[...]":
+            name = next((name for name, value in here.items() if _wrong(value, _KINDS[table])), "...")
+            where, here = f"{where}.{name}", here.get(name)
+        elif word.startswith("["):
+            where, here = where + word, here[int(word[1:-1])]
+        else:
+            table, where, here = word, f"{where}.{word}".lstrip("."), here.get(word)
+    if path.startswith("key"):
+        bad = next((key for key in here if not isinstance(key, str) or not re.match(_KEYS.get(table, ""), key)), "")
+        return f"{where}: {bad!r} cannot be a name there: {what}"
+    return f"{where}: {what}"
+
+
+def _wrong(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return True
+    return False
+
+
+def _check(platform: Platform) -> None:
+    if not platform.components:
+        raise Invalid("components: there are none")
+    for name, secret in platform.secrets.items():
+        if len(set(secret.characters)) < 2:
+            raise Invalid(f"secrets.{name}.alphabet: it needs two different characters at least, or is one of "
+                          f"{', '.join(sorted(_ALPHABETS))}")
+    for name, component in platform.components.items():
+        _check_component(platform, name, component)
+    _check_ports(platform)
+    platform.order()
+
+
+def _check_component(platform: Platform, name: str, component: Component) -> None:
+    where = f"components.{name}"
+    if re.search(r"[\s@]", component.image) or ":" in component.image.rpartition("/")[2]:
+        raise Invalid(f"{where}.image: {component.image!r} is no name of an image alone; version, channel and digest "
+                      "are fields of their own")
+    if component.version and component.channel:
+        raise Invalid(f"{where}.channel: give either a version or a channel")
+    for field, tag in (("version", component.version), ("channel", component.channel)):
+        if tag and not _TAG.match(tag):
+            raise Invalid(f"{where}.{field}: {tag!r} is not the name of a version")
+    if component.digest and not _DIGEST.match(component.digest):
+        raise Invalid(f"{where}.digest: it is not sha256: and 64 hexadecimal digits")
+    for field in ("depends", "data_of"):
+        for other in getattr(component, field):
+            if other not in platform.components or other == name:
+                raise Invalid(f"{where}.{field}: there is no other component {other}")
+    for network in component.networks:
+        if network not in platform.networks:
+            raise Invalid(f"{where}.networks: {network} is not in networks")
+    for secret in sorted(component.secrets()):
+        if secret not in platform.secrets:
+            raise Invalid(f"{where}: there is no secret {secret!r}")
+    health = component.health
+    for field, words in (("command", component.command), ("version_command", component.version_command),
+                         ("health.command", health.command if health else ())):
+        if any("${secret:" in word for word in words):
+            raise Invalid(f"{where}.{field}: a secret there shows in the list of processes; use env or files")
+    for field, texts in (("env", component.env), ("files", component.files)):
+        for key, text in texts.items():
+            if "${secret:" in _SECRET.sub("", text):
+                raise Invalid(f"{where}.{field}.{key}: a secret is written ${{secret:NAME}}")
+    for key in component.env:
+        if not re.fullmatch(r"[^=\0\s]+", key):
+            raise Invalid(f"{where}.env: {key!r} cannot be the name of a variable")
+    seen: set[str] = set()
+    for target in (*(volume.destination for volume in component.volumes), *component.files,
+                   *(bind.destination for bind in component.binds)):
+        if target in seen:
+            raise Invalid(f"{where}: {target} is mounted twice")
+        seen.add(target)
+    if len({volume.name for volume in component.volumes}) < len(component.volumes):
+        raise Invalid(f"{where}.volumes: two have the same name")
+    _check_health(where, health)
+
+
+def _check_health(where: str, health: Health | None) -> None:
+    if health and sum(map(bool, (health.command, health.http, health.tcp))) != 1:
+        raise Invalid(f"{where}.health: give one of command, http and tcp")
+    if health and health.http and not re.match(r"https?://[^/]", health.http):
+        raise Invalid(f"{where}.health.http: {health.http!r} is no URL of http or https")
+    if health and health.tcp and not (re.fullmatch(r".+:\d{1,5}", health.tcp)
+                                      and 0 < int(health.tcp.rpartition(":")[2]) <= 65535):
+        raise Invalid(f"{where}.health.tcp: {health.tcp!r} is not HOST:PORT")
+
+
+def _check_ports(platform: Platform) -> None:
+    taken: dict[tuple[str, int, str], str] = {}
+    for name, component in platform.components.items():
+        for number, port in enumerate(component.ports):
+            if not is_address(port.address):
+                raise Invalid(f"components.{name}.ports[{number}].address: {port.address!r} is no address")
+            key = (port.address, port.node, port.protocol)
+            if key in taken:
+                raise Invalid(f"components.{name}.ports: port {port.node} of {port.address} is that of "
+                              f"{taken[key]} already")
+            taken[key] = name

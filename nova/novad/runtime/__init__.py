@@ -1,0 +1,1 @@
+"""Container runtimes: what novad wants of one (``base``), and podman."""

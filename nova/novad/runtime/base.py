@@ -1,0 +1,107 @@
+"""What novad wants of a container runtime. Every verb may be repeated: "make it so", not "do it".
+
+All raise RuntimeFault when the runtime is away or refuses, with words for the user.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from nova.novad.platform import PublishedPort
+
+# The labels by which novad knows its containers.
+PLATFORM, COMPONENT, DEPLOYMENT = "io.nova.platform", "io.nova.component", "io.nova.deployment"
+
+
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """``ident``: its id, which is its content; ``digest``: what the registry calls it."""
+
+    ident: str
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Container:
+    """``started``: seconds since 1970."""
+
+    name: str
+    image: str
+    running: bool
+    exit_code: int = 0
+    started: float = 0.0
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mount:
+    source: pathlib.Path
+    destination: str
+    options: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """A container to make. Without networks it has the node's."""
+
+    name: str
+    image: str
+    labels: Mapping[str, str]
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    ports: tuple[PublishedPort, ...] = ()
+    networks: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    user: str = ""
+    privileged: bool = False
+    capabilities: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    stop_timeout: int = 30
+
+
+class Lines(Protocol):
+    """Of a log. ``close`` may come from another thread, and ends it."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def close(self) -> None: ...
+
+
+class Runtime(Protocol):
+    def version(self) -> str:
+        """Its name and version, for people."""
+
+    def fetch(self, reference: str) -> Image:
+        """The image that a registry has by this name. Raises ImageFault."""
+
+    def has_image(self, ident: str) -> bool: ...
+
+    def create(self, wanted: Wanted) -> None:
+        """Make it in place of any other of its name; it is not started."""
+
+    def start(self, name: str) -> None: ...
+
+    def stop(self, name: str, timeout: int) -> None:
+        """SIGTERM, and SIGKILL after ``timeout`` seconds; one that is not there has stopped."""
+
+    def remove(self, name: str) -> None:
+        """With whatever runs in it."""
+
+    def find(self, name: str) -> Container | None: ...
+
+    def containers(self, platform: str) -> list[Container]:
+        """All of a platform, also those that do not run."""
+
+    def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
+        """Exit code and output of a command in a running container; 124 when the time was over."""
+
+    def logs(self, name: str, follow: bool, tail: int) -> Lines:
+        """Lines, the oldest first; ``follow`` goes on until the container ends."""
+
+    def make_network(self, name: str) -> None: ...
+
+    def remove_network(self, name: str) -> None: ...

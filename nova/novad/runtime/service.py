@@ -1,0 +1,104 @@
+"""podman's REST service as a child of novad: where no systemd starts one, and with what this node needs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import time
+
+from nova.novad.errors import RuntimeFault
+
+_START = 30.0  # seconds
+_RUN = pathlib.Path("/run/novad")
+_CONF = """\
+[engine]
+runtime = "{runtime}"
+cgroup_manager = "{manager}"
+events_logger = "file"
+# of a command run by the API; by default two processes stay for five minutes after each health check
+exit_command_delay = 2
+[network]
+network_backend = "netavark"
+[containers]
+log_driver = "k8s-file"
+log_size_max = 52428800
+# soft and hard are the same: some releases of podman swap them
+default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
+"""
+
+
+class PodmanService:
+    """``directory``: of its configuration and, with ``own_storage``, its images and containers. ``run``: what a reboot
+    has to clear, by which podman sees that there was one; its path is short, as podman wants it."""
+
+    def __init__(self, directory: pathlib.Path, own_storage: bool = True) -> None:
+        self.directory = directory
+        self.run = _RUN / hashlib.sha256(str(directory.absolute()).encode()).hexdigest()[:8]
+        self.socket = self.run / "podman.sock"
+        self._own_storage = own_storage
+        self._pid = self.run / "podman.pid"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns when it answers. Raises RuntimeFault."""
+        for place in (self.directory, self.run):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        conf = self.directory / "containers.conf"
+        conf.write_text(_CONF.format(
+            runtime="runc" if shutil.which("runc") else "crun",
+            manager="systemd" if os.path.isdir("/run/systemd/system") else "cgroupfs",
+            files=_limit(resource.RLIMIT_NOFILE, 65536), processes=_limit(resource.RLIMIT_NPROC, 32768)))
+        program = shutil.which("podman")
+        if program is None:
+            raise RuntimeFault("podman is not installed.")
+        storage = ["--root", str(self.directory / "storage"), "--runroot", str(self.run / "root"),
+                   "--tmpdir", str(self.run / "tmp"), "--network-config-dir", str(self.directory / "networks")]
+        self._end_former()
+        self.socket.unlink(missing_ok=True)
+        with open(self.directory / "podman.log", "ab") as log:
+            self._process = subprocess.Popen(
+                [program, *(storage if self._own_storage else []), "system", "service", "--time=0",
+                 f"unix://{self.socket}"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env={**os.environ, "CONTAINERS_CONF": str(conf)})
+        self._pid.write_text(str(self._process.pid))
+        end = time.monotonic() + _START
+        while not self.socket.exists():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise RuntimeFault(f"podman's service does not start; see {self.directory / 'podman.log'}")
+            time.sleep(0.05)
+
+    def _end_former(self) -> None:
+        """That of a novad that was killed, if it still runs."""
+        try:
+            pid = int(self._pid.read_text())
+            if str(self.socket).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGTERM)
+        except (OSError, ValueError):
+            return
+
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """Containers go on."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+        self._pid.unlink(missing_ok=True)
+
+
+def _limit(kind: int, most: int) -> int:
+    """What this process may give others, at most ``most``."""
+    hard = resource.getrlimit(kind)[1]
+    return most if hard == resource.RLIM_INFINITY else min(hard, most)

@@ -1,0 +1,128 @@
+"""Secrets of a platform: made once, kept in files that root alone reads, as an option encrypted."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import pathlib
+import secrets as random
+from collections.abc import Iterable, Mapping
+
+from nova.novad.errors import Invalid, NotKnown
+from nova.novad.platform import Secret
+
+_SEALED = b"novad-1:"
+_NONCE = 12
+MASK = "********"
+
+
+class Secrets:
+    """Values by name, one file each of mode 0600 below ``directory`` (0700).
+
+    ``passphrase``: what encrypts them at rest (the content of a key file will do); None: they are kept as they are.
+    What was kept before a passphrase was given is still read, and is encrypted when it is renewed.
+    """
+
+    def __init__(self, directory: pathlib.Path, passphrase: bytes | None = None) -> None:
+        self.directory = directory
+        self._passphrase = passphrase
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.chmod(0o700)
+        self._key = self._derived() if passphrase else None
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.directory.iterdir() if not path.name.startswith("."))
+
+    def make(self, wanted: Mapping[str, Secret]) -> list[str]:
+        """Make those that are not there yet; returns their names."""
+        made = [name for name in sorted(wanted) if not (self.directory / name).exists()]
+        for name in made:
+            self.renew(name, wanted[name])
+        return made
+
+    def renew(self, name: str, how: Secret) -> None:
+        """A new value in place of the old one."""
+        self._write(name, "".join(random.choice(how.characters) for _ in range(how.length)))
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Remember the values that these have now, and no others, until put_back()."""
+        self.forget()
+        for name in names:
+            write_private(self.directory / f".kept-{name}", (self.directory / name).read_bytes())
+
+    def forget(self) -> None:
+        """What was kept."""
+        for path in self.directory.glob(".kept-*"):
+            path.unlink(missing_ok=True)
+
+    def put_back(self) -> None:
+        """The values that were kept; it may be done again."""
+        for path in self.directory.glob(".kept-*"):
+            write_private(self.directory / path.name.removeprefix(".kept-"), path.read_bytes())
+
+    def values(self, names: Iterable[str]) -> dict[str, str]:
+        """Raises NotKnown, Invalid (encrypted, and the passphrase is missing or another one)."""
+        return {name: self._read(name) for name in names}
+
+    def masked(self, names: Iterable[str], text: str) -> str:
+        """``text`` without the values of these secrets."""
+        for name in names:
+            with contextlib.suppress(Invalid, NotKnown):
+                text = text.replace(self._read(name), MASK)
+        return text
+
+    def remove(self) -> None:
+        """All of them, for ever."""
+        self.forget()
+        for name in self.names():
+            (self.directory / name).unlink(missing_ok=True)
+
+    # --- files -------------------------------------------------------------------------------------
+    def _read(self, name: str) -> str:
+        try:
+            content = (self.directory / name).read_bytes()
+        except FileNotFoundError:
+            raise NotKnown(f"There is no secret {name}.") from None
+        if not content.startswith(_SEALED):
+            return content.decode()
+        if self._key is None:
+            raise Invalid(f"Secret {name} is encrypted: key_file is needed to read it.")
+        from cryptography.exceptions import InvalidTag  # six megabytes, for those who encrypt
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        try:
+            sealed = base64.b64decode(content.removeprefix(_SEALED), validate=True)
+            return AESGCM(self._key).decrypt(sealed[:_NONCE], sealed[_NONCE:], name.encode()).decode()
+        except (InvalidTag, ValueError):
+            raise Invalid(f"Secret {name} was encrypted with another key than that of key_file.") from None
+
+    def _write(self, name: str, value: str) -> None:
+        content = value.encode()
+        if self._key is not None:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+            nonce = os.urandom(_NONCE)
+            content = _SEALED + base64.b64encode(nonce + AESGCM(self._key).encrypt(nonce, content, name.encode()))
+        write_private(self.directory / name, content)
+
+    def _derived(self) -> bytes:
+        """The key of the passphrase; its salt is kept beside the secrets."""
+        assert self._passphrase is not None
+        salt = self.directory / ".salt"
+        if not salt.exists():
+            write_private(salt, os.urandom(16))
+        return hashlib.scrypt(self._passphrase, salt=salt.read_bytes(), n=2**14, r=8, p=1, dklen=32)
+
+
+def write_private(path: pathlib.Path, content: bytes) -> None:
+    """All of the content or what was there before, for root alone, and on the disk when this returns."""
+    temporary = path.with_name(f".{path.name}.new")
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

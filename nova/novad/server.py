@@ -1,0 +1,306 @@
+"""The gRPC server: who asks is looked at first, then the daemon is asked; what goes wrong is a status of gRPC."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hmac
+import logging
+import pathlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health as grpc_health
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from nova import __version__
+from nova.novad import errors
+from nova.novad.api import novad_pb2 as pb
+from nova.novad.api import novad_pb2_grpc as services
+from nova.novad.daemon import Daemon
+from nova.novad.deploy import Progress
+from nova.novad.errors import NovadError
+from nova.novad.journal import Backup
+from nova.novad.secrets import MASK
+
+LOG = logging.getLogger(__name__)
+
+_Told = queue.SimpleQueue[pb.Progress | BaseException | None]
+
+_THREADS = 32
+_READERS = 24  # of logs at a time: others get a thread, too
+_CODES: dict[type[NovadError], grpc.StatusCode] = {
+    errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT, errors.NotKnown: grpc.StatusCode.NOT_FOUND,
+    errors.Busy: grpc.StatusCode.ABORTED, errors.Failed: grpc.StatusCode.ABORTED,
+    errors.Refused: grpc.StatusCode.FAILED_PRECONDITION, errors.ImageFault: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.RuntimeFault: grpc.StatusCode.UNAVAILABLE, errors.Cancelled: grpc.StatusCode.UNAVAILABLE}
+
+
+class Server:
+    """Listens as the daemon's options say."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        options = daemon.options
+        self._server = grpc.server(
+            concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc"),
+            interceptors=[_Secret(daemon.shared_secret())], options=[
+                ("grpc.keepalive_time_ms", 60000), ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 10000), ("grpc.so_reuseport", 0)])
+        for add, servicer in _servicers(daemon):
+            add(servicer, self._server)
+        self._health = grpc_health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = [service.full_name for service in pb.DESCRIPTOR.services_by_name.values()]
+        reflection.enable_server_reflection((*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+                                             reflection.SERVICE_NAME), self._server)
+        self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        where = options.listen.removeprefix("tcp://")
+        try:
+            self.port = self._server.add_secure_port(where, _credentials(daemon)) if options.tls_cert else \
+                self._server.add_insecure_port(where)
+        except RuntimeError:
+            self.port = 0
+        if not self.port:
+            raise errors.Refused(f"{options.listen} is not free, or no address of this machine.")
+
+    def start(self) -> None:
+        self._server.start()
+
+    def stop(self) -> None:
+        """Calls that are under way end within a few seconds."""
+        self._health.enter_graceful_shutdown()
+        self._server.stop(2).wait()
+
+
+def _credentials(daemon: Daemon) -> grpc.ServerCredentials:
+    options = daemon.options
+    read = lambda path: pathlib.Path(path).read_bytes()  # noqa: E731
+    return grpc.ssl_server_credentials(
+        [(read(options.tls_key), read(options.tls_cert))], read(options.client_ca) if options.client_ca else None,
+        bool(options.client_ca))
+
+
+class _Secret(grpc.ServerInterceptor):
+    """Every call knows the shared secret, but for those that ask whether anybody is there."""
+
+    def __init__(self, secret: str) -> None:
+        self._expected = f"Bearer {secret}".encode()
+        self._refuse = grpc.unary_unary_rpc_method_handler(self._refused)
+
+    @staticmethod
+    def _refused(_request: Any, context: grpc.ServicerContext) -> Any:
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, "The shared secret is missing or another one: --secret, "
+                                                       "$NOVA_SHARED_SECRET.")
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        if details.method.startswith("/grpc.health.v1.Health/"):
+            return continuation(details)
+        given = dict(details.invocation_metadata or ()).get("authorization", "")
+        given = given if isinstance(given, bytes) else given.encode()
+        return continuation(details) if hmac.compare_digest(given, self._expected) else self._refuse
+
+
+@contextlib.contextmanager
+def _told(context: grpc.ServicerContext) -> Iterator[None]:
+    """What goes wrong as a status of gRPC."""
+    try:
+        yield
+    except NovadError as error:
+        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+        context.abort(code, error.message)
+
+
+def _followed(context: grpc.ServicerContext, act: Callable[[Progress], None]) -> Iterator[pb.Progress]:
+    """What ``act`` tells, as it happens. It goes on to its end if the caller goes away."""
+    told: _Told = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            act(lambda name, what: told.put(pb.Progress(component=name, message=what)))
+        except BaseException as error:  # for the caller; the deployer has logged and put back
+            told.put(error)
+        else:
+            told.put(None)
+
+    threading.Thread(target=work, name="change", daemon=True).start()
+    while (one := _next(told, context)) is not None:
+        if isinstance(one, NovadError):
+            with _told(context):
+                raise one
+        if isinstance(one, BaseException):
+            LOG.error("A change failed by a bug", exc_info=one)
+            context.abort(grpc.StatusCode.INTERNAL, f"{type(one).__name__}: {one} (a bug; novad's log shows where)")
+        assert isinstance(one, pb.Progress)
+        yield one
+
+
+def _next(told: _Told, context: grpc.ServicerContext) -> pb.Progress | BaseException | None:
+    """What is told next; None at the end, and when nobody listens any more."""
+    while context.is_active():
+        with contextlib.suppress(queue.Empty):
+            return told.get(timeout=1.0)
+    return None
+
+
+def _servicers(daemon: Daemon) -> list[tuple[Callable[[Any, Any], None], Any]]:
+    return [(services.add_PlatformServicer_to_server, _Platform(daemon)),
+            (services.add_ServicesServicer_to_server, _Services(daemon)),
+            (services.add_LogsServicer_to_server, _Logs(daemon)),
+            (services.add_BackupsServicer_to_server, _Backups(daemon)),
+            (services.add_SecretStoreServicer_to_server, _SecretStore(daemon)),
+            (services.add_DaemonServicer_to_server, _Daemon(daemon))]
+
+
+class _Platform(services.PlatformServicer):
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+
+    def Deploy(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        wanted = {one.component: one.version for one in request.components}
+        yield from _followed(context, lambda progress: self.daemon.deploy(wanted, progress))
+
+    def Plan(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
+        answer = pb.PlanAnswer()
+        with _told(context):
+            for change in self.daemon.deployer.plan({one.component: one.version for one in request.components}):
+                before, after = change.before, change.after
+                same = before is not None and after is not None and before.component == after.component
+                answer.changes.append(pb.PlannedChange(
+                    component=change.name, reference=after.component.reference() if after else "",
+                    action="remove" if after is None else "create" if before is None else
+                    "keep, unless its image is another" if same else "replace",
+                    before=before.version or before.component.tag if before else "",
+                    backup=self.daemon.data.size(change.name, before.component.volumes) if before else 0))
+        return answer
+
+    def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
+        with _told(context):
+            return pb.PlatformAnswer(name=self.daemon.platform.name, components=[pb.ComponentState(
+                name=one.deployed.name, version=one.deployed.version, state=one.state,
+                image=one.deployed.component.reference(), digest=one.deployed.digest or one.deployed.image,
+                deployment=one.deployed.deployment, started=one.started, health=one.health)
+                for one in self.daemon.states()])
+        raise AssertionError
+
+    def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> pb.HistoryAnswer:
+        with _told(context):
+            return pb.HistoryAnswer(deployments=[pb.DeploymentEntry(
+                id=one.id, kind=one.kind, state=one.state, started=one.started, ended=one.ended or 0.0, error=one.error,
+                components=[pb.ComponentVersion(component=change.name, version=(
+                    change.after.version or change.after.component.tag) if change.after else "")
+                    for change in one.changes])
+                for one in self.daemon.journal.deployments(min(max(request.limit, 0) or 20, 1000))])
+        raise AssertionError
+
+    def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.rollback(
+            list(request.components), request.to or None, progress))
+
+    def Restart(self, request: pb.RestartRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.restart(list(request.components), progress))
+
+    def Remove(self, request: pb.RemoveRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.remove(request.volumes, request.secrets, progress))
+
+
+class _Services(services.ServicesServicer):
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+
+    def Show(self, request: pb.ServiceRequest, context: grpc.ServicerContext) -> pb.ServiceAnswer:
+        with _told(context):
+            found = self.daemon.journal.components().get(request.name)
+            component = found.component if found else self.daemon.platform.component(request.name)
+            return pb.ServiceAnswer(
+                name=request.name, image=component.reference(), cmd=component.command,
+                version_cmd=component.version_command,
+                env={name: MASK if "${secret:" in value else value for name, value in component.env.items()},
+                volumes=[
+                    *(pb.VolumeEntry(type="volume", name=one.name, destination=one.destination, options=one.options)
+                      for one in component.volumes),
+                    *(pb.VolumeEntry(type="bind", name=one.source, destination=one.destination, options=one.options)
+                      for one in component.binds),
+                    *(pb.VolumeEntry(type="file", destination=path, options=["ro"]) for path in component.files)])
+        raise AssertionError
+
+
+class _Logs(services.LogsServicer):
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self._readers = threading.BoundedSemaphore(_READERS)
+
+    def Read(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogLine]:
+        with _told(context):
+            deployed = self.daemon.journal.components().get(request.name)
+            if deployed is None:
+                raise errors.NotKnown(f"Component {request.name} is not deployed.")
+            if not self._readers.acquire(blocking=False):
+                raise errors.Refused(f"{_READERS} read logs already.")
+            try:
+                lines = self.daemon.runtime.logs(self.daemon.deployer.container(request.name), request.follow,
+                                                 max(request.tail, 0) or 100)
+                # A component that says nothing must not hold the thread of a caller who went away.
+                if not context.add_callback(lines.close):
+                    lines.close()
+                for line in lines:
+                    yield pb.LogLine(text=self.daemon.deployer.masked(deployed, line))
+            finally:
+                self._readers.release()
+
+
+class _Backups(services.BackupsServicer):
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+
+    def List(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> pb.BackupsAnswer:
+        with _told(context):
+            return _backups(self.daemon.journal.backups(request.component or None))
+        raise AssertionError
+
+    def Create(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.back_up(request.component, progress))
+
+    def Prune(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.BackupsAnswer:
+        with _told(context):
+            return _backups(self.daemon.prune())
+        raise AssertionError
+
+
+def _backups(found: list[Backup]) -> pb.BackupsAnswer:
+    return pb.BackupsAnswer(backups=[pb.BackupEntry(
+        id=one.id, component=one.component, deployment=one.deployment, version=one.version, size=one.size,
+        made=one.made) for one in found])
+
+
+class _SecretStore(services.SecretStoreServicer):
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+
+    def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.SecretsAnswer:
+        with _told(context):
+            components = self.daemon.platform.components
+            return pb.SecretsAnswer(secrets=[pb.SecretEntry(name=name, used_by=sorted(
+                one for one, component in components.items() if name in component.secrets()))
+                for name in self.daemon.secrets.names()])
+        raise AssertionError
+
+    def Rotate(self, request: pb.RotateRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.rotate(list(request.names), progress))
+
+
+class _Daemon(services.DaemonServicer):
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+
+    def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.DaemonAnswer:
+        with _told(context):
+            options = self.daemon.options
+            return pb.DaemonAnswer(
+                version=__version__, address=options.listen, started=self.daemon.started, node=options.name,
+                roles=options.roles, runtime=self.daemon.runtime.version(), platform=self.daemon.platform.name)
+        raise AssertionError

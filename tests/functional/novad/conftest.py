@@ -1,0 +1,61 @@
+"""novad's server in this process, over gRPC on loopback, with a runtime that has no containers."""
+
+import contextlib
+import logging
+import socket
+
+import pytest
+
+from nova.novad.daemon import Daemon
+from nova.novad.options import Options
+from nova.novad.platform import parse
+from nova.novad.server import Server
+from tests.functional.cli.conftest import run
+from tests.unit.novad.runtimes import FakeRuntime
+from tests.unit.novad.test_deploy import REGISTRY, TEXT
+
+
+class Node:
+    """``nova("deploy")``: what came of it, by the address and secret of this novad."""
+
+    def __init__(self, daemon, server, patch):
+        self.daemon, self.server, self.runtime = daemon, server, daemon.runtime
+        self.secret = daemon.shared_secret()
+        scheme = "tls" if daemon.options.tls_cert else "tcp"
+        patch.setenv("NOVA_ADDR", f"{scheme}://127.0.0.1:{server.port}")
+        patch.setenv("NOVA_SHARED_SECRET", self.secret)
+        self.patch = patch
+
+    def nova(self, *words, code=0):
+        ended = run(*words)
+        assert ended.code == code, f"{words}: {ended.code}\n{ended.out}\n{ended.err}"
+        return ended
+
+
+def free_port():
+    with contextlib.closing(socket.socket()) as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture
+def serve(tmp_path, monkeypatch, caplog):
+    """``serve(tls_cert=…)``: a node whose novad has these options."""
+    caplog.set_level(logging.DEBUG)
+    with contextlib.ExitStack() as stack:
+        def serve(**options):
+            daemon = Daemon(Options(data_dir=str(tmp_path / "data"), listen=f"tcp://127.0.0.1:{free_port()}", node="n1",
+                                    interval=0.1, **options), parse(TEXT, "toml"), FakeRuntime(dict(REGISTRY)))
+            stack.callback(daemon.stop)
+            server = Server(daemon)
+            stack.callback(server.stop)
+            daemon.start()
+            server.start()
+            return Node(daemon, server, monkeypatch)
+
+        yield serve
+
+
+@pytest.fixture
+def node(serve):
+    return serve()

@@ -1,0 +1,221 @@
+"""Every verb for novad, as its user types it."""
+
+import io
+import json
+import re
+import sys
+import threading
+import time
+import traceback
+
+import grpc
+import pytest
+
+from nova.novad import server as module
+from nova.novad.api import novad_pb2 as pb
+from nova.novad.client import Client
+from nova.novad.daemon import Daemon
+from nova.novad.errors import Refused
+from nova.novad.server import Server
+from tests.functional.client import wait_for
+
+VERBS = [("deploy",), ("plan",), ("history",), ("rollback",), ("restart",), ("remove", "--yes"), ("platform-info",),
+         ("service-info", "db"), ("service-logs", "db"), ("info",), ("health",), ("backup", "list"),
+         ("backup", "create"), ("backup", "prune"), ("secrets", "list"), ("secrets", "rotate", "db")]
+
+
+def column(ended, name, key="Component"):
+    """{component: what a table says in this column}"""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in ended.out.splitlines()
+             if line.startswith("|")]
+    return {row[lines[0].index(key)]: row[lines[0].index(name)] for row in lines[1:]}
+
+
+@pytest.mark.parametrize("secret", ["wrong", ""])
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_without_the_secret_nothing_is_said_and_nothing_done(node, verb, secret, monkeypatch):
+    node.patch.setenv("NOVA_SHARED_SECRET", secret)
+    monkeypatch.setattr("nova.novad.client._kept_secret", str)
+    ended = node.nova(*verb, code=4)
+    assert ("The shared secret is missing" in ended.err, ended.out) == (True, "")
+    assert (node.runtime.made, node.daemon.journal.deployments()) == ({}, [])
+
+
+def test_a_platform_is_deployed_with_progress_and_shown(node):
+    out = node.nova("deploy").out
+    assert re.search(r"\[ +\d+\.\d\] db: starting registry/db:1\n", out)
+    assert "deployment 1 is done: db, conductor, api" in out
+    assert column(node.nova("platform-info"), "Version") == {
+        "db": "1 of the program", "conductor": "1 of the program", "api": "1"}
+    assert set(column(node.nova("health"), "State").values()) == {"running"}
+    assert column(node.nova("plan", "db=2"), "Action") == {"db": "replace"}
+    assert "there was nothing to do" in node.nova("deploy").out
+    info = node.nova("info").out
+    assert all(word in info for word in ("n1", "fake 1", "suite", "control, compute"))
+
+
+def test_a_component_is_explained_and_its_secrets_are_masked(node):
+    node.nova("deploy")
+    found = json.loads(node.nova("service-info", "conductor").out)
+    assert (found["env"], found["image"]) == ({"URL": "********"}, "registry/conductor:1")
+    assert found["volumes"] == [{"type": "file", "name": "", "destination": "/etc/conductor.conf", "options": ["ro"]}]
+    assert node.nova("service-logs", "db").out == "a line\n"
+    assert "no component dbb" in node.nova("service-info", "dbb", code=3).err
+    assert "dbb is not deployed" in node.nova("service-logs", "dbb", code=3).err
+
+
+def test_an_upgrade_goes_back_by_itself_or_by_its_user(node):
+    node.nova("deploy")
+    node.nova("deploy", "db=2")
+    failed = node.nova("deploy", "db=3", "conductor=sick", code=1)
+    assert "conductor does not become healthy" in failed.err
+    assert column(node.nova("history"), "State", key="ID") == {"1": "done", "2": "done", "3": "undone"}
+    assert column(node.nova("platform-info"), "Image")["db"] == "registry/db:2"
+    node.nova("rollback", "db")
+    assert column(node.nova("platform-info"), "Image")["db"] == "registry/db:1"
+    assert "nothing to go back to" in node.nova("rollback", "api", code=1).err
+
+
+def test_what_is_wrong_is_said_with_its_exit_code(node):
+    assert "no component dbb" in node.nova("deploy", "dbb", code=3).err
+    assert "'a b' is not the name of a version" in node.nova("deploy", "db=a b", code=2).err
+    assert "registry/db:9 cannot be fetched" in node.nova("deploy", "db=9", code=1).err
+    assert "no secret none" in node.nova("secrets", "rotate", "none", code=3).err
+    assert "is not deployed" in node.nova("restart", "db", code=3).err
+    node.runtime.away = True
+    assert "it does not answer" in node.nova("deploy", code=1).err
+    node.runtime.away = False
+    node.server.stop()
+    assert "is novad serve running there?" in node.nova("info", code=4).err
+    assert "no address" in node.nova("--addr", "here", "info", code=2).err
+    assert "with TLS only" in node.nova("--addr", "tcp://192.0.2.1:1", "info", code=2).err
+
+
+def test_backups_are_made_listed_and_pruned(node):
+    node.nova("deploy")
+    node.nova("backup", "create")
+    assert column(node.nova("backup", "list"), "Version") == {"db": "1 of the program"}
+    assert column(node.nova("backup", "list", "api"), "Version") == {}
+    assert column(node.nova("backup", "prune"), "Version") == {}
+
+
+def test_components_are_restarted_in_their_order(node):
+    node.nova("deploy")
+    lines = re.findall(r"\] (\w+): (stopping|starting)", node.nova("restart", "db", "conductor").out)
+    assert lines == [("conductor", "stopping"), ("db", "stopping"), ("db", "starting"), ("conductor", "starting")]
+
+
+def test_removing_asks_first(node, monkeypatch):
+    node.nova("deploy")
+    for answer in ("", "n\n"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        ended = node.nova("remove", "--remove-volumes", code=1)
+        assert ("and their data? [y/N]" in ended.err, "Nothing was removed" in ended.err) == (True, True)
+        assert len(node.runtime.running) == 3
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    node.nova("remove")
+    assert (node.runtime.made, column(node.nova("platform-info"), "State")) == ({}, {})
+
+
+def test_secrets_are_in_no_answer_no_log_record_and_no_journal(node, caplog, tmp_path):
+    everything = node.nova("deploy").out
+    values = [node.daemon.secrets.values(["db"])["db"]]
+    node.runtime.said["suite-conductor"] = [f"cannot log in with {values[0]}"]
+    for verb in VERBS[1:]:
+        if verb[0] not in ("remove", "rollback"):
+            ended = node.nova(*verb)
+            everything += ended.out + ended.err
+    values.append(node.daemon.secrets.values(["db"])["db"])
+    node.runtime.said["suite-conductor"] = [f"cannot log in with {values[1]}"]
+    everything += node.nova("deploy", "conductor=bad", code=1).err
+    everything += node.nova("service-logs", "conductor").out + node.nova("history").out
+    assert "cannot log in with ********" in everything
+    assert values[0] != values[1]
+    everything += caplog.text + node.secret.join(str(path.read_bytes())
+                                                 for path in (tmp_path / "data").glob("journal*"))
+    assert not [value for value in values if value in everything]
+    assert node.secret not in caplog.text
+
+
+def held(node):
+    """A deployment that waits in the middle until the event is set."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def wait(verb, name):
+        if (verb, name) == ("create", "suite-conductor"):
+            reached.set()
+            assert go_on.wait(30)
+    node.runtime.before = wait
+    return reached, go_on
+
+
+def test_a_deployment_goes_on_when_its_client_goes_away_and_a_second_one_is_refused(node):
+    reached, go_on = held(node)
+    client = Client()
+    stream = client.follow(client.platform.Deploy, pb.DeployRequest())
+    next(stream)
+    assert reached.wait(30)
+    assert "Another change is under way (deploy)" in node.nova("deploy", "api=2", code=1).err
+    stream.close()
+    client.close()
+    go_on.set()
+    wait_for(lambda: column(node.nova("history"), "State", key="ID") == {"1": "done"}, 30)
+    assert set(column(node.nova("health"), "State").values()) == {"running"}
+
+
+def test_readers_of_logs_who_go_away_hold_nothing(node):
+    node.nova("deploy")
+    for _round in range(module._READERS + 8):
+        client = Client()
+        stream = client.follow(client.logs.Read, pb.LogsRequest(name="db", follow=True, tail=1))
+        assert next(stream).text == "a line"
+        stream.close()
+        client.close()
+        time.sleep(0.05)
+    assert node.nova("service-logs", "db").out == "a line\n"
+
+
+def test_too_many_readers_of_logs_leave_threads_for_others(node):
+    node.nova("deploy")
+    client = Client()
+    streams = [client.follow(client.logs.Read, pb.LogsRequest(name="db", follow=True)) for _n in range(module._READERS)]
+    assert {next(stream).text for stream in streams} == {"a line"}
+    assert "read logs already" in node.nova("service-logs", "db", code=1).err
+    assert node.nova("info").code == 0
+    for stream in streams:
+        stream.close()
+    client.close()
+
+
+def test_anybody_may_ask_whether_it_is_there(node):
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+    with grpc.insecure_channel(f"127.0.0.1:{node.server.port}") as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_an_address_that_is_taken_is_said(node):
+    daemon = node.daemon
+    other = Daemon.__new__(Daemon)
+    other.__dict__.update(daemon.__dict__)
+    with pytest.raises(Refused, match="is not free"):
+        Server(other)
+
+
+def test_a_novad_that_ends_in_the_middle_of_a_deployment_leaves_no_thread_behind(node):
+    reached, go_on = held(node)
+    client = Client()
+    stream = client.follow(client.platform.Deploy, pb.DeployRequest())
+    next(stream)
+    assert reached.wait(30)
+    node.server.stop()
+    wait_for(lambda: all(not pending.startswith("grpc_") or quiet for pending, quiet in waiting()), 20)
+    go_on.set()
+    client.close()
+
+
+def waiting():
+    """(name, whether it waits for work) of each thread."""
+    frames = sys._current_frames()
+    return [(thread.name, "_followed" not in "".join(traceback.format_stack(frames[thread.ident])))
+            for thread in threading.enumerate() if thread.ident in frames]

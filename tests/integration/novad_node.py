@@ -1,0 +1,198 @@
+"""A node with novad, podman and a registry of its own, all on loopback and below one directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+from nova.novad.runtime.service import PodmanService
+
+NEEDED = ("podman", "docker-registry", "busybox", "runc")
+# Writes its version to its data, and says so; "broken" ends at once.
+_PROGRAM = """\
+echo "version {version} starts"
+/bin/busybox echo {version} >> /data/written
+{end}
+while true; do /bin/busybox echo alive; /bin/busybox sleep 1; done
+"""
+_CONF = """\
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+[containers]
+default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
+"""
+
+
+def missing() -> str:
+    """Why this machine cannot have such a node; "" if it can."""
+    if os.geteuid() != 0:
+        return "needs root"
+    return ", ".join(f"no {name}" for name in NEEDED if shutil.which(name) is None)
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Registry:
+    """``push(name, version)`` puts an image of a program there."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.directory = directory
+        self.run = pathlib.Path(tempfile.mkdtemp(prefix="novad-", dir="/run"))  # podman wants a short path
+        self.host = f"127.0.0.1:{free_port()}"
+        (directory / "registry.yml").write_text(
+            f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {directory}/images}}}}\n"
+            f"http: {{addr: '{self.host}'}}\nlog: {{level: error}}\n")
+        (directory / "containers.conf").write_text(_CONF)
+        with open(directory / "registry.log", "ab") as log:
+            self.process = subprocess.Popen(["docker-registry", "serve", directory / "registry.yml"], stdout=log,
+                                            stderr=log)
+        port = int(self.host.rpartition(":")[2])
+        wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, "the registry")
+
+    def push(self, name: str, version: str, broken: bool = False) -> None:
+        place = self.directory / "build"
+        place.mkdir(exist_ok=True)
+        shutil.copy(shutil.which("busybox") or "", place / "busybox")
+        (place / "run").write_text(_PROGRAM.format(version=version, end="exit 3" if broken else ""))
+        (place / "Dockerfile").write_text(
+            "FROM scratch\nCOPY busybox /bin/busybox\nCOPY run /run.sh\n"
+            'ENTRYPOINT ["/bin/busybox", "sh", "/run.sh"]\n')
+        reference = f"{self.host}/{name}:{version}"
+        self._podman("build", "-q", "-t", reference, str(place))
+        self._podman("push", "-q", "--tls-verify=false", reference)
+
+    def _podman(self, *words: str) -> None:
+        subprocess.run(["podman", "--root", str(self.directory / "storage"), "--runroot", str(self.run),
+                        *words], check=True, capture_output=True, timeout=120,
+                       env={**os.environ, "CONTAINERS_CONF": str(self.directory / "containers.conf")})
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+        unmount(self.directory)
+        unmount(self.run)
+        shutil.rmtree(self.run, ignore_errors=True)
+
+
+class Node:
+    """``kill()`` and ``start()`` novad as the machine would; ``nova(...)`` are commands of its user."""
+
+    def __init__(self, directory: pathlib.Path, platform: str) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self.address = f"tcp://127.0.0.1:{free_port()}"
+        (directory / "platform.toml").write_text(platform)
+        (directory / "novad.toml").write_text(
+            f'listen = "{self.address}"\ndata_dir = "{self.data}"\nplatform = "{directory}/platform.toml"\n'
+            "interval = 0.5\n")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with open(self.directory / "novad.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "nova.cmd.novad", "serve", "--config", self.directory / "novad.toml"],
+                stdout=log, stderr=log)
+        wait_for(lambda: self.process is None or self.process.poll() is not None
+                 or self.nova("info", check=False).returncode == 0, "novad", self.log)
+        assert self.process.poll() is None, self.log()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(60)
+            self.process = None
+
+    def log(self) -> str:
+        return (self.directory / "novad.log").read_text()[-3000:]
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-c", "import sys; from nova.cli.main import main; sys.exit(main())", *words]
+
+    def environment(self) -> dict[str, str]:
+        secret = self.data / "shared-secret"
+        return {**os.environ, "NOVA_ADDR": self.address,
+                "NOVA_SHARED_SECRET": secret.read_text() if secret.exists() else "none"}
+
+    def nova(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(self.command(*words), capture_output=True, text=True, timeout=180, check=False,
+                              env=self.environment())
+        assert not check or done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}\n{self.log()}"
+        return done
+
+    def written(self, component: str) -> list[str]:
+        """The versions that have written to its data."""
+        return (self.data / "volumes" / component / "state" / "written").read_text().split()
+
+    def podman(self, *words: str) -> str:
+        """In novad's own storage, beside novad."""
+        place, run = self.data / "podman", PodmanService(self.data / "podman").run
+        return subprocess.run(
+            ["podman", "--root", str(place / "storage"), "--runroot", str(run / "root"), "--tmpdir",
+             str(run / "tmp"), "--network-config-dir", str(place / "networks"), *words], check=True,
+            capture_output=True, text=True, timeout=60,
+            env={**os.environ, "CONTAINERS_CONF": str(place / "containers.conf")}).stdout
+
+    def stop(self) -> None:
+        """With all that it runs."""
+        try:
+            if self.process is None:
+                self.start()
+            wait_for(lambda: self.nova("remove", "--yes", check=False).returncode == 0, "that all is removed", self.log)
+        finally:
+            self.kill(signal.SIGTERM)
+            # podman's last clean-ups would mount things again.
+            wait_for(lambda: not runs_in(self.directory), "the end of podman's processes", self.log)
+            unmount(self.directory)
+            run = PodmanService(self.data / "podman").run
+            unmount(run)
+            shutil.rmtree(run, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def node(directory: pathlib.Path, platform: str) -> Iterator[Node]:
+    made = Node(directory, platform)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def runs_in(directory: pathlib.Path) -> list[str]:
+    """Processes that have the directory in their command."""
+    found = []
+    for place in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{directory}/".encode() in (place / "cmdline").read_bytes():
+                found.append(place.name)
+    return found
+
+
+def unmount(directory: pathlib.Path) -> None:
+    """What podman leaves mounted there, the innermost first."""
+    mounted = [line.split()[1] for line in pathlib.Path("/proc/self/mounts").read_text().splitlines()]
+    for place in reversed([one for one in mounted if one.startswith(f"{directory}/")]):
+        subprocess.run(["umount", "-l", place], check=False, capture_output=True)
+
+
+def wait_for(condition: Callable[[], bool], what: str, log: Callable[[], str] = lambda: "",
+             seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what} does not come\n{log()}"
+        time.sleep(0.1)

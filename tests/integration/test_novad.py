@@ -1,0 +1,119 @@
+"""novad with real containers: podman, a registry, and programs that write to their data."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration import novad_node
+from tests.integration.novad_node import Node, Registry, wait_for
+
+pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(novad_node.missing()), reason=novad_node.missing())]
+
+_PLATFORM = """\
+name = "{name}"
+[secrets.key]
+[components.db]
+image = "{host}/toy"
+version = "1"
+volumes = [{{name = "state", destination = "/data"}}]
+health = {{command = ["/bin/busybox", "test", "-s", "/data/written"], interval = 0.5, timeout = 5, start = 20}}
+version_command = ["/bin/busybox", "tail", "-n1", "/data/written"]
+stop_timeout = 2
+[components.web]
+image = "{host}/toy"
+version = "1"
+depends = ["db"]
+env = {{KEY = "${{secret:key}}"}}
+volumes = [{{name = "state", destination = "/data"}}]
+stop_timeout = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    made = Registry(tmp_path_factory.mktemp("registry"))
+    try:
+        for version in "123":
+            made.push("toy", version)
+        made.push("toy", "broken", broken=True)
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def node(registry: Registry, tmp_path: pathlib.Path) -> Iterator[Node]:
+    name = f"t{os.getpid()}"
+    with novad_node.node(tmp_path, _PLATFORM.format(name=name, host=registry.host)) as made:
+        made.name = name  # type: ignore[attr-defined]
+        yield made
+
+
+def versions(node: Node) -> dict[str, str]:
+    """What runs, as a user sees it."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")]
+            for line in node.nova("platform-info").stdout.splitlines() if line.startswith("|")]
+    return {row[0]: row[4].rpartition(":")[2] for row in rows[1:] if row[2] == "running"}
+
+
+def test_a_platform_is_deployed_upgraded_and_goes_back_with_its_data(node: Node) -> None:
+    out = node.nova("deploy").stdout
+    assert "db: runs version 1" in out
+    assert versions(node) == {"db": "1", "web": "1"}
+    assert "alive" in node.nova("service-logs", "db").stdout
+    assert json.loads(node.nova("service-info", "web").stdout)["env"] == {"KEY": "********"}
+
+    node.nova("deploy", "db=2", "web=2")
+    assert (versions(node), node.written("db")) == ({"db": "2", "web": "2"}, ["1", "2"])
+
+    failed = node.nova("deploy", "db=3", "web=broken", check=False)
+    assert (failed.returncode, "All is as it was before" in failed.stderr) == (1, True)
+    assert versions(node) == {"db": "2", "web": "2"}
+    assert (node.written("db"), node.written("web")) == (["1", "2", "2"], ["1", "2", "2"])
+
+    node.nova("deploy", "db=3")
+    assert node.written("db")[-1] == "3"
+    node.nova("rollback", "db", "--to", "1")
+    assert (versions(node), node.written("db")) == ({"db": "1", "web": "2"}, ["1", "1"])
+
+
+def test_a_container_that_was_killed_is_started_again_and_one_that_is_gone_is_made(node: Node) -> None:
+    node.nova("deploy")
+    node.podman("kill", f"{node.name}-db")  # type: ignore[attr-defined]
+    wait_for(lambda: node.written("db") == ["1", "1"], "the database", node.log)
+    node.podman("rm", "-f", f"{node.name}-web")  # type: ignore[attr-defined]
+    wait_for(lambda: node.written("web") == ["1", "1"], "the web", node.log)
+    wait_for(lambda: versions(node) == {"db": "1", "web": "1"}, "both", node.log)
+
+
+def test_containers_go_on_without_novad(node: Node) -> None:
+    node.nova("deploy")
+    node.kill(signal.SIGTERM)
+    node.start()
+    assert (versions(node), node.written("db")) == ({"db": "1", "web": "1"}, ["1"])
+
+
+@pytest.mark.parametrize("moment", ["db: fetching", "db: backing up", "db: starting", "web: waiting until"])
+def test_a_novad_that_is_killed_in_a_deployment_puts_the_platform_back(node: Node, moment: str) -> None:
+    node.nova("deploy")
+    before = {name: node.written(name) for name in ("db", "web")}
+    with subprocess.Popen(node.command("deploy", "db=2", "web=2"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          text=True, env=node.environment()) as client:
+        assert client.stdout is not None
+        assert any(moment in line for line in client.stdout)
+        node.kill()
+    node.start()
+    wait_for(lambda: "undone" in node.nova("history").stdout and versions(node) == {"db": "1", "web": "1"},
+             "the former version", node.log)
+    for name, written in before.items():
+        assert node.written(name)[:1] == written
+        assert set(node.written(name)) == {"1"}
+    node.nova("deploy", "db=2", "web=2")
+    assert versions(node) == {"db": "2", "web": "2"}

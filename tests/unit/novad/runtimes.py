@@ -1,0 +1,145 @@
+"""A runtime without containers, for tests of what novad does with one: what it is asked for is what there is.
+
+An image is a version of a program that writes to its volumes when it starts, as a database that is upgraded does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from nova.novad.errors import ImageFault, RuntimeFault
+from nova.novad.runtime.base import Container, Image, Wanted
+
+
+class Killed(BaseException):
+    """novad was killed here."""
+
+
+class FakeRuntime:
+    """``registry``: reference -> what its program is: "good", "broken" (ends at once) or "sick" (unhealthy).
+
+    ``before`` is called with (verb, name) before each effect, and may raise.
+    """
+
+    def __init__(self, registry: dict[str, str]) -> None:
+        self.registry = registry
+        self.made: dict[str, Wanted] = {}
+        self.running: dict[str, float] = {}
+        self.images: dict[str, tuple[str, str]] = {}
+        self.networks: set[str] = set()
+        self.before: Callable[[str, str], None] = lambda _verb, _name: None
+        self.away = False
+        self.lost: dict[str, tuple[str, str]] = {}  # images that the registry alone has
+        self.said: dict[str, list[str]] = {}  # what containers have written
+
+    def version(self) -> str:
+        return "fake 1"
+
+    def fetch(self, reference: str) -> Image:
+        self._effect("fetch", reference)
+        if "@" in reference:
+            for ident, (known, _kind) in {**self.lost, **self.images}.items():
+                if reference.endswith(digest(known)):
+                    self.images[ident] = {**self.lost, **self.images}[ident]
+                    return Image(ident, digest(known))
+            raise ImageFault(f"{reference} cannot be fetched")
+        if reference not in self.registry:
+            raise ImageFault(f"{reference} cannot be fetched: there is no such image")
+        ident = hashlib.sha256((reference + self.registry[reference]).encode()).hexdigest()
+        self.images[ident] = (reference, self.registry[reference])
+        return Image(ident, digest(reference))
+
+    def has_image(self, ident: str) -> bool:
+        return ident in self.images
+
+    def create(self, wanted: Wanted) -> None:
+        self._effect("create", wanted.name)
+        self.remove(wanted.name)
+        self.made[wanted.name] = wanted
+
+    def start(self, name: str) -> None:
+        self._effect("start", name)
+        if name in self.running:
+            return
+        wanted = self.made[name]
+        reference, kind = self.images[wanted.image]
+        for mount in wanted.mounts:
+            if mount.source.is_dir():
+                with (mount.source / "written").open("a") as file:
+                    file.write(f"{reference}\n")
+                # in the directory of another component, as a conductor writes to its database
+        if kind != "broken":
+            self.running[name] = time.time()
+
+    def stop(self, name: str, timeout: int) -> None:
+        self._effect("stop", name)
+        self.running.pop(name, None)
+
+    def remove(self, name: str) -> None:
+        self._effect("remove", name)
+        self.running.pop(name, None)
+        self.made.pop(name, None)
+
+    def find(self, name: str) -> Container | None:
+        self._reach()
+        wanted = self.made.get(name)
+        return None if wanted is None else Container(
+            name, wanted.image, name in self.running, 1, self.running.get(name, 0.0), wanted.labels)
+
+    def containers(self, platform: str) -> list[Container]:
+        return [found for name in self.made if (found := self.find(name))]
+
+    def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
+        self._reach()
+        if name not in self.running:
+            raise RuntimeFault(f"{name} does not run")
+        reference, kind = self.images[self.made[name].image]
+        return (1, "sick") if kind == "sick" else (0, f"{reference.rpartition(':')[2]} of the program\n")
+
+    def logs(self, name: str, follow: bool, tail: int) -> FakeLines:
+        self._reach()
+        return FakeLines(self.said.get(name, ["a line"])[-tail:], follow)
+
+    def make_network(self, name: str) -> None:
+        self.networks.add(name)
+
+    def remove_network(self, name: str) -> None:
+        self.networks.discard(name)
+
+    def _effect(self, verb: str, name: str) -> None:
+        self._reach()
+        self.before(verb, name)
+
+    def _reach(self) -> None:
+        if self.away:
+            raise RuntimeFault("podman: it does not answer")
+
+
+class FakeLines:
+    """Those of the past, and then, if it is followed, nothing until it is closed."""
+
+    def __init__(self, lines: list[str], follow: bool) -> None:
+        self._lines, self._follow = lines, follow
+        self.closed = threading.Event()
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._lines
+        if self._follow:
+            self.closed.wait()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def digest(reference: str) -> str:
+    return f"sha256:{hashlib.sha256(reference.encode()).hexdigest()}"
+
+
+def content(directory: pathlib.Path) -> dict[str, str]:
+    """All files below it."""
+    return {str(path.relative_to(directory)): path.read_text() for path in sorted(directory.rglob("*"))
+            if path.is_file()}

@@ -1,0 +1,29 @@
+"""The generated part of the API."""
+
+import pathlib
+import re
+
+from packaging.requirements import Requirement
+
+from nova.novad.api import novad_pb2_grpc
+from tests.unit.test_packaging import requirements
+from tools import novad_api
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def test_what_is_generated_is_of_the_proto_file_that_is_there():
+    assert novad_api.different() == [], "run python -m tools.novad_api"
+
+
+def oldest(name: str) -> set[str]:
+    return {spec.version for one in requirements() if one.name == name for spec in one.specifier}
+
+
+def test_the_libraries_are_at_least_as_new_as_what_was_generated_wants():
+    generated = Requirement(f"grpcio>={novad_pb2_grpc.GRPC_GENERATED_VERSION}")
+    assert oldest("grpcio")
+    assert all(generated.specifier.contains(version) for version in oldest("grpcio"))
+    text = (ROOT / "nova/novad/api/novad_pb2.py").read_text()
+    runtime = ".".join(re.search(r"Domain\.PUBLIC,\s+(\d+),\s+(\d+),\s+(\d+)", text).groups())
+    assert all(Requirement(f"protobuf>={runtime}").specifier.contains(version) for version in oldest("protobuf"))

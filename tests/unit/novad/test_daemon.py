@@ -1,0 +1,254 @@
+"""What the daemon does by itself, and what it refuses."""
+
+import time
+
+import pytest
+
+from nova.novad import daemon as module
+from nova.novad import deploy
+from nova.novad.daemon import Daemon
+from nova.novad.errors import Busy, Failed, Invalid, NotKnown, Refused
+from nova.novad.options import Options
+from nova.novad.platform import parse
+from tests.unit.novad.runtimes import FakeRuntime, Killed, content
+from tests.unit.novad.test_deploy import REGISTRY, TEXT
+
+QUIET = lambda _name, _what: None  # noqa: E731
+
+
+class Clock:
+    """Stands still unless it is told to go on."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    def time(self):
+        return time.time() + self.now
+
+
+@pytest.fixture
+def options(tmp_path):
+    return Options(data_dir=str(tmp_path), keep_backups=1, keep_days=0)
+
+
+@pytest.fixture
+def runtime():
+    return FakeRuntime(dict(REGISTRY))
+
+
+@pytest.fixture
+def daemon(options, runtime):
+    daemon = Daemon(options, parse(TEXT, "toml"), runtime)
+    daemon.deploy({}, QUIET)
+    return daemon
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def state(daemon, name):
+    return next(one.state for one in daemon.states() if one.deployed.name == name)
+
+
+def starts(runtime):
+    """Which containers are started from now on."""
+    seen = []
+    runtime.before = lambda verb, name: seen.append(name) if verb == "start" else None
+    return seen
+
+
+def test_what_ended_is_started_again_with_growing_pauses(daemon, runtime, clock):
+    seen, moments = starts(runtime), []
+    for _second in range(40):
+        runtime.running.pop("suite-api", None)
+        before = len(seen)
+        daemon.look()
+        if len(seen) > before:
+            moments.append(clock.now - 1000)
+        clock.now += 1
+    assert set(seen) == {"suite-api"}
+    assert moments == [0, 2, 6, 14, 30]
+
+
+def test_after_a_calm_time_the_pauses_begin_anew(daemon, runtime, clock):
+    for _time in range(3):
+        runtime.running.pop("suite-api")
+        daemon.look()
+        clock.now += 100
+        daemon.look()
+    runtime.running.pop("suite-api")
+    daemon.look()
+    assert "suite-api" in runtime.running
+
+
+def test_a_container_that_was_removed_is_made_again(daemon, runtime):
+    runtime.remove("suite-db")
+    assert state(daemon, "db") == module.MISSING
+    daemon.look()
+    assert state(daemon, "db") == module.RUNNING
+
+
+def test_an_image_that_was_lost_is_fetched_by_its_digest(daemon, runtime):
+    runtime.remove("suite-db")
+    image, = [ident for ident, (reference, _kind) in runtime.images.items() if reference == "registry/db:1"]
+    runtime.lost[image] = runtime.images.pop(image)
+    daemon.look()
+    assert (state(daemon, "db"), image in runtime.images) == (module.RUNNING, True)
+
+
+def test_what_is_unhealthy_for_long_is_restarted(daemon, runtime, clock):
+    image = runtime.made["suite-api"].image
+    good, runtime.images[image] = runtime.images[image], ("registry/api:1", "sick")
+    seen = starts(runtime)
+    for number in range(3):
+        assert seen == [], number
+        clock.now += 10
+        daemon.look()
+        assert state(daemon, "api") == module.UNHEALTHY
+    assert seen == ["suite-api"]
+    runtime.images[image] = good
+    clock.now += 10
+    daemon.look()
+    assert state(daemon, "api") == module.RUNNING
+
+
+def test_what_was_cut_short_is_put_back_at_the_first_look(options, daemon, runtime):
+    def kill(verb, name):
+        if (verb, name) == ("create", "suite-conductor"):
+            raise Killed
+    runtime.before = kill
+    with pytest.raises(Killed):
+        daemon.deploy({"conductor": "2"}, QUIET)
+    runtime.before = lambda _verb, _name: None
+    again = Daemon(options, parse(TEXT, "toml"), runtime)
+    with pytest.raises(Busy, match="still to be put back"):
+        again.restart([], QUIET)
+    again.look()
+    assert {one.deployed.component.tag for one in again.states()} == {"1"}
+    assert {one.state for one in again.states()} == {module.RUNNING}
+
+
+def test_a_runtime_that_is_away_is_looked_at_again(daemon, runtime):
+    runtime.running.pop("suite-api")
+    runtime.away = True
+    daemon.look()
+    runtime.away = False
+    daemon.look()
+    assert state(daemon, "api") == module.RUNNING
+
+
+def test_a_deployment_waits_for_a_look_and_is_not_refused(daemon, runtime):
+    with daemon.deployer.alone(deploy.LOOK):
+        import threading
+        thread = threading.Thread(target=daemon.deploy, args=({"api": "2"}, QUIET))
+        thread.start()
+    thread.join(30)
+    assert daemon.journal.components()["api"].component.tag == "2"
+    with daemon.deployer.alone(deploy.DEPLOY), pytest.raises(Busy):
+        daemon.deploy({"api": "3"}, QUIET)
+
+
+def test_a_component_that_left_the_platform_file_is_removed_by_the_next_deployment(options, daemon, runtime):
+    text = TEXT[:TEXT.index("[components.api]")]
+    daemon = Daemon(options, parse(text, "toml"), runtime)
+    daemon.deploy({"db": "2"}, QUIET)
+    assert "suite-api" in runtime.running
+    daemon.deploy({}, QUIET)
+    assert "suite-api" not in runtime.made
+    assert set(daemon.journal.components()) == {"db", "conductor"}
+
+
+def test_a_platform_cannot_be_called_otherwise_while_it_is_deployed(options, daemon, runtime):
+    renamed = parse(TEXT.replace('"suite"', '"other"'), "toml")
+    with pytest.raises(Invalid, match="components of platform suite are deployed"):
+        Daemon(options, renamed, runtime)
+    daemon.remove(False, False, QUIET)
+    assert Daemon(options, renamed, runtime).states() == []
+
+
+def test_removing_keeps_data_and_secrets_unless_it_is_said(daemon, runtime, tmp_path):
+    daemon.remove(False, False, QUIET)
+    assert (runtime.made, daemon.states(), daemon.secrets.names()) == ({}, [], ["db"])
+    assert content(tmp_path / "volumes")
+    assert content(tmp_path / "files") == {}
+    daemon.deploy({}, QUIET)
+    daemon.remove(True, True, QUIET)
+    assert (content(tmp_path / "volumes"), daemon.secrets.names()) == ({}, [])
+    assert daemon.journal.backups("db")
+
+
+def test_there_is_no_way_back_to_data_that_are_not_kept(daemon):
+    for version in ("2", "3"):
+        daemon.deploy({"db": version}, QUIET)
+    assert len(daemon.journal.backups("db")) == 1
+    with pytest.raises(Refused, match="not kept any more"):
+        daemon.rollback(["db"], 1, QUIET)
+    daemon.rollback(["db"], 2, QUIET)
+    assert daemon.journal.components()["db"].component.tag == "2"
+
+
+def test_a_rollback_can_itself_be_taken_back(daemon):
+    daemon.deploy({"api": "2"}, QUIET)
+    daemon.rollback(["api"], 1, QUIET)
+    daemon.rollback(["api"], 2, QUIET)
+    assert daemon.journal.components()["api"].component.tag == "2"
+    with pytest.raises(Refused, match="nothing to go back to"):
+        daemon.rollback(["api"], 2, QUIET)
+
+
+def test_a_deployment_that_changed_nothing_is_no_step_of_the_way_back(daemon):
+    daemon.deploy({"db": "2"}, QUIET)
+    daemon.deploy({"db": "2"}, QUIET)
+    assert daemon.journal.deployments()[0].changes == []
+    with pytest.raises(Refused, match="nothing to go back to"):
+        daemon.rollback(["db"], 3, QUIET)
+    daemon.rollback(["db"], None, QUIET)
+    assert daemon.journal.components()["db"].component.tag == "1"
+
+
+def test_a_first_upgrade_that_wrote_data_leaves_none_behind(options, runtime, tmp_path):
+    """The version before had nothing; what the failed one wrote is not its data."""
+    daemon = Daemon(options, parse(TEXT, "toml"), runtime)
+    daemon.deploy({}, QUIET)
+    daemon.runtime.stop("suite-db", 1)
+    daemon.data.clear("db", "rows")
+    (tmp_path / "volumes/db/rows").mkdir()
+    runtime.registry["registry/db:sick"] = "sick"
+    with pytest.raises(Failed):
+        daemon.deploy({"db": "sick"}, QUIET)
+    assert "sick" not in "".join(content(tmp_path / "volumes").values())
+
+
+def test_a_rotation_that_fails_leaves_the_old_value(daemon, runtime):
+    before = daemon.secrets.values(["db"])
+    image = runtime.made["suite-conductor"].image
+
+    def broken(verb, name):
+        if (verb, name) == ("create", "suite-conductor"):
+            runtime.images[image] = ("registry/conductor:1", "broken")
+            runtime.before = lambda verb, _name: runtime.images.update(
+                {image: ("registry/conductor:1", "good")}) if verb == "stop" else None
+    runtime.before = broken
+    with pytest.raises(Failed):
+        daemon.rotate(["db"], QUIET)
+    assert daemon.secrets.values(["db"]) == before
+    assert runtime.made["suite-conductor"].env["URL"] == f"db://user:{before['db']}@db"
+    daemon.rotate(["db"], QUIET)
+    assert daemon.secrets.values(["db"]) != before
+    with pytest.raises(NotKnown):
+        daemon.rotate(["none"], QUIET)
+
+
+@pytest.mark.parametrize("option", ["secret_file", "key_file"])
+def test_a_file_of_a_key_must_not_be_empty(tmp_path, option):
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(Invalid, match=f"{option}: .* is empty"):
+        Daemon(Options(data_dir=str(tmp_path / "data"), **{option: str(tmp_path / "empty")}), parse(TEXT, "toml"),
+               FakeRuntime({})).shared_secret()

@@ -1,0 +1,108 @@
+"""Directories of components, and their backups."""
+
+import os
+import shutil
+
+import pytest
+
+from nova.novad import data as module
+from nova.novad.data import Data
+from nova.novad.errors import NovadError, Refused
+from nova.novad.platform import Component, Volume
+from tests.unit.novad.runtimes import Killed, content
+
+VOLUMES = (Volume(name="rows", destination="/rows"), Volume(name="cache", destination="/cache", backup=False))
+
+
+@pytest.fixture
+def data(tmp_path):
+    data = Data(tmp_path)
+    data.prepare("db", Component(image="i", volumes=VOLUMES))
+    (data.volume("db", "rows") / "deep").mkdir()
+    (data.volume("db", "rows") / "deep/file").write_text("one")
+    os.symlink("file", data.volume("db", "rows") / "deep/link")
+    (data.volume("db", "cache") / "file").write_text("hot")
+    return data
+
+
+def rows(data):
+    return content(data.volume("db", "rows"))
+
+
+def test_a_backup_has_all_of_the_volumes_that_want_one(data):
+    place, size = data.back_up("db", VOLUMES, 7)
+    assert (place, data.kept(place), size > 0) == ("backups/db/7", {"rows"}, True)
+    (data.volume("db", "rows") / "deep/file").write_text("two")
+    (data.volume("db", "rows") / "new").write_text("two")
+    (data.volume("db", "cache") / "file").write_text("cold")
+    data.restore("db", place)
+    assert rows(data) == {"deep/file": "one", "deep/link": "one"}
+    assert os.readlink(data.volume("db", "rows") / "deep/link") == "file"
+    assert (data.volume("db", "cache") / "file").read_text() == "cold"
+    assert (data.root / "backups").stat().st_mode & 0o777 == 0o700
+    data.drop_backup(place)
+    with pytest.raises(NovadError, match="is not there"):
+        data.restore("db", place)
+
+
+def test_a_restore_that_is_cut_short_anywhere_is_done_again(data, monkeypatch):
+    place, _size = data.back_up("db", VOLUMES, 1)
+    wanted = rows(data)
+    effects = {"copy": (module, "_copy"), "rmtree": (shutil, "rmtree"), "rename": (module.pathlib.Path, "rename")}
+
+    def run(left):
+        """Restore with so many effects; whether it came to its end."""
+        with monkeypatch.context() as patch:
+            for owner, name in effects.values():
+                whole = getattr(owner, name)
+
+                def cut(*args, whole=whole, **options):
+                    left[0] -= 1
+                    if left[0] < 0:
+                        raise Killed
+                    return whole(*args, **options)
+                patch.setattr(owner, name, cut)
+            try:
+                data.restore("db", place)
+            except Killed:
+                return False
+            return True
+
+    count = 0
+    while True:
+        (data.volume("db", "rows") / "deep/file").write_text("two")
+        done = run([count])
+        if done:
+            break
+        data.restore("db", place)
+        assert rows(data) == wanted, count
+        assert {path.name for path in (data.root / "volumes/db").iterdir()} == {"rows", "cache"}
+        count += 1
+    assert count >= 6
+
+
+def test_a_disk_without_room_for_backups_is_refused(data, monkeypatch):
+    size = data.size("db", VOLUMES)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: type("Usage", (), {"free": 2 * size + module._MARGIN})())
+    data.check_room([size])
+    data.check_room([])
+    with pytest.raises(Refused, match="Nothing was changed"):
+        data.check_room([size, size])
+
+
+def test_only_backups_are_dropped(data):
+    for place in ("volumes/db", "../..", "", "backups"):
+        data.drop_backup(place)
+    assert rows(data)["deep/file"] == "one"
+    assert (data.root / "backups").is_dir()
+
+
+def test_files_have_secrets_and_are_read_by_their_user_alone(data):
+    component = Component(image="i", files={"/etc/a": "key ${secret:db}", "/etc/b": "plain"}, user="1234:5")
+    written = data.write_files("api", component, {"db": "x"})
+    assert {path: file.read_text() for path, file in written.items()} == {"/etc/a": "key x", "/etc/b": "plain"}
+    assert {file.stat().st_mode & 0o777 for file in written.values()} == {0o600}
+    if os.geteuid() == 0:
+        assert {file.stat().st_uid for file in written.values()} == {1234}
+    data.remove_files("api")
+    assert content(data.root / "files") == {}

@@ -1,0 +1,278 @@
+"""Deployments: all or nothing, whatever fails and wherever novad is killed."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from nova.novad import deploy
+from nova.novad.data import Data
+from nova.novad.deploy import Deployer
+from nova.novad.errors import Busy, Failed, ImageFault, NotKnown, NovadError, Refused
+from nova.novad.journal import DONE, STUCK, UNDONE, Journal
+from nova.novad.platform import parse
+from nova.novad.secrets import Secrets
+from tests.unit.novad.runtimes import FakeRuntime, Killed, content
+
+TEXT = """
+name = "suite"
+[secrets.db]
+length = 12
+[components.db]
+image = "registry/db"
+version = "1"
+health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}
+volumes = [{name = "rows", destination = "/rows"}]
+version_command = ["version"]
+[components.conductor]
+image = "registry/conductor"
+version = "1"
+depends = ["db"]
+data_of = ["db"]
+env = {URL = "db://user:${secret:db}@db"}
+files = {"/etc/conductor.conf" = "password = ${secret:db}"}
+health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}
+version_command = ["version"]
+[components.api]
+image = "registry/api"
+version = "1"
+depends = ["conductor"]
+health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}
+"""
+REGISTRY = {f"registry/{name}:{version}": "good" for name in ("db", "conductor", "api") for version in "1234"} | {
+    "registry/conductor:bad": "broken", "registry/conductor:sick": "sick", "registry/db:bad": "broken"}
+
+
+class Node:
+    """A node whose daemon may be killed and started again."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.directory = directory
+        self.runtime = FakeRuntime(dict(REGISTRY))
+        self.told: list[tuple[str, str]] = []
+        self.start()
+
+    def start(self) -> None:
+        self.runtime.before = lambda _verb, _name: None
+        self.deployer = Deployer(parse(TEXT, "toml"), Journal(self.directory / "journal.sqlite"), self.runtime,
+                                 Data(self.directory), Secrets(self.directory / "secrets"))
+
+    def deploy(self, **versions: str):
+        return self.run(deploy.DEPLOY, self.deployer.plan(versions))
+
+    def rollback(self, *names: str, to: int | None = None):
+        return self.run(deploy.ROLLBACK, self.deployer.plan_rollback(names, to))
+
+    def run(self, kind, changes):
+        return self.deployer.run(kind, changes, lambda name, what: self.told.append((name, what)))
+
+    def recover(self):
+        return self.deployer.recover(lambda _name, _what: None)
+
+    def versions(self) -> dict[str, str]:
+        """Of what runs, by the runtime; the journal has to say the same."""
+        running = {name.removeprefix("suite-"): self.runtime.images[self.runtime.made[name].image][0].rpartition(":")[2]
+                   for name in sorted(self.runtime.running)}
+        known = {name: one.component.tag for name, one in self.deployer.journal.components().items() if one.wanted}
+        assert running == known
+        return running
+
+    def rows(self) -> list[str]:
+        """What the database's data say, written by whoever started it."""
+        return [line.rpartition(":")[2] for line in content(self.directory / "volumes").get(
+            "db/rows/written", "").splitlines()]
+
+
+@pytest.fixture
+def node(tmp_path):
+    return Node(tmp_path)
+
+
+@pytest.fixture
+def deployed(node):
+    node.deploy()
+    return node
+
+
+def test_all_components_are_deployed_each_behind_what_it_needs(node):
+    done = node.deploy()
+    assert (done.state, node.versions()) == (DONE, {"db": "1", "conductor": "1", "api": "1"})
+    started = [name for name, what in node.told if what.startswith("starting")]
+    assert started == ["db", "conductor", "api"]
+    assert node.deployer.journal.components()["db"].version == "1 of the program"
+
+
+def test_what_is_up_to_date_stays(deployed):
+    before = dict(deployed.runtime.running)
+    assert deployed.deploy().state == DONE
+    assert deployed.runtime.running == before
+    assert deployed.deploy(api="2").state == DONE
+    assert deployed.versions() == {"db": "1", "conductor": "1", "api": "2"}
+    assert deployed.runtime.running["suite-db"] == before["suite-db"]
+
+
+def test_a_component_or_a_version_that_is_not_known_is_refused_before_anything_stops(deployed):
+    before = dict(deployed.runtime.running)
+    with pytest.raises(NotKnown, match=r"no component dbb .* api, conductor, db"):
+        deployed.deploy(dbb="1")
+    with pytest.raises(ImageFault, match="registry/db:9 cannot be fetched"):
+        deployed.deploy(api="2", db="9")
+    assert (deployed.runtime.running, deployed.versions()["api"]) == (before, "1")
+
+
+def test_an_image_of_another_digest_is_refused(deployed):
+    change, = deployed.deployer.plan({"api": ""})
+    component = change.after.component.of_version("2")
+    wanted = change.after.__replace__ if hasattr(change.after, "__replace__") else None
+    import msgspec
+    component = msgspec.structs.replace(component, digest="sha256:" + "0" * 64, version="")
+    assert wanted is None or wanted
+    deployed.runtime.registry[f"registry/api@sha256:{'0' * 64}"] = "good"
+    with pytest.raises(ImageFault):
+        deployed.run(deploy.DEPLOY, [msgspec.structs.replace(change, after=msgspec.structs.replace(
+            change.after, component=component))])
+    assert deployed.versions()["api"] == "1"
+
+
+@pytest.mark.parametrize("version", ["bad", "sick"])
+def test_an_upgrade_that_does_not_become_healthy_is_put_back_with_the_data_of_its_database(deployed, version):
+    rows = deployed.rows()
+    with pytest.raises(Failed, match=r"conductor does not become healthy: .* All is as it was before"):
+        deployed.deploy(db="2", conductor=version, api="2")
+    assert deployed.versions() == {"db": "1", "conductor": "1", "api": "1"}
+    assert deployed.rows() == [*rows, "1"]  # started once more, and nothing of version 2
+    last = deployed.deployer.journal.deployments()[0]
+    assert (last.state, "does not become healthy" in last.error) == (UNDONE, True)
+
+
+def test_a_first_deployment_that_fails_leaves_nothing(node):
+    with pytest.raises(Failed):
+        node.deploy(db="1", conductor="bad", api="1")
+    assert (node.versions(), node.runtime.made, content(node.directory / "volumes")) == ({}, {}, {})
+    assert node.deploy().state == DONE
+
+
+def test_a_rollback_goes_back_two_versions_with_image_and_data(deployed):
+    first = deployed.rows()
+    deployed.deploy(db="2", conductor="2")
+    deployed.deploy(db="3")
+    done = deployed.rollback("db", to=1)
+    assert (done.state, deployed.versions()) == (DONE, {"db": "1", "conductor": "2", "api": "1"})
+    assert deployed.rows() == [*first, "1"]
+    # and the data that were left behind are not lost
+    assert next(backup.version for backup in deployed.deployer.journal.backups("db")) == "3 of the program"
+
+
+def test_what_a_component_wrote_elsewhere_goes_back_with_it(deployed):
+    first = deployed.rows()
+    deployed.deploy(conductor="2")
+    with (deployed.directory / "volumes/db/rows/written").open("a") as file:
+        file.write("a column of conductor 2\n")
+    deployed.rollback("conductor")
+    assert (deployed.versions()["conductor"], deployed.rows()) == ("1", [*first, "1"])
+
+
+def test_there_may_be_nothing_to_go_back_to(deployed):
+    with pytest.raises(Refused, match="nothing to go back to"):
+        deployed.rollback("db")
+    with pytest.raises(NotKnown):
+        deployed.rollback("dbb")
+
+
+def test_a_full_disk_refuses_before_anything_stops(deployed, monkeypatch):
+    before = dict(deployed.runtime.running)
+    monkeypatch.setattr("nova.novad.data.shutil.disk_usage", lambda _path: type("Usage", (), {"free": 1000})())
+    with pytest.raises(Refused, match="Nothing was changed"):
+        deployed.deploy(db="2")
+    assert (deployed.runtime.running, deployed.versions()["db"]) == (before, "1")
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_backup_puts_all_back(deployed, monkeypatch):
+    def full(*_arguments):
+        raise NovadError("no space left")
+    monkeypatch.setattr(deployed.deployer.data, "back_up", full)
+    with pytest.raises(Failed, match=r"no space left\. All is as it was"):
+        deployed.deploy(db="2")
+    assert deployed.versions()["db"] == "1"
+
+
+def test_a_second_deployment_meanwhile_is_refused(deployed):
+    def meanwhile(verb, _name):
+        if verb == "stop":
+            deployed.runtime.before = lambda _verb, _name: None
+            with pytest.raises(Busy):
+                deployed.deploy(api="2")
+    deployed.runtime.before = meanwhile
+    assert deployed.deploy(db="2").state == DONE
+
+
+def test_a_runtime_that_goes_away_is_waited_for_and_all_is_put_back(deployed):
+    def away(verb, name):
+        if (verb, name) == ("create", "suite-conductor"):
+            deployed.runtime.away = True
+    deployed.runtime.before = away
+    with pytest.raises(Failed, match="novad goes on trying"):
+        deployed.deploy(db="2", conductor="2")
+    assert deployed.deployer.journal.deployments()[0].state == STUCK
+    with pytest.raises(Busy, match="still to be put back"):
+        deployed.deploy(api="2")
+    deployed.runtime.away, deployed.runtime.before = False, lambda _verb, _name: None
+    deployed.recover()
+    assert deployed.versions() == {"db": "1", "conductor": "1", "api": "1"}
+    assert deployed.deploy(api="2").state == DONE
+
+
+def effects(node, act) -> int:
+    """How many effects a deployment has."""
+    seen: list[str] = []
+    node.runtime.before = lambda verb, name: seen.append(f"{verb} {name}")
+    act(node)
+    return len(seen)
+
+
+UPGRADE = lambda node: node.deploy(db="2", conductor="2", api="2")  # noqa: E731
+BACK = lambda node: node.rollback("db", "conductor", to=1)  # noqa: E731
+
+
+@pytest.mark.parametrize(("prepare", "act", "versions"), [
+    (lambda node: None, UPGRADE, {"db": "1", "conductor": "1", "api": "1"}),
+    (UPGRADE, BACK, {"db": "2", "conductor": "2", "api": "2"}),
+], ids=["deploy", "rollback"])
+def test_a_novad_that_is_killed_anywhere_puts_the_platform_back(tmp_path, prepare, act, versions):
+    whole = Node(tmp_path / "whole") if (tmp_path / "whole").mkdir() is None else None
+    whole.deploy()
+    prepare(whole)
+    count = effects(whole, act)
+    assert count > 8
+    for number in range(count):
+        place = tmp_path / str(number)
+        place.mkdir()
+        node = Node(place)
+        node.deploy()
+        prepare(node)
+        rows = node.rows()
+        left = [number]
+
+        def kill(_verb, _name, left=left):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+
+        node.runtime.before = kill
+        with pytest.raises(Killed):
+            act(node)
+        # and once more while it puts things back
+        node.start()
+        left[0] = 1
+        node.runtime.before = kill
+        try:
+            node.recover()
+        except Killed:
+            node.start()
+            node.recover()
+        assert node.versions() == versions, number
+        assert [row for row in node.rows() if row not in versions["db"]] == [
+            row for row in rows if row not in versions["db"]], number
+        node.start()
+        assert act(node).state == DONE

@@ -1,0 +1,69 @@
+"""The journal."""
+
+import sqlite3
+
+import pytest
+
+from nova.novad.journal import DONE, RUNNING, STUCK, UNDONE, Change, Deployed, Journal, JournalFault
+from nova.novad.platform import Component
+
+ONE = Deployed(name="db", component=Component(image="i", version="1"), image="abc", deployment=1)
+
+
+def test_what_was_written_is_there_when_it_is_opened_again(tmp_path):
+    journal = Journal(tmp_path / "j")
+    first = journal.begin("deploy", "fetch", [Change(name="db")])
+    journal.advance(first.id, "apply", [Change(name="db", after=ONE)])
+    journal.finish(first.id, DONE, [Change(name="db", after=ONE)])
+    backup = journal.add_backup("db", first.id, ONE, "backups/db/1", 7)
+    second = journal.begin("remove", "fetch", [Change(name="db", before=ONE)])
+    journal.set_fact("platform", "suite")
+    journal.close()
+    again = Journal(tmp_path / "j")
+    assert again.components() == {"db": ONE}
+    assert [one.id for one in again.unfinished()] == [second.id]
+    assert (again.deployment(first.id).changes, again.deployment(99)) == ([Change(name="db", after=ONE)], None)
+    assert (again.backups(), again.backups("other"), again.fact("platform")) == ([backup], [], "suite")
+    again.finish(second.id, DONE, [Change(name="db", before=ONE)])
+    assert (again.components(), again.unfinished()) == ({}, [])
+    assert (tmp_path / "j").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_stuck_is_unfinished_and_what_is_undone_is_not(tmp_path):
+    journal = Journal(tmp_path / "j")
+    states = {state: journal.begin("deploy", "fetch", []).id for state in (RUNNING, STUCK, UNDONE, DONE)}
+    for state, ident in states.items():
+        journal.finish(ident, state, [])
+    assert {one.state for one in journal.unfinished()} == {RUNNING, STUCK}
+
+
+def test_a_backup_that_was_dropped_is_remembered(tmp_path):
+    journal = Journal(tmp_path / "j")
+    backup = journal.add_backup("db", 1, ONE, "backups/db/1", 7)
+    journal.drop_backup(backup.id)
+    assert journal.backups() == []
+    assert [(one.id, one.path) for one in journal.backups("db", dropped=True)] == [(backup.id, "")]
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but long enough to be looked at" * 40, None])
+def test_a_damaged_journal_is_a_clear_fault(tmp_path, content):
+    journal = Journal(tmp_path / "j")
+    for _number in range(200):
+        journal.begin("deploy", "fetch", [Change(name="db", after=ONE)])
+    journal.close()
+    whole = (tmp_path / "j").read_bytes()
+    (tmp_path / "j").write_bytes(content or whole[:8192] + b"\xff" * 8192 + whole[16384:])
+    with pytest.raises(JournalFault, match=r"is damaged .* move it away"):
+        Journal(tmp_path / "j")
+
+
+def test_rows_that_make_no_sense_are_a_clear_fault(tmp_path):
+    journal = Journal(tmp_path / "j")
+    journal.finish(journal.begin("deploy", "fetch", []).id, DONE, [Change(name="db", after=ONE)])
+    with sqlite3.connect(tmp_path / "j") as other:
+        other.execute("update components set deployed = '{'")
+        other.execute("update deployments set changes = '7'")
+    with pytest.raises(JournalFault, match="damaged: components"):
+        journal.components()
+    with pytest.raises(JournalFault, match="damaged: deployment 1"):
+        journal.deployments()

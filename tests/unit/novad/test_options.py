@@ -1,0 +1,57 @@
+"""novad's configuration."""
+
+import pathlib
+import re
+import tomllib
+
+import msgspec
+import pytest
+
+from nova.novad import platform
+from nova.novad.errors import Invalid
+from nova.novad.options import EXAMPLE, Options, load
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def written(tmp_path, text):
+    (tmp_path / "novad.toml").write_text(text)
+    return tmp_path / "novad.toml"
+
+
+def test_the_example_has_every_option_with_its_default():
+    given = tomllib.loads(re.sub(r"^#(?=\w+ = )", "", EXAMPLE, flags=re.MULTILINE))
+    options = msgspec.convert(given, Options)
+    assert set(given) == set(Options.__struct_fields__)
+    examples = {"node", "secret_file", "tls_cert", "tls_key", "client_ca", "key_file", "podman_socket"}
+    assert {name for name in given if getattr(options, name) != getattr(Options(), name)} == examples
+
+
+def test_the_packaged_files_are_the_example_and_a_platform_that_can_be_read():
+    assert (ROOT / "etc/novad/novad.toml").read_text() == EXAMPLE
+    assert load(ROOT / "etc/novad/novad.toml") == Options()
+    assert platform.load(ROOT / "etc/novad/platform.toml").components
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ('colour = "red"', "colour"), ('listen = "here"', "listen"), ("interval = 0", "interval"),
+    ('listen = "tcp://127.0.0.1:70000"', "listen: 70000 is no port"), ('data_dir = "here"', "data_dir"),
+    ("keep_backups = 0", "keep_backups"), ("keep_days = -1", "keep_days"), ('roles = "control"', "roles"),
+    ('tls_cert = "a"', "tls_cert and tls_key"), ('client_ca = "a"', "client_ca needs"), ("listen", "cannot be read"),
+])
+def test_what_is_wrong_is_said_by_the_name_of_its_option(tmp_path, text, said):
+    with pytest.raises(Invalid, match=f"novad.toml.*{said}"):
+        load(written(tmp_path, text))
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "controller:1", "127.0.0.1.example.org:1"])
+def test_beyond_loopback_novad_wants_tls(tmp_path, listen):
+    with pytest.raises(Invalid, match="listen: beyond loopback"):
+        load(written(tmp_path, f'listen = "tcp://{listen}"'))
+    assert load(written(tmp_path, f'listen = "tcp://{listen}"\ntls_cert = "a"\ntls_key = "b"')).tls_key == "b"
+
+
+@pytest.mark.parametrize(("listen", "address"), [
+    ("127.0.0.1:1", ("127.0.0.1", 1)), ("[::1]:2", ("::1", 2)), ("localhost:3", ("localhost", 3))])
+def test_on_loopback_the_secret_is_enough(tmp_path, listen, address):
+    assert load(written(tmp_path, f'listen = "tcp://{listen}"')).address == address

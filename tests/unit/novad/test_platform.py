@@ -1,0 +1,131 @@
+"""Platform files: what is wrong is said by the name of its field."""
+
+import pytest
+
+from nova.novad.errors import Invalid, NotKnown
+from nova.novad.platform import fill, load, parse
+
+GOOD = """
+name = "suite"
+networks = ["inner"]
+[secrets.db]
+[components.db]
+image = "registry:5000/db"
+version = "1"
+[components.api]
+image = "registry/api"
+channel = "stable"
+depends = ["db"]
+networks = ["inner"]
+env = {URL = "db://${secret:db}@db"}
+ports = [{container = 80, node = 8080}]
+"""
+X = 'name = "suite"\n[components.x]\nimage = "i"\n'
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("name = ", "it is no TOML"),
+    ('name = "suite"', "Object missing required field .components"),
+    ('name = "suite"\n[components]', "components: there are none"),
+    (X.replace("suite", "The Suite"), "name: Expected"),
+    (X.replace("components.x", "components.X"), "components: 'X' cannot be a name"),
+    (X + "colour = 1", "components.x: .*`colour`"),
+    (X + "version = 1", "components.x.version: Expected `str`"),
+    (X + 'version = "a b"', "components.x.version: 'a b' is not"),
+    (X + 'channel = "/"', "components.x.channel"),
+    (X + 'version = "1"\nchannel = "stable"', "components.x.channel: give either"),
+    (X + 'digest = "sha256:12"', "components.x.digest"),
+    (X.replace('"i"', '""'), "components.x.image"),
+    (X.replace('"i"', '"i:1"'), "components.x.image: .* fields of their own"),
+    (X.replace('"i"', '"host:5000/i@sha256:1"'), "components.x.image"),
+    (X + "env = {A = 1}", "components.x.env.A: Expected `str`"),
+    (X + 'env = {"A=B" = "1"}', "components.x.env: 'A=B'"),
+    (X + 'env = {A = "${secret:none}"}', "components.x: there is no secret 'none'"),
+    (X + 'env = {A = "${secret:}"}', "components.x: there is no secret ''"),
+    (X + 'env = {A = "${secret:db"}', "components.x.env.A: a secret is written"),
+    (X + 'files = {"/a" = "${secret:none}"}', "components.x: there is no secret 'none'"),
+    (X + 'files = {a = "text"}', "components.x.files: 'a' cannot be"),
+    (X + 'command = ["a", "${secret:db}"]', "components.x.command: a secret there shows"),
+    (X + 'health = {command = ["${secret:db}"]}', "components.x.health.command: a secret there shows"),
+    (X + 'version_command = ["${secret:db}"]', "components.x.version_command: a secret there shows"),
+    (X + "ports = [{container = 1, node = 70000}]", r"components.x.ports\[0\].node: Expected `int` <= 65535"),
+    (X + 'ports = [{container = 1, node = 2, address = "here"}]', r"components.x.ports\[0\].address: 'here'"),
+    (X + "ports = [{container = 1, node = 2}, {container = 3, node = 2}]", "components.x.ports: port 2"),
+    (X + 'volumes = [{name = "a", destination = "a"}]', r"components.x.volumes\[0\].destination"),
+    (X + 'volumes = [{name = "../a", destination = "/a"}]', r"components.x.volumes\[0\].name"),
+    (X + 'volumes = [{name = "a", destination = "/a"}, {name = "b", destination = "/a"}]', "/a is mounted twice"),
+    (X + 'volumes = [{name = "a", destination = "/a"}, {name = "a", destination = "/b"}]',
+     "components.x.volumes: two have"),
+    (X + 'networks = ["inner"]', "components.x.networks: inner is not in networks"),
+    (X + 'depends = ["y"]', "components.x.depends: there is no other component y"),
+    (X + 'depends = ["x"]', "components.x.depends: there is no other component x"),
+    (X + 'data_of = ["y"]', "components.x.data_of: there is no other component y"),
+    (X + 'health = {tcp = "a:1", http = "http://a"}', "components.x.health: give one of"),
+    (X + "health = {}", "components.x.health: give one of"),
+    (X + 'health = {tcp = "a:99999"}', "components.x.health.tcp"),
+    (X + 'health = {http = "file:///etc/shadow"}', "components.x.health.http"),
+    (X + "stop_timeout = -1", "components.x.stop_timeout"),
+    (X + "[secrets.s]\nlength = 2", "secrets.s.length"),
+    (X + '[secrets.s]\nalphabet = "aaa"', "secrets.s.alphabet: it needs two"),
+    (X + 'depends = ["y"]\n[components.y]\nimage = "i"\ndepends = ["x"]', "in a circle: "),
+])
+def test_what_is_wrong_is_said_by_the_name_of_its_field(text, said):
+    with pytest.raises(Invalid, match=f"^the file: {said}" if not said.startswith(("/", "in ")) else said):
+        parse(text, "toml", "the file")
+
+
+def test_a_good_file_is_read_from_toml_and_from_yaml(tmp_path):
+    platform = parse(GOOD, "toml")
+    (tmp_path / "p.yaml").write_text("""
+name: suite
+networks: [inner]
+secrets: {db: {}}
+components:
+  db: {image: "registry:5000/db", version: "1"}
+  api:
+    image: registry/api
+    channel: stable
+    depends: [db]
+    networks: [inner]
+    env: {URL: "db://${secret:db}@db"}
+    ports: [{container: 80, node: 8080}]
+""")
+    (tmp_path / "p.toml").write_text(GOOD)
+    assert load(tmp_path / "p.yaml") == load(tmp_path / "p.toml") == platform
+    assert [platform.component(name).reference() for name in ("db", "api")] == ["registry:5000/db:1",
+                                                                                "registry/api:stable"]
+    assert fill(platform.component("api").env["URL"], {"db": "x"}) == "db://x@db"
+
+
+@pytest.mark.parametrize("text", ["a: [", "- a", "1", "", "components: {1: {image: i}}", "when: 2020-99-99"])
+def test_yaml_that_is_no_platform_is_refused(text):
+    with pytest.raises(Invalid, match=r"^the file: "):
+        parse(text, "yaml", "the file")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(Invalid, match=r"none\.toml cannot be read"):
+        load(tmp_path / "none.toml")
+
+
+def test_components_come_behind_what_they_depend_on_in_the_same_order_every_time():
+    text = 'name = "s"\n' + "".join(f'[components.{name}]\nimage = "i"\ndepends = {depends}\n' for name, depends in (
+        ("a", '["b", "c"]'), ("b", '["d"]'), ("c", '["d"]'), ("d", "[]"), ("e", "[]")))
+    order = parse(text, "toml").order()
+    assert order == parse(text, "toml").order()
+    assert order.index("d") < min(order.index("b"), order.index("c")) < order.index("a")
+    assert parse(text, "toml").order(["a", "d"]) == ["d", "a"]
+
+
+def test_a_node_runs_the_components_of_its_roles_and_those_without_any():
+    text = GOOD.replace('image = "registry:5000/db"', 'image = "registry/db"\nroles = ["control"]')
+    platform = parse(text, "toml").of_roles(["compute"])
+    assert list(platform.components) == ["api"]
+    assert platform.component("api").depends == ()
+    with pytest.raises(NotKnown, match="no component db in platform suite: it has api"):
+        platform.component("db")
+
+
+def test_a_version_that_a_user_names_is_checked():
+    with pytest.raises(Invalid, match="'a b' is not the name of a version"):
+        parse(GOOD, "toml").component("db").of_version("a b")

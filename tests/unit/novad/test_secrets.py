@@ -1,0 +1,88 @@
+"""Secrets at rest."""
+
+import stat
+
+import pytest
+
+from nova.novad.errors import Invalid, NotKnown
+from nova.novad.platform import Secret
+from nova.novad.secrets import Secrets
+
+WANTED = {"db": Secret(length=20), "pin": Secret(length=8, alphabet="digits")}
+
+
+def modes(directory):
+    return {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
+
+
+def test_secrets_are_made_once_as_they_were_asked_for(tmp_path):
+    secrets = Secrets(tmp_path / "secrets")
+    assert secrets.make(WANTED) == ["db", "pin"]
+    values = secrets.values(WANTED)
+    assert (len(values["db"]), len(values["pin"]), values["pin"].isdigit()) == (20, 8, True)
+    assert (secrets.make(WANTED), Secrets(tmp_path / "secrets").values(WANTED)) == ([], values)
+    assert (stat.S_IMODE((tmp_path / "secrets").stat().st_mode), modes(tmp_path / "secrets")) == (0o700, {0o600})
+    with pytest.raises(NotKnown, match="no secret other"):
+        secrets.values(["other"])
+
+
+def test_with_a_key_no_value_is_on_the_disk(tmp_path):
+    secrets = Secrets(tmp_path, b"a passphrase")
+    secrets.make(WANTED)
+    values = secrets.values(WANTED)
+    secrets.keep(WANTED)
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert not [value for value in values.values() if value.encode() in kept]
+    assert modes(tmp_path) == {0o600}
+    assert Secrets(tmp_path, b"a passphrase").values(WANTED) == values
+    with pytest.raises(Invalid, match="db was encrypted with another key"):
+        Secrets(tmp_path, b"another").values(["db"])
+    with pytest.raises(Invalid, match="db is encrypted: key_file"):
+        Secrets(tmp_path).values(["db"])
+    (tmp_path / "db").write_bytes((tmp_path / "pin").read_bytes())
+    with pytest.raises(Invalid, match="db was encrypted"):
+        secrets.values(["db"])
+
+
+def test_what_was_kept_in_the_clear_is_encrypted_when_it_is_renewed(tmp_path):
+    Secrets(tmp_path).make(WANTED)
+    secrets = Secrets(tmp_path, b"key")
+    before = secrets.values(["db"])["db"]
+    assert before.encode() == (tmp_path / "db").read_bytes()
+    secrets.renew("db", WANTED["db"])
+    after = secrets.values(["db"])["db"]
+    assert after != before
+    assert after.encode() not in (tmp_path / "db").read_bytes()
+
+
+def test_a_rotation_can_be_put_back_until_it_is_forgotten(tmp_path):
+    secrets = Secrets(tmp_path)
+    secrets.make(WANTED)
+    before = secrets.values(WANTED)
+    secrets.keep(["db"])
+    secrets.renew("db", WANTED["db"])
+    secrets.renew("pin", WANTED["pin"])
+    again = Secrets(tmp_path)
+    again.put_back()
+    again.put_back()
+    assert (again.values(["db"])["db"], again.names()) == (before["db"], ["db", "pin"])
+    assert again.values(["pin"])["pin"] != before["pin"]
+    again.renew("db", WANTED["db"])
+    again.forget()
+    again.put_back()
+    assert again.values(["db"])["db"] != before["db"]
+
+
+def test_nothing_is_left_of_secrets_that_were_removed(tmp_path):
+    secrets = Secrets(tmp_path)
+    secrets.make(WANTED)
+    secrets.keep(WANTED)
+    secrets.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_are_masked_in_what_others_say(tmp_path):
+    secrets = Secrets(tmp_path)
+    secrets.make(WANTED)
+    value = secrets.values(["db"])["db"]
+    assert secrets.masked(["db", "none"], f"login {value} failed") == "login ******** failed"

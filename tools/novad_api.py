@@ -1,0 +1,39 @@
+"""Makes nova/novad/api/novad_pb2*.py of novad.proto: ``python -m tools.novad_api`` (needs grpcio-tools).
+
+With --check it writes nothing, and fails when what is there was made of another file.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROTO = "nova/novad/api/novad.proto"
+MADE = ("novad_pb2.py", "novad_pb2.pyi", "novad_pb2_grpc.py")
+
+
+def make(target: pathlib.Path) -> None:
+    """Below ``target``, at the same path as here."""
+    from grpc_tools import protoc
+
+    arguments = ["protoc", f"-I{ROOT}", f"--python_out={target}", f"--pyi_out={target}", f"--grpc_python_out={target}",
+                 PROTO]
+    if protoc.main(arguments):
+        raise SystemExit("protoc failed")
+
+
+def different() -> list[str]:
+    """Those files that are not what would be made now."""
+    with tempfile.TemporaryDirectory() as directory:
+        make(pathlib.Path(directory))
+        place = pathlib.PurePath(PROTO).parent
+        return [name for name in MADE if not (ROOT / place / name).exists()
+                or (ROOT / place / name).read_text() != (pathlib.Path(directory) / place / name).read_text()]
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(f"not up to date: {', '.join(wrong)}" if (wrong := different()) else 0)
+    make(ROOT)
