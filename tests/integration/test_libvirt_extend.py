@@ -58,7 +58,7 @@ def made(path: pathlib.Path, disk_format: str) -> BlockDevice:
     return msgspec.structs.replace(volume, connection=msgspec.structs.replace(volume.connection, format=disk_format))
 
 
-@pytest.mark.parametrize("disk_format", ["raw", "qcow2"])
+@pytest.mark.parametrize("disk_format", ["raw", pytest.param("qcow2", marks=pytest.mark.slow)])
 def test_a_running_guest_sees_the_new_size_and_its_file_has_it(
         driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt,
         disk_format: str) -> None:
@@ -89,7 +89,8 @@ def test_what_the_volume_service_made_larger_itself_is_seen_by_a_paused_guest_wh
     sees(driver, instance, 2 * _GIB)
 
 
-@pytest.mark.parametrize("inside", [True, False], ids=["the header is in the volume", "the header is beside it"])
+@pytest.mark.parametrize("inside", [pytest.param(True, id="the header is in the volume"), pytest.param(
+    False, id="the header is beside it", marks=pytest.mark.slow)])
 def test_an_encrypted_volume_becomes_as_large_as_the_volume_service_would_have_made_it(
         driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, inside: bool) -> None:
     path = formatted(state / "volume", size=str(_GIB))
@@ -111,6 +112,7 @@ def test_an_encrypted_volume_becomes_as_large_as_the_volume_service_would_have_m
     assert path.stat().st_size == 3 * _GIB + header * (not inside)
 
 
+@pytest.mark.slow
 def test_an_encrypted_volume_of_a_size_that_none_has_is_left_alone(
         driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path) -> None:
     path = formatted(state / "volume", size="512M")
@@ -124,6 +126,7 @@ def test_an_encrypted_volume_of_a_size_that_none_has_is_left_alone(
     assert path.stat().st_size == before
 
 
+@pytest.mark.slow
 def test_a_guest_that_is_off_sees_what_is_there_when_it_starts(
         driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path) -> None:
     volume = made(state / "volume", "raw")

@@ -93,6 +93,7 @@ def test_a_container_that_was_killed_is_started_again_and_one_that_is_gone_is_ma
     wait_for(lambda: versions(node) == {"db": "1", "web": "1"}, "both", node.log)
 
 
+@pytest.mark.slow
 def test_containers_go_on_without_novad(node: Node) -> None:
     node.nova("deploy")
     node.kill(signal.SIGTERM)
@@ -100,7 +101,8 @@ def test_containers_go_on_without_novad(node: Node) -> None:
     assert (versions(node), node.written("db")) == ({"db": "1", "web": "1"}, ["1"])
 
 
-@pytest.mark.parametrize("moment", ["db: fetching", "db: backing up", "db: starting", "web: waiting until"])
+@pytest.mark.parametrize("moment", ["db: starting", *(pytest.param(moment, marks=pytest.mark.slow) for moment in (
+    "db: fetching", "db: backing up", "web: waiting until"))])
 def test_a_novad_that_is_killed_in_a_deployment_puts_the_platform_back(node: Node, moment: str) -> None:
     node.nova("deploy")
     before = {name: node.written(name) for name in ("db", "web")}
