@@ -37,12 +37,12 @@ def prepare_openstacksdk():
     functional = importlib.import_module("openstack.tests.functional.base").BaseFunctionalTest
     tests = importlib.import_module("openstack.tests.functional.compute.v2.base").BaseComputeTest
 
-    def set_up(self):
-        functional.setUp(self)
-        self.compute_client, self.admin_compute_client = self.user_cloud.compute, self.operator_cloud.compute
-
-    tests.setUp = set_up
     if not importlib.import_module("openstack").connect(cloud="devstack").has_service("block-storage"):
+        def set_up(self):
+            functional.setUp(self)
+            self.compute_client, self.admin_compute_client = self.user_cloud.compute, self.operator_cloud.compute
+
+        tests.setUp = set_up
         importlib.import_module("openstack.connection").Connection.get_volumes = lambda *_arguments: []
     networks = importlib.import_module("openstack.tests.functional.compute.v2.test_server").test_network
     networks.create_network = lambda *_arguments: (network_of("devstack"), None)
