@@ -11,7 +11,7 @@ import threading
 import pytest
 import sqlalchemy as sa
 
-from nova import exception
+from nova import conf, exception
 from nova.db import compute_nodes, migrate, models, servers
 from nova.db.migrations import versions
 from nova.db.sql.engine import Database
@@ -153,6 +153,7 @@ def test_rows_of_addresses_get_the_mac_addresses_that_followed_from_their_ids(da
 
 def test_nodes_of_the_last_release_measure_nothing_until_they_report_it(database_url: str) -> None:
     """Its conductors go on writing them, too: they know nothing of the column."""
+    conf.register()
     migrate.sync(database_url, "0023")
     table = models.compute_nodes
     old = sa.table("compute_nodes", *(sa.column(column.name, column.type) for column in table.c

@@ -32,7 +32,7 @@ def gone(core: Books, share: str, host: str, instance: str) -> None:
     core.db.write(lambda connection: share_accesses.gone(connection, share, host, instance))
 
 
-def hosts(core: Books, instance: str) -> list[tuple[str, bool]]:
+def reaching(core: Books, instance: str) -> list[tuple[str, bool]]:
     return core.db.read(lambda connection: [
         (access.host, access.leaving) for access in share_accesses.of_instance(connection, instance)])
 
@@ -84,20 +84,20 @@ def test_the_last_server_of_a_host_takes_the_access_away(core: Books) -> None:
     assert not leave(core, "x", "h1", "s1"), "the other one needs it"
     assert not leave(core, "x", "h1", "s1")
     assert leave(core, "x", "h1", "s2")
-    assert hosts(core, "s2") == [("h1", True)]
+    assert reaching(core, "s2") == [("h1", True)]
     gone(core, "x", "h1", "s2")
-    assert (hosts(core, "s1"), hosts(core, "s2")) == ([("h2", False)], [])
+    assert (reaching(core, "s1"), reaching(core, "s2")) == ([("h2", False)], [])
 
 
 def test_who_wants_an_access_that_is_being_taken_away_waits_and_its_own_server_does_not(core: Books) -> None:
     want(core, "x", "h1", "s1")
     assert leave(core, "x", "h1", "s1")
     assert not want(core, "x", "h1", "s2")
-    assert hosts(core, "s2") == []
+    assert reaching(core, "s2") == []
     assert want(core, "x", "h1", "s1")
     assert want(core, "x", "h1", "s2")
     gone(core, "x", "h1", "s1")
-    assert hosts(core, "s1") == [("h1", False)], "it is needed again"
+    assert reaching(core, "s1") == [("h1", False)], "it is needed again"
 
 
 def test_servers_that_somebody_is_at_are_not_looked_at(core: Books) -> None:
