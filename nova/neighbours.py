@@ -164,6 +164,14 @@ def decoded(answer: requests.Response, shape: Any, key: str = "") -> Any:
     return told
 
 
+def message_of(answer: requests.Response, service: str) -> str:
+    """What a service tells people of an error, {"badRequest": {"code": 400, "message": ...}}; else its status."""
+    try:
+        return str(next(iter(answer.json().values()))["message"])
+    except (ValueError, AttributeError, StopIteration, KeyError, TypeError):
+        return f"the {service} service answered {answer.status_code}"
+
+
 def _is_set(group: Any, name: str) -> bool:
     """Whether the operator chose it. The adapter wants "interface", the option is called valid_interfaces."""
     return bool(getattr(group, {"interface": "valid_interfaces"}.get(name, name), None))

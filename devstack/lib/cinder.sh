@@ -119,7 +119,7 @@ cinder_backend() { # NAME
 
 sync_cinder() {
     local log=$DATA_DIR/logs/stack/cinder.log version
-    version=$("$VENV/bin/python" -c 'import importlib.metadata as m; print(m.version("cinder"))')-$(database_url cinder | sha256sum)
+    version=$(database_state cinder)
     ! stamp_is cinder "$version" || return 0
     "$VENV/bin/cinder-manage" --config-file "$DATA_DIR/etc/cinder/cinder.conf" db sync > "$log" 2>&1 || die "Cinder's database" "$log"
     set_stamp cinder "$version"

@@ -18,6 +18,10 @@ database_url() { # NAME
     esac
 }
 
+database_state() { # SERVICE: its release and where its database is, which say whether there is anything to do
+    echo "$("$VENV/bin/python" -c 'import sys, importlib.metadata as m; print(m.version(sys.argv[1]))' "$1")-$(database_url "$1" | sha256sum)"
+}
+
 wait_for_database() {
     case "$NOVA_DATABASE" in
         sqlite) note "SQLite files in $DATA_DIR/sqlite" ;;

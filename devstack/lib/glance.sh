@@ -64,7 +64,7 @@ keystone_authtoken() { # USER: how a service checks the tokens of its users
 
 sync_glance() {
     local log=$DATA_DIR/logs/stack/glance.log version
-    version=$("$VENV/bin/python" -c 'import importlib.metadata as m; print(m.version("glance"))')-$(database_url glance | sha256sum)
+    version=$(database_state glance)
     ! stamp_is glance "$version" || return 0
     "$VENV/bin/glance-manage" --config-file "$DATA_DIR/etc/glance/glance-api.conf" db_sync > "$log" 2>&1 ||
         die "Glance's database" "$log"

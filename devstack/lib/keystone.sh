@@ -62,8 +62,7 @@ write_gunicorn_options() { # PACKAGE PORT [CONFIG_FILE]: that of a package which
 
 sync_keystone() {
     local log=$DATA_DIR/logs/stack/keystone.log version
-    # the version and the database together say whether there is anything to do
-    version=$("$VENV/bin/python" -c 'import importlib.metadata as m; print(m.version("keystone"))')-$(database_url keystone | sha256sum)
+    version=$(database_state keystone)
     ! stamp_is keystone "$version" || return 0
     install -d -m 700 "$DATA_DIR/keystone"
     {

@@ -185,7 +185,6 @@ class _Platform(services.PlatformServicer):
                 image=one.deployed.component.reference(), digest=one.deployed.digest or one.deployed.image,
                 deployment=one.deployed.deployment, started=one.started, health=one.health)
                 for one in self.daemon.states()])
-        raise AssertionError
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> pb.HistoryAnswer:
         with _told(context):
@@ -195,7 +194,6 @@ class _Platform(services.PlatformServicer):
                     change.after.version or change.after.component.tag) if change.after else "")
                     for change in one.changes])
                 for one in self.daemon.journal.deployments(min(max(request.limit, 0) or 20, 1000))])
-        raise AssertionError
 
     def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.rollback(
@@ -226,7 +224,6 @@ class _Services(services.ServicesServicer):
                     *(pb.VolumeEntry(type="bind", name=one.source, destination=one.destination, options=one.options)
                       for one in component.binds),
                     *(pb.VolumeEntry(type="file", destination=path, options=["ro"]) for path in component.files)])
-        raise AssertionError
 
 
 class _Logs(services.LogsServicer):
@@ -260,7 +257,6 @@ class _Backups(services.BackupsServicer):
     def List(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> pb.BackupsAnswer:
         with _told(context):
             return _backups(self.daemon.journal.backups(request.component or None))
-        raise AssertionError
 
     def Create(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.back_up(request.component, progress))
@@ -268,7 +264,6 @@ class _Backups(services.BackupsServicer):
     def Prune(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.BackupsAnswer:
         with _told(context):
             return _backups(self.daemon.prune())
-        raise AssertionError
 
 
 def _backups(found: list[Backup]) -> pb.BackupsAnswer:
@@ -287,7 +282,6 @@ class _SecretStore(services.SecretStoreServicer):
             return pb.SecretsAnswer(secrets=[pb.SecretEntry(name=name, used_by=sorted(
                 one for one, component in components.items() if name in component.secrets()))
                 for name in self.daemon.secrets.names()])
-        raise AssertionError
 
     def Rotate(self, request: pb.RotateRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.rotate(list(request.names), progress))
@@ -303,4 +297,3 @@ class _Daemon(services.DaemonServicer):
             return pb.DaemonAnswer(
                 version=__version__, address=options.listen, started=self.daemon.started, node=options.name,
                 roles=options.roles, runtime=self.daemon.runtime.version(), platform=self.daemon.platform.name)
-        raise AssertionError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import threading
 import uuid
 import weakref
@@ -42,6 +43,14 @@ def compile_once(kind: Any) -> None:
 def utcnow() -> datetime.datetime:
     """Now, aware, in UTC."""
     return datetime.datetime.now(datetime.UTC)
+
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def is_canonical(uuid_: str) -> bool:
+    """Whether it is written as new_uuid() writes them: part of a path, it leads nowhere else."""
+    return _UUID.fullmatch(uuid_) is not None
 
 
 def new_uuid() -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from nova import exception
 from nova.objects import states
 from nova.objects.base import Object
 from nova.objects.device_address import DeviceAddresses
@@ -250,6 +251,19 @@ class Instance(Object, kw_only=True):
     def volume_now(self, device: BlockDevice) -> BlockDevice | None:
         """The same device as the server has it now; None: it has it no longer."""
         return next((disk for disk in self.volumes if disk.uuid == device.uuid), None)
+
+    def attached(self, volume_id: str) -> BlockDevice:
+        """That one of them. Raises VolumeNotAttached."""
+        return self._attached(self.volume(volume_id), volume_id)
+
+    def attached_now(self, device: BlockDevice) -> BlockDevice:
+        """The same device as the server has it now. Raises VolumeNotAttached."""
+        return self._attached(self.volume_now(device), device.volume_id)
+
+    def _attached(self, found: BlockDevice | None, volume_id: str | None) -> BlockDevice:
+        if found is None:
+            raise exception.VolumeNotAttached(instance_uuid=self.uuid, volume_id=volume_id)
+        return found
 
     def share(self, share_id: str) -> ShareMapping | None:
         """How the server has the share, if it does."""

@@ -71,9 +71,7 @@ class _Assisted(Operation):
 
     # --- acceptance ------------------------------------------------------------------------------
     def accept(self, ctl: Acceptance, request: CreateRequest | DeleteRequest) -> None:
-        device = self.instance.volume(request.volume_id)
-        if device is None:
-            raise exception.VolumeNotAttached(instance_uuid=self.instance.uuid, volume_id=request.volume_id)
+        device = self.instance.attached(request.volume_id)
         if device.multiattach:
             raise exception.InvalidVolume(reason=f"several servers may have volume {request.volume_id}, and a file "
                                                  "with snapshots is written by one alone")
@@ -88,9 +86,7 @@ class _Assisted(Operation):
     @step(CONDUCTOR, undo="give_up", external=VOLUMES)
     def take(self, ctl: Control) -> None:
         """The server may have moved, or lost the volume, while this waited, and nobody waits for ever."""
-        known = ctl.instance.volume_now(self.data.device)
-        if known is None:
-            raise exception.VolumeNotAttached(instance_uuid=ctl.instance.uuid, volume_id=self.data.device.volume_id)
+        known = ctl.instance.attached_now(self.data.device)
         self.data.device = known
         ctl.outside_volumes.check_assisted(known, self.data.snapshot_id, self.awaited)
 

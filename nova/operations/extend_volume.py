@@ -48,9 +48,7 @@ class ExtendVolume(Operation):
 
     # --- acceptance ------------------------------------------------------------------------------
     def accept(self, ctl: Acceptance, request: ExtendRequest) -> None:
-        device = self.instance.volume(request.volume_id)
-        if device is None:
-            raise exception.VolumeNotAttached(instance_uuid=self.instance.uuid, volume_id=request.volume_id)
+        device = self.instance.attached(request.volume_id)
         if not ctl.has_outside_volumes():
             raise exception.InvalidVolume(reason="embedded volumes keep their size")
         self.data.device = device
@@ -59,9 +57,7 @@ class ExtendVolume(Operation):
     @step(CONDUCTOR, undo="give_up", external=VOLUMES)
     def look(self, ctl: Control) -> None:
         """The server may have moved, or lost the volume, while this waited."""
-        known = ctl.instance.volume_now(self.data.device)
-        if known is None:
-            raise exception.VolumeNotAttached(instance_uuid=ctl.instance.uuid, volume_id=self.data.device.volume_id)
+        known = ctl.instance.attached_now(self.data.device)
         self.data.device = known
         self.data.size_gb, self.data.awaited = ctl.outside_volumes.extended(known)
         if self.data.awaited and not self.data.host:

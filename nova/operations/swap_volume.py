@@ -72,9 +72,7 @@ class SwapVolume(Operation):
                 self.data.encryption = desk.key_of_successor(old, request.new_volume_id)
 
     def accept(self, ctl: Acceptance, request: SwapRequest) -> None:
-        old = self.instance.volume(request.volume_id)
-        if old is None:
-            raise exception.VolumeNotAttached(instance_uuid=self.instance.uuid, volume_id=request.volume_id)
+        old = self.instance.attached(request.volume_id)
         if request.delete_on_termination is not None:
             changed = msgspec.structs.replace(old, delete_on_termination=request.delete_on_termination)
             ctl.set(block_devices=[changed if each is old else each for each in ctl.instance.block_devices])
@@ -88,9 +86,7 @@ class SwapVolume(Operation):
     @step(CONDUCTOR, undo="give_back", external=VOLUMES, when="outside_volumes")
     def take(self, ctl: Control) -> None:
         """The server may have moved, or lost the volume, while this waited."""
-        old = ctl.instance.volume_now(self.data.device)
-        if old is None:
-            raise exception.VolumeNotAttached(instance_uuid=ctl.instance.uuid, volume_id=self.data.device.volume_id)
+        old = ctl.instance.attached_now(self.data.device)
         self.data.device = old
         self.data.new = ctl.outside_volumes.begin_swap(self.data.host, self.data.device, self.data.new)
 

@@ -158,9 +158,7 @@ class DetachVolume(_Volume):
 
     def accept(self, ctl: Acceptance, request: DetachRequest) -> None:
         _check_shelved(self.instance, request.shelved, self.rules.label)
-        device = self.instance.volume(request.volume_id)
-        if device is None:
-            raise exception.VolumeNotAttached(instance_uuid=self.instance.uuid, volume_id=request.volume_id)
+        device = self.instance.attached(request.volume_id)
         if device.boot_index == 0 and self.instance.vm_state != states.SHELVED_OFFLOADED:
             raise exception.Invalid("Cannot detach a root device volume")
         if self.instance.host and not ctl.host_up(self.instance.host):

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import stat
 
 from nova import exception
 from nova.conf import CONF
+from nova.objects.base import is_canonical
 from nova.objects.share import ShareMapping
 from nova.share.base import HostShares
 
 LOG = logging.getLogger(__name__)
 
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class LocalShares(HostShares):
@@ -47,7 +46,7 @@ class LocalShares(HostShares):
         """A directory needs nothing."""
 
     def path(self, share_id: str) -> str:
-        if not _UUID.fullmatch(share_id):
+        if not is_canonical(share_id):
             raise exception.ShareUnusable(share_id=share_id, reason="its id is no uuid")
         return os.path.join(self.directory, share_id)
 

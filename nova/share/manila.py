@@ -16,7 +16,7 @@ import requests
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.neighbours import Neighbour, Unreachable, decoded
+from nova.neighbours import Neighbour, Unreachable, decoded, message_of
 from nova.objects.share import ADDRESS, NFS, Share
 
 LOG = logging.getLogger(__name__)
@@ -143,15 +143,7 @@ def _check(answer: requests.Response, share_id: str) -> None:
     if status == 404:
         raise exception.ShareNotFound(share_id=share_id)
     if status in (401, 403):
-        raise exception.Forbidden(_message(answer))
+        raise exception.Forbidden(message_of(answer, "share"))
     if status < 500 and status not in (408, 429):
-        raise exception.Invalid(_message(answer))
+        raise exception.Invalid(message_of(answer, "share"))
     raise exception.ShareServiceUnavailable(reason=f"it answered {status}")
-
-
-def _message(answer: requests.Response) -> str:
-    """What Manila tells people of an error: {"badRequest": {"code": 400, "message": ...}}."""
-    try:
-        return str(next(iter(answer.json().values()))["message"])
-    except (ValueError, AttributeError, StopIteration, KeyError, TypeError):
-        return f"the share service answered {answer.status_code}"

@@ -11,12 +11,12 @@ from typing import Any
 
 from nova import exception
 from nova.conf import CONF
+from nova.objects.base import is_canonical
 from nova.objects.share import ADDRESS, NFS, ShareMapping
 from nova.share.base import HostShares
 
 LOG = logging.getLogger(__name__)
 
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # server:/path, where the server may be an IPv6 address between brackets.
 _EXPORT = re.compile(r"[A-Za-z0-9\[][^\s\x00]*:/[^\s\x00]*")
 _MOUNTS = "/proc/self/mountinfo"
@@ -71,7 +71,7 @@ class MountedShares(HostShares):
 
     def path(self, instance_uuid: str, share_id: str) -> str:
         for each in (instance_uuid, share_id):
-            if not _UUID.fullmatch(each):
+            if not is_canonical(each):
                 raise exception.ShareUnusable(share_id=share_id, reason="an id is no uuid")
         return os.path.join(os.path.realpath(self.directory), instance_uuid, share_id)
 

@@ -112,6 +112,10 @@ def at_once(make: Callable[[], T]) -> T:
     return make()
 
 
+def _page(limit: int, offset: int) -> dict[str, Any]:
+    return {"limit": limit, "offset": offset, "sort": "created_at:desc"}
+
+
 def check_user(ctx: RequestContext) -> None:
     """Without a token Cinder would be asked with Nova's own, which may see what everybody has. Raises Forbidden."""
     if not ctx.auth_token:
@@ -129,11 +133,11 @@ def named_snapshot(uuid: str | None) -> Iterator[None]:
         raise exception.SnapshotNotFound(snapshot_id=uuid) from error
 
 
-def time_of(told: datetime.datetime | str | None) -> datetime.datetime | None:
+def time_of(told: str | None) -> datetime.datetime | None:
     """Cinder tells it in UTC, and does not say so."""
     if told is None:
         return None
-    made = datetime.datetime.fromisoformat(told) if isinstance(told, str) else told
+    made = datetime.datetime.fromisoformat(told)
     return made if made.tzinfo else made.replace(tzinfo=datetime.UTC)
 
 
@@ -172,9 +176,8 @@ class CinderApi:
 
     def volumes(self, ctx: RequestContext, limit: int, offset: int) -> list[Raw]:
         """Those of the caller's project, with the caller's token, the newest first."""
-        query = {"limit": limit, "offset": offset, "sort": "created_at:desc"}
         return self._asked(ctx, "GET", "/volumes/detail", "volumes", ctx.auth_token,  # type: ignore[no-any-return]
-                           params=query)
+                           params=_page(limit, offset))
 
     def delete_volume(self, ctx: RequestContext, uuid: str, token: str | None = None) -> None:
         """Raises VolumeNotFound, InvalidVolume (it is in use)."""
@@ -208,9 +211,8 @@ class CinderApi:
     # --- snapshots, with the caller's token ----------------------------------------------------------
     def snapshots(self, ctx: RequestContext, limit: int, offset: int) -> list[Raw]:
         """Those of the caller's project."""
-        query = {"limit": limit, "offset": offset, "sort": "created_at:desc"}
         return self._asked(ctx, "GET", "/snapshots/detail", "snapshots", ctx.auth_token,  # type: ignore[no-any-return]
-                           params=query)
+                           params=_page(limit, offset))
 
     def snapshot(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Raises NotFound."""

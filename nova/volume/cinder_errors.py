@@ -5,6 +5,7 @@ from __future__ import annotations
 import requests
 
 from nova import exception
+from nova.neighbours import message_of
 
 
 def check(answer: requests.Response, volume: str = "") -> None:
@@ -13,7 +14,7 @@ def check(answer: requests.Response, volume: str = "") -> None:
     status = answer.status_code
     if status < 300:
         return
-    message = _message(answer)
+    message = message_of(answer, "volume")
     if status == 404 and volume:
         raise exception.VolumeNotFound(volume_id=volume)
     if status == 404:
@@ -25,12 +26,3 @@ def check(answer: requests.Response, volume: str = "") -> None:
     if status in (401, 403):
         raise exception.Forbidden(message)
     raise exception.VolumeServiceUnavailable(reason=f"it answered {status}")
-
-
-def _message(answer: requests.Response) -> str:
-    """What Cinder tells people of an error: {"badRequest": {"code": 400, "message": ...}}."""
-    try:
-        fault = next(iter(answer.json().values()))
-        return str(fault["message"])
-    except (ValueError, AttributeError, StopIteration, KeyError, TypeError):
-        return f"the volume service answered {answer.status_code}"

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import logging
 import os
-import re
 import stat
 import threading
 import time
@@ -20,12 +19,12 @@ import msgspec
 
 from nova import exception
 from nova.conf import CONF
+from nova.objects.base import is_canonical
 from nova.objects.volume import ConnectionInfo, LocalConnection, VolumeConnection, VolumeKey, VolumeRemoval
 from nova.volume.base import DiskTools, Fetch, HostVolumes
 
 LOG = logging.getLogger(__name__)
 
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PART = ".part"
 # A file that was not finished within this many seconds belongs to nobody any more.
 _ABANDONED = 24 * 3600
@@ -76,7 +75,7 @@ class LocalVolumes(HostVolumes):
             os.chmod(self.directory, 0o711)  # noqa: S103
 
     def _path(self, uuid: str, generation: int) -> str:
-        if not _UUID.fullmatch(uuid):
+        if not is_canonical(uuid):
             raise exception.VolumeUnusable(volume_id=uuid, reason="its id is no uuid")
         return os.path.join(self.directory, f"{uuid}.{generation}")
 

@@ -35,9 +35,6 @@ def cinder_cloud(rabbit: Rabbit, hosts: RealHosts, image: pathlib.Path, cinder: 
     """
     for host in hosts.hosts:
         if not host.host.run(["find", "/usr/sbin", "-name", cinder.HELPER]):  # it has not met them, or they were off
-            # As systemd leaves it: what is mounted while a guest runs shows in the room of mounts that libvirt made
-            # for it.
-            host.host.run(["mount", "--make-rshared", "/"])
             host.host.run(cinder.helper())
     options = {
         "volume": {"driver": "cinder"}, "cinder": cinder.options(), "api": {"auth_strategy": "keystone"},

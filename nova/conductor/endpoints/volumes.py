@@ -65,8 +65,7 @@ class Volumes:
                           changes: AttachmentChanges, project_id: str | None = None) -> None:
         def transaction(connection: sa.Connection) -> None:
             instance = servers.lock(connection, instance_uuid, project_id)
-            if instance.volume(volume_id) is None:
-                raise exception.VolumeNotAttached(instance_uuid=instance_uuid, volume_id=volume_id)
+            instance.attached(volume_id)
             if changes.delete_on_termination is None:
                 return
             servers.update(connection, instance_uuid, {"block_devices": [

@@ -11,7 +11,6 @@ import dataclasses
 import errno
 import logging
 import os
-import re
 import shutil
 import stat
 import uuid as uuidlib
@@ -19,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova import exception
 from nova.conf import CONF
+from nova.objects.base import is_canonical
 
 LOG = logging.getLogger(__name__)
 
@@ -26,7 +26,6 @@ _ASIDE = "_resize"
 _DELETED = ".deleted"
 _OWNER = "owner"
 _MARK = "rebuilt"
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Owner:
 
 def directory(uuid: str) -> str:
     """Of a guest. Raises InvalidInput for what is no uuid (it becomes part of a path)."""
-    if not _UUID.fullmatch(uuid):
+    if not is_canonical(uuid):
         raise exception.InvalidInput(reason=f"{uuid} is not a uuid")
     return os.path.join(CONF.instances_path, uuid)
 
@@ -226,7 +225,7 @@ def files() -> Iterator[str]:
 def _entries() -> Iterator[os.DirEntry[str]]:
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(CONF.instances_path):
-            if _UUID.fullmatch(entry.name.removesuffix(_ASIDE)):
+            if is_canonical(entry.name.removesuffix(_ASIDE)):
                 yield entry
 
 
