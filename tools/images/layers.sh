@@ -104,6 +104,8 @@ debian_layer() { # NAME OUT PACKAGE…: what they add to the base
 
 inputs_of_base() { printf '%s\n' tools/images/hooks/base tools/images/hooks/clean; }
 
+inputs_of_database() { printf '%s\n' tools/images/hooks/database tools/images/hooks/clean; }
+
 inputs_of_compute() { echo tools/images/hooks/compute; }
 
 inputs_of_consoles() { echo tools/images/hooks/consoles; }
@@ -148,6 +150,7 @@ install_wheels() { # ROOT ENVIRONMENT WHEELS [PATH]: below ROOT, with the byte c
     chroot "$root" env -i PATH=/usr/bin:/bin HOME=/tmp LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/tmp/pip.zip \
         "$place/bin/python" -m pip install -q --no-index --find-links /tmp/wheels --no-deps --no-compile --no-cache-dir \
         --root-user-action ignore --disable-pip-version-check "${pinned[@]}"
+    find "$root$place/lib" -type d -name tests -prune -exec rm -rf {} +
     compile "$root" "$place/bin/python" "$place/lib/python3.11/site-packages/${4:-}"
 }
 
@@ -156,12 +159,13 @@ compile() { # ROOT PYTHON PATH: one process and no random hashes, since both sho
         > /dev/null || true # templates of code do not compile
 }
 
-inputs_of_python() { printf '%s\n' setup.cfg constraints.txt; }
+inputs_of_python() { printf '%s\n' setup.cfg constraints.txt tools/images/services.txt; }
 
 layer_python() { # OUT
     local wheels=$WORK/wheels.python
     nova_wheel
-    fetch_wheels "$wheels" "$(ls "$OUTPUT"/wheels/nova-*.whl)[$EXTRAS]" lxml # lxml: libvirt's driver; its binding is Debian's
+    fetch_wheels "$wheels" "$(ls "$OUTPUT"/wheels/nova-*.whl)[$EXTRAS]" \
+        lxml $(grep '^python-memcached==' "$HERE/services.txt") # for libvirt, whose binding is Debian's; for the cache of tokens
     rm -f "$wheels"/nova-*.whl
     install_wheels "$WORK/root.nova" /opt/nova "$wheels"
     oci pack "$WORK/root.nova" opt/nova --tar "$1"

@@ -18,6 +18,7 @@ start_registry() {
 	YAML
     setsid nohup docker-registry serve "$place/registry.yml" > "$place/registry.log" 2>&1 < /dev/null 9>&- &
     echo $! > "$place/registry.pid"
+    disown # it goes on
     until registry_answers; do
         kill -0 "$(cat "$place/registry.pid")" 2> /dev/null && [ $SECONDS -lt $end ] ||
             die "the registry does not start: $(tail -n 3 "$place/registry.log")"
