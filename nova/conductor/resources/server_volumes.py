@@ -244,7 +244,8 @@ def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, ins
         if volume is None:
             continue
         if device.source in ("volume", "snapshot") and device.boot_index == 0:
-            if not volume.bootable:
+            # Whoever names an image beside it says what boots; as upstream, the volume is not asked then.
+            if not volume.bootable and instance.image is None:
                 raise exception.InvalidVolume(
                     reason=f"{device.source} {volume.uuid or device.snapshot_id} is not bootable")
             instance.image = _image_of(instance.image, volume.image)
