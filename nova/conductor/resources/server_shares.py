@@ -21,7 +21,7 @@ _PAUSE = 1.0
 
 
 class ServerShares:
-    """A :class:`nova.operations.contexts.ServerShares`."""
+    """A :class:`nova.operations.part_contexts.ServerShares`."""
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes
@@ -47,7 +47,10 @@ class ServerShares:
 
 
 class OutsideShares:
-    """A :class:`nova.operations.contexts.OutsideShares`. What is to be asked for is written before it is asked for."""
+    """A :class:`nova.operations.part_contexts.OutsideShares`.
+
+    What is to be asked for is written before it is asked for.
+    """
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes

@@ -43,7 +43,7 @@ class Wishes(Protocol):
 
 
 class ServerVolumes:
-    """A :class:`nova.operations.contexts.ServerVolumes`. ``devices`` () stands for all volumes of the server."""
+    """A :class:`nova.operations.part_contexts.ServerVolumes`. ``devices`` () stands for all volumes of the server."""
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes
