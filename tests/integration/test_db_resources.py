@@ -14,7 +14,6 @@ from nova.db import allocations, compute_nodes, fixed_ips, migrate, models
 from nova.objects.base import new_uuid
 from nova.objects.network import Network, NetworkRequest
 from nova.objects.scheduling import Selection
-from tests.integration.databases import mariadb, postgresql  # noqa: F401
 from tests.unit.conductor.books import Books, ctx, server
 from tests.unit.conductor.conftest import own_clock, settings  # noqa: F401
 from tests.unit.conductor.test_aggregates import *  # noqa: F403
