@@ -60,6 +60,8 @@ class ManilaShares:
 
     def get(self, ctx: RequestContext, project_id: str, share_id: str, host: str) -> Share:
         found = self._asked(ctx, "GET", f"/shares/{share_id}", _Share, "share", share_id, ctx.auth_token)
+        if found["id"] != share_id:
+            raise exception.ShareNotFound(share_id=share_id)  # another spelling: a server would have it twice
         if found.get("project_id") != project_id:
             # Everybody sees a public share. Whoever may change who has access to it is its project alone, and we ask
             # with rights that may do all.

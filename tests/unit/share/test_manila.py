@@ -64,6 +64,12 @@ def test_a_share_that_its_user_does_not_see_is_not_there(manila: ManilaServer) -
         api(manila).get(ctx(), "p1", new_uuid(), "h1")
 
 
+def test_a_share_has_one_spelling(manila: ManilaServer) -> None:
+    """By another one a server would have it twice, and its host would not know it."""
+    with pytest.raises(exception.ShareNotFound):
+        api(manila).get(ctx(), "p1", manila.new().upper(), "h1")
+
+
 @pytest.mark.parametrize("owner", ["p2", None])
 def test_a_share_that_everybody_sees_is_for_the_servers_of_its_project_alone(
         manila: ManilaServer, owner: str | None) -> None:
