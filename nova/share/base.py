@@ -27,6 +27,9 @@ class HostShares(abc.ABC):
     def disconnect(self, instance_uuid: str, mapping: ShareMapping) -> None:
         """Undo what connect() did; the data stay. Not connected: fine. Raises ShareUnusable."""
 
+    def disconnect_guest(self, instance_uuid: str) -> None:
+        """Undo it for all that a guest had which may not stay here, whatever that was. Raises ShareUnusable."""
+
 
 class NoShares(HostShares):
     """A host without shares."""

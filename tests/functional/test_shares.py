@@ -9,7 +9,7 @@ from nova import bus, context, exception
 from nova.conductor.background import share_accesses as stale
 from nova.conductor.saga import walk
 from nova.conf import CONF
-from nova.db import servers, share_accesses, shares
+from nova.db import evictions, servers, share_accesses, shares
 from nova.metadata.settings import Settings
 from nova.metadata.tree import Tree
 from nova.objects.base import new_uuid
@@ -195,6 +195,20 @@ def test_a_deleted_server_has_no_access(suite, member, server, make):
     wait_share(member, server, share, "inactive")
     member.delete(f"/servers/{server}")
     wait_for(lambda: accesses(suite, server) == [])
+
+
+def test_a_guest_that_is_removed_when_its_host_is_back_leaves_no_share_connected(suite, member, server, make,
+                                                                                 monkeypatch):
+    share, let_go = make(), []
+    attach(member, server, share)
+    wait_share(member, server, share, "inactive")
+    db, host = suite.conductor.core.db, suite.compute.host
+    monkeypatch.setattr(suite.compute.machine.shares, "disconnect_guest", let_go.append)
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server)
+    db.write(lambda connection: evictions.add(connection, server, host, False))
+    suite.compute.reconciler.compare()
+    assert let_go == [server]
 
 
 def test_a_share_that_cannot_be_opened_is_an_error_and_can_be_taken_away(suite, member, server, make, books,
