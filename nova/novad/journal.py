@@ -28,6 +28,7 @@ create table if not exists components (name text primary key, deployed text not 
 create table if not exists backups (
     id integer primary key autoincrement, component text not null, deployment integer not null, writer integer not null,
     version text not null, path text not null, size integer not null, made real not null);
+create table if not exists owed (id integer primary key autoincrement, kind text not null, name text not null);
 create table if not exists facts (name text primary key, value text not null);
 create index if not exists backups_by_component on backups (component, deployment);
 """
@@ -85,6 +86,14 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     made: float
 
 
+class Owed(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is to be removed, see :mod:`nova.novad.owed`. ``id``: once it is written down."""
+
+    kind: str
+    name: str
+    id: int = 0
+
+
 class JournalFault(NovadError):
     """The journal cannot be read: nothing is deployed before somebody has looked at it."""
 
@@ -125,8 +134,9 @@ class Journal:
             if changes is not None:
                 connection.execute("update deployments set changes = ? where id = ?", (_text(list(changes)), ident))
 
-    def finish(self, ident: int, state: str, components: Sequence[Change], error: str = "") -> None:
-        """The end of a deployment, and what is deployed from then on, at once."""
+    def finish(self, ident: int, state: str, components: Sequence[Change], error: str = "",
+               owed: Sequence[Owed] = ()) -> None:
+        """The end of a deployment, what is deployed from then on, and what is still to be removed, at once."""
         with self._transaction() as connection:
             connection.execute("update deployments set state = ?, ended = ?, error = ? where id = ?",
                                (state, time.time(), error, ident))
@@ -136,6 +146,8 @@ class Journal:
                 else:
                     connection.execute("insert or replace into components values (?, ?)",
                                        (change.name, _text(change.after)))
+            for one in owed:
+                connection.execute("insert into owed (kind, name) values (?, ?)", (one.kind, one.name))
 
     def deployments(self, limit: int = 100) -> list[Deployment]:
         """The newest first."""
@@ -182,10 +194,23 @@ class Journal:
                                       "order by id desc", (component, component, dropped)).fetchall()
         return [Backup(**dict(zip(Backup.__struct_fields__, row, strict=True))) for row in rows]
 
-    def drop_backup(self, ident: int) -> None:
-        """It is remembered that there was one: who wants it back is told that it is gone."""
+    def drop_backup(self, ident: int, kind: str) -> None:
+        """It is remembered that there was one: who wants it back is told that it is gone. Its directory is owed, as
+        ``kind``."""
         with self._transaction() as connection:
+            connection.execute("insert into owed (kind, name) select ?, path from backups where id = ? and path != ''",
+                               (kind, ident))
             connection.execute("update backups set path = '' where id = ?", (ident,))
+
+    # --- what is still to be removed ---------------------------------------------------------------
+    def owed(self) -> list[Owed]:
+        with self._transaction() as connection:
+            rows = connection.execute("select kind, name, id from owed order by id").fetchall()
+        return [Owed(kind=kind, name=name, id=ident) for kind, name, ident in rows]
+
+    def paid(self, ident: int) -> None:
+        with self._transaction() as connection:
+            connection.execute("delete from owed where id = ?", (ident,))
 
     # --- facts -------------------------------------------------------------------------------------
     def fact(self, name: str) -> str:

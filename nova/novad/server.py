@@ -113,6 +113,9 @@ def _told(context: grpc.ServicerContext) -> Iterator[None]:
     except NovadError as error:
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
         context.abort(code, error.message)
+    except OSError as error:  # a full disk, say
+        LOG.exception("What was asked for could not be done")
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{errors.told(error)}.")
 
 
 def _followed(context: grpc.ServicerContext, act: Callable[[Progress], None]) -> Iterator[pb.Progress]:
@@ -129,7 +132,7 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], None]) ->
 
     threading.Thread(target=work, name="change", daemon=True).start()
     while (one := _next(told, context)) is not None:
-        if isinstance(one, NovadError):
+        if isinstance(one, NovadError | OSError):
             with _told(context):
                 raise one
         if isinstance(one, BaseException):

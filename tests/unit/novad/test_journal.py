@@ -40,8 +40,13 @@ def test_what_is_stuck_is_unfinished_and_what_is_undone_is_not(tmp_path):
 def test_a_backup_that_was_dropped_is_remembered(tmp_path):
     journal = Journal(tmp_path / "j")
     backup = journal.add_backup("db", 1, ONE, "backups/db/1", 7)
-    journal.drop_backup(backup.id)
+    for _time in range(2):
+        journal.drop_backup(backup.id, "backup")
     assert journal.backups() == []
+    debt, = journal.owed()
+    assert (debt.kind, debt.name) == ("backup", "backups/db/1")
+    journal.paid(debt.id)
+    assert journal.owed() == []
     assert [(one.id, one.path) for one in journal.backups("db", dropped=True)] == [(backup.id, "")]
 
 
