@@ -104,6 +104,7 @@ class Journal:
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._closed = False
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             path.chmod(0o600)
@@ -118,7 +119,10 @@ class Journal:
                                "containers and data stay as they are, and the next deploy takes them over.") from None
 
     def close(self) -> None:
-        self._connection.close()
+        """Who still comes is told that it is closed."""
+        with self._lock:
+            self._closed = True
+            self._connection.close()
 
     # --- deployments -------------------------------------------------------------------------------
     def begin(self, kind: str, stage: str, changes: Sequence[Change]) -> Deployment:
@@ -226,6 +230,8 @@ class Journal:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
+            if self._closed:  # SQLite itself would crash
+                raise JournalFault(f"The journal {self.path} is closed: novad ends.")
             try:
                 self._connection.execute("begin immediate")
                 yield self._connection

@@ -1,6 +1,6 @@
 """Starts novads: forked from a process that has imported everything, so that each takes a moment only.
 
-An order is a line of JSON on standard input: {"directory": …, "at": …, "then": …, "from_start": …}; its answer is a pid.
+An order is a line of JSON on standard input, {"directory": …, "at": …, "then": …, "from_start": …}; it answers a pid.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The journal."""
 
 import sqlite3
+import threading
 
 import pytest
 
@@ -72,3 +73,24 @@ def test_rows_that_make_no_sense_are_a_clear_fault(tmp_path):
         journal.components()
     with pytest.raises(JournalFault, match="damaged: deployment 1"):
         journal.deployments()
+
+
+def test_a_journal_that_is_closed_meanwhile_is_a_clear_fault(tmp_path):
+    """A change may still tell what came of it when novad ends; SQLite crashes at the use of what was closed."""
+    journal = Journal(tmp_path / "j")
+    faults = []
+
+    def use():
+        try:
+            while True:
+                journal.components()
+        except JournalFault as fault:
+            faults.append(fault.message)
+    threads = [threading.Thread(target=use) for _number in range(4)]
+    for thread in threads:
+        thread.start()
+    journal.close()
+    for thread in threads:
+        thread.join()
+    assert len(faults) == 4
+    assert all("novad ends" in fault for fault in faults)
