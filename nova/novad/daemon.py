@@ -276,8 +276,8 @@ class Daemon:
         try:
             health.check(self.runtime, self.deployer.container(name), check)
         except health.Unhealthy as error:
-            if time.time() < started + check.start:
-                return  # not yet
+            if 0 <= time.time() - started < check.start:
+                return  # not yet; a start in the future is one of another clock
             self._failures[name] = self._failures.get(name, 0) + 1
             self._unhealthy[name] = self.deployer.masked(deployed, error.message)
             if self._failures[name] >= check.retries and self._may_start(name):

@@ -316,7 +316,8 @@ class Deployer:
                 LOG.warning("The version command of %s: %s", deployed.name, error.message)
                 return component.tag
             if code == 0 and output.strip():
-                return self.masked(deployed, output.strip().splitlines()[0][:200])
+                line = "".join(one for one in output.strip().splitlines()[0] if one.isprintable())
+                return self.masked(deployed, line)[:200]
         return component.tag
 
     def begin(self, deployed: Deployed) -> None:

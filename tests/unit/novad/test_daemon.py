@@ -259,3 +259,13 @@ def test_data_are_removed_also_when_nothing_is_deployed_any_more(daemon, tmp_pat
     assert content(tmp_path / "volumes")
     daemon.remove(True, True, QUIET)
     assert (content(tmp_path / "volumes"), daemon.secrets.names()) == ({}, [])
+
+
+def test_a_clock_that_was_put_back_gives_no_sick_component_time_to_start(daemon, runtime, clock):
+    runtime.images[runtime.made["suite-api"].image] = ("registry/api:1", "sick")
+    runtime.running["suite-api"] = clock.time() + 86400
+    seen = starts(runtime)
+    for _look in range(3):
+        clock.now += 10
+        daemon.look()
+    assert seen == ["suite-api"]
