@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from nova.novad import deploy, health
+from nova.novad import deploy, health, owed
 from nova.novad.data import Data
 from nova.novad.deploy import Deployer, Progress
 from nova.novad.errors import Busy, Cancelled, Invalid, NotKnown, NovadError
-from nova.novad.journal import DONE, Backup, Change, Deployed, Journal
+from nova.novad.journal import DONE, Backup, Change, Deployed, Journal, Owed
 from nova.novad.options import Options
 from nova.novad.platform import Platform
 from nova.novad.runtime.base import Runtime
@@ -107,20 +107,12 @@ class Daemon:
         with self.deployer.changing(deploy.REMOVE):
             current = self.journal.components()
             changes = [Change(name=name, before=current[name]) for name in self.deployer.order(current)]
-            self.deployer.run_alone(deploy.REMOVE, changes, progress)
-            for name in current:
-                self.data.remove_files(name)
-                self._forget(name)
-            if volumes:
-                for place in sorted((self.data.root / "volumes").iterdir()):
-                    progress(place.name, "removing its data")
-                    self.data.remove(place.name)
+            debts = [Owed(kind=owed.DATA, name=name) for name in self.data.components()] if volumes else []
             if secrets:
-                progress("", "removing secrets")
-                self.secrets.remove()
-            networks = {*self.platform.networks, *(each for one in current.values() for each in one.component.networks)}
-            for network in sorted(networks):
-                self.runtime.remove_network(f"{self.platform.name}-{network}")
+                debts.append(Owed(kind=owed.SECRETS, name=""))
+            self.deployer.run_alone(deploy.REMOVE, changes, progress, debts=debts)
+            for name in current:
+                self._forget(name)
 
     def restart(self, names: Iterable[str], progress: Progress) -> None:
         """In the order of dependencies, each when the one before is healthy. Raises NotKnown, Busy, Failed."""
@@ -163,9 +155,9 @@ class Daemon:
             for backup in self.journal.backups():
                 seen[backup.component] = seen.get(backup.component, 0) + 1
                 if seen[backup.component] > least and backup.made < oldest:
-                    self.journal.drop_backup(backup.id)
-                    self.data.drop_backup(backup.path)
+                    self.journal.drop_backup(backup.id, owed.BACKUP)
                     dropped.append(backup)
+            self.deployer.payer.pay(lambda _name, _what: None)
             return dropped
 
     def _done(self, ident: int, progress: Progress) -> None:
@@ -240,6 +232,7 @@ class Daemon:
             return
         try:
             with self.deployer.alone(deploy.LOOK):
+                self.deployer.payer.pay(lambda name, what: LOG.info("%s: %s", name, what))
                 current = self.journal.components()
                 for name in self.deployer.order(current):
                     if current[name].wanted:
@@ -283,8 +276,8 @@ class Daemon:
         try:
             health.check(self.runtime, self.deployer.container(name), check)
         except health.Unhealthy as error:
-            if time.time() < started + check.start:
-                return  # not yet
+            if 0 <= time.time() - started < check.start:
+                return  # not yet; a start in the future is one of another clock
             self._failures[name] = self._failures.get(name, 0) + 1
             self._unhealthy[name] = self.deployer.masked(deployed, error.message)
             if self._failures[name] >= check.retries and self._may_start(name):

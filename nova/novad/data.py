@@ -1,12 +1,13 @@
 """The data of components: directories of this node, their backups, and the files that containers read.
 
     volumes/COMPONENT/VOLUME    what a container mounts
-    backups/N/VOLUME            a copy of them from before deployment N, below a directory per component
+    backups/COMPONENT/N/VOLUME  a copy of them from before a deployment
     files/COMPONENT/NUMBER      configuration, written anew whenever the container is made
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -36,11 +37,17 @@ class Data:
         for volume in component.volumes:
             self.volume(name, volume.name).mkdir(parents=True, exist_ok=True)
 
+    def components(self) -> list[str]:
+        """Those that have data here, deployed or not."""
+        return sorted(place.name for place in (self.root / "volumes").iterdir())
+
     def remove(self, name: str) -> None:
         shutil.rmtree(self.root / "volumes" / name, ignore_errors=True)
 
     def clear(self, name: str, volume: str) -> None:
         shutil.rmtree(self.volume(name, volume), ignore_errors=True)
+        with contextlib.suppress(OSError):  # others are there
+            self.volume(name, volume).parent.rmdir()
 
     # --- backups -----------------------------------------------------------------------------------
     def holds(self, name: str, volumes: Iterable[Volume]) -> bool:
@@ -60,9 +67,12 @@ class Data:
             raise Refused(f"Backups and putting them back take up to {wanted} bytes, and {free} are free in "
                           f"{self.root}. Nothing was changed; nova backup prune makes room.")
 
-    def back_up(self, name: str, volumes: Iterable[Volume], deployment: int) -> tuple[str, int]:
-        """Copy the directories of a component that does not run; returns where to, and how many bytes."""
-        place = pathlib.Path("backups") / name / str(deployment)
+    def back_up(self, name: str, volumes: Iterable[Volume], deployment: str | int) -> tuple[str, int]:
+        """Copy the directories of a component that does not run; returns where to, and how many bytes.
+
+        ``deployment``: what it is called; no other one of the component ever was.
+        """
+        place = self.place(name, deployment)
         target = self.root / place
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
@@ -70,7 +80,12 @@ class Data:
             source = self.volume(name, volume.name)
             if volume.backup and source.is_dir():
                 _copy(source, target / volume.name)
-        return str(place), _size(target)
+        return place, _size(target)
+
+    @staticmethod
+    def place(name: str, deployment: str | int) -> str:
+        """Of a backup, below the data directory."""
+        return f"backups/{name}/{deployment}"
 
     def kept(self, place: str) -> set[str]:
         """The volumes that a backup has."""
@@ -83,11 +98,13 @@ class Data:
             raise NovadError(f"The backup {source} is not there.")
         for copy in sorted(source.iterdir()):
             target = self.volume(name, copy.name)
-            fresh, old = target.with_name(f".{copy.name}.restored"), target.with_name(f".{copy.name}.replaced")
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(fresh, ignore_errors=True)
+            for former in target.parent.glob(f".{copy.name}.*"):
+                shutil.rmtree(former, ignore_errors=True)
+            # A copy of a novad that was killed never writes to the one of this time.
+            fresh = target.with_name(f".{copy.name}.{os.urandom(4).hex()}.restored")
+            old = target.with_name(f".{copy.name}.replaced")
             _copy(copy, fresh)
-            shutil.rmtree(old, ignore_errors=True)
             if target.exists():
                 target.rename(old)
             fresh.rename(target)
@@ -133,8 +150,9 @@ def _size(place: pathlib.Path) -> int:
 
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
     """Owners, times, links and holes as they are; where the file system can, no block is copied before it changes."""
-    done = subprocess.run(["cp", "-a", "--reflink=auto", "--sparse=auto", "-T", str(source), str(target)],
-                          capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise NovadError(f"{source} could not be copied to {target}: {done.stderr.strip()[-500:]}")
-    os.sync()
+    # It dies with novad: the next one would find it writing.
+    for command in (["setpriv", "--pdeathsig", "KILL", "cp", "-a", "--reflink=auto", "--sparse=auto", "-T",
+                     str(source), str(target)], ["sync", "-f", str(target)]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise NovadError(f"{source} could not be copied to {target}: {done.stderr.strip()[-500:]}")

@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from nova.novad import health, past
+from nova.novad import health, owed, past
 from nova.novad.data import Data
-from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault
-from nova.novad.journal import DONE, STUCK, UNDONE, Change, Deployed, Deployment, Journal
+from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault, told
+from nova.novad.journal import DONE, STUCK, UNDONE, Change, Deployed, Deployment, Journal, Owed
 from nova.novad.platform import Platform, Volume, fill, in_order
 from nova.novad.runtime.base import COMPONENT, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
 from nova.novad.secrets import Secrets
@@ -50,6 +50,7 @@ class Deployer:
         self.runtime = runtime
         self.data = data
         self.secrets = secrets
+        self.payer = owed.Payer(platform.name, journal, runtime, data, secrets)
         self.ending = threading.Event()
         self._turn = threading.Condition()
         self._doing = ""
@@ -79,6 +80,7 @@ class Deployer:
         with self.alone(what):
             if self.journal.unfinished():
                 raise Busy("An earlier deployment has still to be put back; nova history shows it.")
+            self.payer.pay(_quietly)  # data that are still to be removed are none of the next deployment
             yield
 
     def idle(self, seconds: float) -> bool:
@@ -126,25 +128,28 @@ class Deployer:
         with self.changing(kind):
             return self.run_alone(kind, list(changes), progress, renew)
 
-    def run_alone(self, kind: str, changes: list[Change], progress: Progress, renew: Sequence[str] = ()) -> Deployment:
-        """The same, for who is within :meth:`changing`."""
+    def run_alone(self, kind: str, changes: list[Change], progress: Progress, renew: Sequence[str] = (),
+                  debts: Sequence[Owed] = ()) -> Deployment:
+        """The same, for who is within :meth:`changing`. ``debts``: what is removed when all is done."""
         begun = self.journal.begin(kind, FETCH, changes)
         try:
             changes = self._fetched(begun.id, kind, changes, progress)
             if not changes and not renew:
                 self.journal.advance(begun.id, FETCH, [])  # what was planned did not happen
-                self.journal.finish(begun.id, DONE, [])
+                self.journal.finish(begun.id, DONE, [], owed=debts)
+                self.payer.pay(progress)
                 return self._known(begun.id)
             self._check(changes)
             self.journal.advance(begun.id, BACKUP, changes)
-            self._back_up(begun.id, changes, progress)
+            self._back_up(begun, changes, progress)
             self.secrets.keep(renew)
             self.journal.advance(begun.id, APPLY)
             for name in renew:
                 self.secrets.renew(name, self.platform.secrets[name])
             changes = self._apply(kind, changes, progress)
             self.journal.advance(begun.id, APPLY, changes)
-            self.journal.finish(begun.id, DONE, changes)
+            self.journal.finish(begun.id, DONE, changes, owed=[
+                *debts, *self._left(changes, [change.after for change in changes]), *_kept(kind)])
         except Cancelled:
             raise
         except Exception as error:
@@ -154,9 +159,15 @@ class Deployer:
             if isinstance(error, Refused | ImageFault):
                 raise
             raise Failed(f"{why} All is as it was before.") from error
-        self.secrets.forget()
+        self.payer.pay(progress)
         LOG.info("Deployment %d (%s) is done: %s", begun.id, kind, ", ".join(change.name for change in changes))
         return self._known(begun.id)
+
+    def _left(self, changes: Sequence[Change], now: Sequence[Deployed | None]) -> list[Owed]:
+        """What nobody uses any more when the components of these changes are ``now`` so."""
+        kept = {name: one for name, one in self.journal.components().items()
+                if name not in {change.name for change in changes}}
+        return owed.left_by(changes, [*kept.values(), *(one for one in now if one is not None)])
 
     def _known(self, ident: int) -> Deployment:
         found = self.journal.deployment(ident)
@@ -217,7 +228,7 @@ class Deployer:
                                    if name in self.platform.secrets})
                 self.secrets.values(change.after.component.secrets())
 
-    def _back_up(self, ident: int, changes: Sequence[Change], progress: Progress) -> None:
+    def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
         writers = [change for change in changes if change.before is not None
                    and (change.before.component.volumes or change.before.component.data_of)]
         for change in reversed(writers):
@@ -229,8 +240,8 @@ class Deployer:
             if writer is None or not self.data.holds(change.name, volumes):
                 continue
             progress(change.name, "backing up its data")
-            place, size = self.data.back_up(change.name, volumes, ident)
-            self.journal.add_backup(change.name, ident, change.before or msgspec.structs.replace(
+            place, size = self.data.back_up(change.name, volumes, _label(begun))
+            self.journal.add_backup(change.name, begun.id, change.before or msgspec.structs.replace(
                 writer, deployment=0, version="unknown"), place, size)
 
     def _apply(self, kind: str, changes: Sequence[Change], progress: Progress) -> list[Change]:
@@ -305,7 +316,8 @@ class Deployer:
                 LOG.warning("The version command of %s: %s", deployed.name, error.message)
                 return component.tag
             if code == 0 and output.strip():
-                return self.masked(deployed, output.strip().splitlines()[0][:200])
+                line = "".join(one for one in output.strip().splitlines()[0] if one.isprintable())
+                return self.masked(deployed, line)[:200]
         return component.tag
 
     def begin(self, deployed: Deployed) -> None:
@@ -350,6 +362,7 @@ class Deployer:
                             deployment.kind, deployment.stage)
                 error = deployment.error.partition(_NOT_YET)[0] or "novad ended in the middle of it."
                 self._undo(deployment.id, error, progress)
+            self.payer.pay(progress)
             return found
 
     def _undo(self, ident: int, error: str, progress: Progress) -> None:
@@ -363,12 +376,24 @@ class Deployer:
                     if deployment.kind == ROTATE:
                         self.secrets.put_back()
                 self._put_back_containers(deployment.changes, progress)
+                self._drop_halves(deployment)
         except Cancelled:
             raise
         except Exception as fault:
             self.journal.finish(ident, STUCK, [], f"{error}{_NOT_YET}{_sentence(fault)}")
             raise Failed(f"{error}{_NOT_YET}{_sentence(fault)} novad goes on trying.") from fault
-        self.journal.finish(ident, UNDONE, [], error)
+        self.journal.finish(ident, UNDONE, [], error, [
+            *self._left(deployment.changes, [change.before for change in deployment.changes]),
+            *_kept(deployment.kind)])
+        self.payer.pay(progress)
+
+    def _drop_halves(self, deployment: Deployment) -> None:
+        """Copies that did not come to their end."""
+        whole = {backup.path for backup in self.journal.backups()}
+        for change in deployment.changes:
+            place = self.data.place(change.name, _label(deployment))
+            if place not in whole:
+                self.data.drop_backup(place)
 
     def _put_back_data(self, ident: int, changes: Sequence[Change], progress: Progress) -> None:
         copies = {backup.component: backup for backup in self.journal.backups() if backup.deployment == ident}
@@ -393,7 +418,6 @@ class Deployer:
         for change in changes:
             before = change.before
             if before is None:
-                self.data.remove_files(change.name)
                 continue
             if self.runtime.find(self.container(change.name)) is None:
                 self.make(before)
@@ -408,6 +432,20 @@ class Deployer:
                     LOG.warning("Component %s is back, but not healthy: %s", change.name, error.message)
 
 
+def _quietly(_name: str, _what: str) -> None:
+    """For what nobody watches."""
+
+
+def _label(deployment: Deployment) -> str:
+    """Of its backups. Numbers begin anew with a new journal, and copies that the old one knew stay."""
+    return f"{deployment.id}-{int(deployment.started * 1000)}"
+
+
+def _kept(kind: str) -> list[Owed]:
+    """The former values of secrets, once they are no more, or are the values again."""
+    return [Owed(kind=owed.KEPT, name="")] if kind == ROTATE else []
+
+
 def _volumes(change: Change) -> list[Volume]:
     """Those that the component had, and those that it gets."""
     found = {volume.name: volume for deployed in (change.after, change.before) if deployed is not None
@@ -416,5 +454,6 @@ def _volumes(change: Change) -> list[Volume]:
 
 
 def _sentence(error: Exception) -> str:
-    text = error.message if isinstance(error, NovadError) else f"{type(error).__name__}: {error}"
+    text = error.message if isinstance(error, NovadError) else told(error) if isinstance(error, OSError) else \
+        f"{type(error).__name__}: {error}"
     return text if text.endswith((".", "!", "?")) else f"{text}."

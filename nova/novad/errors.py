@@ -41,3 +41,8 @@ class Failed(NovadError):
 
 class Cancelled(NovadError):
     """The daemon ends; the deployment is put back when it starts again."""
+
+
+def told(error: OSError) -> str:
+    """What the system refused, and of which file."""
+    return f"{error.strerror or type(error).__name__}{f': {error.filename}' if error.filename else ''}"

@@ -28,6 +28,7 @@ create table if not exists components (name text primary key, deployed text not 
 create table if not exists backups (
     id integer primary key autoincrement, component text not null, deployment integer not null, writer integer not null,
     version text not null, path text not null, size integer not null, made real not null);
+create table if not exists owed (id integer primary key autoincrement, kind text not null, name text not null);
 create table if not exists facts (name text primary key, value text not null);
 create index if not exists backups_by_component on backups (component, deployment);
 """
@@ -85,6 +86,14 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     made: float
 
 
+class Owed(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is to be removed, see :mod:`nova.novad.owed`. ``id``: once it is written down."""
+
+    kind: str
+    name: str
+    id: int = 0
+
+
 class JournalFault(NovadError):
     """The journal cannot be read: nothing is deployed before somebody has looked at it."""
 
@@ -95,6 +104,7 @@ class Journal:
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._closed = False
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             path.chmod(0o600)
@@ -109,7 +119,10 @@ class Journal:
                                "containers and data stay as they are, and the next deploy takes them over.") from None
 
     def close(self) -> None:
-        self._connection.close()
+        """Who still comes is told that it is closed."""
+        with self._lock:
+            self._closed = True
+            self._connection.close()
 
     # --- deployments -------------------------------------------------------------------------------
     def begin(self, kind: str, stage: str, changes: Sequence[Change]) -> Deployment:
@@ -125,8 +138,9 @@ class Journal:
             if changes is not None:
                 connection.execute("update deployments set changes = ? where id = ?", (_text(list(changes)), ident))
 
-    def finish(self, ident: int, state: str, components: Sequence[Change], error: str = "") -> None:
-        """The end of a deployment, and what is deployed from then on, at once."""
+    def finish(self, ident: int, state: str, components: Sequence[Change], error: str = "",
+               owed: Sequence[Owed] = ()) -> None:
+        """The end of a deployment, what is deployed from then on, and what is still to be removed, at once."""
         with self._transaction() as connection:
             connection.execute("update deployments set state = ?, ended = ?, error = ? where id = ?",
                                (state, time.time(), error, ident))
@@ -136,6 +150,8 @@ class Journal:
                 else:
                     connection.execute("insert or replace into components values (?, ?)",
                                        (change.name, _text(change.after)))
+            for one in owed:
+                connection.execute("insert into owed (kind, name) values (?, ?)", (one.kind, one.name))
 
     def deployments(self, limit: int = 100) -> list[Deployment]:
         """The newest first."""
@@ -182,10 +198,23 @@ class Journal:
                                       "order by id desc", (component, component, dropped)).fetchall()
         return [Backup(**dict(zip(Backup.__struct_fields__, row, strict=True))) for row in rows]
 
-    def drop_backup(self, ident: int) -> None:
-        """It is remembered that there was one: who wants it back is told that it is gone."""
+    def drop_backup(self, ident: int, kind: str) -> None:
+        """It is remembered that there was one: who wants it back is told that it is gone. Its directory is owed, as
+        ``kind``."""
         with self._transaction() as connection:
+            connection.execute("insert into owed (kind, name) select ?, path from backups where id = ? and path != ''",
+                               (kind, ident))
             connection.execute("update backups set path = '' where id = ?", (ident,))
+
+    # --- what is still to be removed ---------------------------------------------------------------
+    def owed(self) -> list[Owed]:
+        with self._transaction() as connection:
+            rows = connection.execute("select kind, name, id from owed order by id").fetchall()
+        return [Owed(kind=kind, name=name, id=ident) for kind, name, ident in rows]
+
+    def paid(self, ident: int) -> None:
+        with self._transaction() as connection:
+            connection.execute("delete from owed where id = ?", (ident,))
 
     # --- facts -------------------------------------------------------------------------------------
     def fact(self, name: str) -> str:
@@ -201,6 +230,8 @@ class Journal:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
+            if self._closed:  # SQLite itself would crash
+                raise JournalFault(f"The journal {self.path} is closed: novad ends.")
             try:
                 self._connection.execute("begin immediate")
                 yield self._connection

@@ -21,6 +21,7 @@ NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
 _SECRET = re.compile(r"\$\{secret:([^}]*)\}")
+_MOST = 4 << 20  # bytes of a platform file
 _ALPHABETS = {"letters+digits": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
               "digits": "0123456789", "hex": "0123456789abcdef"}
 
@@ -182,6 +183,8 @@ def load(path: str | pathlib.Path) -> Platform:
     """The platform of a file that ends in .toml, .yaml or .yml. Raises Invalid."""
     file = pathlib.Path(path)
     try:
+        if file.stat().st_size > _MOST:
+            raise Invalid(f"The platform file {file} has more than {_MOST} bytes.")
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid(f"The platform file {file} cannot be read: {error}") from None
@@ -192,7 +195,7 @@ def parse(text: str, kind: Literal["toml", "yaml"], name: str = "platform") -> P
     """Raises Invalid, which begins with ``name`` and says which field."""
     try:
         data = tomllib.loads(text) if kind == "toml" else _yaml(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Invalid(f"{name}: it is no {kind.upper()}: {error}") from None
     try:
         platform = msgspec.convert(data, Platform)
@@ -252,8 +255,8 @@ def _check(platform: Platform) -> None:
     if not platform.components:
         raise Invalid("components: there are none")
     for name, secret in platform.secrets.items():
-        if len(set(secret.characters)) < 2:
-            raise Invalid(f"secrets.{name}.alphabet: it needs two different characters at least, or is one of "
+        if len(set(secret.characters)) < 2 or not secret.characters.isprintable():
+            raise Invalid(f"secrets.{name}.alphabet: it needs two different characters at least that can be printed, or is one of "
                           f"{', '.join(sorted(_ALPHABETS))}")
     for name, component in platform.components.items():
         _check_component(platform, name, component)
@@ -292,6 +295,9 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
         for key, text in texts.items():
             if "${secret:" in _SECRET.sub("", text):
                 raise Invalid(f"{where}.{field}.{key}: a secret is written ${{secret:NAME}}")
+    for field in Component.__struct_fields__:
+        if _has_zero(msgspec.to_builtins(getattr(component, field))):
+            raise Invalid(f"{where}.{field}: a zero character cannot be in there")
     for key in component.env:
         if not re.fullmatch(r"[^=\0\s]+", key):
             raise Invalid(f"{where}.env: {key!r} cannot be the name of a variable")
@@ -304,6 +310,13 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
     if len({volume.name for volume in component.volumes}) < len(component.volumes):
         raise Invalid(f"{where}.volumes: two have the same name")
     _check_health(where, health)
+
+
+def _has_zero(value: Any) -> bool:
+    """Whether a text in it has the character that ends texts for the system."""
+    if isinstance(value, dict):
+        return any(_has_zero(each) for pair in value.items() for each in pair)
+    return any(map(_has_zero, value)) if isinstance(value, list | tuple) else isinstance(value, str) and "\0" in value
 
 
 def _check_health(where: str, health: Health | None) -> None:

@@ -30,6 +30,8 @@ class Secrets:
         self._passphrase = passphrase
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
+        for left in directory.glob(".*.new"):  # by a novad that was killed
+            left.unlink()
         self._key = self._derived() if passphrase else None
 
     def names(self) -> list[str]:

@@ -33,6 +33,7 @@ _Told = queue.SimpleQueue[pb.Progress | BaseException | None]
 
 _THREADS = 32
 _READERS = 24  # of logs at a time: others get a thread, too
+_STREAMS, _CALLS = 64, 512  # at a time: of one connection, of all
 _CODES: dict[type[NovadError], grpc.StatusCode] = {
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT, errors.NotKnown: grpc.StatusCode.NOT_FOUND,
     errors.Busy: grpc.StatusCode.ABORTED, errors.Failed: grpc.StatusCode.ABORTED,
@@ -48,9 +49,11 @@ class Server:
         options = daemon.options
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc"),
-            interceptors=[_Secret(daemon.shared_secret())], options=[
+            interceptors=[_Secret(daemon.shared_secret(), lambda: self._health)], options=[
                 ("grpc.keepalive_time_ms", 60000), ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_ping_interval_without_data_ms", 10000), ("grpc.so_reuseport", 0)])
+                ("grpc.http2.min_ping_interval_without_data_ms", 10000), ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", 1 << 20), ("grpc.max_concurrent_streams", _STREAMS)],
+            maximum_concurrent_rpcs=_CALLS)
         for add, servicer in _servicers(daemon):
             add(servicer, self._server)
         self._health = grpc_health.HealthServicer()
@@ -86,23 +89,33 @@ def _credentials(daemon: Daemon) -> grpc.ServerCredentials:
 
 
 class _Secret(grpc.ServerInterceptor):
-    """Every call knows the shared secret, but for those that ask whether anybody is there."""
+    """Every call knows the shared secret, but for those that ask whether anybody is there.
 
-    def __init__(self, secret: str) -> None:
+    Who does not know it is answered without waiting for what is asked: nobody holds a thread by asking nothing.
+    """
+
+    def __init__(self, secret: str, health: Callable[[], Any]) -> None:
         self._expected = f"Bearer {secret}".encode()
-        self._refuse = grpc.unary_unary_rpc_method_handler(self._refused)
+        self._health = health
+        self._refuse = grpc.stream_stream_rpc_method_handler(self._refused)
+        self._check = grpc.stream_stream_rpc_method_handler(
+            self._checked, response_serializer=health_pb2.HealthCheckResponse.SerializeToString)
 
     @staticmethod
-    def _refused(_request: Any, context: grpc.ServicerContext) -> Any:
+    def _refused(_requests: Any, context: grpc.ServicerContext) -> Any:
         context.abort(grpc.StatusCode.UNAUTHENTICATED, "The shared secret is missing or another one: --secret, "
                                                        "$NOVA_SHARED_SECRET.")
 
+    def _checked(self, _requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        """Of novad as a whole."""
+        yield self._health().Check(health_pb2.HealthCheckRequest(), context)
+
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        if details.method.startswith("/grpc.health.v1.Health/"):
-            return continuation(details)
         given = dict(details.invocation_metadata or ()).get("authorization", "")
         given = given if isinstance(given, bytes) else given.encode()
-        return continuation(details) if hmac.compare_digest(given, self._expected) else self._refuse
+        if hmac.compare_digest(given, self._expected):
+            return continuation(details)
+        return self._check if details.method == "/grpc.health.v1.Health/Check" else self._refuse
 
 
 @contextlib.contextmanager
@@ -113,6 +126,9 @@ def _told(context: grpc.ServicerContext) -> Iterator[None]:
     except NovadError as error:
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
         context.abort(code, error.message)
+    except OSError as error:  # a full disk, say
+        LOG.exception("What was asked for could not be done")
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{errors.told(error)}.")
 
 
 def _followed(context: grpc.ServicerContext, act: Callable[[Progress], None]) -> Iterator[pb.Progress]:
@@ -129,7 +145,7 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], None]) ->
 
     threading.Thread(target=work, name="change", daemon=True).start()
     while (one := _next(told, context)) is not None:
-        if isinstance(one, NovadError):
+        if isinstance(one, NovadError | OSError):
             with _told(context):
                 raise one
         if isinstance(one, BaseException):

@@ -108,6 +108,7 @@ class FakeRuntime:
         self.networks.add(name)
 
     def remove_network(self, name: str) -> None:
+        self._effect("remove network", name)
         self.networks.discard(name)
 
     def _effect(self, verb: str, name: str) -> None:

@@ -219,7 +219,7 @@ def test_a_first_upgrade_that_wrote_data_leaves_none_behind(options, runtime, tm
     daemon.deploy({}, QUIET)
     daemon.runtime.stop("suite-db", 1)
     daemon.data.clear("db", "rows")
-    (tmp_path / "volumes/db/rows").mkdir()
+    (tmp_path / "volumes/db/rows").mkdir(parents=True)
     runtime.registry["registry/db:sick"] = "sick"
     with pytest.raises(Failed):
         daemon.deploy({"db": "sick"}, QUIET)
@@ -252,3 +252,20 @@ def test_a_file_of_a_key_must_not_be_empty(tmp_path, option):
     with pytest.raises(Invalid, match=f"{option}: .* is empty"):
         Daemon(Options(data_dir=str(tmp_path / "data"), **{option: str(tmp_path / "empty")}), parse(TEXT, "toml"),
                FakeRuntime({})).shared_secret()
+
+
+def test_data_are_removed_also_when_nothing_is_deployed_any_more(daemon, tmp_path):
+    daemon.remove(False, False, QUIET)
+    assert content(tmp_path / "volumes")
+    daemon.remove(True, True, QUIET)
+    assert (content(tmp_path / "volumes"), daemon.secrets.names()) == ({}, [])
+
+
+def test_a_clock_that_was_put_back_gives_no_sick_component_time_to_start(daemon, runtime, clock):
+    runtime.images[runtime.made["suite-api"].image] = ("registry/api:1", "sick")
+    runtime.running["suite-api"] = clock.time() + 86400
+    seen = starts(runtime)
+    for _look in range(3):
+        clock.now += 10
+        daemon.look()
+    assert seen == ["suite-api"]

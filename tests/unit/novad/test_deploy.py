@@ -9,7 +9,7 @@ import pytest
 from nova.novad import deploy
 from nova.novad.data import Data
 from nova.novad.deploy import Deployer
-from nova.novad.errors import Busy, Failed, ImageFault, NotKnown, NovadError, Refused
+from nova.novad.errors import Busy, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault
 from nova.novad.journal import DONE, STUCK, UNDONE, Journal
 from nova.novad.platform import parse
 from nova.novad.secrets import Secrets
@@ -53,9 +53,9 @@ class Node:
         self.told: list[tuple[str, str]] = []
         self.start()
 
-    def start(self) -> None:
+    def start(self, text: str = TEXT) -> None:
         self.runtime.before = lambda _verb, _name: None
-        self.deployer = Deployer(parse(TEXT, "toml"), Journal(self.directory / "journal.sqlite"), self.runtime,
+        self.deployer = Deployer(parse(text, "toml"), Journal(self.directory / "journal.sqlite"), self.runtime,
                                  Data(self.directory), Secrets(self.directory / "secrets"))
 
     def deploy(self, **versions: str):
@@ -195,6 +195,52 @@ def test_a_disk_that_is_full_in_the_middle_of_a_backup_puts_all_back(deployed, m
     with pytest.raises(Failed, match=r"no space left\. All is as it was"):
         deployed.deploy(db="2")
     assert deployed.versions()["db"] == "1"
+
+
+def test_half_a_copy_is_dropped_and_copies_of_a_journal_that_was_lost_stay(deployed, monkeypatch):
+    deployed.deploy(db="2")
+    deployed.deployer.journal.path.unlink()
+    before = content(deployed.directory / "backups")
+    assert before
+    node = deployed
+    node.start()
+    whole = node.deployer.data.back_up
+
+    def half(name, volumes, deployment):
+        if name == "api":
+            return whole(name, volumes, deployment)
+        whole(name, volumes, deployment)
+        raise NovadError("no space left")
+
+    for _number in range(3):
+        monkeypatch.setattr(node.deployer.data, "back_up", half)
+        with pytest.raises(Failed, match="no space left"):
+            node.deploy(db="2")
+        assert content(node.directory / "backups") == before
+    monkeypatch.undo()
+    node.deploy(db="2")
+    assert before.items() < content(node.directory / "backups").items()
+
+
+def test_what_a_removed_component_alone_had_is_removed_even_if_the_runtime_refuses_for_a_while(node):
+    text = TEXT.replace("[secrets.db]", 'networks = ["inner", "outer"]\n[secrets.db]').replace(
+        'depends = ["db"]', 'depends = ["db"]\nnetworks = ["inner"]').replace(
+        'depends = ["conductor"]', 'depends = ["conductor"]\nnetworks = ["outer"]\nfiles = {"/a" = "${secret:db}"}')
+    node.start(text)
+    node.deploy()
+    assert node.runtime.networks == {"suite-inner", "suite-outer"}
+    node.start(text.partition("[components.api]")[0])
+
+    def refuse(verb, _name):
+        if verb == "remove network":
+            raise RuntimeFault("it is in use")
+    node.runtime.before = refuse
+    assert node.deploy().state == DONE
+    assert (sorted(path.name for path in (node.directory / "files").iterdir()), node.runtime.networks) == (
+        ["conductor", "db"], {"suite-inner", "suite-outer"})
+    node.runtime.before = lambda _verb, _name: None
+    node.deploy()
+    assert (node.runtime.networks, node.deployer.journal.owed()) == ({"suite-inner"}, [])
 
 
 def test_a_second_deployment_meanwhile_is_refused(deployed):

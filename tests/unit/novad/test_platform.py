@@ -67,6 +67,10 @@ X = 'name = "suite"\n[components.x]\nimage = "i"\n'
     (X + "stop_timeout = -1", "components.x.stop_timeout"),
     (X + "[secrets.s]\nlength = 2", "secrets.s.length"),
     (X + '[secrets.s]\nalphabet = "aaa"', "secrets.s.alphabet: it needs two"),
+    (X + '[secrets.s]\nalphabet = "ab\\n"', "secrets.s.alphabet: it needs two"),
+    (X + 'env = {A = "x\\u0000y"}', "components.x.env: a zero character"),
+    (X + 'health = {command = ["\\u0000"]}', "components.x.health: a zero character"),
+    (X + "command = " + "[" * 5000 + "]" * 5000, "it is no TOML"),
     (X + 'depends = ["y"]\n[components.y]\nimage = "i"\ndepends = ["x"]', "in a circle: "),
 ])
 def test_what_is_wrong_is_said_by_the_name_of_its_field(text, said):
