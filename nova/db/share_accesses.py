@@ -12,6 +12,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
+from nova import exception
 from nova.db import models
 from nova.db.sql import clock, rows
 from nova.objects.share import ShareAccess
@@ -79,6 +80,13 @@ def gone(connection: sa.Connection, share_id: str, host: str, instance_uuid: str
 def of_instance(connection: sa.Connection, instance_uuid: str) -> list[ShareAccess]:
     return rows.to_objects(ShareAccess, connection.execute(
         sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.id)))
+
+
+def check_host(connection: sa.Connection, host: str) -> None:
+    """Raises ServiceHasShares: whose address nobody knows any more, his access nobody takes away."""
+    share = connection.scalar(sa.select(TABLE.c.share_id).where(TABLE.c.host == host).limit(1))
+    if share is not None:
+        raise exception.ServiceHasShares(share_id=share)
 
 
 def at_rest(connection: sa.Connection, before: datetime.datetime, after: str, limit: int) -> list[str]:
