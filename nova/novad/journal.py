@@ -105,6 +105,9 @@ class Journal:
         self.path = path
         self._lock = threading.Lock()
         self._closed = False
+        # Before there are threads: msgspec crashes where two of them decode a type for the first time at once.
+        self._decode_deployed = msgspec.json.Decoder(Deployed).decode
+        self._decode_changes = msgspec.json.Decoder(list[Change]).decode
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             path.chmod(0o600)
@@ -130,7 +133,7 @@ class Journal:
             row = connection.execute(
                 "insert into deployments (kind, state, stage, changes, started) values (?, ?, ?, ?, ?) returning *",
                 (kind, RUNNING, stage, _text(list(changes)), time.time())).fetchone()
-        return _deployment(row)
+        return self._deployment(row)
 
     def advance(self, ident: int, stage: str, changes: Sequence[Change] | None = None) -> None:
         with self._transaction() as connection:
@@ -157,26 +160,26 @@ class Journal:
         """The newest first."""
         with self._transaction() as connection:
             rows = connection.execute("select * from deployments order by id desc limit ?", (limit,)).fetchall()
-        return [_deployment(row) for row in rows]
+        return [self._deployment(row) for row in rows]
 
     def deployment(self, ident: int) -> Deployment | None:
         with self._transaction() as connection:
             row = connection.execute("select * from deployments where id = ?", (ident,)).fetchone()
-        return _deployment(row) if row else None
+        return self._deployment(row) if row else None
 
     def unfinished(self) -> list[Deployment]:
         """Those that a daemon left when it was killed, or could not put back; the newest first."""
         with self._transaction() as connection:
             rows = connection.execute("select * from deployments where state in (?, ?) order by id desc",
                                       (RUNNING, STUCK)).fetchall()
-        return [_deployment(row) for row in rows]
+        return [self._deployment(row) for row in rows]
 
     # --- components --------------------------------------------------------------------------------
     def components(self) -> dict[str, Deployed]:
         with self._transaction() as connection:
             rows = connection.execute("select deployed from components order by name").fetchall()
         try:
-            found = [msgspec.json.decode(text, type=Deployed) for text, in rows]
+            found = [self._decode_deployed(text) for text, in rows]
         except msgspec.MsgspecError as error:
             raise JournalFault(f"The journal {self.path} is damaged: components: {error}") from None
         return {one.name: one for one in found}
@@ -227,6 +230,14 @@ class Journal:
             connection.execute("insert or replace into facts values (?, ?)", (name, value))
 
     # --- helpers -----------------------------------------------------------------------------------
+    def _deployment(self, row: Sequence[object]) -> Deployment:
+        values = dict(zip(Deployment.__struct_fields__, row, strict=True))
+        try:
+            values["changes"] = self._decode_changes(str(values["changes"]))
+        except msgspec.MsgspecError as error:
+            raise JournalFault(f"The journal {self.path} is damaged: deployment {values['id']}: {error}") from None
+        return Deployment(**values)  # type: ignore[arg-type]
+
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
@@ -249,11 +260,3 @@ class Journal:
 def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
-
-def _deployment(row: Sequence[object]) -> Deployment:
-    values = dict(zip(Deployment.__struct_fields__, row, strict=True))
-    try:
-        values["changes"] = msgspec.json.decode(str(values["changes"]), type=list[Change])
-    except msgspec.MsgspecError as error:
-        raise JournalFault(f"The journal is damaged: deployment {values['id']}: {error}") from None
-    return Deployment(**values)  # type: ignore[arg-type]

@@ -256,8 +256,9 @@ def _check(platform: Platform) -> None:
         raise Invalid("components: there are none")
     for name, secret in platform.secrets.items():
         if len(set(secret.characters)) < 2 or not secret.characters.isprintable():
-            raise Invalid(f"secrets.{name}.alphabet: it needs two different characters at least that can be printed, "
-                          f"or is one of {', '.join(sorted(_ALPHABETS))}")
+            raise Invalid(f"secrets.{name}.alphabet: it needs two different characters at least that can be "
+                          "printed, or is one of "
+                          f"{', '.join(sorted(_ALPHABETS))}")
     for name, component in platform.components.items():
         _check_component(platform, name, component)
     _check_ports(platform)

@@ -8,7 +8,7 @@ import hashlib
 import os
 import pathlib
 import secrets as random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from nova.novad.errors import Invalid, NotKnown
 from nova.novad.platform import Secret
@@ -70,10 +70,22 @@ class Secrets:
 
     def masked(self, names: Iterable[str], text: str) -> str:
         """``text`` without the values of these secrets."""
+        return self.masker(names)(text)
+
+    def masker(self, names: Iterable[str]) -> Callable[[str], str]:
+        """The same for many texts: the values are read once."""
+        values = []
         for name in names:
             with contextlib.suppress(Invalid, NotKnown):
-                text = text.replace(self._read(name), MASK)
-        return text
+                values.append(self._read(name))
+
+        def masked(text: str) -> str:
+            for value in values:
+                if value in text:
+                    text = text.replace(value, MASK)
+            return text
+
+        return masked
 
     def remove(self) -> None:
         """All of them, for ever."""

@@ -33,6 +33,7 @@ _Told = queue.SimpleQueue[pb.Progress | BaseException | None]
 
 _THREADS = 32
 _READERS = 24  # of logs at a time: others get a thread, too
+_MESSAGE = 1 << 18  # characters of lines of a log that travel together
 _STREAMS, _CALLS = 64, 512  # at a time: of one connection, of all
 _CODES: dict[type[NovadError], grpc.StatusCode] = {
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT, errors.NotKnown: grpc.StatusCode.NOT_FOUND,
@@ -260,10 +261,27 @@ class _Logs(services.LogsServicer):
                 # A component that says nothing must not hold the thread of a caller who went away.
                 if not context.add_callback(lines.close):
                     lines.close()
-                for line in lines:
-                    yield pb.LogLine(text=self.daemon.deployer.masked(deployed, line))
+                # The values of now: with others the container is another one, and this log ends.
+                masked = self.daemon.secrets.masker(deployed.component.secrets())
+                for some in lines.batches():
+                    for text in _messages(some):
+                        yield pb.LogLine(text=masked(text))
             finally:
                 self._readers.release()
+
+
+def _messages(lines: list[str]) -> Iterator[str]:
+    """Lines together, as many as a message may have."""
+    some: list[str] = []
+    length = 0
+    for line in lines:
+        if some and length + len(line) > _MESSAGE:
+            yield "\n".join(some)
+            some, length = [], 0
+        some.append(line)
+        length += len(line) + 1
+    if some:
+        yield "\n".join(some)
 
 
 class _Backups(services.BackupsServicer):

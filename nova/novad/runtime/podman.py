@@ -15,17 +15,20 @@ from podman import errors as podman_errors
 
 from nova.novad.addresses import on_loopback
 from nova.novad.errors import ImageFault, RuntimeFault
+from nova.novad.runtime import podman_stream
 from nova.novad.runtime.base import PLATFORM, Container, Image, Wanted
 from nova.novad.runtime.podman_logs import PodmanLines
 
 _TIMEOUT = 60.0  # seconds of an ordinary request
 _PULL_TIMEOUT = 1800.0
+_OUTPUT = 1 << 16  # bytes of a command's output that are kept
 
 
 class Podman:
     """Implements :class:`nova.novad.runtime.base.Runtime`; ``socket``: the path of the service's socket."""
 
     def __init__(self, socket: str) -> None:
+        self._socket = socket
         self._url = f"unix://{socket}"
 
     def version(self) -> str:
@@ -106,18 +109,14 @@ class Podman:
                 all=True, filters={"label": f"{PLATFORM}={platform}"}, sparse=False)]
 
     def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
-        try:
-            with self._client(timeout) as client, _told(f"{command[0]} cannot be run in container {name}"):
-                code, output = client.containers.get(name).exec_run(list(command), demux=True)
-                parts: Any = output or ()
-        except RuntimeFault as fault:
-            if isinstance(fault.__cause__, requests.exceptions.ReadTimeout):
-                return 124, f"no answer in {timeout} seconds"
-            raise
-        return int(code or 0), b"".join(part or b"" for part in parts).decode(errors="replace")
+        output = bytearray()
+        code = podman_stream.run(self._socket, name, command, timeout, lambda _which, piece: output.extend(
+            piece[:max(0, _OUTPUT - len(output))]))
+        return code, output.decode(errors="replace") or (
+            f"no answer in {timeout:g} seconds" if code == podman_stream.EXPIRED else "")
 
     def logs(self, name: str, follow: bool, tail: int) -> PodmanLines:
-        return PodmanLines(self._url.removeprefix("unix://"), name, follow, tail)
+        return PodmanLines(self._socket, name, follow, tail)
 
     # --- networks ----------------------------------------------------------------------------------
     def make_network(self, name: str) -> None:

@@ -183,6 +183,9 @@ class Lines:
         if self._follow:
             self._closed.wait()
 
+    def batches(self) -> Iterator[list[str]]:
+        return ([line] for line in self)
+
     def close(self) -> None:
         self._closed.set()
 

@@ -5,6 +5,7 @@ An order is a line of JSON on standard input, {"directory": …, "at": …, "the
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import pathlib
@@ -25,6 +26,7 @@ def serve(directory: pathlib.Path, order: dict[str, Any]) -> int:
     log = os.open(directory / "novad.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    faulthandler.enable()
     os.environ["PATH"] = f"{directory / 'bin'}:{os.environ['PATH']}"
     points = Points(directory / "data", directory / "story", order["at"], order["then"], order["from_start"])
     podman.Podman = lambda _socket: DirectoryRuntime(directory / "runtime", points.passed)  # type: ignore

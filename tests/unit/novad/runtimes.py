@@ -132,6 +132,9 @@ class FakeLines:
         if self._follow:
             self.closed.wait()
 
+    def batches(self) -> Iterator[list[str]]:
+        return ([line] for line in self)
+
     def close(self) -> None:
         self.closed.set()
 

@@ -1,6 +1,8 @@
 """The journal."""
 
 import sqlite3
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -94,3 +96,25 @@ def test_a_journal_that_is_closed_meanwhile_is_a_clear_fault(tmp_path):
         thread.join()
     assert len(faults) == 4
     assert all("novad ends" in fault for fault in faults)
+
+
+def test_threads_that_read_a_new_journal_at_once_do_not_crash(tmp_path):
+    """msgspec does, where a type is decoded for the first time by two of them."""
+    journal = Journal(tmp_path / "j")
+    begun = journal.begin("deploy", "fetch", [Change(name="db", after=ONE)])
+    journal.finish(begun.id, DONE, [Change(name="db", after=ONE)])
+    code = f"""
+import pathlib, sys, threading
+from nova.novad.journal import Journal
+journal = Journal(pathlib.Path({str(tmp_path / "j")!r}))
+sys.setswitchinterval(1e-6)
+barrier = threading.Barrier(8)
+def read(one):
+    barrier.wait()
+    one()
+threads = [threading.Thread(target=read, args=(one,)) for one in [journal.deployments, journal.components] * 4]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    for _time in range(3):
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
