@@ -1,4 +1,9 @@
-"""Brings Keystone's projects, users, role assignments and catalogue to what the stack needs; repeats do nothing."""
+"""Brings Keystone's projects, users, role assignments and catalogue to what the stack needs; repeats do nothing.
+
+Devstack runs it, and so does the suite's image of Keystone (tools/images). Its options are in the environment: OS_* of
+an administrator, OS_REGION_NAME, SERVICE_PASSWORD, GLANCE_URL and NOVA_URL; also, if there is such a thing,
+DEMO_PASSWORD, CINDER_URL, and GLANCE_INTERNAL_URL and NOVA_INTERNAL_URL for who is beside the services.
+"""
 
 import os
 import sys
@@ -12,7 +17,7 @@ CATALOGUE = {
     "glance": ("image", os.environ["GLANCE_URL"]),
     "nova": ("compute", os.environ["NOVA_URL"]),
 }
-if os.environ["CINDER_URL"]:
+if os.environ.get("CINDER_URL"):
     # Nova's conductors act there for everybody, and by an account that has no other purpose.
     ROLES |= {"cinder": ("service",), "nova-volumes": ("service", "admin")}
     CATALOGUE["cinder"] = ("block-storage", os.environ["CINDER_URL"] + "/v3/%(project_id)s")
@@ -48,23 +53,26 @@ def publish(identity, name, kind, url):
     service = next(iter(identity.services(type=kind)), None) or identity.create_service(name=name, type=kind)
     region = os.environ["OS_REGION_NAME"]
     known = {endpoint.interface: endpoint for endpoint in identity.endpoints(service_id=service.id, region_id=region)}
-    for interface in ("public", "internal", "admin"):
+    inside = os.environ.get(f"{name.upper()}_INTERNAL_URL", url)
+    for interface, place in (("public", url), ("internal", inside), ("admin", inside)):
         endpoint = known.get(interface)
         if endpoint is None:
-            identity.create_endpoint(service_id=service.id, interface=interface, url=url, region_id=region)
-        elif endpoint.url != url:
-            identity.update_endpoint(endpoint, url=url)
+            identity.create_endpoint(service_id=service.id, interface=interface, url=place, region_id=region)
+        elif endpoint.url != place:
+            identity.update_endpoint(endpoint, url=place)
 
 
 def main():
     identity = openstack.connect().identity
-    services, demo = project(identity, "service"), project(identity, "demo")
+    services = project(identity, "service")
     for name, roles in ROLES.items():
         account = user(identity, name, os.environ["SERVICE_PASSWORD"])
         grant(identity, account, services, roles)
         withdraw(identity, account, services, roles)
-    grant(identity, user(identity, "demo", os.environ["DEMO_PASSWORD"]), demo, ["member"])
-    grant(identity, identity.find_user("admin", domain_id="default"), demo, ["admin"])
+    if os.environ.get("DEMO_PASSWORD"):
+        demo = project(identity, "demo")
+        grant(identity, user(identity, "demo", os.environ["DEMO_PASSWORD"]), demo, ["member"])
+        grant(identity, identity.find_user("admin", domain_id="default"), demo, ["admin"])
     for name, (kind, url) in CATALOGUE.items():
         publish(identity, name, kind, url)
     return 0

@@ -26,19 +26,7 @@ prepare_glance() {
 	config_file = $VENV/etc/glance/glance-api-paste.ini
 	$(keystone_authtoken glance)
 	CONF
-    # Nova reads the images of all servers and makes images of them, which belong to the servers' projects, with an
-    # account that is an administrator nowhere else
-    write_file "$etc/policy.yaml" 644 <<- 'POLICY'
-	"context_is_admin": "role:admin or role:service"
-	"add_image": "role:service or role:admin or (role:member and project_id:%(project_id)s and project_id:%(owner)s)"
-	"modify_image": "role:service or role:admin or (role:member and project_id:%(project_id)s)"
-	"upload_image": "role:service or role:admin or (role:member and project_id:%(project_id)s)"
-	"delete_image": "role:service or role:admin or (role:member and project_id:%(project_id)s)"
-	"add_member": "role:service or role:admin or (role:member and project_id:%(project_id)s)"
-	"get_images": "role:service or role:admin or (role:reader and project_id:%(project_id)s)"
-	"get_image": "role:service or role:admin or (role:reader and (project_id:%(project_id)s or project_id:%(member_id)s or 'community':%(visibility)s or 'public':%(visibility)s or 'shared':%(visibility)s))"
-	"download_image": "role:service or role:admin or (role:member and (project_id:%(project_id)s or project_id:%(member_id)s or 'community':%(visibility)s or 'public':%(visibility)s or 'shared':%(visibility)s))"
-	POLICY
+    write_file "$etc/policy.yaml" 644 < "$DEVSTACK_DIR/lib/glance_policy.yaml"
     write_gunicorn_options glance "$GLANCE_PORT"
     define_service glance "$VENV/bin/gunicorn" \
         priority=11 stopsignal=INT "environment=OS_GLANCE_CONFIG_DIR=\"$etc\",GUNICORN_CMD_ARGS=\"--config $etc/gunicorn.conf.py\",CONFIG=\"$(digest "$etc")\""

@@ -34,8 +34,12 @@ class Data:
         return self.root / "volumes" / component / volume
 
     def prepare(self, name: str, component: Component) -> None:
+        """Volumes that are still empty belong to the component's user."""
         for volume in component.volumes:
-            self.volume(name, volume.name).mkdir(parents=True, exist_ok=True)
+            place = self.volume(name, volume.name)
+            place.mkdir(parents=True, exist_ok=True)
+            if not any(place.iterdir()):
+                _give(place, component)
 
     def components(self) -> list[str]:
         """Those that have data here, deployed or not."""
@@ -126,14 +130,19 @@ class Data:
         for number, (destination, text) in enumerate(sorted(component.files.items())):
             file = place / str(number)
             write_private(file, fill(text, secrets).encode())
-            user = component.user.partition(":")[0]
-            if user.isdigit():
-                os.chown(file, int(user), -1)
+            _give(file, component)
             written[destination] = file
         return written
 
     def remove_files(self, name: str) -> None:
         shutil.rmtree(self.root / "files" / name, ignore_errors=True)
+
+
+def _give(place: pathlib.Path, component: Component) -> None:
+    """To the component's user, if that is a number: names mean something within the image only."""
+    user = component.user.partition(":")[0]
+    if user.isdigit():
+        os.chown(place, int(user), -1)
 
 
 def _size(place: pathlib.Path) -> int:

@@ -92,13 +92,13 @@ class Registry:
 class Node:
     """``kill()`` and ``start()`` novad as the machine would; ``nova(...)`` are commands of its user."""
 
-    def __init__(self, directory: pathlib.Path, platform: str) -> None:
+    def __init__(self, directory: pathlib.Path, platform: str, kind: str = "toml") -> None:
         self.directory = directory
         self.data = directory / "data"
         self.address = f"tcp://127.0.0.1:{free_port()}"
-        (directory / "platform.toml").write_text(platform)
+        (directory / f"platform.{kind}").write_text(platform)
         (directory / "novad.toml").write_text(
-            f'listen = "{self.address}"\ndata_dir = "{self.data}"\nplatform = "{directory}/platform.toml"\n'
+            f'listen = "{self.address}"\ndata_dir = "{self.data}"\nplatform = "{directory}/platform.{kind}"\n'
             "interval = 0.5\n")
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -128,8 +128,8 @@ class Node:
         return {**os.environ, "NOVA_ADDR": self.address,
                 "NOVA_SHARED_SECRET": secret.read_text() if secret.exists() else "none"}
 
-    def nova(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(self.command(*words), capture_output=True, text=True, timeout=180, check=False,
+    def nova(self, *words: str, check: bool = True, timeout: float = 180) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(self.command(*words), capture_output=True, text=True, timeout=timeout, check=False,
                               env=self.environment())
         assert not check or done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}\n{self.log()}"
         return done
@@ -164,8 +164,8 @@ class Node:
 
 
 @contextlib.contextmanager
-def node(directory: pathlib.Path, platform: str) -> Iterator[Node]:
-    made = Node(directory, platform)
+def node(directory: pathlib.Path, platform: str, kind: str = "toml") -> Iterator[Node]:
+    made = Node(directory, platform, kind)
     try:
         made.start()
         yield made

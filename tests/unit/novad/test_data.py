@@ -106,3 +106,11 @@ def test_files_have_secrets_and_are_read_by_their_user_alone(data):
         assert {file.stat().st_uid for file in written.values()} == {1234}
     data.remove_files("api")
     assert content(data.root / "files") == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_new_volume_belongs_to_its_components_user_and_one_with_data_to_whom_it_did(data):
+    data.prepare("api", Component(image="i", volumes=VOLUMES, user="1234:5"))
+    assert data.volume("api", "rows").stat().st_uid == 1234
+    data.prepare("db", Component(image="i", volumes=VOLUMES, user="1234"))
+    assert data.volume("db", "rows").stat().st_uid == 0

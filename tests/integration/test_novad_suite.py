@@ -1,0 +1,226 @@
+"""Nova's own suite from containers: tools/images builds it, novad runs it, users boot servers, and it goes back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration import novad_node
+from tests.integration.novad_node import Node, Registry, free_port
+from tools.images import oci
+
+REPO = pathlib.Path(__file__).parents[2]
+# What is built is kept for the next run, as build.sh does by itself.
+OUTPUT = pathlib.Path(os.environ.get("NOVA_IMAGES", "/var/lib/nova-images"))
+START = (REPO / "tools/images/rootfs/nova/usr/local/bin/start").read_text()
+IMAGES = ("database", "rabbitmq", "memcached", "keystone", "glance", "nova-conductor", "nova-scheduler", "nova-api",
+          "nova-metadata", "nova-novncproxy", "nova-serialproxy", "nova-spicehtml5proxy", "nova-compute")
+# Before the conductor of an image below does anything else, with Nova's account of the database.
+_SQL = """\
+python - <<'PYTHON'
+import configparser, sqlalchemy
+conf = configparser.ConfigParser(interpolation=None)
+conf.read("/etc/nova/own.conf")
+with sqlalchemy.create_engine(conf["database"]["connection"]).begin() as connection:
+    for statement in {statements!r}:
+        connection.execute(sqlalchemy.text(statement))
+PYTHON
+"""
+_LONG = 900  # seconds that a deployment of everything may take on a machine that has much else to do
+
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(3600),
+              pytest.mark.skipif(bool(novad_node.missing()), reason=novad_node.missing())]
+
+
+def build(output: pathlib.Path = OUTPUT, **options: str) -> None:
+    done = subprocess.run([REPO / "tools/images/build.sh"], capture_output=True, text=True, check=False, timeout=3000,
+                          env={**os.environ, "OUTPUT": str(output), "PUSH": "False", **options})
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+class Images(Registry):
+    """A registry that has the suite's images, and such as are made of them."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        super().__init__(directory)
+        self.layout = directory / "oci"
+        shutil.copytree(OUTPUT / "oci", self.layout, copy_function=os.symlink, dirs_exist_ok=True,
+                        ignore=lambda _place, names: {"index.json", "oci-layout"} & set(names))
+        shutil.copy(OUTPUT / "oci/index.json", self.layout)
+        self.version = re.search(r'__version__ = "(.*)"', (REPO / "nova/__init__.py").read_text())[1]  # type: ignore
+        for name in IMAGES:
+            oci.push(f"nova/{name}:{self.version}", self.layout, self.host, ["stable"])
+
+    def derive(self, name: str, tag: str, start: str) -> None:
+        """An image with another start, pushed as another version."""
+        place = self.directory / tag
+        (place / "usr/local/bin").mkdir(parents=True)
+        (place / "usr/local/bin/start").write_text(start)
+        (place / "usr/local/bin/start").chmod(0o755)
+        os.environ.setdefault("SOURCE_DATE_EPOCH", "1577836800")
+        oci.pack(place, ["usr"], self.directory / f"{tag}.tar")
+        layer = oci.compress(self.directory / f"{tag}.tar", self.layout)
+        manifest = self._blob(next(one["digest"] for one in json.loads((self.layout / "index.json").read_text())[
+            "manifests"] if one["annotations"].popitem()[1] == f"nova/{name}:{self.version}"))
+        config = self._blob(manifest["config"]["digest"])
+        layers = [{**one, "diff_id": diff, "name": "known"} for one, diff in
+                  zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True)]
+        oci.image({"name": f"nova/{name}", "tag": tag, "layers": [*layers, {**layer, "name": tag}], "created": config[
+            "created"], "architecture": config["architecture"], "config": config["config"]}, self.layout)
+        oci.push(f"nova/{name}:{tag}", self.layout, self.host, [])
+
+    def _blob(self, digest: str) -> Any:
+        return json.loads((self.layout / "blobs/sha256" / digest.removeprefix("sha256:")).read_bytes())
+
+
+def conductor(*statements: str, end: str = "") -> str:
+    """The start of a conductor that changes the database first; ``end``: instead of going on."""
+    before, _line, after = START.partition("shift\n")
+    return f"{before}shift\n{_SQL.format(statements=list(statements))}{end}{after}"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
+    build()
+    made = Images(tmp_path_factory.mktemp("registry"))
+    try:
+        made.derive("nova-conductor", "broken", conductor(
+            "DELETE FROM key_pairs", "UPDATE instances SET display_name = 'spoilt'", "CREATE TABLE half_done (id INT)",
+            end="exit 3\n"))
+        for number in (2, 3):
+            made.derive("nova-conductor", f"r{number}", conductor(f"CREATE TABLE release_{number} (id INT)"))
+        yield made
+    finally:
+        made.stop()
+
+
+class Suite:
+    """The suite on a node, and its administrator."""
+
+    def __init__(self, node: Node, name: str, keystone: str) -> None:
+        self.node, self.name, self.keystone = node, name, keystone
+
+    def cloud(self) -> Any:
+        import openstack
+
+        return openstack.connect(
+            auth_url=self.keystone, username="admin", password=(self.node.data / "secrets/admin").read_text(),
+            project_name="admin", user_domain_name="Default", project_domain_name="Default", region_name="RegionOne",
+            load_yaml_config=False, load_envvars=False)
+
+    def sql(self, statement: str) -> list[str]:
+        return self.node.podman("exec", f"{self.name}-database", "mariadb", "--no-defaults", "-S", "/tmp/mysqld.sock",
+                                "-N", "-e", statement, "nova").split()
+
+    def versions(self) -> dict[str, tuple[str, str]]:
+        """By component: the version that it tells, and its state."""
+        rows = [[cell.strip() for cell in line.strip("|").split("|")]
+                for line in self.node.nova("platform-info").stdout.splitlines() if line.startswith("|")]
+        return {row[0]: (row[1], row[2]) for row in rows[1:]}
+
+    def tables(self) -> set[str]:
+        return {name for name in self.sql("SHOW TABLES") if name.startswith(("release_", "half_"))}
+
+
+@pytest.fixture(scope="module")
+def suite(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
+    name, ports = f"s{os.getpid()}", {}
+    text = (REPO / "etc/novad/nova.yaml").read_text().replace("127.0.0.1:5050", images.host).replace(
+        "name: nova\n", f"name: {name}\n", 1)
+    for port in sorted(set(re.findall(r"node: (\d+)", text))):
+        ports[port] = str(free_port())
+        text = text.replace(f"node: {port}", f"node: {ports[port]}").replace(f"127.0.0.1:{port}",
+                                                                             f"127.0.0.1:{ports[port]}")
+    with novad_node.node(tmp_path_factory.mktemp("node"), text, "yaml") as node:
+        begun = time.monotonic()
+        out = node.nova("deploy", timeout=_LONG).stdout
+        print(f"deployed in {time.monotonic() - begun:.1f} s\n{out}")
+        yield Suite(node, name, f"http://127.0.0.1:{ports['5000']}/v3")
+
+
+@pytest.fixture(scope="module")
+def server(suite: Suite) -> Any:
+    """One that was booted as a user would."""
+    with contextlib.closing(suite.cloud()) as cloud:
+        image = cloud.image.create_image(name="blank", disk_format="raw", container_format="bare", data=bytes(1 << 20))
+        flavor = cloud.compute.create_flavor(name="tiny", ram=64, vcpus=1, disk=1)
+        made = cloud.compute.create_server(name="first", image_id=image.id, flavor_id=flavor.id, networks="none")
+        cloud.compute.create_keypair(name="mine")
+        return cloud.compute.wait_for_server(made, wait=300)
+
+
+def test_a_server_boots_and_every_component_tells_its_version(suite: Suite, server: Any, images: Images) -> None:
+    assert (server.status, server.name) == ("ACTIVE", "first")
+    found = suite.versions()
+    assert set(found) == set(IMAGES)
+    assert {state for _version, state in found.values()} == {"running"}
+    assert all(re.search(r"\d+\.\d+", version) for version, _state in found.values())
+    assert {version for name, (version, _state) in found.items() if name.startswith("nova-")} == {
+        f"nova {images.version}"}
+
+
+def test_images_and_answers_have_no_secrets(suite: Suite, images: Images) -> None:
+    values = [file.read_text() for file in (suite.node.data / "secrets").iterdir()]
+    assert len(values) == 8
+    told = "".join(suite.node.nova(*words).stdout for words in (
+        ("service-info", "keystone"), ("service-logs", "keystone"), ("service-logs", "nova-conductor"), ("history",)))
+    told += suite.node.podman("inspect", *(f"{suite.name}-{name}" for name in IMAGES))
+    assert not [value for value in values if value in told]
+
+
+def test_a_broken_conductor_goes_back_by_itself_with_the_database_as_it_was(suite: Suite, server: Any) -> None:
+    failed = suite.node.nova("deploy", "nova-conductor=broken", check=False, timeout=_LONG)
+    assert (failed.returncode, "All is as it was before" in failed.stderr) == (1, True)
+    assert suite.tables() == set()
+    assert suite.sql("SELECT display_name FROM instances") == ["first"]
+    with contextlib.closing(suite.cloud()) as cloud:
+        assert cloud.compute.get_server(server.id).name == "first"
+        assert [key.name for key in cloud.compute.keypairs()] == ["mine"]
+        assert [one.status for one in cloud.compute.servers()] == ["ACTIVE"]
+
+
+def test_a_rollback_brings_back_the_image_and_the_data_of_two_versions_ago(suite: Suite, server: Any) -> None:
+    for number in (2, 3):
+        suite.node.nova("deploy", f"nova-conductor=r{number}", timeout=_LONG)
+    assert suite.tables() == {"release_2", "release_3"}
+    with contextlib.closing(suite.cloud()) as cloud:
+        cloud.compute.create_keypair(name="later")
+    suite.node.nova("rollback", "nova-conductor", "--to", "1", timeout=_LONG)
+    assert suite.tables() == set()
+    with contextlib.closing(suite.cloud()) as cloud:
+        assert [key.name for key in cloud.compute.keypairs()] == ["mine"]
+        assert cloud.compute.get_server(server.id).status == "ACTIVE"
+        extra = cloud.compute.create_server(name="second", image_id=server.image.id, networks="none",
+                                            flavor_id=next(iter(cloud.compute.flavors())).id)
+        assert cloud.compute.wait_for_server(extra, wait=300).status == "ACTIVE"
+
+
+def test_nothing_is_left_of_it_when_it_is_removed(suite: Suite) -> None:
+    node = suite.node
+    node.nova("remove", "--yes", "--remove-volumes", "--remove-secrets", timeout=_LONG)
+    assert node.podman("ps", "-a", "-q") == ""
+    assert f"{suite.name}-" not in node.podman("network", "ls")
+    assert [list((node.data / place).iterdir()) for place in ("volumes", "secrets", "files")] == [[], [], []]
+    assert suite.versions() == {}
+
+
+def test_the_same_sources_give_the_same_images(images: Images, tmp_path: pathlib.Path) -> None:
+    """Nova's own layer; CHECK=True of build.sh shows it of all."""
+    for name in ("layers", "oci"):
+        shutil.copytree(OUTPUT / name, tmp_path / name)
+    (tmp_path / "layers/nova.stamp").unlink()
+    (tmp_path / "oci/index.json").unlink()
+    build(tmp_path, IMAGES="nova-api nova-compute")
+    first, second = (json.loads((place / "oci/index.json").read_text())["manifests"] for place in (OUTPUT, tmp_path))
+    assert len(second) == 2
+    assert [one for one in second if one not in first] == []

@@ -1,0 +1,130 @@
+"""The suite's own platform file, and how its images are made."""
+
+import http.server
+import json
+import os
+import pathlib
+import subprocess
+import tarfile
+import threading
+
+import pytest
+
+from nova.novad.platform import load
+from tools.images import oci
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def epoch(monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1600000000")
+
+
+def tree(place, files):
+    for name, text in files.items():
+        file = place / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return place
+
+
+def packed(place, out):
+    oci.pack(place, sorted(path.name for path in place.iterdir()), out)
+    return out
+
+
+def test_the_platform_of_the_suite_starts_what_is_built():
+    platform = load(ROOT / "etc/novad/nova.yaml")
+    text = (ROOT / "tools/images/images.sh").read_text()
+    built = text.partition('ALL_IMAGES="')[2].partition('"')[0].split()
+    assert sorted(f"127.0.0.1:5050/nova/{name}" for name in built) == sorted(
+        one.image for one in platform.components.values())
+    assert all(one.health and one.version_command for one in platform.components.values())
+    assert all(port.address == "127.0.0.1" for one in platform.components.values() for port in one.ports)
+    assert [name for name, one in platform.components.items() if one.files and not one.user.isdigit()] == []
+
+
+def test_only_conductors_know_the_database_of_nova_and_hosts_not_the_master_key():
+    components = load(ROOT / "etc/novad/nova.yaml").components
+    assert {name for name, one in components.items() if "database-nova" in one.secrets()} == {
+        "database", "nova-conductor"}
+    assert "master-key" not in components["nova-compute"].secrets()
+
+
+def test_a_layer_does_not_depend_on_times_and_the_order_of_directories(tmp_path):
+    first = packed(tree(tmp_path / "a", {"etc/one": "1", "etc/two": "2", "usr/three": "3"}), tmp_path / "a.tar")
+    second = packed(tree(tmp_path / "b", {"usr/three": "3", "etc/two": "2", "etc/one": "1"}), tmp_path / "b.tar")
+    os.utime(tmp_path / "b/etc/one", (1, 1))
+    assert first.read_bytes() == packed(tmp_path / "b", second).read_bytes()
+    layers = [oci.compress(one, tmp_path / "layout") for one in (first, second)]
+    assert layers[0] == layers[1]
+    with tarfile.open(first) as tar:
+        assert {member.mtime for member in tar.getmembers()} == {1600000000}
+
+
+def test_a_layer_has_what_is_new_or_changed_with_its_directories_and_says_what_is_gone(tmp_path):
+    base = packed(tree(tmp_path / "a", {"etc/same": "1", "etc/other": "2", "var/gone/file": "3"}), tmp_path / "a.tar")
+    full = packed(tree(tmp_path / "b", {"etc/same": "1", "etc/other": "3", "var/new": "4"}), tmp_path / "b.tar")
+    oci.subtract(base, full, tmp_path / "out.tar")
+    with tarfile.open(tmp_path / "out.tar") as tar:
+        assert tar.getnames() == ["etc", "etc/other", "var", "var/new", "var/.wh.gone"]
+    oci.subtract(base, base, tmp_path / "out.tar")
+    with tarfile.open(tmp_path / "out.tar") as tar:
+        assert tar.getnames() == []
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"PUSH": "yes"}, "PUSH=yes: choose True or False"),
+    ({"REGISTRY": "example.org:5000"}, "REGISTRY=example.org:5000: must be HOST:PORT on loopback"),
+    ({"OUTPUT": "images"}, "OUTPUT=images: must be an absolute path"),
+    ({"IMAGES": "nova-api nothing"}, "IMAGES=nothing: choose of"),
+])
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_wrong_option_of_the_build_is_named_before_anything_is_done(tmp_path, options, words):
+    done = subprocess.run([ROOT / "tools/images/build.sh"], capture_output=True, text=True, check=False,
+                          env={**os.environ, "OUTPUT": str(tmp_path / "out"), **options})
+    assert (done.returncode, words in done.stderr, (tmp_path / "out").exists()) == (1, True, False)
+
+
+class _Registry(http.server.BaseHTTPRequestHandler):
+    """As much as pushing needs; ``asked`` of the server has what came."""
+
+    def _answer(self, status, **headers):
+        size = int(self.headers.get("Content-Length") or 0)
+        self.server.asked.append((self.command, self.path.partition("?")[0], self.rfile.read(size)))
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": "0"}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+
+    def do_HEAD(self):
+        self._answer(404)
+
+    def do_POST(self):
+        self._answer(202, Location=f"http://{self.headers['Host']}/v2/upload?state=1")
+
+    def do_PUT(self):
+        self._answer(201)
+
+    def log_message(self, *_words):
+        pass
+
+
+def test_an_image_is_pushed_with_all_that_it_is_made_of_before_it_is_named(tmp_path):
+    layer = oci.compress(packed(tree(tmp_path / "a", {"etc/one": "1"}), tmp_path / "a.tar"), tmp_path / "layout")
+    digest = oci.image({"name": "nova/toy", "tag": "1", "layers": [{**layer, "name": "files"}], "architecture": "amd64",
+                        "created": "2020-01-01T00:00:00Z", "config": {"User": "1"}}, tmp_path / "layout")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Registry) as server:
+        server.asked = []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        oci.push("nova/toy:1", tmp_path / "layout", f"127.0.0.1:{server.server_port}", ["stable"])
+        server.shutdown()
+    puts = [(path, body) for verb, path, body in server.asked if verb == "PUT"]
+    assert [path for path, _body in puts] == ["/v2/upload", "/v2/upload", "/v2/nova/toy/manifests/1",
+                                              "/v2/nova/toy/manifests/stable"]
+    blobs = tmp_path / "layout/blobs/sha256"
+    manifest = json.loads((blobs / digest.removeprefix("sha256:")).read_bytes())
+    assert [body for _path, body in puts[:2]] == [(blobs / one["digest"].removeprefix("sha256:")).read_bytes()
+                                                  for one in (*manifest["layers"], manifest["config"])]
+    assert json.loads(puts[2][1]) == manifest

@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# The images of Nova's own suite, built from Debian, PyPI and this source tree, and pushed to a registry of this machine.
+# As root on Debian 12. What is built already is not built again; the same commit gives the same digests.
+#
+#   tools/images/build.sh
+#
+# Options, by environment variables:
+#   OUTPUT=/var/lib/nova-images    layers, an OCI layout (oci/), Nova's wheel (wheels/), and the registry with its data
+#   REGISTRY=127.0.0.1:5050        where images are pushed to; it is started there if nobody listens
+#   IMAGES="nova-api …"            only these (default: all)
+#   PUSH=True                      False: the OCI layout alone
+#   FRESH=False                    True: Debian and PyPI are asked anew, for their security updates
+#   CHECK=False                    True: build everything a second time from nothing, and compare
+#   MIRROR=                        a mirror of Debian, or a file like sources.list (default: Debian's own)
+# pip is configured as on this machine (PIP_INDEX_URL and the like).
+set -euo pipefail
+
+HERE=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+REPO=$(dirname "$(dirname "$HERE")")
+OUTPUT=${OUTPUT:-/var/lib/nova-images}
+REGISTRY=${REGISTRY:-127.0.0.1:5050}
+PUSH=${PUSH:-True}
+FRESH=${FRESH:-False}
+CHECK=${CHECK:-False}
+MIRROR=${MIRROR:-}
+PYTHON=/usr/bin/python3 # Debian's, as in the images
+# shellcheck source=layers.sh
+. "$HERE/layers.sh"
+# shellcheck source=images.sh
+. "$HERE/images.sh"
+# shellcheck source=registry.sh
+. "$HERE/registry.sh"
+
+say() { printf '[%3d s] %s\n' "$SECONDS" "$*"; }
+die() { printf 'ERROR: %s\n' "$*" >&2; exit 1; }
+oci() { "$PYTHON" "$HERE/oci.py" "$@"; }
+
+install_packages() { # what is missing of what builds, serves and runs images; none of their services is started
+    local wanted=(ca-certificates git mmdebstrap python3-venv docker-registry podman runc netavark aardvark-dns catatonit iptables)
+    local missing=() package policy=/usr/sbin/policy-rc.d
+    for package in "${wanted[@]}"; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null)" = installed ] || missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    say "Debian packages: ${missing[*]}"
+    if [ ! -e $policy ]; then
+        printf '#!/bin/sh\n# left by tools/images/build.sh; removed at once\nexit 101\n' > $policy
+        chmod 755 $policy
+        trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -qq -o DPkg::Lock::Timeout=300 update
+    apt-get -qq -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "${missing[@]}" > /dev/null
+    # the package's own registry would listen for everybody, after the next start of the machine
+    case " ${missing[*]} " in *' docker-registry '*) ! has_systemd || systemctl -q disable docker-registry ;; esac
+    rm -f $policy
+    trap - EXIT
+}
+
+has_systemd() { [ -d /run/systemd/system ]; }
+
+check_options() {
+    [ "$(id -u)" = 0 ] || die "this must run as root: it makes file systems with owners and devices"
+    local name image
+    for name in PUSH FRESH CHECK; do
+        case "${!name}" in True | False) ;; *) die "$name=${!name}: choose True or False" ;; esac
+    done
+    case "$OUTPUT" in /*/* | /[a-z]*) ;; *) die "OUTPUT=$OUTPUT: must be an absolute path" ;; esac
+    case "$REGISTRY" in 127.*:[0-9]* | localhost:[0-9]*) ;; *) die "REGISTRY=$REGISTRY: must be HOST:PORT on loopback" ;; esac
+    for image in ${IMAGES:-}; do
+        grep -qw -- "$image" <<< "$ALL_IMAGES" || die "IMAGES=$image: choose of $ALL_IMAGES"
+    done
+    IMAGES=${IMAGES:-$ALL_IMAGES}
+}
+
+build() {
+    mkdir -p "$OUTPUT/layers" "$OUTPUT/oci/blobs/sha256" "$OUTPUT/logs"
+    exec 9> "$OUTPUT/lock"
+    flock -n 9 || { say "waiting for another build"; flock 9; }
+    WORK=$(mktemp -d "$OUTPUT/work.XXXXXX")
+    trap end_jobs EXIT
+    [ "$FRESH" = False ] || rm -rf "$OUTPUT/layers" "$OUTPUT/wheels"
+    mkdir -p "$OUTPUT/layers"
+    build_layers
+    assemble_images
+    prune
+}
+
+end_jobs() {
+    local job
+    for job in $(jobs -p); do kill -- "-$job" 2> /dev/null || true; done
+    rm -rf "$WORK"
+}
+
+prune() { # blobs that no image has any more; those of the registry stay
+    (cd "$OUTPUT/oci/blobs/sha256" && comm -23 <(ls | sort) <(used_blobs | sort -u) | xargs -r rm -f)
+}
+
+used_blobs() {
+    sed -n 's/.*"digest": "sha256:\([0-9a-f]*\)".*/\1/p' "$OUTPUT"/oci/index.json
+    grep -oh 'sha256:[0-9a-f]\{64\}' "$OUTPUT"/layers/*.json $(sed -n 's/.*"digest": "sha256:\([0-9a-f]*\)".*/\1/p' "$OUTPUT/oci/index.json") |
+        cut -d: -f2
+}
+
+check_again() { # the digests of a second build that reuses nothing
+    local other
+    other=$(mktemp -d "$OUTPUT/check.XXXXXX")
+    say "once more, from nothing"
+    if ! OUTPUT=$other PUSH=False CHECK=False FRESH=False IMAGES=$IMAGES "$HERE/build.sh" > "$OUTPUT/logs/check.log" 2>&1 9>&-; then
+        tail -n 20 "$OUTPUT/logs/check.log" >&2
+        rm -rf "$other"
+        die "the second build failed"
+    fi
+    local result=0
+    diff <(digests_of "$OUTPUT") <(digests_of "$other") || result=1
+    [ $result = 1 ] || rm -rf "$other"
+    [ $result = 0 ] || die "the second build has other digests; it is in $other"
+    say "both builds have the same digests"
+}
+
+main() {
+    check_options
+    install_packages
+    build
+    if [ "$PUSH" = True ]; then
+        start_registry
+        push_images
+    fi
+    [ "$CHECK" = False ] || check_again
+    say "$(wc -w <<< "$IMAGES") images of version $VERSION are in $OUTPUT/oci ($(du -sh "$OUTPUT/oci" | cut -f1))$([ "$PUSH" = False ] || echo " and at $REGISTRY")"
+}
+
+main

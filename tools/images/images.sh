@@ -1,0 +1,106 @@
+# shellcheck shell=bash
+# Images: which layers they have, what they start, and as whom.
+
+ALL_IMAGES="database rabbitmq memcached keystone glance nova-conductor nova-scheduler nova-api nova-metadata nova-novncproxy
+    nova-serialproxy nova-spicehtml5proxy nova-compute"
+VERSION=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$REPO/nova/__init__.py")
+
+layers_of() { # IMAGE
+    case $1 in
+        database | rabbitmq | memcached) echo "base $1" ;;
+        keystone | glance) echo "base services" ;;
+        nova-compute) echo "base compute python nova" ;;
+        nova-novncproxy | nova-spicehtml5proxy) echo "base consoles python nova" ;;
+        nova-*) echo "base python nova" ;;
+    esac
+}
+
+account_of() { # IMAGE: its number, as hooks/base makes it
+    case $1 in
+        nova-*) echo 970 ;;
+        keystone) echo 971 ;;
+        glance) echo 972 ;;
+        database) echo 973 ;;
+        rabbitmq) echo 974 ;;
+        memcached) echo 65534 ;;
+    esac
+}
+
+start_of() { # IMAGE: its entry point, as JSON
+    case $1 in
+        nova-*) echo "[\"/usr/local/bin/start\", \"$1\"]" ;;
+        memcached) echo '["/usr/bin/memcached", "-m", "64"]' ;;
+        *) echo '["/usr/local/bin/start"]' ;;
+    esac
+}
+
+path_of() { # IMAGE
+    local own=
+    case $1 in
+        nova-*) own=/opt/nova/bin: ;;
+        keystone | glance) own=/opt/services/bin: ;;
+    esac
+    echo "$own/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+}
+
+assemble_images() {
+    local image digest
+    [ "$IMAGES" != "$ALL_IMAGES" ] || rm -f "$OUTPUT/oci/index.json" # those of other versions are in the registry
+    for image in $IMAGES; do
+        own_files "${image%%-*}"
+        wanted_image "$image" > "$WORK/image.json"
+        digest=$(oci image "$WORK/image.json" --layout "$OUTPUT/oci")
+        say "image nova/$image:$VERSION $digest"
+    done
+}
+
+own_files() { # KIND: the layer of what lies in rootfs/KIND, if there is anything
+    local tree=$WORK/rootfs.$1
+    [ -d "$HERE/rootfs/$1" ] && [ ! -e "$WORK/$1.json" ] || return 0
+    cp -r "$HERE/rootfs/$1" "$tree"
+    case $1 in
+        keystone) cp "$REPO/devstack/lib/accounts.py" "$tree/usr/local/bin/" ;;
+        glance) install -D -m 644 "$REPO/devstack/lib/glance_policy.yaml" "$tree/etc/glance/policy.yaml" ;;
+    esac
+    chown -R 0:0 "$tree"
+    chmod -R u=rwX,go=rX "$tree"
+    (cd "$tree" && SOURCE_DATE_EPOCH=$LAYERS_EPOCH oci pack . $(ls) --tar "$WORK/$1.tar")
+    oci compress "$WORK/$1.tar" --layout "$OUTPUT/oci" > "$WORK/$1.json"
+}
+
+wanted_image() { # IMAGE: what oci.py wants to know of it
+    local image=$1 layer name=nova/$1 files=() time=$LAYERS_EPOCH
+    for layer in $(layers_of "$image"); do
+        files+=("$layer=$OUTPUT/layers/$layer.json")
+        [ "$layer" != nova ] || time=$(epoch_of nova)
+    done
+    [ ! -e "$WORK/${image%%-*}.json" ] || files+=("start=$WORK/${image%%-*}.json")
+    "$PYTHON" - "$name" "$VERSION" "$time" "$(account_of "$image")" "$(path_of "$image")" "$(start_of "$image")" "${files[@]}" <<- 'PYTHON'
+	import datetime, json, platform, sys
+	name, version, time, account, path, start, *files = sys.argv[1:]
+	layers = []
+	for one in files:
+	    layer, _sign, file = one.partition("=")
+	    layers.append({**json.load(open(file)), "name": layer})
+	print(json.dumps({
+	    "name": name, "tag": version, "layers": layers,
+	    "created": datetime.datetime.fromtimestamp(int(time), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+	    "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+	    "config": {"Entrypoint": json.loads(start), "User": f"{account}:{account}",
+	               "Env": [f"PATH={path}", "LC_ALL=C.UTF-8", "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1"],
+	               "Labels": {"org.opencontainers.image.title": name}}}))
+	PYTHON
+}
+
+digests_of() { # OUTPUT: image and digest, a line each
+    "$PYTHON" -c 'import json, sys
+for one in json.load(open(sys.argv[1]))["manifests"]: print(*one["annotations"].values(), one["digest"])' "$1/oci/index.json"
+}
+
+push_images() {
+    local image
+    for image in $IMAGES; do
+        oci push "nova/$image:$VERSION" --layout "$OUTPUT/oci" --registry "$REGISTRY" --tag stable
+    done
+    say "pushed to $REGISTRY, as $VERSION and stable"
+}

@@ -1,0 +1,206 @@
+# shellcheck shell=bash
+# Layers. Each is a function that writes $WORK/NAME.tar, and is built again when its text or what it is made of changed.
+#
+#   base        Debian with Python, and the accounts of all services
+#   python      /opt/nova: what Nova needs of PyPI          nova      Nova itself, on top of it
+#   services    /opt/services: Keystone and Glance          database, rabbitmq, memcached, compute, consoles: from Debian
+
+PACKAGES=(ca-certificates python3 tzdata)
+EXTRAS=cinder,cli,keys,otel,signatures
+# What does not change with Nova has always the same times, so that releases share it.
+LAYERS_EPOCH=1577836800
+
+build_layers() {
+    local wanted job jobs=()
+    wanted=$(for image in $IMAGES; do layers_of "$image"; done | tr ' ' '\n' | awk 'NF && !seen[$0]++')
+    layer base
+    start_job nova python nova
+    start_job services services
+    start_job debian database rabbitmq memcached compute consoles
+    for job in "${jobs[@]}"; do
+        wait "${job#*:}" || { tail -n 20 "$OUTPUT/logs/${job%:*}.log" >&2; die "building ${job%:*} failed; see $OUTPUT/logs/${job%:*}.log"; }
+    done
+}
+
+start_job() { # NAME LAYER…: those that are wanted, one after the other, beside the other jobs
+    local name=$1 each chosen=()
+    shift
+    for each in "$@"; do
+        ! grep -qx "$each" <<< "$wanted" || chosen+=("$each")
+    done
+    [ ${#chosen[@]} -gt 0 ] || return 0
+    set -m # a group of its own, which ends with what it has started
+    (for each in "${chosen[@]}"; do layer "$each"; done) 2> "$OUTPUT/logs/$name.log" 9>&- &
+    set +m
+    jobs+=("$name:$!")
+}
+
+layer() { # NAME: $OUTPUT/layers/NAME.json describes it, NAME.stamp says of what it was made
+    local name=$1 stamp tar=$WORK/$1.tar
+    stamp=$(stamp_of "$name")
+    [ "$(cat "$OUTPUT/layers/$name.stamp" 2> /dev/null)" != "$stamp" ] || return 0
+    rm -f "$OUTPUT/layers/$name.stamp"
+    local begun=$SECONDS
+    SOURCE_DATE_EPOCH=$(epoch_of "$name")
+    export SOURCE_DATE_EPOCH
+    "layer_$name" "$tar" 1>&2
+    oci compress "$tar" --layout "$OUTPUT/oci" > "$OUTPUT/layers/$name.json"
+    rm -f "$tar"
+    printf '%s' "$stamp" > "$OUTPUT/layers/$name.stamp"
+    say "layer $name: $((SECONDS - begun)) s, $(numfmt --to=iec "$(sed 's/.*"size": \([0-9]*\).*/\1/' "$OUTPUT/layers/$name.json")")"
+}
+
+stamp_of() { # the layer's own text and what it is made of
+    local parent
+    {
+        case $1 in
+            base) declare -f layer_base debootstrap ;;
+            python | nova | services) declare -f "layer_$1" fetch_wheels install_wheels nova_wheel compile ;;
+            *) declare -f "layer_$1" debian_layer debootstrap ;;
+        esac
+        echo "${PACKAGES[*]} $EXTRAS $MIRROR $(epoch_of "$1")"
+        [ "$1" = base ] || cat "$OUTPUT/layers/base.stamp"
+        if [ "$1" = nova ]; then cat "$OUTPUT/layers/python.stamp"; fi
+        cat "$HERE/oci.py"
+        if declare -F "inputs_of_$1" > /dev/null; then (cd "$REPO" && "inputs_of_$1" | sources | xargs -0r sha256sum); fi
+    } | sha256sum | cut -c1-16
+}
+
+epoch_of() { # LAYER: when what it is made of was last committed
+    local time=$LAYERS_EPOCH
+    [ "$1" != nova ] || time=$(git -C "$REPO" log -1 --format=%ct -- $(inputs_of_nova) 2> /dev/null) || true
+    echo "${time:-$LAYERS_EPOCH}"
+}
+
+sources() { # the files below these paths, without what git ignores
+    xargs -d '\n' -I{} find {} -type f ! -name '*.pyc' ! -path '*.egg-info/*' -print0 | LC_ALL=C sort -z
+}
+
+# --- Debian ----------------------------------------------------------------------------------------
+debootstrap() { # ARGUMENT…: mmdebstrap, without what nobody reads in a container
+    local each filter=()
+    for each in man doc info locale lintian; do
+        filter+=("--dpkgopt=path-exclude=/usr/share/$each/*")
+    done
+    mmdebstrap --quiet "${filter[@]}" --dpkgopt='path-include=/usr/share/doc/*/copyright' "$@"
+}
+
+layer_base() { # OUT
+    debootstrap --variant=minbase --include="$(IFS=,; echo "${PACKAGES[*]}")" --customize-hook="$HERE/hooks/base" \
+        --customize-hook="$HERE/hooks/clean" bookworm "$WORK/debian.tar" $MIRROR
+    mv "$WORK/debian.tar" "$OUTPUT/layers/debian.tar"
+    oci subtract - "$OUTPUT/layers/debian.tar" --tar "$1"
+}
+
+debian_layer() { # NAME OUT PACKAGE…: what they add to the base
+    local name=$1 out=$2 hooks=()
+    shift 2
+    [ ! -e "$HERE/hooks/$name" ] || hooks=(--customize-hook="$HERE/hooks/$name")
+    debootstrap --variant=custom --skip=tar-in/mknod --setup-hook="tar-in '$OUTPUT/layers/debian.tar' /" \
+        --include="$(IFS=,; echo "$*")" "${hooks[@]}" --customize-hook="$HERE/hooks/clean" bookworm "$WORK/full.tar" $MIRROR
+    oci subtract "$OUTPUT/layers/debian.tar" "$WORK/full.tar" --tar "$out"
+    rm -f "$WORK/full.tar"
+}
+
+inputs_of_base() { printf '%s\n' tools/images/hooks/base tools/images/hooks/clean; }
+
+inputs_of_database() { printf '%s\n' tools/images/hooks/database tools/images/hooks/clean; }
+
+inputs_of_compute() { echo tools/images/hooks/compute; }
+
+inputs_of_consoles() { echo tools/images/hooks/consoles; }
+
+layer_database() { debian_layer database "$1" mariadb-server; }
+
+layer_rabbitmq() { debian_layer rabbitmq "$1" rabbitmq-server; }
+
+layer_memcached() { debian_layer memcached "$1" memcached; }
+
+layer_compute() {
+    debian_layer compute "$1" python3-libvirt libvirt-clients qemu-utils genisoimage iproute2 nftables dnsmasq-base procps \
+        openssh-client
+}
+
+layer_consoles() { debian_layer consoles "$1" ca-certificates; }
+
+# --- Python ----------------------------------------------------------------------------------------
+builder() { # pip, of a virtual environment beside what is built; jobs make it once
+    (flock 8 && { [ -x "$WORK/venv/bin/pip" ] || "$PYTHON" -m venv "$WORK/venv"; }) 8> "$WORK/venv.lock"
+    "$WORK/venv/bin/pip" "$@"
+}
+
+fetch_wheels() { # DIRECTORY REQUIREMENT…: built where PyPI has none
+    local target=$1
+    shift
+    mkdir -p "$target"
+    builder wheel -q --prefer-binary --use-pep517 -c "$REPO/constraints.txt" -w "$target" "$@"
+}
+
+install_wheels() { # ROOT ENVIRONMENT WHEELS [PATH]: below ROOT, with the byte code of PATH in the environment's packages
+    local root=$1 place=$2 wheel name pinned=()
+    [ -d "$root/usr" ] || { mkdir -p "$root"; tar -xf "$OUTPUT/layers/debian.tar" -C "$root"; }
+    rm -rf "$root/tmp/wheels"
+    cp -r "$3" "$root/tmp/wheels"
+    cp /usr/share/python-wheels/pip-*.whl "$root/tmp/pip.zip"
+    for wheel in "$3"/*.whl; do # by name: of a file pip would note where it was
+        name=${wheel##*/}
+        pinned+=("$(cut -d- -f1 <<< "$name")==$(cut -d- -f2 <<< "$name")")
+    done
+    [ -x "$root$place/bin/python" ] || chroot "$root" python3 -m venv --without-pip "$place"
+    chroot "$root" env -i PATH=/usr/bin:/bin HOME=/tmp LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/tmp/pip.zip \
+        "$place/bin/python" -m pip install -q --no-index --find-links /tmp/wheels --no-deps --no-compile --no-cache-dir \
+        --root-user-action ignore --disable-pip-version-check "${pinned[@]}"
+    find "$root$place/lib" -type d -name tests -prune -exec rm -rf {} +
+    compile "$root" "$place/bin/python" "$place/lib/python3.11/site-packages/${4:-}"
+}
+
+compile() { # ROOT PYTHON PATH: one process and no random hashes, since both show in byte code
+    chroot "$1" env -i PATH=/usr/bin:/bin PYTHONHASHSEED=0 "$2" -m compileall -q -j 1 --invalidation-mode unchecked-hash "$3" \
+        > /dev/null || true # templates of code do not compile
+}
+
+inputs_of_python() { printf '%s\n' setup.cfg constraints.txt tools/images/services.txt; }
+
+layer_python() { # OUT
+    local wheels=$WORK/wheels.python
+    nova_wheel
+    fetch_wheels "$wheels" "$(ls "$OUTPUT"/wheels/nova-*.whl)[$EXTRAS]" \
+        lxml $(grep '^python-memcached==' "$HERE/services.txt") # for libvirt, whose binding is Debian's; for the cache of tokens
+    rm -f "$wheels"/nova-*.whl
+    install_wheels "$WORK/root.nova" /opt/nova "$wheels"
+    oci pack "$WORK/root.nova" opt/nova --tar "$1"
+    cp "$1" "$OUTPUT/layers/python.tar"
+}
+
+inputs_of_nova() { printf '%s\n' nova setup.cfg pyproject.toml README.md LICENSE; }
+
+nova_wheel() { # $OUTPUT/wheels/nova-VERSION-….whl: of a copy, since building leaves its traces in the tree
+    local copy=$WORK/source
+    mkdir -p "$OUTPUT/wheels" "$copy"
+    (cd "$REPO" && inputs_of_nova | sources | tar -cf - --null -T -) | tar -xf - -C "$copy"
+    rm -f "$OUTPUT"/wheels/nova-*.whl
+    builder wheel -q --no-deps -w "$OUTPUT/wheels" "$copy"
+    rm -rf "$copy"
+}
+
+layer_nova() { # OUT: beside what it needs
+    local root=$WORK/root.nova
+    nova_wheel
+    mkdir -p "$root"
+    [ -d "$root/usr" ] || tar -xf "$OUTPUT/layers/debian.tar" -C "$root"
+    [ -d "$root/opt/nova" ] || tar -xf "$OUTPUT/layers/python.tar" -C "$root"
+    install_wheels "$root" /opt/nova "$OUTPUT/wheels" nova
+    oci pack "$root" opt/nova --tar "$WORK/whole.tar"
+    oci subtract "$OUTPUT/layers/python.tar" "$WORK/whole.tar" --tar "$1"
+    rm -rf "$root" "$WORK/whole.tar"
+}
+
+inputs_of_services() { printf '%s\n' tools/images/services.txt; }
+
+layer_services() { # OUT
+    local wheels=$WORK/wheels.services
+    fetch_wheels "$wheels" --no-deps -r "$HERE/services.txt"
+    install_wheels "$WORK/root.services" /opt/services "$wheels"
+    oci pack "$WORK/root.services" opt/services --tar "$1"
+    rm -rf "$WORK/root.services"
+}
