@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(arguments: argparse.Namespace) -> int:
     from nova.novad import options as configuration
     from nova.novad import platform as platforms
+    from nova.novad.announcer import Announcer
     from nova.novad.daemon import Daemon
     from nova.novad.runtime.podman import Podman
     from nova.novad.runtime.service import PodmanService
@@ -76,6 +77,9 @@ def _serve(arguments: argparse.Namespace) -> int:
         stack.callback(server.stop)
         daemon.start()
         server.start()
+        announcer = Announcer(options)
+        stack.callback(announcer.stop)
+        announcer.start()
         LOG.info("novad %s serves platform %s at %s", __version__, platform.name, options.listen)
         while not ended.wait(1.0):
             if podman is not None and not podman.alive():

@@ -21,6 +21,11 @@ EXAMPLE = """\
 # Where commands reach it. Beyond loopback it listens with a secret and TLS only.
 #listen = "tcp://127.0.0.1:18080"
 
+# Whether it tells the networks of this machine that it is here (mDNS, nova discover): on all addresses that it listens
+# on; or on those of these that it listens on, by address or by name of the interface: ["10.0.0.1", "eth1"]. On
+# loopback only this machine hears it.
+#announce = true
+
 # Its journal, and the volumes, backups, secrets and files of components. What it needs to know is all in here.
 #data_dir = "/var/lib/novad"
 
@@ -58,6 +63,7 @@ EXAMPLE = """\
 
 class Options(Part, frozen=True, kw_only=True):
     listen: Annotated[str, msgspec.Meta(pattern=r"^tcp://.+:\d{1,5}$")] = f"tcp://127.0.0.1:{PORT}"
+    announce: bool | tuple[str, ...] = True
     data_dir: Absolute = "/var/lib/novad"
     platform: str = "/etc/novad/platform.toml"
     node: str = ""
