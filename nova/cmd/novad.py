@@ -60,7 +60,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from nova.novad.server import Server
 
     options = configuration.load(arguments.config)
-    platform = platforms.load(options.platform).of_roles(options.roles)
+    platform = platforms.load(options.platform) if options.platform else None
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_args: ended.set())
@@ -80,7 +80,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         announcer = Announcer(options)
         stack.callback(announcer.stop)
         announcer.start()
-        LOG.info("novad %s serves platform %s at %s", __version__, platform.name, options.listen)
+        LOG.info("novad %s serves platform %s at %s", __version__, daemon.platform.name, options.listen)
         while not ended.wait(1.0):
             if podman is not None and not podman.alive():
                 LOG.warning("podman's service has ended, and is started again")

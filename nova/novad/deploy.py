@@ -14,17 +14,19 @@ Each can be done again from its beginning. A daemon that was killed in the middl
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import pathlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from nova.novad import health, past
 from nova.novad.data import Data
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault
-from nova.novad.journal import DONE, STUCK, UNDONE, Change, Deployed, Deployment, Journal
+from nova.novad.journal import DONE, PENDING, STUCK, UNDONE, Change, Deployed, Deployment, Journal, Origin
 from nova.novad.platform import Platform, Volume, fill, in_order
 from nova.novad.runtime.base import COMPONENT, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
 from nova.novad.secrets import Secrets
@@ -41,6 +43,33 @@ _NOT_YET = " It could not be put back yet: "
 Progress = Callable[[str, str], None]
 
 
+class Others(Protocol):
+    """The other nodes of a deployment, whose parts are ``shares``. What they are asked stands in the journal first."""
+
+    def prepare(self, ident: int, shares: Sequence[Any], progress: Progress) -> None:
+        """They have what they need, and nothing is changed there. Raises Refused, Failed."""
+
+    def apply(self, ident: int, shares: Sequence[Any], progress: Progress) -> None:
+        """They have changed what they were asked for, and wait for the decision. Raises Refused, Failed."""
+
+    def settle(self, ident: int, done: bool, progress: Progress) -> list[str]:
+        """Tell them how it ended; returns the nodes that could not be told. They are told again later."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """``renew``: secrets that get new values in a rotation, or those of ``values``. ``shares``: what other nodes have
+    to do in it. ``origin``: the control node that wants it, and decides whether it stays."""
+
+    renew: Sequence[str] = ()
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shares: Sequence[Any] = ()
+    origin: Origin | None = None
+
+
+_ALONE = Terms()
+
+
 class Deployer:
     """One of a node. One deployment at a time: another one meanwhile raises Busy."""
 
@@ -50,6 +79,7 @@ class Deployer:
         self.runtime = runtime
         self.data = data
         self.secrets = secrets
+        self.others: Others | None = None
         self.ending = threading.Event()
         self._turn = threading.Condition()
         self._doing = ""
@@ -79,6 +109,10 @@ class Deployer:
         with self.alone(what):
             if self.journal.unfinished():
                 raise Busy("An earlier deployment has still to be put back; nova history shows it.")
+            if (waits := self.journal.pending()) is not None:
+                origin = self.journal.origin(waits.id)
+                raise Busy(f"Deployment {waits.id} waits for the decision of "
+                           f"{origin.node if origin else 'its control node'}; nova history shows it.")
             yield
 
     def idle(self, seconds: float) -> bool:
@@ -118,45 +152,75 @@ class Deployer:
         return [name for name in in_order(known) if name in wanted]
 
     # --- carrying it out ---------------------------------------------------------------------------
-    def run(self, kind: str, changes: Sequence[Change], progress: Progress, renew: Sequence[str] = ()) -> Deployment:
-        """Raises Busy, Refused, Failed (the platform is as before), and ImageFault before anything was touched.
-
-        ``renew``: secrets that get new values, in a rotation.
-        """
+    def run(self, kind: str, changes: Sequence[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
+        """Raises Busy, Refused, Failed (the platform is as before), and ImageFault before anything was touched."""
         with self.changing(kind):
-            return self.run_alone(kind, list(changes), progress, renew)
+            return self.run_alone(kind, list(changes), progress, terms)
 
-    def run_alone(self, kind: str, changes: list[Change], progress: Progress, renew: Sequence[str] = ()) -> Deployment:
+    def run_alone(self, kind: str, changes: list[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
         """The same, for who is within :meth:`changing`."""
-        begun = self.journal.begin(kind, FETCH, changes)
+        begun = self.journal.begin(kind, FETCH, changes, terms.origin)
         try:
             changes = self._fetched(begun.id, kind, changes, progress)
-            if not changes and not renew:
+            if not changes and not terms.renew and not terms.shares:
                 self.journal.advance(begun.id, FETCH, [])  # what was planned did not happen
                 self.journal.finish(begun.id, DONE, [])
                 return self._known(begun.id)
-            self._check(changes)
-            self.journal.advance(begun.id, BACKUP, changes)
-            self._back_up(begun.id, changes, progress)
-            self.secrets.keep(renew)
-            self.journal.advance(begun.id, APPLY)
-            for name in renew:
-                self.secrets.renew(name, self.platform.secrets[name])
-            changes = self._apply(kind, changes, progress)
-            self.journal.advance(begun.id, APPLY, changes)
-            self.journal.finish(begun.id, DONE, changes)
+            self._carry_out(begun.id, kind, changes, progress, terms)
         except Cancelled:
             raise
         except Exception as error:
             why = _sentence(error)
             LOG.warning("Deployment %d (%s) failed: %s It is put back", begun.id, kind, why)
-            self._undo(begun.id, why, progress)
+            left = self._undo(begun.id, why, progress)
             if isinstance(error, Refused | ImageFault):
                 raise
-            raise Failed(f"{why} All is as it was before.") from error
-        self.secrets.forget()
-        LOG.info("Deployment %d (%s) is done: %s", begun.id, kind, ", ".join(change.name for change in changes))
+            raise Failed(f"{why} All is as it was before{left}.") from error
+        if terms.origin is None:
+            self.secrets.forget()
+            LOG.info("Deployment %d (%s) is done: %s", begun.id, kind, ", ".join(change.name for change in changes))
+            left_over = self.others.settle(begun.id, True, progress) if self.others is not None and terms.shares else []
+            for node in left_over:
+                progress("", f"{node} does not answer; it is told later that the deployment is done")
         return self._known(begun.id)
+
+    def _carry_out(self, ident: int, kind: str, changes: list[Change], progress: Progress, terms: Terms) -> None:
+        """Here, and on other nodes: all of them are prepared before anything stops on any."""
+        self._check(changes)
+        if self.others is not None and terms.shares:
+            self.others.prepare(ident, terms.shares, progress)
+        self.journal.advance(ident, BACKUP, changes)
+        self._back_up(ident, changes, progress)
+        self.secrets.keep(terms.renew)
+        self.journal.advance(ident, APPLY)
+        for name in terms.renew:
+            self.secrets.renew(name, self.platform.secrets[name], terms.values.get(name))
+        if kind == REMOVE:  # what uses the others goes first
+            self._apply_elsewhere(ident, progress, terms)
+        changes = self._apply(kind, changes, progress)
+        if kind != REMOVE:
+            self._apply_elsewhere(ident, progress, terms)
+        self.journal.advance(ident, APPLY, changes)
+        self.journal.finish(ident, DONE if terms.origin is None else PENDING, changes)
+
+    def _apply_elsewhere(self, ident: int, progress: Progress, terms: Terms) -> None:
+        if self.others is not None and terms.shares:
+            self._go_on()
+            self.others.apply(ident, terms.shares, progress)
+
+    def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
+        """Have what a deployment needs, and change nothing. For who is within :meth:`changing`; raises as run()."""
+        self._check(self._fetched(0, kind, changes, progress))
+
+    def decide(self, ident: int, done: bool, progress: Progress) -> None:
+        """What was pending stays, or is put back. For who is within :meth:`alone`. Raises Failed."""
+        if done:
+            self.journal.finish(ident, DONE, [])
+            self.secrets.forget()
+        else:
+            self.journal.reopen(ident)
+            self._undo(ident, "It was given up by the control node.", progress)
+        LOG.info("Deployment %d is %s, as the control node decided", ident, "done" if done else "undone")
 
     def _known(self, ident: int) -> Deployment:
         found = self.journal.deployment(ident)
@@ -352,23 +416,30 @@ class Deployer:
                 self._undo(deployment.id, error, progress)
             return found
 
-    def _undo(self, ident: int, error: str, progress: Progress) -> None:
-        """Raises Failed when it cannot be put back now: the journal remembers it, and so does recover()."""
+    def _undo(self, ident: int, error: str, progress: Progress) -> str:
+        """Other nodes first; returns words on those that could not be told.
+
+        Raises Failed when it cannot be put back now: the journal remembers it, and so does recover()."""
         deployment = self._known(ident)
+        left = self.others.settle(ident, False, progress) if self.others is not None else []
         try:
             if deployment.stage != FETCH:
                 if deployment.stage != BACKUP:
                     self.journal.advance(ident, UNDO)
                     self._put_back_data(ident, deployment.changes, progress)
-                    if deployment.kind == ROTATE:
-                        self.secrets.put_back()
+                    self.secrets.put_back()
                 self._put_back_containers(deployment.changes, progress)
         except Cancelled:
             raise
         except Exception as fault:
             self.journal.finish(ident, STUCK, [], f"{error}{_NOT_YET}{_sentence(fault)}")
             raise Failed(f"{error}{_NOT_YET}{_sentence(fault)} novad goes on trying.") from fault
-        self.journal.finish(ident, UNDONE, [], error)
+        # of one that was pending: what was deployed before is so again
+        before = [] if deployment.stage == FETCH else [
+            Change(name=change.name, after=change.before) for change in deployment.changes]
+        words = f"; {', '.join(left)} could not be told yet, and will be" if left else ""
+        self.journal.finish(ident, UNDONE, before, error.removesuffix(".") + words + "." if words else error)
+        return words
 
     def _put_back_data(self, ident: int, changes: Sequence[Change], progress: Progress) -> None:
         copies = {backup.component: backup for backup in self.journal.backups() if backup.deployment == ident}

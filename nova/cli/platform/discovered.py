@@ -7,9 +7,10 @@ import contextlib
 import time
 from typing import Any
 
-from nova.cli.declare import arg, listing
+from nova.cli.declare import arg, doing, listing
 from nova.cli.errors import CommandError
 from nova.cli.platform.asking import Novad
+from nova.novad.api import novad_pb2 as pb
 from nova.novad.mdns import Watch
 
 
@@ -18,6 +19,20 @@ def _seconds(text: str) -> float:
     if not 0 < seconds <= 86400:
         raise argparse.ArgumentTypeError(f"{text} is not more than 0 and at most 86400 seconds")
     return seconds
+
+
+@listing()
+def nodes_list(novad: Novad, args: argparse.Namespace) -> Any:
+    """List the nodes that a control node deploys to."""
+    answer = novad.ask(novad.client.nodes.List, pb.Empty())
+    return ("Node", "State", "Roles", "Address", "Why"), [
+        (one.node, one.state, ", ".join(one.roles), one.address, one.error) for one in answer.nodes]
+
+
+@doing(arg("node", metavar="NODE", help="its name or address"))
+def nodes_forget(novad: Novad, args: argparse.Namespace) -> None:
+    """Leave out a node that was discovered and does not come back."""
+    novad.ask(novad.client.nodes.Forget, pb.NodeRequest(node=args.node))
 
 
 @listing(arg("-t", "--timeout", type=_seconds, metavar="SECONDS",
