@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(arguments: argparse.Namespace) -> int:
     from nova.novad import options as configuration
     from nova.novad import platform as platforms
+    from nova.novad.announcer import Announcer
     from nova.novad.daemon import Daemon
     from nova.novad.runtime.podman import Podman
     from nova.novad.runtime.service import PodmanService
@@ -63,7 +64,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     _few_heaps()
     options = configuration.load(arguments.config)
-    platform = platforms.load(options.platform).of_roles(options.roles)
+    platform = platforms.load(options.platform) if options.platform else None
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_args: ended.set())
@@ -84,7 +85,10 @@ def _serve(arguments: argparse.Namespace) -> int:
         stack.callback(server.stop)
         daemon.start()
         server.start()
-        LOG.info("novad %s serves platform %s at %s", __version__, platform.name, options.listen)
+        announcer = Announcer(options)
+        stack.callback(announcer.stop)
+        announcer.start()
+        LOG.info("novad %s serves platform %s at %s", __version__, daemon.platform.name, options.listen)
         while not ended.wait(1.0):
             if podman is not None and not podman.alive():
                 LOG.warning("podman's service has ended, and is started again")

@@ -14,17 +14,19 @@ Each can be done again from its beginning. A daemon that was killed in the middl
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import pathlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from nova.novad import health, owed, past
 from nova.novad.data import Data
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault, told
-from nova.novad.journal import DONE, STUCK, UNDONE, Change, Deployed, Deployment, Journal, Owed
+from nova.novad.journal import DONE, PENDING, STUCK, UNDONE, Change, Deployed, Deployment, Journal, Origin, Owed
 from nova.novad.platform import Platform, Volume, fill, in_order
 from nova.novad.runtime.base import COMPONENT, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
 from nova.novad.secrets import Secrets
@@ -41,6 +43,35 @@ _NOT_YET = " It could not be put back yet: "
 Progress = Callable[[str, str], None]
 
 
+class Others(Protocol):
+    """The other nodes of a deployment, whose parts are ``shares``. What they are asked stands in the journal first."""
+
+    def prepare(self, ident: int, shares: Sequence[Any], progress: Progress) -> None:
+        """They have what they need, and nothing is changed there. Raises Refused, Failed."""
+
+    def apply(self, ident: int, shares: Sequence[Any], progress: Progress) -> None:
+        """They have changed what they were asked for, and wait for the decision. Raises Refused, Failed."""
+
+    def settle(self, ident: int, done: bool, progress: Progress) -> list[str]:
+        """Tell them how it ended; returns the nodes that could not be told. They are told again later."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """``renew``: secrets that get new values in a rotation, or those of ``values``. ``shares``: what other nodes have
+    to do in it. ``origin``: the control node that wants it, and decides whether it stays. ``debts``: what is removed
+    when all is done."""
+
+    renew: Sequence[str] = ()
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shares: Sequence[Any] = ()
+    origin: Origin | None = None
+    debts: Sequence[Owed] = ()
+
+
+_ALONE = Terms()
+
+
 class Deployer:
     """One of a node. One deployment at a time: another one meanwhile raises Busy."""
 
@@ -50,7 +81,8 @@ class Deployer:
         self.runtime = runtime
         self.data = data
         self.secrets = secrets
-        self.payer = owed.Payer(platform.name, journal, runtime, data, secrets)
+        self.payer = owed.Payer(lambda: self.platform.name, journal, runtime, data, secrets)
+        self.others: Others | None = None
         self.ending = threading.Event()
         self._turn = threading.Condition()
         self._doing = ""
@@ -80,6 +112,10 @@ class Deployer:
         with self.alone(what):
             if self.journal.unfinished():
                 raise Busy("An earlier deployment has still to be put back; nova history shows it.")
+            if (waits := self.journal.pending()) is not None:
+                origin = self.journal.origin(waits.id)
+                raise Busy(f"Deployment {waits.id} waits for the decision of "
+                           f"{origin.node if origin else 'its control node'}; nova history shows it.")
             self.payer.pay(_quietly)  # data that are still to be removed are none of the next deployment
             yield
 
@@ -120,54 +156,94 @@ class Deployer:
         return [name for name in in_order(known) if name in wanted]
 
     # --- carrying it out ---------------------------------------------------------------------------
-    def run(self, kind: str, changes: Sequence[Change], progress: Progress, renew: Sequence[str] = ()) -> Deployment:
-        """Raises Busy, Refused, Failed (the platform is as before), and ImageFault before anything was touched.
-
-        ``renew``: secrets that get new values, in a rotation.
-        """
+    def run(self, kind: str, changes: Sequence[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
+        """Raises Busy, Refused, Failed (the platform is as before), and ImageFault before anything was touched."""
         with self.changing(kind):
-            return self.run_alone(kind, list(changes), progress, renew)
+            return self.run_alone(kind, list(changes), progress, terms)
 
-    def run_alone(self, kind: str, changes: list[Change], progress: Progress, renew: Sequence[str] = (),
-                  debts: Sequence[Owed] = ()) -> Deployment:
-        """The same, for who is within :meth:`changing`. ``debts``: what is removed when all is done."""
-        begun = self.journal.begin(kind, FETCH, changes)
+    def run_alone(self, kind: str, changes: list[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
+        """The same, for who is within :meth:`changing`."""
+        begun = self.journal.begin(kind, FETCH, changes, terms.origin)
         try:
             changes = self._fetched(begun.id, kind, changes, progress)
-            if not changes and not renew:
+            if not changes and not terms.renew and not terms.shares:
                 self.journal.advance(begun.id, FETCH, [])  # what was planned did not happen
-                self.journal.finish(begun.id, DONE, [], owed=debts)
+                self.journal.finish(begun.id, DONE, [], owed=terms.debts)
                 self.payer.pay(progress)
                 return self._known(begun.id)
-            self._check(changes)
-            self.journal.advance(begun.id, BACKUP, changes)
-            self._back_up(begun, changes, progress)
-            self.secrets.keep(renew)
-            self.journal.advance(begun.id, APPLY)
-            for name in renew:
-                self.secrets.renew(name, self.platform.secrets[name])
-            changes = self._apply(kind, changes, progress)
-            self.journal.advance(begun.id, APPLY, changes)
-            self.journal.finish(begun.id, DONE, changes, owed=[
-                *debts, *self._left(changes, [change.after for change in changes]), *_kept(kind)])
+            self._carry_out(begun, changes, progress, terms)
         except Cancelled:
             raise
         except Exception as error:
             why = _sentence(error)
             LOG.warning("Deployment %d (%s) failed: %s It is put back", begun.id, kind, why)
-            self._undo(begun.id, why, progress)
+            left = self._undo(begun.id, why, progress)
             if isinstance(error, Refused | ImageFault):
                 raise
-            raise Failed(f"{why} All is as it was before.") from error
-        self.payer.pay(progress)
-        LOG.info("Deployment %d (%s) is done: %s", begun.id, kind, ", ".join(change.name for change in changes))
+            raise Failed(f"{why} All is as it was before{left}.") from error
+        if terms.origin is None:
+            self.payer.pay(progress)
+            LOG.info("Deployment %d (%s) is done: %s", begun.id, kind, ", ".join(change.name for change in changes))
+            left_over = self.others.settle(begun.id, True, progress) if self.others is not None and terms.shares else []
+            for node in left_over:
+                progress("", f"{node} does not answer; it is told later that the deployment is done")
         return self._known(begun.id)
 
-    def _left(self, changes: Sequence[Change], now: Sequence[Deployed | None]) -> list[Owed]:
-        """What nobody uses any more when the components of these changes are ``now`` so."""
+    def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:
+        """Here, and on other nodes: all of them are prepared before anything stops on any."""
+        ident, kind = begun.id, begun.kind
+        self._check(changes)
+        if self.others is not None and terms.shares:
+            self.others.prepare(ident, terms.shares, progress)
+        self.journal.advance(ident, BACKUP, changes)
+        self._back_up(begun, changes, progress)
+        self.secrets.keep(terms.renew)
+        self.journal.advance(ident, APPLY)
+        for name in terms.renew:
+            self.secrets.renew(name, self.platform.secrets[name], terms.values.get(name))
+        if kind == REMOVE:  # what uses the others goes first
+            self._apply_elsewhere(ident, progress, terms)
+        changes = self._apply(kind, changes, progress)
+        if kind != REMOVE:
+            self._apply_elsewhere(ident, progress, terms)
+        self.journal.advance(ident, APPLY, changes)
+        if terms.origin is not None:
+            self.journal.finish(ident, PENDING, changes)
+        else:
+            self.journal.finish(ident, DONE, changes, owed=[*terms.debts, *self._left_by(changes)])
+
+    def _apply_elsewhere(self, ident: int, progress: Progress, terms: Terms) -> None:
+        if self.others is not None and terms.shares:
+            self._go_on()
+            self.others.apply(ident, terms.shares, progress)
+
+    def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
+        """Have what a deployment needs, and change nothing. For who is within :meth:`changing`; raises as run()."""
+        self._check(self._fetched(0, kind, changes, progress))
+
+    def decide(self, ident: int, done: bool, progress: Progress, debts: Sequence[Owed] = ()) -> None:
+        """What was pending stays (``debts``: what is removed then), or is put back. For who is within :meth:`alone`.
+        Raises Failed."""
+        if done:
+            self.journal.finish(ident, DONE, [], owed=[*debts, *self._left_by(self._known(ident).changes)])
+            self.payer.pay(progress)
+        else:
+            self.journal.reopen(ident)
+            self._undo(ident, "It was given up by the control node.", progress)
+        LOG.info("Deployment %d is %s, as the control node decided", ident, "done" if done else "undone")
+
+    def debts(self, volumes: bool, secrets: bool) -> list[Owed]:
+        """What a removal is to remove, too: all data here, all secrets."""
+        return [*(Owed(kind=owed.DATA, name=name) for name in self.data.components() if volumes),
+                *([Owed(kind=owed.SECRETS, name="")] if secrets else [])]
+
+    def _left_by(self, changes: Sequence[Change], undone: bool = False) -> list[Owed]:
+        """What nobody uses any more when these changes are made, or ``undone``; the former values of secrets, too."""
         kept = {name: one for name, one in self.journal.components().items()
                 if name not in {change.name for change in changes}}
-        return owed.left_by(changes, [*kept.values(), *(one for one in now if one is not None)])
+        now = [change.before if undone else change.after for change in changes]
+        return [*owed.left_by(changes, [*kept.values(), *(one for one in now if one is not None)]),
+                Owed(kind=owed.KEPT, name="")]
 
     def _known(self, ident: int) -> Deployment:
         found = self.journal.deployment(ident)
@@ -365,16 +441,18 @@ class Deployer:
             self.payer.pay(progress)
             return found
 
-    def _undo(self, ident: int, error: str, progress: Progress) -> None:
-        """Raises Failed when it cannot be put back now: the journal remembers it, and so does recover()."""
+    def _undo(self, ident: int, error: str, progress: Progress) -> str:
+        """Other nodes first; returns words on those that could not be told.
+
+        Raises Failed when it cannot be put back now: the journal remembers it, and so does recover()."""
         deployment = self._known(ident)
+        left = self.others.settle(ident, False, progress) if self.others is not None else []
         try:
             if deployment.stage != FETCH:
                 if deployment.stage != BACKUP:
                     self.journal.advance(ident, UNDO)
                     self._put_back_data(ident, deployment.changes, progress)
-                    if deployment.kind == ROTATE:
-                        self.secrets.put_back()
+                    self.secrets.put_back()
                 self._put_back_containers(deployment.changes, progress)
                 self._drop_halves(deployment)
         except Cancelled:
@@ -382,10 +460,14 @@ class Deployer:
         except Exception as fault:
             self.journal.finish(ident, STUCK, [], f"{error}{_NOT_YET}{_sentence(fault)}")
             raise Failed(f"{error}{_NOT_YET}{_sentence(fault)} novad goes on trying.") from fault
-        self.journal.finish(ident, UNDONE, [], error, [
-            *self._left(deployment.changes, [change.before for change in deployment.changes]),
-            *_kept(deployment.kind)])
+        # Of one that was pending: what was deployed before is so again.
+        before = [] if deployment.stage == FETCH else [
+            Change(name=change.name, after=change.before) for change in deployment.changes]
+        words = f"; {', '.join(left)} could not be told yet, and will be" if left else ""
+        self.journal.finish(ident, UNDONE, before, error.removesuffix(".") + words + "." if words else error,
+                            self._left_by(deployment.changes, undone=True))
         self.payer.pay(progress)
+        return words
 
     def _drop_halves(self, deployment: Deployment) -> None:
         """Copies that did not come to their end."""
@@ -439,11 +521,6 @@ def _quietly(_name: str, _what: str) -> None:
 def _label(deployment: Deployment) -> str:
     """Of its backups. Numbers begin anew with a new journal, and copies that the old one knew stay."""
     return f"{deployment.id}-{int(deployment.started * 1000)}"
-
-
-def _kept(kind: str) -> list[Owed]:
-    """The former values of secrets, once they are no more, or are the values again."""
-    return [Owed(kind=owed.KEPT, name="")] if kind == ROTATE else []
 
 
 def _volumes(change: Change) -> list[Volume]:

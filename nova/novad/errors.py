@@ -27,6 +27,10 @@ class Refused(NovadError):
     """It cannot be done now (no room for a backup, nothing to go back to); nothing was changed."""
 
 
+class Nothing(Refused):
+    """There is nothing to go back to."""
+
+
 class RuntimeFault(NovadError):
     """The container runtime, or the registry behind it, refused or did not answer."""
 

@@ -19,6 +19,8 @@ from nova.novad.errors import NovadError
 from nova.novad.platform import Component
 
 RUNNING, DONE, UNDONE, STUCK = "running", "done", "undone", "stuck"
+# Done on this node, and not decided yet: the control node says whether it stays.
+PENDING = "pending"
 
 _SCHEMA = """
 create table if not exists deployments (
@@ -30,6 +32,11 @@ create table if not exists backups (
     version text not null, path text not null, size integer not null, made real not null);
 create table if not exists owed (id integer primary key autoincrement, kind text not null, name text not null);
 create table if not exists facts (name text primary key, value text not null);
+create table if not exists given (
+    deployment integer primary key, coordinator text not null, number integer not null, origin text not null);
+create table if not exists asked (
+    deployment integer not null, address text not null, node text not null, components text not null default '',
+    settled integer not null default 0, primary key (deployment, address));
 create index if not exists backups_by_component on backups (component, deployment);
 """
 
@@ -70,6 +77,28 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     started: float
     ended: float | None = None
     error: str = ""
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Which control node wants a deployment of this one: its id, its name, and the number that it has there.
+    ``volumes``, ``secrets``: what a removal takes as well, when it is decided."""
+
+    coordinator: str
+    node: str
+    number: int
+    volumes: bool = False
+    secrets: bool = False
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """Another node's part in a deployment of this control node. ``components``: what was changed there, in words;
+    ``settled``: whether it knows how the deployment ended."""
+
+    deployment: int
+    address: str
+    node: str
+    components: str
+    settled: bool
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,11 +157,14 @@ class Journal:
             self._connection.close()
 
     # --- deployments -------------------------------------------------------------------------------
-    def begin(self, kind: str, stage: str, changes: Sequence[Change]) -> Deployment:
+    def begin(self, kind: str, stage: str, changes: Sequence[Change], origin: Origin | None = None) -> Deployment:
         with self._transaction() as connection:
             row = connection.execute(
                 "insert into deployments (kind, state, stage, changes, started) values (?, ?, ?, ?, ?) returning *",
                 (kind, RUNNING, stage, _text(list(changes)), time.time())).fetchone()
+            if origin is not None:
+                connection.execute("insert into given values (?, ?, ?, ?)",
+                                   (row[0], origin.coordinator, origin.number, _text(origin)))
         return self._deployment(row)
 
     def advance(self, ident: int, stage: str, changes: Sequence[Change] | None = None) -> None:
@@ -173,6 +205,65 @@ class Journal:
             rows = connection.execute("select * from deployments where state in (?, ?) order by id desc",
                                       (RUNNING, STUCK)).fetchall()
         return [self._deployment(row) for row in rows]
+
+    # --- several nodes -----------------------------------------------------------------------------
+    def origin(self, ident: int) -> Origin | None:
+        """Who wanted a deployment, if that was another node."""
+        with self._transaction() as connection:
+            row = connection.execute("select origin from given where deployment = ?", (ident,)).fetchone()
+        return msgspec.json.decode(row[0], type=Origin) if row else None
+
+    def given(self, coordinator: str, number: int) -> Deployment | None:
+        """What became of a deployment of a control node here."""
+        with self._transaction() as connection:
+            row = connection.execute(
+                "select * from deployments where id = (select max(deployment) from given where coordinator = ? and "
+                "number = ?)", (coordinator, number)).fetchone()
+        return self._deployment(row) if row else None
+
+    def given_until(self, coordinator: str, number: int) -> int:
+        """The last deployment here that belongs to one of a control node up to this number; 0: there is none."""
+        with self._transaction() as connection:
+            row = connection.execute("select max(deployment) from given where coordinator = ? and number <= ?",
+                                     (coordinator, number)).fetchone()
+        return int(row[0] or 0)
+
+    def pending(self) -> Deployment | None:
+        """What waits for the decision of the control node."""
+        with self._transaction() as connection:
+            row = connection.execute("select * from deployments where state = ?", (PENDING,)).fetchone()
+        return self._deployment(row) if row else None
+
+    def reopen(self, ident: int) -> None:
+        """What was pending is put back, also if novad is killed meanwhile."""
+        with self._transaction() as connection:
+            connection.execute("update deployments set state = ? where id = ?", (RUNNING, ident))
+
+    def ask(self, ident: int, address: str, node: str) -> None:
+        """Another node is going to have a part in it."""
+        with self._transaction() as connection:
+            connection.execute("insert or ignore into asked (deployment, address, node) values (?, ?, ?)",
+                               (ident, address, node))
+
+    def answered(self, ident: int, address: str, components: str) -> None:
+        with self._transaction() as connection:
+            connection.execute("update asked set components = ? where deployment = ? and address = ?",
+                               (components, ident, address))
+
+    def settle(self, ident: int, address: str) -> None:
+        """The node knows how the deployment ended."""
+        with self._transaction() as connection:
+            connection.execute("update asked set settled = 1 where deployment = ? and address = ?", (ident, address))
+
+    def asked(self, ident: int | None = None) -> list[Asked]:
+        """The parts of other nodes in a deployment; without one those of all that have ended and are not settled."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                "select asked.* from asked join deployments on deployments.id = asked.deployment where "
+                "(deployments.id = ? or (? is null and state in (?, ?) and not settled)) order by deployment, node",
+                (ident, ident, DONE, UNDONE)).fetchall()
+        return [Asked(deployment=row[0], address=row[1], node=row[2], components=row[3], settled=bool(row[4]))
+                for row in rows]
 
     # --- components --------------------------------------------------------------------------------
     def components(self) -> dict[str, Deployed]:
@@ -228,6 +319,17 @@ class Journal:
     def set_fact(self, name: str, value: str) -> None:
         with self._transaction() as connection:
             connection.execute("insert or replace into facts values (?, ?)", (name, value))
+
+    def facts(self, prefix: str) -> dict[str, str]:
+        """Those whose names begin so."""
+        with self._transaction() as connection:
+            rows = connection.execute("select name, value from facts where substr(name, 1, ?) = ? order by name",
+                                      (len(prefix), prefix)).fetchall()
+        return dict(rows)
+
+    def drop_fact(self, name: str) -> None:
+        with self._transaction() as connection:
+            connection.execute("delete from facts where name = ?", (name,))
 
     # --- helpers -----------------------------------------------------------------------------------
     def _deployment(self, row: Sequence[object]) -> Deployment:

@@ -21,16 +21,31 @@ EXAMPLE = """\
 # Where commands reach it. Beyond loopback it listens with a secret and TLS only.
 #listen = "tcp://127.0.0.1:18080"
 
+# Whether it tells the networks of this machine that it is here (mDNS, nova discover): on all addresses that it listens
+# on; or on those of these that it listens on, by address or by name of the interface: ["10.0.0.1", "eth1"]. On
+# loopback only this machine hears it.
+#announce = true
+
 # Its journal, and the volumes, backups, secrets and files of components. What it needs to know is all in here.
 #data_dir = "/var/lib/novad"
 
-# Which components there are: TOML, or YAML if it is called so. See doc/novad.md.
+# Which components there are: TOML, or YAML if it is called so. See doc/novad.md. "": a control node tells which.
 #platform = "/etc/novad/platform.toml"
 
 # Who this node is for others, and which components it runs: those with one of these roles, and those without any.
 # node is the machine's name by default.
 #node = "controller-1"
 #roles = ["control", "compute"]
+
+# The other nodes of a control node: the addresses of their novads, which have platform = "" in their novad.toml and the
+# same shared secret, and run what their roles and this node's platform file say. With discover_nodes also those that
+# announce themselves by mDNS, if they have a certificate of nodes_ca (client_ca by default) and the same secret.
+#nodes = ["tls://10.0.0.2:18080", "tls://10.0.0.3:18080"]
+#discover_nodes = false
+#nodes_ca = "/etc/novad/nodes.crt"
+
+# Where other nodes reach what this one publishes: ${address:COMPONENT} of the platform file. By default as listen says.
+#node_address = "10.0.0.1"
 
 # A file with the shared secret that callers have to know ($NOVA_SHARED_SECRET of the command). Without it novad makes
 # one in data_dir, in the file shared-secret.
@@ -58,10 +73,15 @@ EXAMPLE = """\
 
 class Options(Part, frozen=True, kw_only=True):
     listen: Annotated[str, msgspec.Meta(pattern=r"^tcp://.+:\d{1,5}$")] = f"tcp://127.0.0.1:{PORT}"
+    announce: bool | tuple[str, ...] = True
     data_dir: Absolute = "/var/lib/novad"
     platform: str = "/etc/novad/platform.toml"
     node: str = ""
     roles: tuple[Name, ...] = ("control", "compute")
+    nodes: tuple[Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}$")], ...] = ()
+    discover_nodes: bool = False
+    nodes_ca: str = ""
+    node_address: str = ""
     secret_file: str = ""
     tls_cert: str = ""
     tls_key: str = ""
@@ -76,6 +96,11 @@ class Options(Part, frozen=True, kw_only=True):
     def address(self) -> tuple[str, int]:
         host, _colon, port = self.listen.removeprefix("tcp://").rpartition(":")
         return host.strip("[]"), int(port)
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether it is a control node that has others."""
+        return bool(self.nodes) or self.discover_nodes
 
     @property
     def name(self) -> str:
@@ -100,4 +125,15 @@ def load(path: str | pathlib.Path) -> Options:
         raise Invalid(f"{path}: listen: beyond loopback ({options.listen}) novad wants tls_cert and tls_key")
     if not 0 < options.address[1] <= 65535:
         raise Invalid(f"{path}: listen: {options.address[1]} is no port")
+    _check_nodes(path, options)
     return options
+
+
+def _check_nodes(path: str | pathlib.Path, options: Options) -> None:
+    for url in options.nodes:
+        if url.startswith("tcp://") and not on_loopback(url.removeprefix("tcp://").rpartition(":")[0]):
+            raise Invalid(f"{path}: nodes: {url}: beyond loopback secrets travel with TLS only: tls://")
+    if options.coordinates and not options.platform:
+        raise Invalid(f"{path}: platform: a control node (nodes, discover_nodes) has a platform file")
+    if options.coordinates and not options.node_address and options.address[0] in ("0.0.0.0", "::"):
+        raise Invalid(f"{path}: node_address: it is needed where novad listens on all addresses and has other nodes")

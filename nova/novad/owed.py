@@ -32,9 +32,10 @@ def left_by(changes: Iterable[Change], current: Iterable[Deployed]) -> list[Owed
 
 
 class Payer:
-    """For who changes something, or puts it back: nobody else does meanwhile."""
+    """For who changes something, or puts it back: nobody else does meanwhile. ``platform``: what it is called now."""
 
-    def __init__(self, platform: str, journal: Journal, runtime: Runtime, data: Data, secrets: Secrets) -> None:
+    def __init__(self, platform: Callable[[], str], journal: Journal, runtime: Runtime, data: Data,
+                 secrets: Secrets) -> None:
         self._platform = platform
         self._journal = journal
         self._runtime = runtime
@@ -61,7 +62,7 @@ class Payer:
             self._data.remove(one.name)
         elif one.kind == NETWORK and not any(
                 one.name in deployed.component.networks for deployed in self._journal.components().values()):
-            self._runtime.remove_network(f"{self._platform}-{one.name}")
+            self._runtime.remove_network(f"{self._platform()}-{one.name}")
         elif one.kind == SECRETS:
             progress("", "removing secrets")
             self._secrets.remove()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from nova.novad.errors import NotKnown, Refused
+from nova.novad.errors import Nothing, NotKnown, Refused
 from nova.novad.journal import DONE, Change, Deployed, Deployment, Journal
 
 _MOST = 1000  # deployments that are looked at
@@ -30,7 +30,7 @@ def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict
             changes[name] = Change(name=name, before=current[name], after=msgspec.structs.replace(earlier, wanted=True),
                                    restore=past.copy(name, left[name]))
     if not changes:
-        raise Refused("There is nothing to go back to: no other deployment of "
+        raise Nothing("There is nothing to go back to: no other deployment of "
                       f"{', '.join(chosen) or 'any component'}{f' up to {to}' if to else ''} is known.")
     for name, deployment in left.items():
         for owner, change in past.data_of(current[name], deployment, current).items():

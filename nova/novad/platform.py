@@ -20,6 +20,7 @@ from nova.novad.errors import Invalid, NotKnown
 NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
+_ADDRESS = re.compile(r"\$\{address:([^}]*)\}")
 _SECRET = re.compile(r"\$\{secret:([^}]*)\}")
 _MOST = 4 << 20  # bytes of a platform file
 _ALPHABETS = {"letters+digits": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
@@ -134,6 +135,18 @@ class Component(Part, frozen=True, kw_only=True):
         return {name for text in (*self.env.values(), *self.files.values()) for name in _SECRET.findall(text)}
 
 
+class Place(Part, frozen=True, kw_only=True):
+    """A node that runs components; ``address``: where other nodes reach what it publishes."""
+
+    node: str
+    address: str
+    roles: tuple[str, ...]
+
+    def runs(self, component: Component) -> bool:
+        """Components without roles run everywhere."""
+        return not component.roles or bool(set(component.roles) & set(self.roles))
+
+
 class Platform(Part, frozen=True, kw_only=True):
     """``name`` begins the names of its containers. ``networks``: those of the node that novad makes for it."""
 
@@ -163,6 +176,28 @@ class Platform(Part, frozen=True, kw_only=True):
             one, depends=tuple(each for each in one.depends if each in chosen),
             data_of=tuple(each for each in one.data_of if each in chosen)) for name, one in chosen.items()}
         return msgspec.structs.replace(self, components=kept)
+
+
+    def at(self, place: Place, places: Sequence[Place]) -> Platform:
+        """What a node runs, one of ``places``, with the addresses of what runs on the others. Raises Invalid: a
+        component whose address is wanted runs nowhere, or on several other nodes."""
+        kept = self.of_roles(place.roles)
+        return msgspec.structs.replace(kept, components={name: msgspec.structs.replace(
+            one, **{field: {key: self._addressed(f"{name}.{field}.{key}", text, place, places)
+                            for key, text in getattr(one, field).items()} for field in ("env", "files")})
+            for name, one in kept.components.items()})
+
+    def _addressed(self, where: str, text: str, place: Place, places: Sequence[Place]) -> str:
+        def address(match: re.Match[str]) -> str:
+            component = self.components[match.group(1)]
+            found = [place] if place.runs(component) else [each for each in places if each.runs(component)]
+            if len(found) != 1:
+                nodes = ", ".join(each.node for each in found)
+                raise Invalid(f"components.{where}: {match.group(0)}: it runs on "
+                              f"{f'several nodes: {nodes}' if nodes else 'no node'}.")
+            return found[0].address
+
+        return _ADDRESS.sub(address, text)
 
 
 def in_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
@@ -202,7 +237,9 @@ def parse(text: str, kind: Literal["toml", "yaml"], name: str = "platform") -> P
     except msgspec.ValidationError as error:
         raise Invalid(f"{name}: {_located(str(error), data)}") from None
     try:
-        _check(platform)
+        if not platform.components:
+            raise Invalid("components: there are none")
+        check(platform)
     except Invalid as error:
         raise Invalid(f"{name}: {error.message}") from None
     return platform
@@ -251,9 +288,8 @@ def _wrong(value: Any, kind: Any) -> bool:
     return False
 
 
-def _check(platform: Platform) -> None:
-    if not platform.components:
-        raise Invalid("components: there are none")
+def check(platform: Platform) -> None:
+    """Whether its parts fit together. Raises Invalid."""
     for name, secret in platform.secrets.items():
         if len(set(secret.characters)) < 2 or not secret.characters.isprintable():
             raise Invalid(f"secrets.{name}.alphabet: it needs two different characters at least that can be "
@@ -296,6 +332,11 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
         for key, text in texts.items():
             if "${secret:" in _SECRET.sub("", text):
                 raise Invalid(f"{where}.{field}.{key}: a secret is written ${{secret:NAME}}")
+            for other in _ADDRESS.findall(text):
+                if other not in platform.components:
+                    raise Invalid(f"{where}.{field}.{key}: there is no component {other!r} to have an address")
+            if "${address:" in _ADDRESS.sub("", text):
+                raise Invalid(f"{where}.{field}.{key}: an address is written ${{address:COMPONENT}}")
     for field in Component.__struct_fields__:
         if _has_zero(msgspec.to_builtins(getattr(component, field))):
             raise Invalid(f"{where}.{field}: a zero character cannot be in there")

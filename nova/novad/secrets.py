@@ -44,9 +44,17 @@ class Secrets:
             self.renew(name, wanted[name])
         return made
 
-    def renew(self, name: str, how: Secret) -> None:
-        """A new value in place of the old one."""
-        self._write(name, "".join(random.choice(how.characters) for _ in range(how.length)))
+    def renew(self, name: str, how: Secret, value: str | None = None) -> None:
+        """A new value (``value``, or a random one) in place of the old one."""
+        self._write(name, value or "".join(random.choice(how.characters) for _ in range(how.length)))
+
+    def take(self, values: Mapping[str, str]) -> list[str]:
+        """Keep those that are not there yet; returns the names of those that are there with another value."""
+        known = self.names()
+        for name, value in values.items():
+            if name not in known:
+                self._write(name, value)
+        return sorted(name for name, value in values.items() if name in known and self._read(name) != value)
 
     def keep(self, names: Iterable[str]) -> None:
         """Remember the values that these have now, and no others, until put_back()."""

@@ -24,8 +24,10 @@ from nova.novad.api import novad_pb2_grpc as services
 from nova.novad.daemon import Daemon
 from nova.novad.deploy import Progress
 from nova.novad.errors import NovadError
-from nova.novad.journal import Backup
+from nova.novad.fleet import Away
+from nova.novad.journal import Backup, Change
 from nova.novad.secrets import MASK
+from nova.novad.shares import unpacked
 
 LOG = logging.getLogger(__name__)
 
@@ -37,7 +39,7 @@ _MESSAGE = 1 << 18  # characters of lines of a log that travel together
 _STREAMS, _CALLS = 64, 512  # at a time: of one connection, of all
 _CODES: dict[type[NovadError], grpc.StatusCode] = {
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT, errors.NotKnown: grpc.StatusCode.NOT_FOUND,
-    errors.Busy: grpc.StatusCode.ABORTED, errors.Failed: grpc.StatusCode.ABORTED,
+    Away: grpc.StatusCode.UNAVAILABLE, errors.Busy: grpc.StatusCode.ABORTED, errors.Failed: grpc.StatusCode.ABORTED,
     errors.Refused: grpc.StatusCode.FAILED_PRECONDITION, errors.ImageFault: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RuntimeFault: grpc.StatusCode.UNAVAILABLE, errors.Cancelled: grpc.StatusCode.UNAVAILABLE}
 
@@ -132,13 +134,16 @@ def _told(context: grpc.ServicerContext) -> Iterator[None]:
         context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{errors.told(error)}.")
 
 
-def _followed(context: grpc.ServicerContext, act: Callable[[Progress], None]) -> Iterator[pb.Progress]:
-    """What ``act`` tells, as it happens. It goes on to its end if the caller goes away."""
+def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str] | None]) -> Iterator[pb.Progress]:
+    """What ``act`` tells, as it happens, and at the end what it returns. It goes on to its end if the caller goes
+    away."""
     told: _Told = queue.SimpleQueue()
 
     def work() -> None:
         try:
-            act(lambda name, what: told.put(pb.Progress(component=name, message=what)))
+            changed = act(lambda name, what: told.put(pb.Progress(component=name, message=what)))
+            if changed:
+                told.put(pb.Progress(changed=changed))
         except BaseException as error:  # for the caller; the deployer has logged and put back
             told.put(error)
         else:
@@ -170,6 +175,7 @@ def _servicers(daemon: Daemon) -> list[tuple[Callable[[Any, Any], None], Any]]:
             (services.add_LogsServicer_to_server, _Logs(daemon)),
             (services.add_BackupsServicer_to_server, _Backups(daemon)),
             (services.add_SecretStoreServicer_to_server, _SecretStore(daemon)),
+            (services.add_NodesServicer_to_server, _Nodes(daemon)),
             (services.add_DaemonServicer_to_server, _Daemon(daemon))]
 
 
@@ -182,34 +188,38 @@ class _Platform(services.PlatformServicer):
         yield from _followed(context, lambda progress: self.daemon.deploy(wanted, progress))
 
     def Plan(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
-        answer = pb.PlanAnswer()
         with _told(context):
-            for change in self.daemon.deployer.plan({one.component: one.version for one in request.components}):
-                before, after = change.before, change.after
-                same = before is not None and after is not None and before.component == after.component
-                answer.changes.append(pb.PlannedChange(
-                    component=change.name, reference=after.component.reference() if after else "",
-                    action="remove" if after is None else "create" if before is None else
-                    "keep, unless its image is another" if same else "replace",
-                    before=before.version or before.component.tag if before else "",
-                    backup=self.daemon.data.size(change.name, before.component.volumes) if before else 0))
-        return answer
+            changes, others = self.daemon.plan({one.component: one.version for one in request.components})
+            for node, change in others:
+                change.node = node
+            return pb.PlanAnswer(changes=[*_planned(self.daemon, changes), *(change for _node, change in others)])
 
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
         with _told(context):
-            return pb.PlatformAnswer(name=self.daemon.platform.name, components=[pb.ComponentState(
-                name=one.deployed.name, version=one.deployed.version, state=one.state,
+            node = self.daemon.options.name
+            answer = pb.PlatformAnswer(name=self.daemon.platform.name, components=[pb.ComponentState(
+                name=one.deployed.name, version=one.deployed.version, state=one.state, node=node,
                 image=one.deployed.component.reference(), digest=one.deployed.digest or one.deployed.image,
                 deployment=one.deployed.deployment, started=one.started, health=one.health)
                 for one in self.daemon.states()])
+            if self.daemon.fleet is not None:
+                peers, silent = self.daemon.fleet.look()
+                answer.components.extend(one for peer in peers if peer.steered for one in peer.components)
+                answer.components.extend(pb.ComponentState(node=url, state="unreachable", health=why)
+                                         for url, why in silent.items())
+            return answer
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> pb.HistoryAnswer:
+        journal = self.daemon.journal
         with _told(context):
             return pb.HistoryAnswer(deployments=[pb.DeploymentEntry(
                 id=one.id, kind=one.kind, state=one.state, started=one.started, ended=one.ended or 0.0, error=one.error,
                 components=[pb.ComponentVersion(component=change.name, version=(
                     change.after.version or change.after.component.tag) if change.after else "")
-                    for change in one.changes])
+                    for change in one.changes],
+                nodes=[pb.NodePart(node=part.node, components=part.components, settled=part.settled)
+                       for part in journal.asked(one.id)],
+                control=f"{origin.node} {origin.number}" if (origin := journal.origin(one.id)) else "")
                 for one in self.daemon.journal.deployments(min(max(request.limit, 0) or 20, 1000))])
 
     def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
@@ -221,6 +231,57 @@ class _Platform(services.PlatformServicer):
 
     def Remove(self, request: pb.RemoveRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.remove(request.volumes, request.secrets, progress))
+
+
+def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
+    planned = []
+    for change in changes:
+        before, after = change.before, change.after
+        same = before is not None and after is not None and before.component == after.component
+        planned.append(pb.PlannedChange(
+            component=change.name, reference=after.component.reference() if after else "",
+            action="remove" if after is None else "create" if before is None else
+            "keep, unless its image is another" if same else "replace", node=daemon.options.name,
+            before=before.version or before.component.tag if before else "",
+            backup=daemon.data.size(change.name, before.component.volumes) if before else 0))
+    return planned
+
+
+class _Nodes(services.NodesServicer):
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+
+    def Plan(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
+        with _told(context):
+            return pb.PlanAnswer(changes=_planned(self.daemon, self.daemon.participant.plan(unpacked(request.share))))
+
+    def Prepare(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.participant.prepare(
+            unpacked(request.share), progress))
+
+    def Apply(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.take_part(unpacked(request.share), progress))
+
+    def Settle(self, request: pb.SettleRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.participant.settle(
+            request.coordinator, request.number, request.done, progress))
+
+    def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.NodesAnswer:
+        with _told(context):
+            options, fleet = self.daemon.options, self.daemon.fleet
+            peers, silent = fleet.look() if fleet is not None else ([], {})
+            return pb.NodesAnswer(nodes=[
+                pb.NodeEntry(node=options.name, address=options.listen, roles=options.roles, state="this one"),
+                *(pb.NodeEntry(node=one.node, address=one.url, roles=one.place.roles,
+                               state="ready" if one.steered else "independent") for one in peers),
+                *(pb.NodeEntry(address=url, state="unreachable", error=why) for url, why in silent.items())])
+
+    def Forget(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.Empty:
+        with _told(context):
+            if self.daemon.fleet is None:
+                raise errors.NotKnown("This novad has no other nodes.")
+            self.daemon.fleet.forget(request.node)
+        return pb.Empty()
 
 
 class _Services(services.ServicesServicer):
@@ -330,4 +391,5 @@ class _Daemon(services.DaemonServicer):
             options = self.daemon.options
             return pb.DaemonAnswer(
                 version=__version__, address=options.listen, started=self.daemon.started, node=options.name,
-                roles=options.roles, runtime=self.daemon.runtime.version(), platform=self.daemon.platform.name)
+                roles=options.roles, runtime=self.daemon.runtime.version(), platform=self.daemon.platform.name,
+                id=self.daemon.ident, steered=self.daemon.participant.steered)
