@@ -92,9 +92,9 @@ class Registry:
 class Node:
     """``kill()`` and ``start()`` novad as the machine would; ``nova(...)`` are commands of its user.
 
-
     ``address``: tls://… for one elsewhere, whose ``options`` say more, and whose commands begin with ``inside`` (a
-    namespace of the network) and have ``variables``. Without ``platform`` it is told by another one what to run."""
+    namespace of the network) and have ``variables``. Without ``platform`` it is told by another one what to run.
+    """
 
     def __init__(self, directory: pathlib.Path, platform: str, kind: str = "toml", *, address: str = "",
                  options: str = "", inside: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:

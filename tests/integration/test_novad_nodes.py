@@ -106,9 +106,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             pair = ca.issue(name, [address])
             node = Node(
                 directory / name, _PLATFORM.format(name=f"t{pid}", host=registry.host) if name == "control" else "",
-                f"tls://{address}:18080", f'{options}node = "{name}"\nsecret_file = "{directory}/secret"\n'
+                address=f"tls://{address}:18080",
+                options=f'{options}node = "{name}"\nsecret_file = "{directory}/secret"\n'
                 f'tls_cert = "{pair.certificate}"\ntls_key = "{pair.key}"\nclient_ca = "{ca.file}"\n',
-                ("nsenter", f"--net=/run/netns/{space}"), {
+                inside=("nsenter", f"--net=/run/netns/{space}"), variables={
                     "NOVA_SHARED_SECRET": _SECRET, "NOVA_CACERT": ca.file, "NOVA_CERT": pair.certificate,
                     "NOVA_KEY": pair.key})
             stack.callback(node.stop)
