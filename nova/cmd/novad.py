@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import fcntl
 import logging
 import pathlib
@@ -17,6 +18,7 @@ from nova import __version__
 LOG = logging.getLogger("nova.novad")
 _CONF = "/etc/novad/novad.toml"
 _M_ARENA_MAX = -8  # of mallopt(3)
+_TRIM = 10  # seconds between two times that unused memory is given back
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,11 +60,12 @@ def _serve(arguments: argparse.Namespace) -> int:
     from nova.novad import platform as platforms
     from nova.novad.announcer import Announcer
     from nova.novad.daemon import Daemon
+    from nova.novad.errors import RuntimeFault
     from nova.novad.runtime.podman import Podman
     from nova.novad.runtime.service import PodmanService
     from nova.novad.server import Server
 
-    _few_heaps()
+    libc = _few_heaps()
     options = configuration.load(arguments.config)
     platform = platforms.load(options.platform) if options.platform else None
     ended = threading.Event()
@@ -89,20 +92,28 @@ def _serve(arguments: argparse.Namespace) -> int:
         stack.callback(announcer.stop)
         announcer.start()
         LOG.info("novad %s serves platform %s at %s", __version__, daemon.platform.name, options.listen)
+        rounds = 0
         while not ended.wait(1.0):
+            rounds += 1
+            if rounds % _TRIM == 0:
+                with contextlib.suppress(AttributeError):
+                    libc.malloc_trim(0)
             if podman is not None and not podman.alive():
-                LOG.warning("podman's service has ended, and is started again")
-                podman.start()
+                LOG.warning("podman's service has ended, or does not answer any more; it is started again")
+                try:
+                    podman.start()
+                except RuntimeFault as error:
+                    LOG.error("%s; it is tried again", error)
     LOG.info("novad ends; containers go on")
     return 0
 
 
-def _few_heaps() -> None:
-    """Of the C library, for all threads: with one for each a daemon that does little would weigh a third more."""
-    import ctypes
-
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+def _few_heaps() -> ctypes.CDLL:
+    """The C library, whose threads share heaps: with one for each a daemon that does little would weigh far more."""
+    libc = ctypes.CDLL(None)
+    with contextlib.suppress(AttributeError):
+        libc.mallopt(_M_ARENA_MAX, 2)
+    return libc
 
 
 @contextlib.contextmanager

@@ -341,6 +341,8 @@ class Daemon:
                 self.deployer.payer.pay(lambda name, what: LOG.info("%s: %s", name, what))
                 current = self.journal.components()
                 for name in self.deployer.order(current):
+                    if self.deployer.awaited:
+                        return  # a runtime that is slow to answer must not keep changes waiting for all of them
                     if current[name].wanted:
                         self._look_at(current[name])
         except Busy:

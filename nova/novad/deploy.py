@@ -86,6 +86,7 @@ class Deployer:
         self.ending = threading.Event()
         self._turn = threading.Condition()
         self._doing = ""
+        self._waiting = 0  # for the end of a look
 
     def container(self, name: str) -> str:
         return f"{self.platform.name}-{name}"
@@ -95,7 +96,11 @@ class Deployer:
         """Nobody else changes anything meanwhile; a look at components is waited for. Raises Busy."""
         with self._turn:
             while self._doing == LOOK and what != LOOK:
-                self._turn.wait()
+                self._waiting += 1
+                try:
+                    self._turn.wait()
+                finally:
+                    self._waiting -= 1
             if self._doing:
                 raise Busy(f"Another change is under way ({self._doing}); nova history shows it.")
             self._doing = what
@@ -105,6 +110,11 @@ class Deployer:
             with self._turn:
                 self._doing = ""
                 self._turn.notify_all()
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody wants to change something who waits for a look at components to end."""
+        return self._waiting > 0
 
     @contextlib.contextmanager
     def changing(self, what: str) -> Iterator[None]:

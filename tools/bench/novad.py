@@ -29,6 +29,7 @@ from tests.integration.novad_node import Node, Registry
 from tools.bench.amounts import Amounts
 
 READERS = 10
+_REST = 12.0  # seconds after which memory that was only used for the moment is given back
 _SUITE = pathlib.Path(__file__).parents[2] / "etc/novad/nova.toml"
 # Says a little more than a thousand numbered lines each second: the shell itself takes its time for them.
 _TALKER = """\
@@ -56,8 +57,8 @@ stop_timeout = 1
 
 def measure(amounts: Amounts) -> dict[str, Any]:
     """``novad_deploy_s``: of one component at a new version, without the pause until it ends (stop_timeout);
-    ``novad_rss_mb``: after all; ``novad_log_lines_per_s``: of the slowest of ten readers; ``novad_log_lost``: lines
-    that any of them did not get."""
+    ``novad_rss_mb``: at rest, after all; ``novad_log_lines_per_s``: of the slowest of ten readers; ``novad_log_lost``:
+    lines that any of them did not get."""
     if why := novad_node.missing():
         print(f"  nothing of novad is measured: {why}", flush=True)
         return {}
@@ -84,6 +85,7 @@ def _measured(node: Node, amounts: Amounts) -> dict[str, Any]:
             _deploy(client, f"one={'23'[number % 2]}") for number in range(3)), 2)
     results |= _logs(node, amounts.read * 4)
     assert node.process is not None
+    time.sleep(_REST)
     results["novad_rss_mb"] = round(psutil.Process(node.process.pid).memory_info().rss / 2**20, 1)
     for name, value in results.items():
         print(f"  {name:26} {value:10.2f}", flush=True)
@@ -131,11 +133,15 @@ def _logs(node: Node, seconds: float) -> dict[str, Any]:
 
 
 def _read(client: Client, seconds: float) -> tuple[float, int]:
-    """Lines per second, and how many are missing between the first and the last."""
+    """Lines per second, and how many are missing between the first and the last.
+
+    What podman shows of the past may end before what it follows begins: the past is left out.
+    """
     stream = client.follow(client.logs.Read, pb.LogsRequest(name="talker", follow=True, tail=1))
     numbers: list[int] = []
     began = 0.0
     with contextlib.closing(stream):  # type: ignore[type-var]
+        next(stream)
         for some in stream:
             numbers += [int(line.split(" ", 1)[0]) for line in some.text.split("\n")]
             began = began or time.monotonic()

@@ -19,8 +19,10 @@ from nova.novad.runtime import podman_stream
 from nova.novad.runtime.base import PLATFORM, Container, Image, Wanted
 from nova.novad.runtime.podman_logs import PodmanLines
 
-_TIMEOUT = 60.0  # seconds of an ordinary request
+_TIMEOUT = 60.0  # seconds of a request that does something
+_LOOK = 20.0  # of one that only looks: less than a caller waits
 _PULL_TIMEOUT = 1800.0
+_REASON = 400  # characters of the end of what podman says of a failure
 _OUTPUT = 1 << 16  # bytes of a command's output that are kept
 
 
@@ -32,7 +34,7 @@ class Podman:
         self._url = f"unix://{socket}"
 
     def version(self) -> str:
-        with self._client() as client, _told("it does not answer"):
+        with self._client(_LOOK) as client, _told("it does not answer"):
             found: Any = client.version()  # type: ignore[no-untyped-call]
             return f"podman {found['Version']}"
 
@@ -40,16 +42,23 @@ class Podman:
     def fetch(self, reference: str) -> Image:
         with self._client(_PULL_TIMEOUT) as client, _told(f"{reference} cannot be fetched"):
             try:
-                found = client.images.pull(reference, tls_verify=not _on_loopback(reference))
+                # As a stream: otherwise the library keeps to itself what went wrong.
+                reports: Any = client.images.pull(reference, tls_verify=not _on_loopback(reference), stream=True,
+                                                  decode=True)
+                ident = ""
+                for report in reports:
+                    if report.get("error"):
+                        raise ImageFault(f"{reference} cannot be fetched: {str(report['error'])[-_REASON:]}")
+                    ident = report.get("id") or ident
+                image: Any = client.images.get(ident) if ident else None
             except (podman_errors.APIError, podman_errors.ImageNotFound, ValueError, KeyError) as error:
                 raise ImageFault(f"{reference} cannot be fetched: {_why(error)}") from None
-            image: Any = found[0] if isinstance(found, list) else found
-            if image is None or not getattr(image, "id", None):
-                raise ImageFault(f"{reference} cannot be fetched: the registry does not have it.")
+            if image is None or not image.id:
+                raise ImageFault(f"{reference} cannot be fetched: podman does not say why.")
             return Image(image.id.removeprefix("sha256:"), str(image.attrs.get("Digest") or ""))
 
     def has_image(self, ident: str) -> bool:
-        with self._client() as client, _told(f"image {ident} cannot be looked for"):
+        with self._client(_LOOK) as client, _told(f"image {ident} cannot be looked for"):
             return bool(client.images.exists(ident))
 
     # --- containers --------------------------------------------------------------------------------
@@ -97,14 +106,14 @@ class Podman:
                 client.containers.get(name).remove(force=True, v=True)
 
     def find(self, name: str) -> Container | None:
-        with self._client() as client, _told(f"container {name} cannot be looked at"):
+        with self._client(_LOOK) as client, _told(f"container {name} cannot be looked at"):
             try:
                 return _container(client.containers.get(name).attrs)
             except podman_errors.NotFound:
                 return None
 
     def containers(self, platform: str) -> list[Container]:
-        with self._client() as client, _told("containers cannot be listed"):
+        with self._client(_LOOK) as client, _told("containers cannot be listed"):
             return [_container(found.attrs) for found in client.containers.list(
                 all=True, filters={"label": f"{PLATFORM}={platform}"}, sparse=False)]
 

@@ -1,5 +1,6 @@
 """What the daemon does by itself, and what it refuses."""
 
+import threading
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from nova.novad.daemon import Daemon
 from nova.novad.errors import Busy, Failed, Invalid, NotKnown, Refused
 from nova.novad.options import Options
 from nova.novad.platform import parse
+from tests.functional.client import wait_for
 from tests.unit.novad.runtimes import FakeRuntime, Killed, content
 from tests.unit.novad.test_deploy import REGISTRY, TEXT
 
@@ -269,3 +271,24 @@ def test_a_clock_that_was_put_back_gives_no_sick_component_time_to_start(daemon,
         clock.now += 10
         daemon.look()
     assert seen == ["suite-api"]
+
+
+def test_a_change_waits_for_the_look_at_one_component_and_not_for_all(daemon, runtime):
+    looked, waits, found = [], threading.Event(), runtime.find
+
+    def slow(name):
+        looked.append(name)
+        assert waits.wait(20)
+        while not daemon.deployer.awaited and not looked[1:]:
+            time.sleep(0.001)
+        return found(name)
+    runtime.find = slow
+    look = threading.Thread(target=daemon.look)
+    look.start()
+    wait_for(lambda: looked, 20)
+    change = threading.Thread(target=daemon.prune)
+    change.start()
+    waits.set()
+    look.join(20)
+    change.join(20)
+    assert set(looked) == {"suite-db"}
