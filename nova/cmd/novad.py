@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import fcntl
 import logging
+import os
 import pathlib
 import signal
 import sys
@@ -22,8 +23,9 @@ _TRIM = 10  # seconds between two times that unused memory is given back
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 it was told to end, 1 it cannot start, 2 bad usage."""
-    options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
+    """Exit codes: 0 it was told to end, 1 it cannot start, 2 bad usage; launcher.RESTART, to its launcher."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    options = _parser().parse_args(words)
     if options.command == "config":
         from nova.novad.options import EXAMPLE
 
@@ -33,6 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                         format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for name in ("podman", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    from nova.novad import launcher
+
+    if launcher.wanted(options.config):
+        return launcher.Launcher(options.config, words).run()
     from nova.novad.errors import NovadError
 
     try:
@@ -56,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from nova.novad import launcher
     from nova.novad import options as configuration
     from nova.novad import platform as platforms
     from nova.novad.announcer import Announcer
@@ -64,11 +71,15 @@ def _serve(arguments: argparse.Namespace) -> int:
     from nova.novad.runtime.podman import Podman
     from nova.novad.runtime.service import PodmanService
     from nova.novad.server import Server
+    from nova.novad.updates import Updates
 
     libc = _few_heaps()
     options = configuration.load(arguments.config)
     platform = platforms.load(options.platform) if options.platform else None
-    ended = threading.Event()
+    ended, again = threading.Event(), threading.Event()
+    local = os.environ.get(launcher.LAUNCHED, "")
+    if local:
+        launcher.die_with_parent()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_args: ended.set())
     with contextlib.ExitStack() as stack:
@@ -84,7 +95,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             podman.start()
         daemon = Daemon(options, platform, Podman(options.podman_socket or str(podman.socket if podman else "")))
         stack.callback(daemon.stop)
-        server = Server(daemon)
+        server = Server(daemon, Updates(options, daemon.deployer, again.set), local)
         stack.callback(server.stop)
         daemon.start()
         server.start()
@@ -93,7 +104,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         announcer.start()
         LOG.info("novad %s serves platform %s at %s", __version__, daemon.platform.name, options.listen)
         rounds = 0
-        while not ended.wait(1.0):
+        while not ended.wait(1.0) and not again.is_set():
             rounds += 1
             if rounds % _TRIM == 0:
                 with contextlib.suppress(AttributeError):
@@ -105,7 +116,7 @@ def _serve(arguments: argparse.Namespace) -> int:
                 except RuntimeFault as error:
                     LOG.error("%s; it is tried again", error)
     LOG.info("novad ends; containers go on")
-    return 0
+    return launcher.RESTART if again.is_set() and not ended.is_set() else 0
 
 
 def _few_heaps() -> ctypes.CDLL:

@@ -47,6 +47,7 @@ class Client:
         self.backups = services.BackupsStub(self._channel)
         self.secrets = services.SecretStoreStub(self._channel)
         self.daemon = services.DaemonStub(self._channel)
+        self.updates = services.UpdatesStub(self._channel)
         self.nodes = services.NodesStub(self._channel)
 
     def ask(self, method: Any, request: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import socket
 import tomllib
+import urllib.parse
 from typing import Annotated
 
 import msgspec
@@ -68,6 +69,13 @@ EXAMPLE = """\
 # How many backups of a component are kept at least, and for how many days more than these.
 #keep_backups = 5
 #keep_days = 30
+
+# Where releases of novad are (nova update): a directory at https://, http:// or file:///. With update_key (a public key
+# of Ed25519, PEM) only what was signed with it is believed; http:// wants it. A new one that is not healthy after
+# update_watch seconds goes back by itself.
+#update_url = "https://releases.example.org/novad"
+#update_key = "/etc/novad/releases.pub"
+#update_watch = 60.0
 """
 
 
@@ -91,6 +99,9 @@ class Options(Part, frozen=True, kw_only=True):
     interval: Seconds = 5.0
     keep_backups: Count = 5
     keep_days: Annotated[int, msgspec.Meta(ge=0, le=36500)] = 30
+    update_url: Annotated[str, msgspec.Meta(pattern=r"^($|https?://[^/]|file:///)")] = ""
+    update_key: str = ""
+    update_watch: Seconds = 60.0
 
     @property
     def address(self) -> tuple[str, int]:
@@ -126,6 +137,9 @@ def load(path: str | pathlib.Path) -> Options:
     if not 0 < options.address[1] <= 65535:
         raise Invalid(f"{path}: listen: {options.address[1]} is no port")
     _check_nodes(path, options)
+    if options.update_url.startswith("http://") and not options.update_key and not on_loopback(
+            urllib.parse.urlsplit(options.update_url).hostname or ""):
+        raise Invalid(f"{path}: update_key: it is needed where update_url is http://")
     return options
 
 

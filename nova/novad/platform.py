@@ -22,7 +22,7 @@ _TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
 _ADDRESS = re.compile(r"\$\{address:([^}]*)\}")
 _SECRET = re.compile(r"\$\{secret:([^}]*)\}")
-_MOST = 4 << 20  # bytes of a platform file
+_MOST = 1 << 20  # bytes of a platform file
 _ALPHABETS = {"letters+digits": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
               "digits": "0123456789", "hex": "0123456789abcdef"}
 

@@ -28,6 +28,7 @@ from nova.novad.fleet import Away
 from nova.novad.journal import Backup, Change
 from nova.novad.secrets import MASK
 from nova.novad.shares import unpacked
+from nova.novad.updates import Updates
 
 LOG = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ _THREADS = 32
 _READERS = 24  # of logs at a time: others get a thread, too
 _MESSAGE = 1 << 18  # characters of lines of a log that travel together
 _STREAMS, _CALLS = 64, 512  # at a time: of one connection, of all
+_MESSAGE = 2 << 20  # bytes of a request: a control node sends a whole platform
 _CODES: dict[type[NovadError], grpc.StatusCode] = {
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT, errors.NotKnown: grpc.StatusCode.NOT_FOUND,
     Away: grpc.StatusCode.UNAVAILABLE, errors.Busy: grpc.StatusCode.ABORTED, errors.Failed: grpc.StatusCode.ABORTED,
@@ -45,19 +47,20 @@ _CODES: dict[type[NovadError], grpc.StatusCode] = {
 
 
 class Server:
-    """Listens as the daemon's options say."""
+    """Listens as the daemon's options say, and at the socket ``local``, where its launcher asks whether it is well."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon, updates: Updates | None = None, local: str = "") -> None:
         self.daemon = daemon
+        updates = updates or Updates(daemon.options, daemon.deployer, lambda: None)
         options = daemon.options
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc"),
             interceptors=[_Secret(daemon.shared_secret(), lambda: self._health)], options=[
                 ("grpc.keepalive_time_ms", 60000), ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 10000), ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", 1 << 20), ("grpc.max_concurrent_streams", _STREAMS)],
+                ("grpc.max_receive_message_length", _MESSAGE), ("grpc.max_concurrent_streams", _STREAMS)],
             maximum_concurrent_rpcs=_CALLS)
-        for add, servicer in _servicers(daemon):
+        for add, servicer in (*_servicers(daemon), (services.add_UpdatesServicer_to_server, _Updates(updates))):
             add(servicer, self._server)
         self._health = grpc_health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -71,6 +74,8 @@ class Server:
                 self._server.add_insecure_port(where)
         except RuntimeError:
             self.port = 0
+        if local:
+            self._server.add_insecure_port(f"unix:{local}")
         if not self.port:
             raise errors.Refused(f"{options.listen} is not free, or no address of this machine.")
 
@@ -380,6 +385,25 @@ class _SecretStore(services.SecretStoreServicer):
 
     def Rotate(self, request: pb.RotateRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.rotate(list(request.names), progress))
+
+
+class _Updates(services.UpdatesServicer):
+    def __init__(self, updates: Updates) -> None:
+        self.updates = updates
+
+    def Show(self, request: pb.UpdatesRequest, context: grpc.ServicerContext) -> pb.UpdatesAnswer:
+        with _told(context):
+            latest = self.updates.latest() if request.ask else None
+            releases = self.updates.releases
+            failed, why = releases.failure()
+            return pb.UpdatesAnswer(version=__version__, trial=bool(releases.trial()), failed=failed, why=why,
+                                    latest=latest.version if latest else "")
+
+    def Update(self, request: pb.Empty, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        def act(progress: Progress) -> None:
+            self.updates.update(progress)
+
+        yield from _followed(context, act)
 
 
 class _Daemon(services.DaemonServicer):

@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
             "platform-info": "platform_info", "service-info": "service_info", "service-logs": "service_logs",
             "info": "info", "health": "health"},
         "discovered": {"discover": "discover", "nodes list": "nodes_list", "nodes forget": "nodes_forget"},
+        "updates": {"update": "update"},
         "kept": {
             "backup list": "backup_list", "backup create": "backup_create", "backup prune": "backup_prune",
             "secrets list": "secrets_list", "secrets rotate": "secrets_rotate"},

@@ -279,6 +279,26 @@ class DaemonAnswer(_message.Message):
     steered: bool
     def __init__(self, version: _Optional[str] = ..., address: _Optional[str] = ..., started: _Optional[float] = ..., node: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., runtime: _Optional[str] = ..., platform: _Optional[str] = ..., id: _Optional[str] = ..., steered: _Optional[bool] = ...) -> None: ...
 
+class UpdatesRequest(_message.Message):
+    __slots__ = ("ask",)
+    ASK_FIELD_NUMBER: _ClassVar[int]
+    ask: bool
+    def __init__(self, ask: _Optional[bool] = ...) -> None: ...
+
+class UpdatesAnswer(_message.Message):
+    __slots__ = ("version", "latest", "trial", "failed", "why")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    TRIAL_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    latest: str
+    trial: bool
+    failed: str
+    why: str
+    def __init__(self, version: _Optional[str] = ..., latest: _Optional[str] = ..., trial: _Optional[bool] = ..., failed: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
 class ShareRequest(_message.Message):
     __slots__ = ("share",)
     SHARE_FIELD_NUMBER: _ClassVar[int]

@@ -864,6 +864,125 @@ class Daemon:
             _registered_method=True)
 
 
+class UpdatesStub:
+    """----------------------------------------------------------------------------------------------------------- updates
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Show = channel.unary_unary(
+                '/nova.novad.v1.Updates/Show',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.UpdatesRequest.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.UpdatesAnswer.FromString,
+                _registered_method=True)
+        self.Update = channel.unary_stream(
+                '/nova.novad.v1.Updates/Update',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+                _registered_method=True)
+
+
+class UpdatesServicer:
+    """----------------------------------------------------------------------------------------------------------- updates
+    """
+
+    def Show(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Update(self, request, context):
+        """Fetch and verify the latest release, and start it in place of this one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_UpdatesServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Show': grpc.unary_unary_rpc_method_handler(
+                    servicer.Show,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.UpdatesRequest.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.UpdatesAnswer.SerializeToString,
+            ),
+            'Update': grpc.unary_stream_rpc_method_handler(
+                    servicer.Update,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'nova.novad.v1.Updates', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('nova.novad.v1.Updates', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Updates:
+    """----------------------------------------------------------------------------------------------------------- updates
+    """
+
+    @staticmethod
+    def Show(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nova.novad.v1.Updates/Show',
+            nova_dot_novad_dot_api_dot_novad__pb2.UpdatesRequest.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.UpdatesAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Update(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/nova.novad.v1.Updates/Update',
+            nova_dot_novad_dot_api_dot_novad__pb2.Empty.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class NodesStub:
     """----------------------------------------------------------------------------------------------------- several nodes
     What the novad of a control node asks the others.

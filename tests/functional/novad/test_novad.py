@@ -21,7 +21,9 @@ from tests.functional.client import wait_for
 
 VERBS = [("deploy",), ("plan",), ("history",), ("rollback",), ("restart",), ("remove", "--yes"), ("platform-info",),
          ("service-info", "db"), ("service-logs", "db"), ("info",), ("health",), ("backup", "list"),
-         ("backup", "create"), ("backup", "prune"), ("secrets", "list"), ("secrets", "rotate", "db")]
+         ("backup", "create"), ("backup", "prune"), ("secrets", "list"), ("secrets", "rotate", "db"), ("update",),
+         ("update", "--check"), ("nodes", "list"),
+         ("nodes", "forget", "n2")]
 
 
 def column(ended, name, key="Component"):
@@ -122,7 +124,7 @@ def test_secrets_are_in_no_answer_no_log_record_and_no_journal(node, caplog, tmp
     values = [node.daemon.secrets.values(["db"])["db"]]
     node.runtime.said["suite-conductor"] = [f"cannot log in with {values[0]}"]
     for verb in VERBS[1:]:
-        if verb[0] not in ("remove", "rollback"):
+        if verb[0] not in ("remove", "rollback", "update", "nodes"):
             ended = node.nova(*verb)
             everything += ended.out + ended.err
     values.append(node.daemon.secrets.values(["db"])["db"])

@@ -24,7 +24,7 @@ def test_the_example_has_every_option_with_its_default():
     options = msgspec.convert(given, Options)
     assert set(given) == set(Options.__struct_fields__)
     examples = {"node", "secret_file", "tls_cert", "tls_key", "client_ca", "key_file", "podman_socket", "nodes",
-                "nodes_ca", "node_address"}
+                "nodes_ca", "node_address", "update_url", "update_key"}
     assert {name for name in given if getattr(options, name) != getattr(Options(), name)} == examples
 
 
