@@ -72,7 +72,7 @@ install_python
 export PATH="$PWD/$VENV/bin:$PATH"
 case "${1:-all}" in
     lint) lint ;;
-    unit) tests tests/unit -n 2 --timeout 120 "${@:2}" ;;
+    unit) tests tests/unit -n 3 --timeout 120 "${@:2}" ;;
     functional) tests tests/functional "${@:2}" ;;
     integration) tests tests/integration tests/bench "${@:2}" ;;
     crash) tests tests/crash "${@:2}" ;;
@@ -80,7 +80,7 @@ case "${1:-all}" in
     bench) "$VENV/bin/python" -m tools.bench "${@:2}" ;;
     all)
         lint
-        tests tests/unit -n 2 --timeout 120
+        tests tests/unit -n 3 --timeout 120
         # These wait more than they work: more than two at a time, on two cores.
         crowded tests/functional -n 3 --dist loadfile
         crowded tests/integration tests/bench -n 4 --dist loadfile -m 'not slow' # "integration" runs those too

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import socket
 import threading
 
 from nova import __version__
+from nova.novad.addresses import is_link_local, on_loopback
 from nova.novad.mdns import Announcement, Instance
 from nova.novad.options import Options
 
@@ -81,11 +81,11 @@ def _listening(host: str) -> dict[str, str]:
     for adapter in ifaddr.get_adapters():
         for one in adapter.ips:
             ours[one.ip if isinstance(one.ip, str) else one.ip[0]] = adapter.name
-    usable = {address: name for address, name in ours.items() if not ipaddress.ip_address(address).is_link_local}
+    usable = {address: name for address, name in ours.items() if not is_link_local(address)}
     if host in ("0.0.0.0", "::"):
         usable = {address: name for address, name in usable.items() if host == "::" or ":" not in address}
         return {address: name for address, name in usable.items()
-                if not ipaddress.ip_address(address).is_loopback} or usable
+                if not on_loopback(address)} or usable
     try:
         named = {str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:

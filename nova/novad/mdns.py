@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import ipaddress
 import logging
 import queue
 import re
@@ -18,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+
+from nova.novad.addresses import shown
 
 TYPE = "_nova._tcp.local."
 
@@ -56,8 +57,7 @@ def instance(name: str, properties: Mapping[bytes, bytes | None], addresses: Seq
     found: list[str] = []
     for one in addresses[:_MOST_ADDRESSES]:
         with contextlib.suppress(ValueError):
-            address = ipaddress.ip_address(one)
-            found.append(f"{scheme}://{f'[{address}]' if address.version == 6 else address}:{port}")
+            found.append(f"{scheme}://{shown(one)}:{port}")
     roles = printable(properties.get(b"roles"), 255).split(",")[:_MOST_ROLES]
     return Instance(name=label, node=printable(properties.get(b"node"), 63) or label,
                     version=printable(properties.get(b"version"), 40),
