@@ -378,6 +378,48 @@ def test_a_service_that_is_away_does_not_hold_a_delete_up_and_is_asked_later(sui
     wait_for(lambda: accesses(suite, server) == [], 60)
 
 
+@pytest.fixture
+def refusing(suite):
+    """A service that takes nothing away."""
+    service = suite.conductor.core.shares
+
+    def refuses(_ctx, share_id, *_args):
+        raise exception.ShareAccessRemovalError(share_id=share_id, reason="the share is in error")
+
+    service.deny = refuses
+    yield
+    if "deny" in vars(service):
+        del service.deny
+
+
+def test_a_service_that_refuses_to_take_an_access_away_is_in_the_way_of_no_delete(
+        suite, member, server, make, refusing):
+    first, second = make(), make()
+    for share in (first, second):
+        attach(member, server, share)
+        wait_share(member, server, share, "inactive")
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server, 60)
+    assert [access[2] for access in accesses(suite, server)] == [True, True]
+    del suite.conductor.core.shares.deny
+    wait_for(lambda: (stale.reconcile(suite.conductor.core), accesses(suite, server))[1] == [], 20)
+
+
+@pytest.mark.parametrize(("word", "code"), [("confirmResize", 204), ("revertResize", 202)])
+def test_a_service_that_refuses_to_take_an_access_away_is_in_the_way_of_no_move(
+        suite, admin, pair, moving, refusing, word, code):
+    server, _share = moving
+    admin.action(server, "migrate", expect=202)
+    admin.wait(server, "VERIFY_RESIZE")
+    admin.action(server, word, expect=code)
+    admin.wait(server, "ACTIVE")
+    admin.wait_idle(server)
+    assert newest_action(admin, server, word)["message"] is None
+    assert sorted(access[2] for access in accesses(suite, server)) == [False, True]
+    del suite.conductor.core.shares.deny
+    wait_for(lambda: (stale.reconcile(suite.conductor.core), len(accesses(suite, server)))[1] == 1, 20)
+
+
 def test_what_is_done_with_shares_is_told(suite, admin, member, server, make):
     share = make()
     CONF.set_override("include_share_mapping", True, "notifications")
