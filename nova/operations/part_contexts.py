@@ -223,9 +223,18 @@ class OutsideShares(Protocol):
     def deny(self, host: str, *share_ids: str) -> None:
         """The host ("": no host) may not reach these (without ``share_ids`` any), unless another server needs it."""
 
+    def leave(self, *hosts: str) -> None:
+        """As settle(); but what the service refuses to take away stays, and is looked at again later.
+
+        Raises ShareServiceUnavailable.
+        """
+
     def settle(self, *hosts: str) -> None:
         """What the server has may be reached from these hosts (without ``hosts`` from its places), and from no other.
         """
 
     def release(self) -> None:
-        """The server has none any more."""
+        """The server has none any more; what the service refuses to take away is looked at again later.
+
+        Raises ShareServiceUnavailable.
+        """

@@ -28,7 +28,7 @@ class HostShares(abc.ABC):
         """Undo what connect() did; the data stay. Not connected: fine. Raises ShareUnusable."""
 
     def disconnect_guest(self, instance_uuid: str) -> None:
-        """Undo it for all that a guest had which may not stay here, whatever that was. Raises ShareUnusable."""
+        """Undo it for all that this guest had, whatever that was: it does not run here. Raises ShareUnusable."""
 
 
 class NoShares(HostShares):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import sqlalchemy as sa
@@ -78,11 +78,19 @@ class OutsideShares:
             if host in ("", access.host) and (not share_ids or access.share_id in share_ids):
                 self._deny(access.share_id, access.host)
 
+    def leave(self, *hosts: str) -> None:
+        for access in self._known():
+            with self._suppressed():
+                self._settle(access, hosts)
+
     def settle(self, *hosts: str) -> None:
         for access in self._known():
-            self._deny(access.share_id, access.host, functools.partial(self._needs, access, hosts))
-            if access.leaving:
-                self._renew(access, hosts)
+            self._settle(access, hosts)
+
+    def _settle(self, access: ShareAccess, hosts: tuple[str, ...]) -> None:
+        self._deny(access.share_id, access.host, functools.partial(self._needs, access, hosts))
+        if access.leaving:
+            self._renew(access, hosts)
 
     def _renew(self, access: ShareAccess, hosts: tuple[str, ...]) -> None:
         """What was to be taken away, perhaps is, and is needed all the same, is given once more."""
@@ -100,7 +108,17 @@ class OutsideShares:
 
     def release(self) -> None:
         for access in self._known():
-            self._deny(access.share_id, access.host)
+            with self._suppressed():
+                self._deny(access.share_id, access.host)
+
+    @contextlib.contextmanager
+    def _suppressed(self) -> Iterator[None]:
+        """Nobody's server waits for what is not needed any more, or is given up for it."""
+        try:
+            yield
+        except (exception.ShareAccessRemovalError, exception.ShareAccessGrantError) as error:
+            LOG.warning("[instance: %s] An access that nobody needs stays for now: %s", self._wishes.instance.uuid,
+                        error)
 
     def _deny(self, share_id: str, host: str, unless: Callable[[sa.Connection], bool] | None = None) -> None:
         uuid = self._wishes.instance.uuid
