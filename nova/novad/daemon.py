@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from nova.novad import deploy, health, owed
+from nova.novad import deploy, health, owed, past
 from nova.novad.data import Data
 from nova.novad.deploy import Deployer, Progress
 from nova.novad.errors import Busy, Cancelled, Invalid, NotKnown, NovadError
@@ -144,6 +144,10 @@ class Daemon:
         chosen = [one for one in self._known([name] if name else [], current) if current[one].component.volumes]
         self._done(self.deployer.run(deploy.BACK_UP, [
             Change(name=one, before=current[one], after=current[one]) for one in chosen], progress).id, progress)
+
+    def restore(self, ident: int, progress: Progress) -> None:
+        """A component's data as a backup has them, with the image that wrote them; what is there now is backed up."""
+        self._done(self.deployer.run(deploy.RESTORE, past.changes_restored(self.journal, ident), progress).id, progress)
 
     def prune(self, keep: int | None = None) -> list[Backup]:
         """Remove backups that are neither among the newest of their component nor young; returns them."""

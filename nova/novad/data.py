@@ -13,11 +13,13 @@ import pathlib
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from typing import BinaryIO
 
 from nova.novad.errors import NovadError, Refused
 from nova.novad.platform import Component, Volume, fill
 from nova.novad.secrets import write_private
 
+_DUMP = ".dump"  # no volume is called so
 # Bytes that stay free on the file system: a node whose disk is full is of no use to anybody.
 _MARGIN = 64 * 1024 * 1024
 
@@ -89,14 +91,24 @@ class Data:
 
     def kept(self, place: str) -> set[str]:
         """The volumes that a backup has."""
-        return {path.name for path in (self.root / place).iterdir()} if (self.root / place).is_dir() else set()
+        return {path.name for path in (self.root / place).iterdir() if path.name != _DUMP} if (
+            self.root / place).is_dir() else set()
+
+    def dump(self, place: str) -> pathlib.Path:
+        """Of a component's own command; there is none in most backups."""
+        return self.root / place / _DUMP
+
+    def new_dump(self, place: str) -> BinaryIO:
+        """The file of one, for root alone."""
+        self.dump(place).parent.mkdir(parents=True)
+        return open(os.open(self.dump(place), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
     def restore(self, name: str, place: str) -> None:
         """Put the directories back as they were copied. It may be done again after it was cut short anywhere."""
         source = self.root / place
         if not source.is_dir():
             raise NovadError(f"The backup {source} is not there.")
-        for copy in sorted(source.iterdir()):
+        for copy in sorted(source / volume for volume in self.kept(place)):
             target = self.volume(name, copy.name)
             target.parent.mkdir(parents=True, exist_ok=True)
             for former in target.parent.glob(f".{copy.name}.*"):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from nova.novad import health, owed, past
+from nova.novad import dumps, health, owed, past
 from nova.novad.data import Data
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault, told
 from nova.novad.journal import DONE, STUCK, UNDONE, Change, Deployed, Deployment, Journal, Owed
@@ -32,7 +32,7 @@ from nova.novad.secrets import Secrets
 LOG = logging.getLogger(__name__)
 
 FETCH, BACKUP, APPLY, UNDO = "fetch", "backup", "apply", "undo"
-DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP = "deploy", "rollback", "remove", "rotate", "backup"
+DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP, RESTORE = "deploy", "rollback", "remove", "rotate", "backup", "restore"
 RESTART, PRUNE, LOOK = "restart", "prune", "look"
 
 _NOT_YET = " It could not be put back yet: "
@@ -239,7 +239,8 @@ class Deployer:
                 self.secrets.values(change.after.component.secrets())
 
     def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
-        writers = [change for change in changes if change.before is not None
+        dumped = {change.name for change in changes if begun.kind == BACK_UP and self._dumps(change)}
+        writers = [change for change in changes if change.before is not None and change.name not in dumped
                    and (change.before.component.volumes or change.before.component.data_of)]
         for change in reversed(writers):
             assert change.before is not None
@@ -249,10 +250,22 @@ class Deployer:
             writer, volumes = change.before or change.after, _volumes(change)
             if writer is None or not self.data.holds(change.name, volumes):
                 continue
-            progress(change.name, "backing up its data")
-            place, size = self.data.back_up(change.name, volumes, _label(begun))
+            if change.name in dumped:
+                progress(change.name, "dumping its data")
+                place = self.data.place(change.name, _label(begun))
+                size = dumps.make(self.runtime, self.data, self.container(change.name), writer, place)
+            else:
+                progress(change.name, "backing up its data")
+                place, size = self.data.back_up(change.name, volumes, _label(begun))
             self.journal.add_backup(change.name, begun.id, change.before or msgspec.structs.replace(
                 writer, deployment=0, version="unknown"), place, size)
+
+    def _dumps(self, change: Change) -> bool:
+        """Whether the component can do it itself, and runs."""
+        if change.before is None or not change.before.component.dump:
+            return False
+        found = self.runtime.find(self.container(change.name))
+        return found is not None and found.running
 
     def _apply(self, kind: str, changes: Sequence[Change], progress: Progress) -> list[Change]:
         """Removals first, the last ones in the order of dependencies before the others; then the rest."""
@@ -276,6 +289,10 @@ class Deployer:
                 self.runtime.start(self.container(change.name))
             progress(change.name, "waiting until it is healthy")
             self._wait(after)
+            if change.restore and (place := self._backup(change)) and self.data.dump(place).exists():
+                progress(change.name, "reading its dump")
+                dumps.restore(self.runtime, self.data, self.container(change.name), after, place)
+                self._wait(after)
             version = self._version(after)
             progress(change.name, f"runs version {version}")
             applied.append(msgspec.structs.replace(change, after=msgspec.structs.replace(after, version=version)))
@@ -290,16 +307,26 @@ class Deployer:
         self.runtime.remove(self.container(change.name))
         if change.restore:
             progress(change.name, "putting back its data")
-            self._restore(change.name, change.restore)
+            self._restore(change)
         progress(change.name, f"starting {change.after.component.reference()}")
         self.make(change.after)
         self.runtime.start(self.container(change.name))
 
-    def _restore(self, name: str, ident: int) -> None:
-        backup = next((one for one in self.journal.backups(name) if one.id == ident), None)
+    def _restore(self, change: Change) -> None:
+        place = self._backup(change)
+        if not self.data.dump(place).exists():
+            self.data.restore(change.name, place)
+            return
+        for volume in _volumes(change):
+            if volume.backup:
+                self.data.clear(change.name, volume.name)
+
+    def _backup(self, change: Change) -> str:
+        """The place of what it gets."""
+        backup = next((one for one in self.journal.backups(change.name) if one.id == change.restore), None)
         if backup is None:
-            raise NotKnown(f"There is no backup {ident} of {name}.")
-        self.data.restore(name, backup.path)
+            raise NotKnown(f"There is no backup {change.restore} of {change.name}.")
+        return backup.path
 
     def _wait(self, deployed: Deployed) -> None:
         try:
@@ -382,7 +409,8 @@ class Deployer:
             if deployment.stage != FETCH:
                 if deployment.stage != BACKUP:
                     self.journal.advance(ident, UNDO)
-                    self._put_back_data(ident, deployment.changes, progress)
+                    if deployment.kind != BACK_UP:  # that touches none
+                        self._put_back_data(ident, deployment.changes, progress)
                     if deployment.kind == ROTATE:
                         self.secrets.put_back()
                 self._put_back_containers(deployment.changes, progress)

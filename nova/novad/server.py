@@ -295,6 +295,9 @@ class _Backups(services.BackupsServicer):
     def Create(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.back_up(request.component, progress))
 
+    def Restore(self, request: pb.RestoreRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.restore(request.id, progress))
+
     def Prune(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.BackupsAnswer:
         with _told(context):
             return _backups(self.daemon.prune())

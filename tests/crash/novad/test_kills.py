@@ -41,6 +41,13 @@ def _backed_up(world: World) -> None:
         assert world.ask("backup").error == ""
 
 
+def _dumped(world: World) -> None:
+    """The first backup is a dump of version 1."""
+    assert world.ask("backup").error == ""
+    assert (world.data / world.rows("select path from backups where id = 1")[0][0] / ".dump").exists()
+    assert world.ask("deploy", "db=2").error == ""
+
+
 CASES = {
     "deploy": Case("deploy", ("db=2", "conductor=2", "api=2")),
     "a deployment that fails": Case("deploy", ("db=2", "conductor=2", "api=bad"), fails=True),
@@ -51,6 +58,7 @@ CASES = {
     "restart": Case("restart"),
     "rotate": Case("rotate", ("db",)),
     "backup": Case("backup", prepare=_backed_up),
+    "restore a dump": Case("restore", ("1",), prepare=_dumped),
     "prune": Case("prune", keep=9, prepare=_backed_up),
     "first": Case("deploy"),
 }
@@ -85,7 +93,7 @@ def _places(world: World, name: str, then: str) -> list[int]:
     world.kill()
     story = world.story()
     assert len(story) > 3, story
-    runtime = ("fetch", "create", "start", "stop", "remove", "network")
+    runtime = ("fetch", "create", "start", "stop", "remove", "network", "pipe")
     return [number for number, where in enumerate(story)
             if then == KILL or where.startswith(runtime) == (then == FAULT)]
 

@@ -65,8 +65,9 @@ class Storm:
 
     def _change(self, before: checks.Seen) -> tuple[str, tuple[str, ...]]:
         rng = self.rng
-        what = rng.choices(("deploy", "upgrade", "rollback", "remove", "restart", "rotate", "backup", "prune"),
-                           (2, 6, 4, 1, 1, 2, 1, 1))[0]
+        what = rng.choices(
+            ("deploy", "upgrade", "rollback", "remove", "restart", "rotate", "backup", "restore", "prune"),
+            (2, 6, 4, 1, 1, 2, 2, 3, 1))[0]
         words: tuple[str, ...] = ()
         if what == "upgrade":
             names = rng.sample(["db", "conductor", "api"], rng.randint(1, 3))
@@ -76,6 +77,8 @@ class Storm:
             words = (str(rng.randint(0, before.last)), *rng.sample(["db", "conductor", "api"], rng.randint(0, 2)))
         elif what == "remove":
             words = tuple(word for word in ("volumes", "secrets") if rng.random() < 0.5)
+        elif what == "restore":
+            words = (str(rng.choice([1, *before.backups])),)
         elif what == "rotate":
             words = ("db",)
         return what, words

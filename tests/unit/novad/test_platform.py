@@ -70,6 +70,10 @@ X = 'name = "suite"\n[components.x]\nimage = "i"\n'
     (X + '[secrets.s]\nalphabet = "ab\\n"', "secrets.s.alphabet: it needs two"),
     (X + 'env = {A = "x\\u0000y"}', "components.x.env: a zero character"),
     (X + 'health = {command = ["\\u0000"]}', "components.x.health: a zero character"),
+    (X + 'dump = ["a"]', "components.x.dump: it is given together"),
+    (X + 'dump = ["a"]\nrestore = ["b"]', "components.x.dump: without volumes"),
+    (X + 'dump = ["${secret:db}"]\nrestore = ["b"]\nvolumes = [{name = "a", destination = "/a"}]',
+     "components.x.dump: a secret there shows"),
     (X + "command = " + "[" * 5000 + "]" * 5000, "it is no TOML"),
     (X + 'depends = ["y"]\n[components.y]\nimage = "i"\ndepends = ["x"]', "in a circle: "),
 ])
