@@ -8,6 +8,7 @@ import ctypes
 import fcntl
 import logging
 import pathlib
+import resource
 import signal
 import sys
 import threading
@@ -65,6 +66,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     from nova.novad.server import Server
 
     libc = _few_heaps()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # who connects in great numbers must not leave it without
     options = configuration.load(arguments.config)
     platform = platforms.load(options.platform).of_roles(options.roles)
     ended = threading.Event()

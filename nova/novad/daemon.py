@@ -93,6 +93,8 @@ class Daemon:
         secret = file.read_text().strip()
         if not secret:
             raise Invalid(f"secret_file: {file} is empty")
+        if not secret.isascii() or not secret.isprintable():
+            raise Invalid(f"secret_file: {file} has characters that cannot travel in a header")
         return secret
 
     # --- changes -----------------------------------------------------------------------------------
@@ -159,8 +161,9 @@ class Daemon:
             for backup in self.journal.backups():
                 seen[backup.component] = seen.get(backup.component, 0) + 1
                 if seen[backup.component] > least and backup.made < oldest:
-                    self.journal.drop_backup(backup.id, owed.BACKUP)
                     dropped.append(backup)
+            for backup in reversed(dropped):  # the oldest first, wherever this ends
+                self.journal.drop_backup(backup.id, owed.BACKUP)
             self.deployer.payer.pay(lambda _name, _what: None)
             return dropped
 

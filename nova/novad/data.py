@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 import shutil
@@ -47,7 +48,7 @@ class Data:
         shutil.rmtree(self.root / "volumes" / name, ignore_errors=True)
 
     def clear(self, name: str, volume: str) -> None:
-        shutil.rmtree(self.volume(name, volume), ignore_errors=True)
+        shutil.rmtree(self.volume(name, volume).resolve(), ignore_errors=True)
         with contextlib.suppress(OSError):  # others are there
             self.volume(name, volume).parent.rmdir()
 
@@ -79,7 +80,7 @@ class Data:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         for volume in volumes:
-            source = self.volume(name, volume.name)
+            source = self.volume(name, volume.name).resolve()  # an administrator may have moved it to another disk
             if volume.backup and source.is_dir():
                 _copy(source, target / volume.name)
         return place, _size(target)
@@ -109,7 +110,10 @@ class Data:
         if not source.is_dir():
             raise NovadError(f"The backup {source} is not there.")
         for copy in sorted(source / volume for volume in self.kept(place)):
-            target = self.volume(name, copy.name)
+            target = self.volume(name, copy.name).resolve()
+            if target.is_mount():
+                _refill(copy, target)
+                continue
             target.parent.mkdir(parents=True, exist_ok=True)
             for former in target.parent.glob(f".{copy.name}.*"):
                 shutil.rmtree(former, ignore_errors=True)
@@ -118,7 +122,14 @@ class Data:
             old = target.with_name(f".{copy.name}.replaced")
             _copy(copy, fresh)
             if target.exists():
-                target.rename(old)
+                try:
+                    target.rename(old)
+                except OSError as error:
+                    if error.errno != errno.EBUSY:
+                        raise
+                    shutil.rmtree(fresh, ignore_errors=True)
+                    _refill(copy, target)  # something of the same disk is mounted there
+                    continue
             fresh.rename(target)
             shutil.rmtree(old, ignore_errors=True)
 
@@ -158,6 +169,16 @@ def _size(place: pathlib.Path) -> int:
             except FileNotFoundError:
                 continue
     return total
+
+
+def _refill(source: pathlib.Path, target: pathlib.Path) -> None:
+    """The same in a directory that cannot be replaced, since it is a file system of its own."""
+    for path in target.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    _copy(source, target)
 
 
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:

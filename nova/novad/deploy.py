@@ -253,7 +253,8 @@ class Deployer:
             if change.name in dumped:
                 progress(change.name, "dumping its data")
                 place = self.data.place(change.name, _label(begun))
-                size = dumps.make(self.runtime, self.data, self.container(change.name), writer, place)
+                with self._masking(writer):
+                    size = dumps.make(self.runtime, self.data, self.container(change.name), writer, place)
             else:
                 progress(change.name, "backing up its data")
                 place, size = self.data.back_up(change.name, volumes, _label(begun))
@@ -291,7 +292,8 @@ class Deployer:
             self._wait(after)
             if change.restore and (place := self._backup(change)) and self.data.dump(place).exists():
                 progress(change.name, "reading its dump")
-                dumps.restore(self.runtime, self.data, self.container(change.name), after, place)
+                with self._masking(after):
+                    dumps.restore(self.runtime, self.data, self.container(change.name), after, place)
                 self._wait(after)
             version = self._version(after)
             progress(change.name, f"runs version {version}")
@@ -339,6 +341,15 @@ class Deployer:
         """What a component says, without the secrets that it knows."""
         return self.secrets.masked(deployed.component.secrets(), text)
 
+    @contextlib.contextmanager
+    def _masking(self, deployed: Deployed) -> Iterator[None]:
+        """The same of what goes wrong meanwhile."""
+        try:
+            yield
+        except (RuntimeFault, Failed) as error:
+            error.message = self.masked(deployed, error.message)
+            raise
+
     def _go_on(self) -> None:
         if self.ending.is_set():
             raise Cancelled("novad ends; the deployment is put back when it starts again.")
@@ -377,7 +388,7 @@ class Deployer:
         self.data.prepare(name, component)
         secrets = self.secrets.values(component.secrets())
         files = self.data.write_files(name, component, secrets)
-        self.runtime.create(Wanted(
+        wanted = Wanted(
             name=self.container(name), image=deployed.image, command=component.command,
             env={key: fill(value, secrets) for key, value in component.env.items()},
             mounts=(*(Mount(self.data.volume(name, volume.name), volume.destination, volume.options)
@@ -387,7 +398,9 @@ class Deployer:
             ports=component.ports, networks=tuple(f"{self.platform.name}-{each}" for each in component.networks),
             aliases=(name,), user=component.user, privileged=component.privileged,
             capabilities=component.capabilities, devices=component.devices, stop_timeout=component.stop_timeout,
-            labels={PLATFORM: self.platform.name, COMPONENT: name, DEPLOYMENT: str(deployed.deployment)}))
+            labels={PLATFORM: self.platform.name, COMPONENT: name, DEPLOYMENT: str(deployed.deployment)})
+        with self._masking(deployed):
+            self.runtime.create(wanted)
 
     # --- putting back ------------------------------------------------------------------------------
     def recover(self, progress: Progress) -> list[Deployment]:

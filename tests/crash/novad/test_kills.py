@@ -37,7 +37,7 @@ def _upgraded(world: World) -> None:
 
 
 def _backed_up(world: World) -> None:
-    for _time in range(3):
+    for _time in range(4):
         assert world.ask("backup").error == ""
 
 

@@ -386,3 +386,16 @@ def test_a_novad_that_is_killed_anywhere_puts_the_platform_back(tmp_path, prepar
             row for row in rows if row not in versions["db"]], number
         node.start()
         assert act(node).state == DONE
+
+
+def test_what_the_runtime_says_of_a_container_has_no_secrets(deployed):
+    value = deployed.deployer.secrets.values(["db"])["db"]
+
+    def refuse(verb, name):
+        if (verb, name) == ("create", "suite-conductor") and deployed.runtime.networks is not None:
+            deployed.runtime.before = lambda _verb, _name: None
+            raise RuntimeFault(f"podman: invalid environment URL=db://user:{value}@db")
+    deployed.runtime.before = refuse
+    with pytest.raises(Failed, match=r"invalid environment URL=db://user:\*{8}@db"):
+        deployed.deploy(conductor="2")
+    assert value not in deployed.deployer.journal.deployments()[0].error
