@@ -24,7 +24,7 @@ from nova.novad.api import novad_pb2_grpc as services
 from nova.novad.daemon import Daemon
 from nova.novad.deploy import Progress
 from nova.novad.errors import NovadError
-from nova.novad.journal import Backup
+from nova.novad.journal import Backup, JournalFault
 from nova.novad.secrets import MASK
 
 LOG = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ _CODES: dict[type[NovadError], grpc.StatusCode] = {
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT, errors.NotKnown: grpc.StatusCode.NOT_FOUND,
     errors.Busy: grpc.StatusCode.ABORTED, errors.Failed: grpc.StatusCode.ABORTED,
     errors.Refused: grpc.StatusCode.FAILED_PRECONDITION, errors.ImageFault: grpc.StatusCode.FAILED_PRECONDITION,
+    JournalFault: grpc.StatusCode.DATA_LOSS,
     errors.RuntimeFault: grpc.StatusCode.UNAVAILABLE, errors.Cancelled: grpc.StatusCode.UNAVAILABLE}
 
 

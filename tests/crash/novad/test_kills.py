@@ -16,7 +16,7 @@ from tests.crash.novad import checks
 from tests.crash.novad.points import ALL_FULL, FAULT, FULL, KILL
 from tests.crash.novad.world import World
 
-_QUICK = 3  # places of each change
+_QUICK = 2  # places of each change
 
 
 @dataclasses.dataclass(frozen=True)
