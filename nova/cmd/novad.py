@@ -9,6 +9,7 @@ import fcntl
 import logging
 import os
 import pathlib
+import resource
 import signal
 import sys
 import threading
@@ -74,6 +75,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     from nova.novad.updates import Updates
 
     libc = _few_heaps()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # who connects in great numbers must not leave it without
     options = configuration.load(arguments.config)
     platform = platforms.load(options.platform) if options.platform else None
     ended, again = threading.Event(), threading.Event()

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from nova.novad import deploy, health, owed
+from nova.novad import deploy, health, owed, past
 from nova.novad.data import Data
 from nova.novad.deploy import Deployer, Progress, Terms
 from nova.novad.errors import Busy, Cancelled, Invalid, Nothing, NotKnown, NovadError, Refused
@@ -121,6 +121,8 @@ class Daemon:
         secret = file.read_text().strip()
         if not secret:
             raise Invalid(f"secret_file: {file} is empty")
+        if not secret.isascii() or not secret.isprintable():
+            raise Invalid(f"secret_file: {file} has characters that cannot travel in a header")
         return secret
 
     # --- changes -----------------------------------------------------------------------------------
@@ -249,6 +251,10 @@ class Daemon:
         self._done(self.deployer.run(deploy.BACK_UP, [
             Change(name=one, before=current[one], after=current[one]) for one in chosen], progress).id, progress)
 
+    def restore(self, ident: int, progress: Progress) -> None:
+        """A component's data as a backup has them, with the image that wrote them; what is there now is backed up."""
+        self._done(self.deployer.run(deploy.RESTORE, past.changes_restored(self.journal, ident), progress).id, progress)
+
     def prune(self, keep: int | None = None) -> list[Backup]:
         """Remove backups that are neither among the newest of their component nor young; returns them."""
         with self.deployer.changing(deploy.PRUNE):
@@ -259,8 +265,9 @@ class Daemon:
             for backup in self.journal.backups():
                 seen[backup.component] = seen.get(backup.component, 0) + 1
                 if seen[backup.component] > least and backup.made < oldest:
-                    self.journal.drop_backup(backup.id, owed.BACKUP)
                     dropped.append(backup)
+            for backup in reversed(dropped):  # the oldest first, wherever this ends
+                self.journal.drop_backup(backup.id, owed.BACKUP)
             self.deployer.payer.pay(lambda _name, _what: None)
             return dropped
 

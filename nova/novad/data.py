@@ -8,16 +8,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from typing import BinaryIO
 
 from nova.novad.errors import NovadError, Refused
 from nova.novad.platform import Component, Volume, fill
 from nova.novad.secrets import write_private
 
+_DUMP = ".dump"  # no volume is called so
 # Bytes that stay free on the file system: a node whose disk is full is of no use to anybody.
 _MARGIN = 64 * 1024 * 1024
 
@@ -49,7 +52,7 @@ class Data:
         shutil.rmtree(self.root / "volumes" / name, ignore_errors=True)
 
     def clear(self, name: str, volume: str) -> None:
-        shutil.rmtree(self.volume(name, volume), ignore_errors=True)
+        shutil.rmtree(self.volume(name, volume).resolve(), ignore_errors=True)
         with contextlib.suppress(OSError):  # others are there
             self.volume(name, volume).parent.rmdir()
 
@@ -81,7 +84,7 @@ class Data:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         for volume in volumes:
-            source = self.volume(name, volume.name)
+            source = self.volume(name, volume.name).resolve()  # an administrator may have moved it to another disk
             if volume.backup and source.is_dir():
                 _copy(source, target / volume.name)
         return place, _size(target)
@@ -93,15 +96,28 @@ class Data:
 
     def kept(self, place: str) -> set[str]:
         """The volumes that a backup has."""
-        return {path.name for path in (self.root / place).iterdir()} if (self.root / place).is_dir() else set()
+        return {path.name for path in (self.root / place).iterdir() if path.name != _DUMP} if (
+            self.root / place).is_dir() else set()
+
+    def dump(self, place: str) -> pathlib.Path:
+        """Of a component's own command; there is none in most backups."""
+        return self.root / place / _DUMP
+
+    def new_dump(self, place: str) -> BinaryIO:
+        """The file of one, for root alone."""
+        self.dump(place).parent.mkdir(parents=True)
+        return open(os.open(self.dump(place), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
     def restore(self, name: str, place: str) -> None:
         """Put the directories back as they were copied. It may be done again after it was cut short anywhere."""
         source = self.root / place
         if not source.is_dir():
             raise NovadError(f"The backup {source} is not there.")
-        for copy in sorted(source.iterdir()):
-            target = self.volume(name, copy.name)
+        for copy in sorted(source / volume for volume in self.kept(place)):
+            target = self.volume(name, copy.name).resolve()
+            if target.is_mount():
+                _refill(copy, target)
+                continue
             target.parent.mkdir(parents=True, exist_ok=True)
             for former in target.parent.glob(f".{copy.name}.*"):
                 shutil.rmtree(former, ignore_errors=True)
@@ -110,7 +126,14 @@ class Data:
             old = target.with_name(f".{copy.name}.replaced")
             _copy(copy, fresh)
             if target.exists():
-                target.rename(old)
+                try:
+                    target.rename(old)
+                except OSError as error:
+                    if error.errno != errno.EBUSY:
+                        raise
+                    shutil.rmtree(fresh, ignore_errors=True)
+                    _refill(copy, target)  # something of the same disk is mounted there
+                    continue
             fresh.rename(target)
             shutil.rmtree(old, ignore_errors=True)
 
@@ -155,6 +178,16 @@ def _size(place: pathlib.Path) -> int:
             except FileNotFoundError:
                 continue
     return total
+
+
+def _refill(source: pathlib.Path, target: pathlib.Path) -> None:
+    """The same in a directory that cannot be replaced, since it is a file system of its own."""
+    for path in target.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    _copy(source, target)
 
 
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:

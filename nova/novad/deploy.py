@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from nova.novad import health, owed, past
+from nova.novad import dumps, health, owed, past
 from nova.novad.data import Data
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault, told
 from nova.novad.journal import DONE, PENDING, STUCK, UNDONE, Change, Deployed, Deployment, Journal, Origin, Owed
@@ -34,7 +34,7 @@ from nova.novad.secrets import Secrets
 LOG = logging.getLogger(__name__)
 
 FETCH, BACKUP, APPLY, UNDO = "fetch", "backup", "apply", "undo"
-DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP = "deploy", "rollback", "remove", "rotate", "backup"
+DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP, RESTORE = "deploy", "rollback", "remove", "rotate", "backup", "restore"
 RESTART, PRUNE, LOOK = "restart", "prune", "look"
 
 _NOT_YET = " It could not be put back yet: "
@@ -315,7 +315,8 @@ class Deployer:
                 self.secrets.values(change.after.component.secrets())
 
     def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
-        writers = [change for change in changes if change.before is not None
+        dumped = {change.name for change in changes if begun.kind == BACK_UP and self._dumps(change)}
+        writers = [change for change in changes if change.before is not None and change.name not in dumped
                    and (change.before.component.volumes or change.before.component.data_of)]
         for change in reversed(writers):
             assert change.before is not None
@@ -325,10 +326,23 @@ class Deployer:
             writer, volumes = change.before or change.after, _volumes(change)
             if writer is None or not self.data.holds(change.name, volumes):
                 continue
-            progress(change.name, "backing up its data")
-            place, size = self.data.back_up(change.name, volumes, _label(begun))
+            if change.name in dumped:
+                progress(change.name, "dumping its data")
+                place = self.data.place(change.name, _label(begun))
+                with self._masking(writer):
+                    size = dumps.make(self.runtime, self.data, self.container(change.name), writer, place)
+            else:
+                progress(change.name, "backing up its data")
+                place, size = self.data.back_up(change.name, volumes, _label(begun))
             self.journal.add_backup(change.name, begun.id, change.before or msgspec.structs.replace(
                 writer, deployment=0, version="unknown"), place, size)
+
+    def _dumps(self, change: Change) -> bool:
+        """Whether the component can do it itself, and runs."""
+        if change.before is None or not change.before.component.dump:
+            return False
+        found = self.runtime.find(self.container(change.name))
+        return found is not None and found.running
 
     def _apply(self, kind: str, changes: Sequence[Change], progress: Progress) -> list[Change]:
         """Removals first, the last ones in the order of dependencies before the others; then the rest."""
@@ -352,6 +366,11 @@ class Deployer:
                 self.runtime.start(self.container(change.name))
             progress(change.name, "waiting until it is healthy")
             self._wait(after)
+            if change.restore and (place := self._backup(change)) and self.data.dump(place).exists():
+                progress(change.name, "reading its dump")
+                with self._masking(after):
+                    dumps.restore(self.runtime, self.data, self.container(change.name), after, place)
+                self._wait(after)
             version = self._version(after)
             progress(change.name, f"runs version {version}")
             applied.append(msgspec.structs.replace(change, after=msgspec.structs.replace(after, version=version)))
@@ -366,16 +385,26 @@ class Deployer:
         self.runtime.remove(self.container(change.name))
         if change.restore:
             progress(change.name, "putting back its data")
-            self._restore(change.name, change.restore)
+            self._restore(change)
         progress(change.name, f"starting {change.after.component.reference()}")
         self.make(change.after)
         self.runtime.start(self.container(change.name))
 
-    def _restore(self, name: str, ident: int) -> None:
-        backup = next((one for one in self.journal.backups(name) if one.id == ident), None)
+    def _restore(self, change: Change) -> None:
+        place = self._backup(change)
+        if not self.data.dump(place).exists():
+            self.data.restore(change.name, place)
+            return
+        for volume in _volumes(change):
+            if volume.backup:
+                self.data.clear(change.name, volume.name)
+
+    def _backup(self, change: Change) -> str:
+        """The place of what it gets."""
+        backup = next((one for one in self.journal.backups(change.name) if one.id == change.restore), None)
         if backup is None:
-            raise NotKnown(f"There is no backup {ident} of {name}.")
-        self.data.restore(name, backup.path)
+            raise NotKnown(f"There is no backup {change.restore} of {change.name}.")
+        return backup.path
 
     def _wait(self, deployed: Deployed) -> None:
         try:
@@ -387,6 +416,15 @@ class Deployer:
     def masked(self, deployed: Deployed, text: str) -> str:
         """What a component says, without the secrets that it knows."""
         return self.secrets.masked(deployed.component.secrets(), text)
+
+    @contextlib.contextmanager
+    def _masking(self, deployed: Deployed) -> Iterator[None]:
+        """The same of what goes wrong meanwhile."""
+        try:
+            yield
+        except (RuntimeFault, Failed) as error:
+            error.message = self.masked(deployed, error.message)
+            raise
 
     def _go_on(self) -> None:
         if self.ending.is_set():
@@ -426,7 +464,7 @@ class Deployer:
         self.data.prepare(name, component)
         secrets = self.secrets.values(component.secrets())
         files = self.data.write_files(name, component, secrets)
-        self.runtime.create(Wanted(
+        wanted = Wanted(
             name=self.container(name), image=deployed.image, command=component.command,
             env={key: fill(value, secrets) for key, value in component.env.items()},
             mounts=(*(Mount(self.data.volume(name, volume.name), volume.destination, volume.options)
@@ -436,7 +474,9 @@ class Deployer:
             ports=component.ports, networks=tuple(f"{self.platform.name}-{each}" for each in component.networks),
             aliases=(name,), user=component.user, privileged=component.privileged,
             capabilities=component.capabilities, devices=component.devices, stop_timeout=component.stop_timeout,
-            labels={PLATFORM: self.platform.name, COMPONENT: name, DEPLOYMENT: str(deployed.deployment)}))
+            labels={PLATFORM: self.platform.name, COMPONENT: name, DEPLOYMENT: str(deployed.deployment)})
+        with self._masking(deployed):
+            self.runtime.create(wanted)
 
     # --- putting back ------------------------------------------------------------------------------
     def recover(self, progress: Progress) -> list[Deployment]:
@@ -461,7 +501,8 @@ class Deployer:
             if deployment.stage != FETCH:
                 if deployment.stage != BACKUP:
                     self.journal.advance(ident, UNDO)
-                    self._put_back_data(ident, deployment.changes, progress)
+                    if deployment.kind != BACK_UP:  # that touches none
+                        self._put_back_data(ident, deployment.changes, progress)
                     self.secrets.put_back()
                 self._put_back_containers(deployment.changes, progress)
                 self._drop_halves(deployment)

@@ -38,6 +38,23 @@ def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict
     return changes
 
 
+def changes_restored(journal: Journal, ident: int) -> list[Change]:
+    """A component's data as a backup has them, with what wrote them. Raises NotKnown, Refused."""
+    backup = next((one for one in journal.backups(dropped=True) if one.id == ident), None)
+    if backup is None:
+        raise NotKnown(f"There is no backup {ident}.")
+    if not backup.path:
+        raise Refused(f"Backup {ident} is not kept any more (keep_backups, keep_days).")
+    current = journal.components().get(backup.component)
+    if current is None:
+        raise Refused(f"Component {backup.component} is not deployed: deploy it, then its data can be put back.")
+    writer = journal.deployment(backup.writer)
+    change = _of(writer, backup.component) if writer is not None else None
+    after = change.after if change is not None and change.after is not None else current
+    return [Change(name=backup.component, before=current, after=msgspec.structs.replace(after, wanted=True),
+                   restore=ident)]
+
+
 class _Past:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

@@ -92,7 +92,8 @@ class Secret(Part, frozen=True, kw_only=True):
 
 class Component(Part, frozen=True, kw_only=True):
     """``data_of``: other components whose data it changes when it is upgraded (a conductor those of its database): they
-    are backed up and put back together with its own."""
+    are backed up and put back together with its own. ``dump``, ``restore``: commands in the running container that
+    write its data to their output, and read them from their input."""
 
     image: Annotated[str, msgspec.Meta(min_length=1)]
     version: str = ""
@@ -109,6 +110,8 @@ class Component(Part, frozen=True, kw_only=True):
     data_of: tuple[Name, ...] = ()
     health: Health | None = None
     version_command: tuple[str, ...] = ()
+    dump: tuple[str, ...] = ()
+    restore: tuple[str, ...] = ()
     roles: tuple[Name, ...] = ()
     user: str = ""
     privileged: bool = False
@@ -324,7 +327,12 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
         if secret not in platform.secrets:
             raise Invalid(f"{where}: there is no secret {secret!r}")
     health = component.health
+    if bool(component.dump) != bool(component.restore):
+        raise Invalid(f"{where}.dump: it is given together with restore")
+    if component.dump and not any(volume.backup for volume in component.volumes):
+        raise Invalid(f"{where}.dump: without volumes that are backed up there is nothing that it could dump")
     for field, words in (("command", component.command), ("version_command", component.version_command),
+                         ("dump", component.dump), ("restore", component.restore),
                          ("health.command", health.command if health else ())):
         if any("${secret:" in word for word in words):
             raise Invalid(f"{where}.{field}: a secret there shows in the list of processes; use env or files")

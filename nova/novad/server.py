@@ -25,7 +25,7 @@ from nova.novad.daemon import Daemon
 from nova.novad.deploy import Progress
 from nova.novad.errors import NovadError
 from nova.novad.fleet import Away
-from nova.novad.journal import Backup, Change
+from nova.novad.journal import Backup, Change, JournalFault
 from nova.novad.secrets import MASK
 from nova.novad.shares import unpacked
 from nova.novad.updates import Updates
@@ -38,11 +38,12 @@ _THREADS = 32
 _READERS = 24  # of logs at a time: others get a thread, too
 _MESSAGE = 1 << 18  # characters of lines of a log that travel together
 _STREAMS, _CALLS = 64, 512  # at a time: of one connection, of all
-_MESSAGE = 2 << 20  # bytes of a request: a control node sends a whole platform
+_REQUEST = 2 << 20  # bytes of a request: a control node sends a whole platform
 _CODES: dict[type[NovadError], grpc.StatusCode] = {
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT, errors.NotKnown: grpc.StatusCode.NOT_FOUND,
     Away: grpc.StatusCode.UNAVAILABLE, errors.Busy: grpc.StatusCode.ABORTED, errors.Failed: grpc.StatusCode.ABORTED,
     errors.Refused: grpc.StatusCode.FAILED_PRECONDITION, errors.ImageFault: grpc.StatusCode.FAILED_PRECONDITION,
+    JournalFault: grpc.StatusCode.DATA_LOSS,
     errors.RuntimeFault: grpc.StatusCode.UNAVAILABLE, errors.Cancelled: grpc.StatusCode.UNAVAILABLE}
 
 
@@ -58,7 +59,7 @@ class Server:
             interceptors=[_Secret(daemon.shared_secret(), lambda: self._health)], options=[
                 ("grpc.keepalive_time_ms", 60000), ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 10000), ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", _MESSAGE), ("grpc.max_concurrent_streams", _STREAMS)],
+                ("grpc.max_receive_message_length", _REQUEST), ("grpc.max_concurrent_streams", _STREAMS)],
             maximum_concurrent_rpcs=_CALLS)
         for add, servicer in (*_servicers(daemon), (services.add_UpdatesServicer_to_server, _Updates(updates))):
             add(servicer, self._server)
@@ -360,6 +361,9 @@ class _Backups(services.BackupsServicer):
 
     def Create(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.back_up(request.component, progress))
+
+    def Restore(self, request: pb.RestoreRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.restore(request.id, progress))
 
     def Prune(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.BackupsAnswer:
         with _told(context):

@@ -253,3 +253,31 @@ def test_a_disk_that_is_full_in_the_middle_of_a_copy_loses_nothing(tmp_path: pat
         node.deployer.journal.close()
     finally:
         subprocess.run(["umount", small], check=True)
+
+
+@pytest.mark.parametrize("how", ["mount", "link"])
+def test_a_volume_on_a_disk_of_its_own_is_backed_up_and_put_back(tmp_path: pathlib.Path, how: str) -> None:
+    data = Data(tmp_path / "data")
+    volume, disk = data.volume("db", "rows"), tmp_path / "disk"
+    disk.mkdir()
+    volume.parent.mkdir(parents=True)
+    if how == "link":
+        volume.symlink_to(disk)
+    else:
+        volume.mkdir()
+        subprocess.run(["mount", "--bind", disk, volume], check=True)
+    try:
+        (disk / "deep").mkdir()
+        (disk / "deep/row").write_text("one")
+        place, _size = data.back_up("db", VOLUMES, 1)
+        assert (tmp_path / "data" / place / "rows/deep/row").read_text() == "one"
+        (volume / "deep/row").write_text("two")
+        (volume / "later").symlink_to(tmp_path)
+        data.restore("db", place)
+        assert [path.name for path in volume.iterdir()] == ["deep"]
+        assert ((volume / "deep/row").read_text(), (disk / "deep/row").read_text()) == ("one", "one")
+        data.clear("db", "rows")
+        assert (list(volume.iterdir()) if volume.exists() else [], list(tmp_path.glob("disk/*"))) == ([], [])
+    finally:
+        if how == "mount":
+            subprocess.run(["umount", volume], check=True)

@@ -85,7 +85,7 @@ def _measured(node: Node, amounts: Amounts) -> dict[str, Any]:
             _deploy(client, f"one={'23'[number % 2]}") for number in range(3)), 2)
     results |= _logs(node, amounts.read * 4)
     assert node.process is not None
-    time.sleep(_REST)
+    time.sleep(min(_REST, amounts.read * 10))
     results["novad_rss_mb"] = round(psutil.Process(node.process.pid).memory_info().rss / 2**20, 1)
     for name, value in results.items():
         print(f"  {name:26} {value:10.2f}", flush=True)

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "updates": {"update": "update"},
         "kept": {
             "backup list": "backup_list", "backup create": "backup_create", "backup prune": "backup_prune",
+            "backup restore": "backup_restore",
             "secrets list": "secrets_list", "secrets rotate": "secrets_rotate"},
     }.items() for name, function in functions.items()}
 

@@ -215,6 +215,12 @@ class BackupsRequest(_message.Message):
     component: str
     def __init__(self, component: _Optional[str] = ...) -> None: ...
 
+class RestoreRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
+
 class BackupsAnswer(_message.Message):
     __slots__ = ("backups",)
     BACKUPS_FIELD_NUMBER: _ClassVar[int]

@@ -528,6 +528,11 @@ class BackupsStub:
                 request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.BackupsRequest.SerializeToString,
                 response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
                 _registered_method=True)
+        self.Restore = channel.unary_stream(
+                '/nova.novad.v1.Backups/Restore',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.RestoreRequest.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+                _registered_method=True)
         self.Prune = channel.unary_unary(
                 '/nova.novad.v1.Backups/Prune',
                 request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.SerializeToString,
@@ -551,6 +556,13 @@ class BackupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Restore(self, request, context):
+        """Data, and the image that wrote them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Prune(self, request, context):
         """Remove those that retention does not keep.
         """
@@ -569,6 +581,11 @@ def add_BackupsServicer_to_server(servicer, server):
             'Create': grpc.unary_stream_rpc_method_handler(
                     servicer.Create,
                     request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.BackupsRequest.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.SerializeToString,
+            ),
+            'Restore': grpc.unary_stream_rpc_method_handler(
+                    servicer.Restore,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.RestoreRequest.FromString,
                     response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.SerializeToString,
             ),
             'Prune': grpc.unary_unary_rpc_method_handler(
@@ -631,6 +648,33 @@ class Backups:
             target,
             '/nova.novad.v1.Backups/Create',
             nova_dot_novad_dot_api_dot_novad__pb2.BackupsRequest.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Restore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/nova.novad.v1.Backups/Restore',
+            nova_dot_novad_dot_api_dot_novad__pb2.RestoreRequest.SerializeToString,
             nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
             options,
             channel_credentials,

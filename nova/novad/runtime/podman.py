@@ -7,7 +7,7 @@ import datetime
 import re
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import requests
 from podman import PodmanClient
@@ -123,6 +123,20 @@ class Podman:
             piece[:max(0, _OUTPUT - len(output))]))
         return code, output.decode(errors="replace") or (
             f"no answer in {timeout:g} seconds" if code == podman_stream.EXPIRED else "")
+
+    def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,
+             target: BinaryIO | None) -> tuple[int, str]:
+        words = bytearray()
+
+        def take(which: int, piece: bytes) -> None:
+            if which == podman_stream.OUT and target is not None:
+                target.write(piece)
+            elif which == podman_stream.ERR:
+                words.extend(piece)
+                del words[:-_REASON]
+
+        code = podman_stream.run(self._socket, name, command, timeout, take, source)
+        return code, words.decode(errors="replace")
 
     def logs(self, name: str, follow: bool, tail: int) -> PodmanLines:
         return PodmanLines(self._socket, name, follow, tail)

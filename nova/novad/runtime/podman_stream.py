@@ -12,10 +12,11 @@ import os
 import signal
 import socket
 import struct
+import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 from nova.novad.errors import RuntimeFault
 
@@ -124,6 +125,13 @@ class PodmanStream:
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError
 
+    def feed(self, source: BinaryIO) -> None:
+        """All of a file as the input of what runs, then its end. Who does not read it ends without it."""
+        with contextlib.suppress(OSError, ValueError):
+            while piece := source.read(_AT_ONCE):
+                self._sock.sendall(piece)
+            self._sock.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
         """From any thread: whoever reads is at the end."""
         self._closed = True
@@ -137,7 +145,7 @@ class PodmanStream:
 
 
 def run(path: str, container: str, command: tuple[str, ...], timeout: float,
-        take: Callable[[int, bytes], None]) -> int:
+        take: Callable[[int, bytes], None], source: BinaryIO | None = None) -> int:
     """The exit code of a command in a running container, EXPIRED when its time was over: then it is killed.
 
     What it writes is handed to ``take`` (stream, bytes). Raises RuntimeFault, and what ``take`` raises; then it ends.
@@ -145,9 +153,12 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
     what = f"{command[0]} cannot be run in container {container}"
     deadline = time.monotonic() + timeout
     asked = _json(PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
-        "Cmd": list(command), "AttachStdout": True, "AttachStderr": True}).expect(201))
+        "Cmd": list(command), "AttachStdin": source is not None, "AttachStdout": True,
+        "AttachStderr": True}).expect(201))
     ident = str(asked["Id"])
     stream = PodmanStream(path, what, "POST", f"/exec/{ident}/start", {"Detach": False, "Tty": False}).expect(101, 200)
+    if source is not None:
+        threading.Thread(target=stream.feed, args=(source,), name="feed", daemon=True).start()
     try:
         for found in stream.frames(deadline=deadline):
             for which, piece in found:

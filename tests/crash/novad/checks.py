@@ -147,7 +147,7 @@ def _check_left_over(world: World, now: Seen, gone: bool) -> None:
     data = world.data
     assert {path.name for path in (data / "files").iterdir()} == set(now.components)
     strange = [str(path.relative_to(data)) for path in data.rglob("*") if path.name.startswith(".") and
-               path.name != ".salt"]
+               path.name not in (".salt", ".dump")]
     assert strange == []
     volumes = {str(path.relative_to(data / "volumes")) for path in (data / "volumes").glob("*/*")}
     assert volumes <= {f"{name}/{volume}" for name, those in VOLUMES.items() for volume in those}
@@ -158,7 +158,9 @@ def _check_left_over(world: World, now: Seen, gone: bool) -> None:
 
 
 def _lines(place: pathlib.Path) -> list[str]:
-    """What is written in the volumes that are backed up, below a component's directory."""
+    """What is written in the volumes that are backed up, below a component's directory; or in a dump."""
+    if (place / ".dump").exists():
+        return (place / ".dump").read_text().splitlines()
     found: list[str] = []
     for volume in sorted(place.iterdir()) if place.is_dir() else []:
         if volume.is_dir() and volume.name != "cache" and not volume.name.startswith("."):

@@ -20,7 +20,7 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime.base import Container, Image, Wanted
@@ -118,6 +118,26 @@ class DirectoryRuntime:
             raise RuntimeFault(f"{name} does not run")
         kind = json.loads((self.directory / "registry.json").read_text())[found["reference"]]
         return (1, "sick") if kind == "sick" else (0, f"{found['reference'].rpartition(':')[2]} of the program\n")
+
+    def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,
+             target: BinaryIO | None) -> tuple[int, str]:
+        """A dump is what is written to its first volume."""
+        with self._doing("pipe", name) as middle:
+            found = self._load(name)
+            if found is None or not found["running"]:
+                raise RuntimeFault(f"{name} does not run")
+            written = pathlib.Path(next(path for path, _where, read_only in found["mounts"] if not read_only)) / WRITTEN
+            if target is not None:
+                content = written.read_bytes()
+                target.write(content[:len(content) // 2])
+                target.flush()
+                middle()
+                target.write(content[len(content) // 2:])
+            elif source is not None:
+                written.write_bytes(b"half")
+                middle()
+                written.write_bytes(source.read())
+            return 0, ""
 
     def logs(self, name: str, follow: bool, tail: int) -> Lines:
         self._reach()

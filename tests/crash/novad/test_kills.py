@@ -16,7 +16,7 @@ from tests.crash.novad import checks
 from tests.crash.novad.points import ALL_FULL, FAULT, FULL, KILL
 from tests.crash.novad.world import World
 
-_QUICK = 3  # places of each change
+_QUICK = 2  # places of each change
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +37,15 @@ def _upgraded(world: World) -> None:
 
 
 def _backed_up(world: World) -> None:
-    for _time in range(3):
+    for _time in range(4):
         assert world.ask("backup").error == ""
+
+
+def _dumped(world: World) -> None:
+    """The first backup is a dump of version 1."""
+    assert world.ask("backup").error == ""
+    assert (world.data / world.rows("select path from backups where id = 1")[0][0] / ".dump").exists()
+    assert world.ask("deploy", "db=2").error == ""
 
 
 CASES = {
@@ -51,6 +58,7 @@ CASES = {
     "restart": Case("restart"),
     "rotate": Case("rotate", ("db",)),
     "backup": Case("backup", prepare=_backed_up),
+    "restore a dump": Case("restore", ("1",), prepare=_dumped),
     "prune": Case("prune", keep=9, prepare=_backed_up),
     "first": Case("deploy"),
 }
@@ -85,7 +93,7 @@ def _places(world: World, name: str, then: str) -> list[int]:
     world.kill()
     story = world.story()
     assert len(story) > 3, story
-    runtime = ("fetch", "create", "start", "stop", "remove", "network")
+    runtime = ("fetch", "create", "start", "stop", "remove", "network", "pipe")
     return [number for number, where in enumerate(story)
             if then == KILL or where.startswith(runtime) == (then == FAULT)]
 

@@ -42,7 +42,7 @@ class Storm:
             self.world.settle()
             self.world.kill()
             now = checks.check(self.world, before, what, words, None if answer.error else True)
-            self._remember(before, now)
+            self._remember(before, now, what)
             self.world.start()
         self.world.settle()
 
@@ -65,8 +65,9 @@ class Storm:
 
     def _change(self, before: checks.Seen) -> tuple[str, tuple[str, ...]]:
         rng = self.rng
-        what = rng.choices(("deploy", "upgrade", "rollback", "remove", "restart", "rotate", "backup", "prune"),
-                           (2, 6, 4, 1, 1, 2, 1, 1))[0]
+        what = rng.choices(
+            ("deploy", "upgrade", "rollback", "remove", "restart", "rotate", "backup", "restore", "prune"),
+            (2, 6, 4, 1, 1, 2, 2, 3, 1))[0]
         words: tuple[str, ...] = ()
         if what == "upgrade":
             names = rng.sample(["db", "conductor", "api"], rng.randint(1, 3))
@@ -76,6 +77,8 @@ class Storm:
             words = (str(rng.randint(0, before.last)), *rng.sample(["db", "conductor", "api"], rng.randint(0, 2)))
         elif what == "remove":
             words = tuple(word for word in ("volumes", "secrets") if rng.random() < 0.5)
+        elif what == "restore":
+            words = (str(rng.choice([1, *before.backups])),)
         elif what == "rotate":
             words = ("db",)
         return what, words
@@ -121,14 +124,14 @@ class Storm:
             self.world.kill()
             self.world.start()
 
-    def _remember(self, before: checks.Seen, now: checks.Seen) -> None:
+    def _remember(self, before: checks.Seen, now: checks.Seen, what: str) -> None:
         """A rollback brought what was there when the component was replaced."""
         for name, former in before.components.items():
             present = now.components.get(name, {})
             if present.get("deployment") == former["deployment"]:
                 continue
             known = self._left.get((name, present.get("deployment", -1)))
-            if known is not None:
+            if known is not None and what == "rollback":
                 assert now.data[name][:len(known)] == known, name
             self._left[name, former["deployment"]] = before.data[name]
 

@@ -40,6 +40,8 @@ files = {{"/etc/db.conf" = "root = ${{secret:db}}"}}
 health = {{command = ["ok"], interval = 0.2, timeout = 1, start = 0.3}}
 volumes = [{{name = "rows", destination = "/rows"}}, {{name = "cache", destination = "/cache", backup = false}}]
 version_command = ["version"]
+dump = ["dump"]
+restore = ["load"]
 [components.conductor]
 image = "registry/conductor"
 version = "1"
@@ -282,6 +284,7 @@ def _changes() -> dict[str, Callable[[Client, Sequence[str]], Iterator[Any]]]:
         "restart": lambda client, words: client.follow(client.platform.Restart, pb.RestartRequest(components=words)),
         "rotate": lambda client, words: client.follow(client.secrets.Rotate, pb.RotateRequest(names=words)),
         "backup": lambda client, words: client.follow(client.backups.Create, pb.BackupsRequest()),
+        "restore": lambda client, words: client.follow(client.backups.Restore, pb.RestoreRequest(id=int(words[0]))),
         "prune": lambda client, words: iter([client.ask(client.backups.Prune, pb.Empty())]),
     }
 

@@ -68,3 +68,18 @@ def test_a_request_that_is_too_large_is_refused(node):
     ended = node.nova("deploy", "db=" + "1" * (2 << 20), code=1)
     assert "larger" in ended.err or "exceed" in ended.err
     assert node.daemon.journal.deployments() == []
+
+
+def test_a_journal_that_breaks_meanwhile_is_said_and_nothing_is_deployed(node):
+    node.nova("deploy")
+    journal = node.daemon.journal
+    journal._connection.execute("pragma wal_checkpoint(truncate)")
+    with open(journal.path, "r+b") as file:
+        size = file.seek(0, 2)
+        file.seek(100)
+        file.write(b"\xff" * (size - 100))
+    journal._connection.execute("pragma shrink_memory")
+    before = dict(node.runtime.running)
+    for words in (("history",), ("deploy", "api=2"), ("platform-info",)):
+        assert "The journal" in node.nova(*words, code=1).err
+    assert node.runtime.running == before

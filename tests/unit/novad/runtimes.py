@@ -10,6 +10,7 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime.base import Container, Image, Wanted
@@ -99,6 +100,19 @@ class FakeRuntime:
             raise RuntimeFault(f"{name} does not run")
         reference, kind = self.images[self.made[name].image]
         return (1, "sick") if kind == "sick" else (0, f"{reference.rpartition(':')[2]} of the program\n")
+
+    def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,
+             target: BinaryIO | None) -> tuple[int, str]:
+        """``dump`` and ``load`` of what is written to its first volume; any other command fails."""
+        self._effect("pipe", name)
+        written = self.made[name].mounts[0].source / "written"
+        if target is not None and command == ("dump",):
+            target.write(b"a dump\n" + written.read_bytes())
+        elif source is not None and command == ("load",):
+            written.write_bytes(source.read().removeprefix(b"a dump\n"))
+        else:
+            return 3, "the program says why"
+        return 0, ""
 
     def logs(self, name: str, follow: bool, tail: int) -> FakeLines:
         self._reach()
