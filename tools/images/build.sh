@@ -36,8 +36,9 @@ die() { printf 'ERROR: %s\n' "$*" >&2; exit 1; }
 oci() { "$PYTHON" "$HERE/oci.py" "$@"; }
 
 install_packages() { # what is missing of what builds, serves and runs images; none of their services is started
-    local wanted=(ca-certificates git mmdebstrap python3-venv docker-registry podman runc netavark aardvark-dns catatonit iptables)
+    local wanted=(ca-certificates git mmdebstrap python3-venv docker-registry)
     local missing=() package policy=/usr/sbin/policy-rc.d
+    wanted+=(podman runc netavark aardvark-dns catatonit iptables)
     for package in "${wanted[@]}"; do
         [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null)" = installed ] || missing+=("$package")
     done
@@ -98,15 +99,16 @@ prune() { # blobs that no image has any more; those of the registry stay
 
 used_blobs() {
     sed -n 's/.*"digest": "sha256:\([0-9a-f]*\)".*/\1/p' "$OUTPUT"/oci/index.json
-    grep -oh 'sha256:[0-9a-f]\{64\}' "$OUTPUT"/layers/*.json $(sed -n 's/.*"digest": "sha256:\([0-9a-f]*\)".*/\1/p' "$OUTPUT/oci/index.json") |
-        cut -d: -f2
+    sed -n 's/.*"digest": "sha256:\([0-9a-f]*\)".*/\1/p' "$OUTPUT/oci/index.json" |
+        xargs grep -oh 'sha256:[0-9a-f]\{64\}' "$OUTPUT"/layers/*.json | cut -d: -f2
 }
 
 check_again() { # the digests of a second build that reuses nothing
     local other
     other=$(mktemp -d "$OUTPUT/check.XXXXXX")
     say "once more, from nothing"
-    if ! OUTPUT=$other PUSH=False CHECK=False FRESH=False IMAGES=$IMAGES "$HERE/build.sh" > "$OUTPUT/logs/check.log" 2>&1 9>&-; then
+    if ! OUTPUT=$other PUSH=False CHECK=False FRESH=False IMAGES=$IMAGES "$HERE/build.sh" \
+        > "$OUTPUT/logs/check.log" 2>&1 9>&-; then
         tail -n 20 "$OUTPUT/logs/check.log" >&2
         rm -rf "$other"
         die "the second build failed"
@@ -127,7 +129,7 @@ main() {
         push_images
     fi
     [ "$CHECK" = False ] || check_again
-    say "$(wc -w <<< "$IMAGES") images of version $VERSION are in $OUTPUT/oci ($(du -sh "$OUTPUT/oci" | cut -f1))$([ "$PUSH" = False ] || echo " and at $REGISTRY")"
+    say "$(wc -w <<< "$IMAGES") images of version $VERSION are in $OUTPUT/oci, $(du -sh "$OUTPUT/oci" | cut -f1) in all"
 }
 
 main

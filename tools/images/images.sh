@@ -75,7 +75,8 @@ wanted_image() { # IMAGE: what oci.py wants to know of it
         [ "$layer" != nova ] || time=$(epoch_of nova)
     done
     [ ! -e "$WORK/${image%%-*}.json" ] || files+=("start=$WORK/${image%%-*}.json")
-    "$PYTHON" - "$name" "$VERSION" "$time" "$(account_of "$image")" "$(path_of "$image")" "$(start_of "$image")" "${files[@]}" <<- 'PYTHON'
+    "$PYTHON" - "$name" "$VERSION" "$time" "$(account_of "$image")" "$(path_of "$image")" "$(start_of "$image")" \
+        "${files[@]}" <<- 'PYTHON'
 	import datetime, json, platform, sys
 	name, version, time, account, path, start, *files = sys.argv[1:]
 	layers = []

@@ -18,7 +18,10 @@ build_layers() {
     start_job services services
     start_job debian database rabbitmq memcached compute consoles
     for job in "${jobs[@]}"; do
-        wait "${job#*:}" || { tail -n 20 "$OUTPUT/logs/${job%:*}.log" >&2; die "building ${job%:*} failed; see $OUTPUT/logs/${job%:*}.log"; }
+        wait "${job#*:}" || {
+            grep -v '^WARNING' "$OUTPUT/logs/${job%:*}.log" | tail -n 20 >&2
+            die "building ${job%:*} failed; see $OUTPUT/logs/${job%:*}.log"
+        }
     done
 }
 
@@ -47,11 +50,12 @@ layer() { # NAME: $OUTPUT/layers/NAME.json describes it, NAME.stamp says of what
     oci compress "$tar" --layout "$OUTPUT/oci" > "$OUTPUT/layers/$name.json"
     rm -f "$tar"
     printf '%s' "$stamp" > "$OUTPUT/layers/$name.stamp"
-    say "layer $name: $((SECONDS - begun)) s, $(numfmt --to=iec "$(sed 's/.*"size": \([0-9]*\).*/\1/' "$OUTPUT/layers/$name.json")")"
+    local size
+    size=$(sed 's/.*"size": \([0-9]*\).*/\1/' "$OUTPUT/layers/$name.json")
+    say "layer $name: $((SECONDS - begun)) s, $(numfmt --to=iec "$size")"
 }
 
 stamp_of() { # the layer's own text and what it is made of
-    local parent
     {
         case $1 in
             base) declare -f layer_base debootstrap ;;
@@ -155,8 +159,9 @@ install_wheels() { # ROOT ENVIRONMENT WHEELS [PATH]: below ROOT, with the byte c
 }
 
 compile() { # ROOT PYTHON PATH: one process and no random hashes, since both show in byte code
-    chroot "$1" env -i PATH=/usr/bin:/bin PYTHONHASHSEED=0 "$2" -m compileall -q -j 1 --invalidation-mode unchecked-hash "$3" \
-        > /dev/null || true # templates of code do not compile
+    # forced, and with no other byte code written: what Python itself loads would be of the other kind, with times
+    chroot "$1" env -i PATH=/usr/bin:/bin PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 "$2" -m compileall -q -f -j 1 \
+        --invalidation-mode unchecked-hash "$3" > /dev/null || true # templates of code do not compile
 }
 
 inputs_of_python() { printf '%s\n' setup.cfg constraints.txt tools/images/services.txt; }
