@@ -138,7 +138,9 @@ class Journal:
                                "containers and data stay as they are, and the next deploy takes them over.") from None
 
     def close(self) -> None:
-        self._connection.close()
+        """Behind the call that is under way: a connection that is closed in use takes the process with it."""
+        with self._lock:
+            self._connection.close()
 
     # --- deployments -------------------------------------------------------------------------------
     def begin(self, kind: str, stage: str, changes: Sequence[Change], origin: Origin | None = None) -> Deployment:
