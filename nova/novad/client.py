@@ -50,9 +50,9 @@ class Client:
         self.updates = services.UpdatesStub(self._channel)
         self.nodes = services.NodesStub(self._channel)
 
-    def ask(self, method: Any, request: Any) -> Any:
+    def ask(self, method: Any, request: Any, timeout: float = _TIMEOUT) -> Any:
         """The answer. Raises grpc.RpcError."""
-        return method(request, metadata=self._metadata(), timeout=_TIMEOUT)
+        return method(request, metadata=self._metadata(), timeout=timeout)
 
     def follow(self, method: Any, request: Any) -> Iterator[Any]:
         """What a stream tells, to its end. Raises grpc.RpcError."""

@@ -128,7 +128,7 @@ class Daemon:
     # --- changes -----------------------------------------------------------------------------------
     def deploy(self, wanted: dict[str, str], progress: Progress) -> None:
         with self._steering(deploy.DEPLOY) as peers:
-            changes = self._wanted(wanted)
+            changes = self._wanted(wanted, peers)
             shares = self._shares(peers, deploy.DEPLOY, wanted)
             made = self.deployer.run_alone(deploy.DEPLOY, changes, progress, Terms(shares=shares))
         self._done(made.id, progress)
@@ -136,10 +136,10 @@ class Daemon:
     def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[tuple[str, Any]]]:
         """What deploy would do: on this node, and (node, change) of the others."""
         if self.fleet is None and not self.participant.steered:
-            return self._wanted(wanted), []
+            return self._wanted(wanted, []), []
         with self._steering("plan") as peers:
             shares = self._shares(peers, deploy.DEPLOY, wanted)
-            return self._wanted(wanted), self.fleet.plan(shares) if self.fleet is not None else []
+            return self._wanted(wanted, peers), self.fleet.plan(shares) if self.fleet is not None else []
 
     def rollback(self, names: Sequence[str], to: int | None, progress: Progress) -> None:
         with self._steering(deploy.ROLLBACK) as peers:
@@ -182,11 +182,14 @@ class Daemon:
                 self.deployer.platform = self.whole.at(here, [here, *(peer.place for peer in peers)])
             yield peers
 
-    def _wanted(self, wanted: dict[str, str]) -> list[Change]:
-        for name in wanted:
-            self.whole.component(name)
+    def _wanted(self, wanted: dict[str, str], peers: Sequence[Peer]) -> list[Change]:
+        """Of this node. Raises NotKnown, Refused."""
         if self.fleet is None:
             return self.deployer.plan(wanted)
+        places = [self.fleet.place, *(peer.place for peer in peers)]
+        for name in wanted:
+            if not any(place.runs(self.whole.component(name)) for place in places):
+                raise Refused(f"No node has a role of {name}: {', '.join(self.whole.component(name).roles)}.")
         here = {name: version for name, version in wanted.items() if name in self.platform.components}
         return [] if wanted and not here else self.deployer.plan(here)
 
@@ -298,7 +301,7 @@ class Daemon:
         names = list(names)
         for name in names:
             if name not in current:
-                raise NotKnown(f"Component {name} is not deployed.")
+                raise NotKnown(f"Component {name} is not deployed{' on this node' if self.fleet else ''}.")
         return self.deployer.order(names or current)
 
     # --- what there is -----------------------------------------------------------------------------

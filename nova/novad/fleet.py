@@ -24,7 +24,7 @@ from nova.novad import errors
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.client import Client, Unreachable
 from nova.novad.errors import Busy, Cancelled, Failed, Invalid, NovadError, Refused
-from nova.novad.journal import Journal
+from nova.novad.journal import DONE, UNDONE, Journal
 from nova.novad.mdns import Watch
 from nova.novad.options import Options
 from nova.novad.platform import Place
@@ -36,6 +36,7 @@ LOG = logging.getLogger(__name__)
 Progress = Callable[[str, str], None]
 
 _MOST_STRANGERS = 32  # addresses that were announced, and are asked who they are
+_ANSWER = 10.0  # seconds that a node has to say who it is
 _AT_ONCE = 16  # nodes that are spoken to at a time
 _TRY = 10.0  # seconds in which a node is told again and again how a deployment ended, before that is left for later
 _PAUSE = 0.5
@@ -111,7 +112,7 @@ class Fleet:
         if silent:
             raise Refused(f"{'; '.join(silent.values()).removesuffix('.')}. Nothing was changed.")
         self._settle_all()
-        left = {one.address: one for one in self._journal.asked()}
+        left = {one.address: one for one, _done in self._journal.unsettled()}
         for peer in found:
             if not peer.steered:
                 raise Refused(f'Node {peer.node} ({peer.url}) has a platform file of its own; with platform = "" in '
@@ -167,9 +168,9 @@ class Fleet:
 
     def _ask(self, url: str) -> Peer:
         with self._client(url) as client, _told(url):
-            one = client.ask(client.daemon.Show, pb.Empty())
+            one = client.ask(client.daemon.Show, pb.Empty(), _ANSWER)
             # of others it is no business of ours, and they might ask us in turn
-            shown = client.ask(client.platform.Show, pb.Empty()) if one.steered else pb.PlatformAnswer()
+            shown = client.ask(client.platform.Show, pb.Empty(), _ANSWER) if one.steered else pb.PlatformAnswer()
             host = url.partition("://")[2].rpartition(":")[0]
             return Peer(url=url, ident=one.id, place=Place(node=one.node, address=host, roles=tuple(one.roles)),
                         steered=one.steered, components=tuple(shown.components))
@@ -238,29 +239,31 @@ class Fleet:
                 LOG.exception("Nodes could not be told how a deployment ended")
 
     def _settle_all(self) -> None:
-        for one in self._journal.asked():
-            found = self._journal.deployment(one.deployment)
-            if found is None or self._ended.is_set():
-                continue
+        for one, done in self._journal.unsettled():
+            if self._ended.is_set():
+                return
             try:
-                self._tell(one, found.state == "done", lambda name, what: LOG.info("%s: %s", name, what), 0.0)
-                LOG.info("Node %s knows that deployment %d is %s", one.node, one.deployment, found.state)
+                self._tell(one, done, lambda name, what: LOG.info("%s: %s", name, what), 0.0)
+                LOG.info("Node %s knows that deployment %d is %s", one.node, one.deployment, DONE if done else UNDONE)
             except NovadError as error:
                 LOG.debug("Node %s cannot be told how deployment %d ended: %s", one.node, one.deployment, error.message)
 
     def _listen(self) -> None:
+        while not self._ended.is_set():
+            try:
+                with contextlib.closing(Watch()) as watch:
+                    self._hear(watch)
+            except Exception as error:  # the network may come back
+                LOG.warning("Nodes cannot be discovered: %s", error or type(error).__name__)
+                self._ended.wait(_ANSWER)
+
+    def _hear(self, watch: Watch) -> None:
         """Which novads announce themselves. Without TLS none is asked: it could be anybody."""
-        try:
-            with contextlib.closing(Watch()) as watch:
-                while not self._ended.is_set():
-                    for there, one in watch.events(1.0):
-                        urls = tuple(url for url in one.addresses if url.startswith("tls://"))
-                        if there and urls:
-                            self._heard = {**self._heard, one.name: urls}
-                        else:
-                            self._heard = {name: known for name, known in self._heard.items() if name != one.name}
-        except OSError as error:
-            LOG.warning("Nodes cannot be discovered: %s", error)
+        while not self._ended.is_set():
+            for there, one in watch.events(1.0):
+                urls = tuple(url for url in one.addresses if url.startswith("tls://"))
+                others = {name: known for name, known in self._heard.items() if name != one.name}
+                self._heard = {**others, one.name: urls} if there and urls else others
 
     # --- helpers -----------------------------------------------------------------------------------
     @contextlib.contextmanager

@@ -209,9 +209,7 @@ class Journal:
     # --- several nodes -----------------------------------------------------------------------------
     def origin(self, ident: int) -> Origin | None:
         """Who wanted a deployment, if that was another node."""
-        with self._transaction() as connection:
-            row = connection.execute("select origin from given where deployment = ?", (ident,)).fetchone()
-        return msgspec.json.decode(row[0], type=Origin) if row else None
+        return self.origins([ident]).get(ident)
 
     def given(self, coordinator: str, number: int) -> Deployment | None:
         """What became of a deployment of a control node here."""
@@ -255,15 +253,37 @@ class Journal:
         with self._transaction() as connection:
             connection.execute("update asked set settled = 1 where deployment = ? and address = ?", (ident, address))
 
-    def asked(self, ident: int | None = None) -> list[Asked]:
-        """The parts of other nodes in a deployment; without one those of all that have ended and are not settled."""
+    def asked(self, ident: int) -> list[Asked]:
+        """The parts of other nodes in a deployment."""
+        return self.asked_of([ident]).get(ident, [])
+
+    def unsettled(self) -> list[tuple[Asked, bool]]:
+        """The parts of those that have ended, and are not known to be settled; and whether it was done."""
         with self._transaction() as connection:
             rows = connection.execute(
-                "select asked.* from asked join deployments on deployments.id = asked.deployment where "
-                "(deployments.id = ? or (? is null and state in (?, ?) and not settled)) order by deployment, node",
-                (ident, ident, DONE, UNDONE)).fetchall()
-        return [Asked(deployment=row[0], address=row[1], node=row[2], components=row[3], settled=bool(row[4]))
-                for row in rows]
+                "select deployment, address, node, components, state from asked join deployments on id = deployment "
+                "where not settled and state in (?, ?) order by deployment, node", (DONE, UNDONE)).fetchall()
+        return [(Asked(deployment=ident, address=address, node=node, components=components, settled=False),
+                 state == DONE) for ident, address, node, components, state in rows]
+
+    def asked_of(self, idents: Sequence[int]) -> dict[int, list[Asked]]:
+        """The parts of other nodes in each of these."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                "select deployment, address, node, components, settled from asked where deployment in "
+                "(select value from json_each(?)) order by deployment, node", (_text(list(idents)),)).fetchall()
+        found: dict[int, list[Asked]] = {}
+        for ident, address, node, components, settled in rows:
+            found.setdefault(ident, []).append(Asked(
+                deployment=ident, address=address, node=node, components=components, settled=bool(settled)))
+        return found
+
+    def origins(self, idents: Sequence[int]) -> dict[int, Origin]:
+        """Who wanted these, of those that another node wanted."""
+        with self._transaction() as connection:
+            rows = connection.execute("select deployment, origin from given where deployment in "
+                                      "(select value from json_each(?))", (_text(list(idents)),)).fetchall()
+        return {ident: msgspec.json.decode(text, type=Origin) for ident, text in rows}
 
     # --- components --------------------------------------------------------------------------------
     def components(self) -> dict[str, Deployed]:

@@ -149,5 +149,7 @@ def _check_nodes(path: str | pathlib.Path, options: Options) -> None:
             raise Invalid(f"{path}: nodes: {url}: beyond loopback secrets travel with TLS only: tls://")
     if options.coordinates and not options.platform:
         raise Invalid(f"{path}: platform: a control node (nodes, discover_nodes) has a platform file")
+    if options.discover_nodes and not (options.nodes_ca or options.client_ca):
+        raise Invalid(f"{path}: discover_nodes: it needs nodes_ca, by which nodes are known from strangers")
     if options.coordinates and not options.node_address and options.address[0] in ("0.0.0.0", "::"):
         raise Invalid(f"{path}: node_address: it is needed where novad listens on all addresses and has other nodes")

@@ -216,17 +216,19 @@ class _Platform(services.PlatformServicer):
             return answer
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> pb.HistoryAnswer:
-        journal = self.daemon.journal
         with _told(context):
+            journal = self.daemon.journal
+            found = journal.deployments(min(max(request.limit, 0) or 20, 1000))
+            parts, origins = journal.asked_of([one.id for one in found]), journal.origins([one.id for one in found])
             return pb.HistoryAnswer(deployments=[pb.DeploymentEntry(
                 id=one.id, kind=one.kind, state=one.state, started=one.started, ended=one.ended or 0.0, error=one.error,
                 components=[pb.ComponentVersion(component=change.name, version=(
                     change.after.version or change.after.component.tag) if change.after else "")
                     for change in one.changes],
                 nodes=[pb.NodePart(node=part.node, components=part.components, settled=part.settled)
-                       for part in journal.asked(one.id)],
-                control=f"{origin.node} {origin.number}" if (origin := journal.origin(one.id)) else "")
-                for one in self.daemon.journal.deployments(min(max(request.limit, 0) or 20, 1000))])
+                       for part in parts.get(one.id, ())],
+                control=f"{origins[one.id].node} {origins[one.id].number}" if one.id in origins else "")
+                for one in found])
 
     def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.rollback(

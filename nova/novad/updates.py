@@ -18,10 +18,11 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import msgspec
@@ -36,7 +37,8 @@ from nova.novad.releases import Releases, number
 _INDEX = 1024 * 1024  # bytes of releases.json at most
 _UNPACKED = 1024 * 1024 * 1024  # bytes of a release at most
 _MARGIN = 64 * 1024 * 1024  # bytes that stay free
-_TIMEOUT = 30.0  # seconds that a server may say nothing
+_TIMEOUT, _FETCHED = 30.0, 1800.0  # seconds that a server may say nothing, and that a file may take
+_PIECE = 1024 * 1024
 _TRIED = 60.0  # seconds in which a release has to tell its version
 _AS_BEFORE = "Nothing was changed."
 _NAMES = r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,200}\.whl$"
@@ -141,11 +143,13 @@ class Updates:
 
     def _wheel(self, wheel: Wheel, place: pathlib.Path) -> pathlib.Path:
         """The file, with the checksum that it has to have."""
-        data = self._get(wheel.file, wheel.size)
-        if hashlib.sha256(data).hexdigest() != wheel.sha256:
+        target, found = place / wheel.file, hashlib.sha256()
+        with open(target, "wb") as file:
+            for piece in self._pieces(wheel.file, wheel.size):
+                found.update(piece)
+                file.write(piece)
+        if found.hexdigest() != wheel.sha256:
             raise Refused(f"{self._url(wheel.file)} does not have the checksum that releases.json tells. {_AS_BEFORE}")
-        target = place / wheel.file
-        target.write_bytes(data)
         return target
 
     def _unpack(self, wheel: pathlib.Path, place: pathlib.Path) -> None:
@@ -190,17 +194,25 @@ class Updates:
         return f"{self.options.update_url.rstrip('/')}/{name}"
 
     def _get(self, name: str, most: int) -> bytes:
+        return b"".join(self._pieces(name, most))
+
+    def _pieces(self, name: str, most: int) -> Iterator[bytes]:
+        """What stands there, ``most`` bytes of it at most. Raises Refused."""
+        left, end = most, time.monotonic() + _FETCHED
         try:
             with urllib.request.urlopen(self._url(name), timeout=_TIMEOUT) as answer:  # noqa: S310 (options checks it)
-                data: bytes = answer.read(most + 1)
                 if self.options.update_url.startswith("https:") and not answer.geturl().startswith("https:"):
                     raise ValueError(f"it is elsewhere, and without TLS: {answer.geturl()}")
+                while piece := answer.read(_PIECE):
+                    left -= len(piece)
+                    if left < 0:
+                        raise ValueError(f"it is larger than it may be, {most} bytes")
+                    if time.monotonic() > end:
+                        raise ValueError(f"it takes longer than {_FETCHED:.0f} seconds")
+                    yield piece
         except (OSError, ValueError, http.client.HTTPException) as error:
             why = error.reason if isinstance(error, urllib.error.URLError) else error
             raise Refused(f"{self._url(name)} cannot be fetched: {why}. {_AS_BEFORE}") from None
-        if len(data) > most:
-            raise Refused(f"{self._url(name)} is larger than it may be ({most} bytes). {_AS_BEFORE}")
-        return data
 
     def _verify(self, data: bytes) -> None:
         """With a key nothing is believed that was not signed with it."""

@@ -6,11 +6,14 @@ import threading
 
 import pytest
 
+from nova.novad.announcer import Announcer
 from nova.novad.daemon import Daemon
 from nova.novad.errors import NovadError
+from nova.novad.mdns import Announcement, Instance
 from nova.novad.options import Options
 from nova.novad.platform import parse
 from nova.novad.server import Server
+from tests.certificates import authority
 from tests.functional.cli.conftest import run
 from tests.functional.client import wait_for
 from tests.functional.novad.conftest import free_port
@@ -36,6 +39,9 @@ roles = ["compute"]
 env = {URL = "db://user:${secret:db}@${address:db}/"}
 health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}
 volumes = [{name = "instances", destination = "/instances"}]
+[components.volumes]
+image = "registry/volumes"
+roles = ["storage"]
 """
 REGISTRY = {f"registry/{name}:{version}": "good" for name in ("db", "compute") for version in "123"} | {
     f"registry/{name}:sick": "sick" for name in ("db", "compute")}
@@ -46,7 +52,7 @@ class Node:
 
     def __init__(self, directory, name, roles, **options):
         self.name, self.port, self.runtime = name, free_port(), FakeRuntime(dict(REGISTRY))
-        self.text = TEXT if options.get("nodes") else None
+        self.text = TEXT if options.get("nodes") or options.get("discover_nodes") else None
         (directory / "secret").write_text("the same of all")
         self.options = Options(data_dir=str(directory / name), listen=f"tcp://127.0.0.1:{self.port}", node=name,
                                roles=roles, interval=0.1, secret_file=str(directory / "secret"),
@@ -119,7 +125,7 @@ class Nodes:
     def settled(self):
         """All know how everything ended."""
         wait_for(lambda: not any(node.daemon.journal.unfinished() or node.daemon.journal.pending()
-                                 for node in self.all) and not self.n1.daemon.journal.asked(), 30, "the end")
+                                 for node in self.all) and not self.n1.daemon.journal.unsettled(), 30, "the end")
 
 
 @pytest.fixture
@@ -172,6 +178,8 @@ def test_only_what_is_named_is_changed_and_only_where_it_is(nodes):
     nodes.nova("deploy", "db=2")
     assert [len(node.states()) for node in nodes.all] == [3, 2, 2]
     assert "no component dbb" in nodes.nova("deploy", "dbb", code=3).err
+    assert "no node has a role of volumes: storage" in nodes.nova("deploy", "volumes", code=1).err.lower()
+    assert "compute is not deployed on this node" in nodes.nova("restart", "compute", code=3).err
 
 
 @pytest.mark.parametrize("wanted", [("compute=sick",), ("db=2", "compute=sick"), ("db=sick", "compute=2")])
@@ -265,6 +273,58 @@ def test_a_node_is_told_by_one_control_node_and_by_nobody_else(nodes, tmp_path):
     finally:
         other.stop()
     assert nodes.run() == ONE
+
+
+@pytest.fixture
+def found(tmp_path, monkeypatch):
+    """A control node that knows nobody, and another one that announces itself; both have certificates."""
+    with authority() as ca, contextlib.ExitStack() as stack:
+        made = []
+        for name, roles, options in (("n2", ("compute",), {}), ("n1", ("control",), {
+                "discover_nodes": True, "nodes_ca": ca.file, "platform": "x"})):
+            pair = ca.issue(name)
+            node = Node(tmp_path, name, roles, tls_cert=pair.certificate, tls_key=pair.key, **options)
+            stack.callback(node.stop)
+            made.append(node)
+        nodes = Nodes.__new__(Nodes)
+        nodes.n2, nodes.n1 = made
+        nodes.all = [nodes.n1, nodes.n2]
+        nodes.announcer = Announcer(nodes.n2.options)
+        nodes.announcer.start()
+        stack.callback(nodes.announcer.stop)
+        for variable, value in (("NOVA_ADDR", f"tls://127.0.0.1:{nodes.n1.port}"), ("NOVA_CACERT", ca.file),
+                                ("NOVA_SHARED_SECRET", "the same of all")):
+            monkeypatch.setenv(variable, value)
+        yield nodes
+
+
+def test_a_node_that_announces_itself_is_one_when_it_has_shown_its_certificate(found):
+    stranger = Instance(name="", node="stranger", version="1", roles=("compute",), addresses=())
+    with authority() as others:
+        pair = others.issue("stranger")
+        strange = Node(found.n1.data.parent, "stranger", ("compute",), tls_cert=pair.certificate, tls_key=pair.key)
+        announced = Announcement(stranger, ["127.0.0.1"], strange.port, tls=True)
+        try:
+            wait_for(lambda: len(found.n1.daemon.fleet._heard) >= 2, 60, "both")
+            listed = found.listed("nodes", "list")
+            assert [(one["Node"], one["State"]) for one in listed] == [("n1", "this one"), ("n2", "ready")]
+            found.nova("deploy")
+        finally:
+            announced.withdraw()
+            strange.stop()
+    assert (found.run(), strange.runs()) == ([{"db": "1"}, {"compute": "1"}], {})
+
+
+def test_a_discovered_node_that_is_away_refuses_deployments_until_it_is_forgotten(found):
+    wait_for(lambda: len(found.listed("nodes", "list")) == 2, 60, "the other node")
+    found.nova("deploy")
+    found.announcer.stop()
+    found.n2.stop()
+    assert "does not answer" in found.nova("deploy", code=1).err
+    assert "No node n9" in found.nova("nodes", "forget", "n9", code=3).err
+    found.nova("nodes", "forget", "n2")
+    found.nova("deploy", "db=2")
+    assert found.n1.runs() == {"db": "2"}
 
 
 MOMENTS = [("fetch", "registry/compute:2"), ("stop", "suite-compute"), ("create", "suite-compute"),

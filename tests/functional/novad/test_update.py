@@ -3,6 +3,8 @@
 import functools
 import http.server
 import os
+import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,9 +151,13 @@ def test_killed_on_trial_it_comes_back_as_one_of_the_two(novad, site, victim):
     updating.start()
     wait_for(lambda: releases.trial() and novad.version() == NEXT, 180, "the trial")
     child, = novad.children()
+    told = pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+    left, = (pathlib.Path(os.fsdecode(word.partition(b"=")[2])).parent for word in told
+             if word.startswith(b"NOVAD_SOCKET="))
     os.kill(novad.process.pid if victim == "launcher" else child, signal.SIGKILL)
     if victim == "launcher":
         novad.process.wait(60)
+        shutil.rmtree(left)
         wait_for(lambda: not novad.version(), 60, "the end of its novad")
         novad.start()
         wait_for(lambda: not releases.trial(), 180, "the end of the trial")

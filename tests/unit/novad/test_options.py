@@ -62,6 +62,7 @@ def test_on_loopback_the_secret_is_enough(tmp_path, listen, address):
     ('nodes = ["10.0.0.2"]', "nodes"), ('nodes = ["tcp://10.0.0.2:1"]', "nodes: tcp://10.0.0.2:1: .*TLS only"),
     ('nodes = ["tls://10.0.0.2:1"]\nplatform = ""', "platform: a control node"),
     ('nodes = ["tls://10.0.0.2:1"]\nlisten = "tcp://0.0.0.0:1"\ntls_cert = "a"\ntls_key = "b"', "node_address"),
+    ("discover_nodes = true", "discover_nodes: it needs nodes_ca"),
     ('discover_nodes = true\nplatform = ""', "platform: a control node"), ('announce = "eth0"', "announce")])
 def test_other_nodes_are_reached_with_tls_only_and_by_who_has_a_platform(tmp_path, text, said):
     with pytest.raises(Invalid, match=f"novad.toml: {said}|novad.toml.*`{said}"):
