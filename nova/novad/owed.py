@@ -43,12 +43,12 @@ class Payer:
         self._secrets = secrets
 
     def pay(self, progress: Callable[[str, str], None]) -> None:
-        """All of it; what the runtime refuses now is left for the next time."""
+        """All of it; what the runtime or the system refuses now is left for the next time."""
         for one in self._journal.owed():
             try:
                 self._pay(one, progress)
-            except RuntimeFault as error:
-                LOG.warning("%s %s is removed later: %s", one.kind, one.name, error.message)
+            except (RuntimeFault, OSError) as error:
+                LOG.warning("%s %s is removed later: %s", one.kind, one.name, error)
                 continue
             self._journal.paid(one.id)
 

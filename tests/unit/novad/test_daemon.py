@@ -9,6 +9,7 @@ from nova.novad import daemon as module
 from nova.novad import deploy
 from nova.novad.daemon import Daemon
 from nova.novad.errors import Busy, Failed, Invalid, NotKnown, Refused
+from nova.novad.journal import Owed
 from nova.novad.options import Options
 from nova.novad.platform import parse
 from tests.functional.client import wait_for
@@ -292,3 +293,17 @@ def test_a_change_waits_for_the_look_at_one_component_and_not_for_all(daemon, ru
     look.join(20)
     change.join(20)
     assert set(looked) == {"suite-db"}
+
+
+def test_what_cannot_be_removed_now_keeps_nobody_from_looking_after_components(daemon, runtime, monkeypatch):
+    def refuse(_self):
+        raise PermissionError(1, "Operation not permitted")
+    monkeypatch.setattr("nova.novad.secrets.Secrets.forget", refuse)
+    daemon.journal.finish(daemon.journal.begin("rotate", "apply", []).id, "done", [], owed=[
+        Owed(kind="kept secrets", name="")])
+    runtime.remove("suite-api")
+    daemon.look()
+    assert (state(daemon, "api"), len(daemon.journal.owed())) == (module.RUNNING, 1)
+    monkeypatch.undo()
+    daemon.look()
+    assert daemon.journal.owed() == []
