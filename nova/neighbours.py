@@ -33,13 +33,13 @@ class Unreachable(Exception):
     """It does not answer, does not let Nova in, or the catalog does not know it. What it was asked may be done."""
 
 
-# Look-ups that users wait for: how many wait for one service at once, and how many while it has answered nobody for so
+# Requests that users wait for: how many wait for one service at once, and how many while it has answered nobody for so
 # many seconds though it was asked. The others are told that it is away, rather than hold a thread that others need.
 _AT_ONCE, _WHILE_SUSPECT, _SUSPECT = 24, 4, 3.0
 
 
 class _Queue:
-    """The look-ups of this process at one service. Thread-safe."""
+    """The requests of this process at one service that users wait for. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -53,7 +53,7 @@ class _Queue:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """A look-up is made in the block. Raises Unreachable when too many wait for an answer."""
+        """A request is made in the block. Raises Unreachable when too many wait for an answer."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) < _AT_ONCE or self._suspect(), _SUSPECT)
             if len(self._waiting) >= (_WHILE_SUSPECT if self._suspect() else _AT_ONCE):
@@ -87,10 +87,11 @@ class Neighbour:
         self._queue = _Queue()
 
     def request(self, ctx: RequestContext, method: str, path: str, token: str | None = None,
-                headers: dict[str, str] | None = None, **more: Any) -> requests.Response:
+                headers: dict[str, str] | None = None, waits: bool | None = None, **more: Any) -> requests.Response:
         """One request; whatever is answered is returned. ``token``: the caller's rights, instead of Nova's own.
 
-        Raises Unreachable, also when many look-ups with callers' rights wait for it already.
+        ``waits``: whether a user waits for the answer, in a thread that others need; None: for look-ups with a
+        caller's rights. Raises Unreachable, also when many such requests wait for it already.
         """
         sent = {"X-OpenStack-Request-ID": ctx.global_id or ctx.request_id, **(headers or {})}
         try:
@@ -99,7 +100,8 @@ class Neighbour:
                 # Nova's own credentials only find the endpoint.
                 sent["X-Auth-Token"] = token
                 more["authenticated"] = False
-            with self._queue.turn() if token and method == "GET" else contextlib.nullcontext():
+            waits = bool(token) and method == "GET" if waits is None else waits
+            with self._queue.turn() if waits else contextlib.nullcontext():
                 answer: requests.Response = client.request(path, method, headers=sent, raise_exc=False,
                                                            endpoint_override=self._endpoint(client), **more)
             self._queue.answered()

@@ -22,7 +22,8 @@ from nova.cli.platform.commands import load as load_platform
 _INTERRUPTED = 130
 _UNEXPECTED = 255
 # Which extra of the package has a library.
-_EXTRAS = {"cliff": "cli", "openstack": "cli", "keystoneauth1": "cli", "grpc": "novad", "google": "novad"}
+_EXTRAS = {"cliff": "cli", "openstack": "cli", "keystoneauth1": "cli", "grpc": "novad", "google": "novad",
+           "zeroconf": "novad"}
 _SUMMARY = """\
 exit codes: 0 done, 1 failed or refused, 2 bad usage, 3 no such thing or several of the name, 4 no login or no answer,
 130 interrupted. nova help lists the commands, nova help COMMAND explains one."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import fcntl
 import logging
+import os
 import pathlib
+import resource
 import signal
 import sys
 import threading
@@ -16,11 +19,14 @@ from nova import __version__
 
 LOG = logging.getLogger("nova.novad")
 _CONF = "/etc/novad/novad.toml"
+_M_ARENA_MAX = -8  # of mallopt(3)
+_TRIM = 10  # seconds between two times that unused memory is given back
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 it was told to end, 1 it cannot start, 2 bad usage."""
-    options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
+    """Exit codes: 0 it was told to end, 1 it cannot start, 2 bad usage; launcher.RESTART, to its launcher."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    options = _parser().parse_args(words)
     if options.command == "config":
         from nova.novad.options import EXAMPLE
 
@@ -30,6 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                         format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for name in ("podman", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    from nova.novad import launcher
+
+    if launcher.wanted(options.config):
+        return launcher.Launcher(options.config, words).run()
     from nova.novad.errors import NovadError
 
     try:
@@ -46,25 +56,41 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="run the daemon")
     serve.add_argument("--config", metavar="FILE", default=_CONF, help=f"default: {_CONF}")
     serve.add_argument("--debug", "-D", action="store_true", help="log everything")
+    serve.add_argument("--pprof-addr", metavar="HOST:PORT", help="profiles over HTTP, on loopback alone: "
+                                                                "/debug/pprof/profile, /debug/pprof/heap")
     commands.add_parser("config", help="print an example of the configuration")
     return parser
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from nova.novad import launcher
     from nova.novad import options as configuration
     from nova.novad import platform as platforms
+    from nova.novad.announcer import Announcer
     from nova.novad.daemon import Daemon
+    from nova.novad.errors import RuntimeFault
     from nova.novad.runtime.podman import Podman
     from nova.novad.runtime.service import PodmanService
     from nova.novad.server import Server
+    from nova.novad.updates import Updates
 
+    libc = _few_heaps()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # who connects in great numbers must not leave it without
     options = configuration.load(arguments.config)
-    platform = platforms.load(options.platform).of_roles(options.roles)
-    ended = threading.Event()
+    platform = platforms.load(options.platform) if options.platform else None
+    ended, again = threading.Event(), threading.Event()
+    local = os.environ.get(launcher.LAUNCHED, "")
+    if local:
+        launcher.die_with_parent()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_args: ended.set())
     with contextlib.ExitStack() as stack:
         stack.enter_context(_only_one(pathlib.Path(options.data_dir)))
+        if arguments.pprof_addr:
+            from nova.novad import profiling
+
+            profiling.serve(arguments.pprof_addr)
         podman = None
         if not options.podman_socket:
             podman = PodmanService(pathlib.Path(options.data_dir) / "podman")
@@ -72,17 +98,36 @@ def _serve(arguments: argparse.Namespace) -> int:
             podman.start()
         daemon = Daemon(options, platform, Podman(options.podman_socket or str(podman.socket if podman else "")))
         stack.callback(daemon.stop)
-        server = Server(daemon)
+        server = Server(daemon, Updates(options, daemon.deployer, again.set), local)
         stack.callback(server.stop)
         daemon.start()
         server.start()
-        LOG.info("novad %s serves platform %s at %s", __version__, platform.name, options.listen)
-        while not ended.wait(1.0):
+        announcer = Announcer(options)
+        stack.callback(announcer.stop)
+        announcer.start()
+        LOG.info("novad %s serves platform %s at %s", __version__, daemon.platform.name, options.listen)
+        rounds = 0
+        while not ended.wait(1.0) and not again.is_set():
+            rounds += 1
+            if rounds % _TRIM == 0:
+                with contextlib.suppress(AttributeError):
+                    libc.malloc_trim(0)
             if podman is not None and not podman.alive():
-                LOG.warning("podman's service has ended, and is started again")
-                podman.start()
+                LOG.warning("podman's service has ended, or does not answer any more; it is started again")
+                try:
+                    podman.start()
+                except RuntimeFault as error:
+                    LOG.error("%s; it is tried again", error)
     LOG.info("novad ends; containers go on")
-    return 0
+    return launcher.RESTART if again.is_set() and not ended.is_set() else 0
+
+
+def _few_heaps() -> ctypes.CDLL:
+    """The C library, whose threads share heaps: with one for each a daemon that does little would weigh far more."""
+    libc = ctypes.CDLL(None)
+    with contextlib.suppress(AttributeError):
+        libc.mallopt(_M_ARENA_MAX, 2)
+    return libc
 
 
 @contextlib.contextmanager

@@ -118,6 +118,8 @@ class StepHost:
     def disconnect_shares(self, *mappings: ShareMapping) -> None:
         for mapping in mappings or self.instance.shares or ():
             self.shares.disconnect(self.instance.uuid, mapping)
+        if not mappings:  # also what was taken from it while this host was down
+            self.shares.disconnect_guest(self.instance.uuid)
 
     def _image_file(self, image: Image, most: int) -> tuple[str, str]:
         path = cached_image(self.machine, self.ctx, image, most)

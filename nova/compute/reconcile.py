@@ -113,6 +113,7 @@ class Reconciler:
             try:
                 self.machine.driver.remove_orphan(guest.uuid, guest.keep_disks)
                 self.machine.network.unplug_guest(guest.uuid)
+                self.machine.shares.disconnect_guest(guest.uuid)
                 removed.append(guest)
             except exception.NovaException as error:
                 LOG.warning("[instance: %s] Its guest is removed later: %s", guest.uuid, error)

@@ -50,5 +50,6 @@ class UnknownGuests:
             else:
                 self._machine.driver.remove_orphan(uuid)
                 self._machine.network.unplug_guest(uuid)
+                self._machine.shares.disconnect_guest(uuid)
         except exception.NovaException as error:
             LOG.warning("[instance: %s] Unknown guest: %s failed: %s", uuid, CONF.compute.unknown_guests, error)

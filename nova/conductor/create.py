@@ -210,7 +210,7 @@ def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.Reques
 
     Raises what :func:`nova.conductor.resources.server_volumes.give` raises, and FlavorMemoryTooSmall.
     """
-    images = {**request.device_images, **({request.image.id: request.image} if request.image else {})}
+    images = {**({request.image.id: request.image} if request.image else {}), **request.device_images}
     server_volumes.give(engine.core, ctx, connection, instance, images, seen)
     if instance.image is not request.image:
         check_image_fits(instance.flavor, instance.image, volume_backed=True)

@@ -7,10 +7,12 @@ another one that wants it waits. Rows of one share and host are locked in the or
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
+from nova import exception
 from nova.db import models
 from nova.db.sql import clock, rows
 from nova.objects.share import ShareAccess
@@ -20,8 +22,13 @@ INSTANCES = models.instances
 
 
 def _locked(connection: sa.Connection, share_id: str, host: str) -> list[ShareAccess]:
-    return rows.to_objects(ShareAccess, connection.execute(sa.select(TABLE).where(
-        TABLE.c.share_id == share_id, TABLE.c.host == host).order_by(TABLE.c.id).with_for_update()))
+    statement = sa.select(TABLE).where(
+        TABLE.c.share_id == share_id, TABLE.c.host == host).order_by(TABLE.c.id).with_for_update()
+    found = connection.execute(statement).all()
+    if found:
+        # PostgreSQL does not show the rows that were made while the first look waited for a lock.
+        found = connection.execute(statement).all()
+    return rows.to_objects(ShareAccess, found)
 
 
 def _this(share_id: str, host: str, instance_uuid: str) -> sa.ColumnElement[bool]:
@@ -45,10 +52,16 @@ def want(connection: sa.Connection, share_id: str, host: str, instance_uuid: str
     return True
 
 
-def leave(connection: sa.Connection, share_id: str, host: str, instance_uuid: str) -> bool:
-    """The server does not need it any more. Returns whether nobody does: then it has to be taken away (and gone())."""
+def leave(connection: sa.Connection, share_id: str, host: str, instance_uuid: str,
+          unless: Callable[[sa.Connection], bool] | None = None) -> bool:
+    """The server does not need it any more. Returns whether nobody does: then it has to be taken away (and gone()).
+
+    ``unless`` it does: asked while nobody else can begin to.
+    """
     found = _locked(connection, share_id, host)
     if not any(access.instance_uuid == instance_uuid for access in found):
+        return False
+    if unless is not None and unless(connection):
         return False
     if any(access.instance_uuid != instance_uuid for access in found):
         connection.execute(sa.delete(TABLE).where(_this(share_id, host, instance_uuid)))
@@ -58,14 +71,22 @@ def leave(connection: sa.Connection, share_id: str, host: str, instance_uuid: st
     return True
 
 
-def gone(connection: sa.Connection, share_id: str, host: str, instance_uuid: str) -> None:
-    """It is taken away."""
+def gone(connection: sa.Connection, share_id: str, host: str, instance_uuid: str) -> bool:
+    """It is taken away. Returns whether the server wants it again meanwhile: then it has to be given once more."""
     connection.execute(sa.delete(TABLE).where(_this(share_id, host, instance_uuid), TABLE.c.leaving == sa.true()))
+    return connection.scalar(sa.select(TABLE.c.id).where(_this(share_id, host, instance_uuid))) is not None
 
 
 def of_instance(connection: sa.Connection, instance_uuid: str) -> list[ShareAccess]:
     return rows.to_objects(ShareAccess, connection.execute(
         sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.id)))
+
+
+def check_host(connection: sa.Connection, host: str) -> None:
+    """Raises ServiceHasShares: whose address nobody knows any more, his access nobody takes away."""
+    share = connection.scalar(sa.select(TABLE.c.share_id).where(TABLE.c.host == host).limit(1))
+    if share is not None:
+        raise exception.ServiceHasShares(share_id=share)
 
 
 def at_rest(connection: sa.Connection, before: datetime.datetime, after: str, limit: int) -> list[str]:

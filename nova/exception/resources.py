@@ -47,6 +47,11 @@ class ServiceInUse(Conflict):
     template = "Unable to delete compute service that is hosting instances. Migrate or delete the instances first."
 
 
+class ServiceHasShares(ServiceInUse):
+    template = ("Unable to delete compute service that has access to share {share_id} still: the share service is yet "
+                "to take that away, for which the address of the host is needed. See nova-manage audit.")
+
+
 class ServiceMigrating(ServiceInUse):
     template = ("Unable to delete compute service that has in-progress migrations. Complete the migrations or delete "
                 "their servers first.")

@@ -12,7 +12,7 @@ from nova import exception, image
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.objects.image import Image
-from nova.objects.volume_image import MAPPING, describes_volumes
+from nova.objects.volume_image import MAPPING, describes_volumes, without_description
 
 # What an image names that boots from a kernel: in which formats it may be. "nokernel": none.
 _BOOT_FILES = {"kernel_id": ("aki", "raw"), "ramdisk_id": ("ari", "raw")}
@@ -42,6 +42,16 @@ def find_to_boot(ctx: RequestContext, ident: str, trusted: Sequence[str] = ()) -
     if trusted:
         raise exception.InvalidInput("trusted_image_certificates are not for servers that boot from volumes.")
     return found
+
+
+def find_description(ctx: RequestContext, ident: str) -> Image:
+    """An image of whose data and volumes nothing is used: what it says of a guest that boots from something else.
+
+    Raises as find(); signatures are of data, and not looked at.
+    """
+    found = _show(ctx, ident)
+    return Image(id=found.id, name=found.name, owner=found.owner, min_ram=found.min_ram,
+                 properties=without_description(found.properties))
 
 
 def _verified(ctx: RequestContext, found: Image, trusted: Sequence[str]) -> Image:

@@ -1,4 +1,4 @@
-"""Addresses, and which of them are this machine itself."""
+"""Addresses as text, which become what they are here alone, and which of them are this machine itself."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ def is_address(text: str) -> bool:
         return bool(ipaddress.ip_address(text))
     except ValueError:
         return False
+
+
+def shown(packed: bytes) -> str:
+    """An address of 4 or 16 bytes, in brackets where a port may follow. Raises ValueError."""
+    address = ipaddress.ip_address(packed)
+    return f"[{address}]" if address.version == 6 else str(address)
+
+
+def is_link_local(address: str) -> bool:
+    """Raises ValueError."""
+    return ipaddress.ip_address(address).is_link_local
 
 
 def on_loopback(host: str) -> bool:

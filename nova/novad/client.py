@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -28,7 +28,7 @@ class Client:
     certificate and key) that NOVA_CACERT, NOVA_CERT and NOVA_KEY name."""
 
     def __init__(self, address: str | None = None, secret: str | None = None,
-                 environ: Mapping[str, str] | None = None) -> None:
+                 environ: Mapping[str, str] | None = None, channel: Sequence[tuple[str, int]] = ()) -> None:
         environ = os.environ if environ is None else environ
         self.address = address or environ.get("NOVA_ADDR") or DEFAULT
         scheme, _colon, where = self.address.rpartition("://")
@@ -38,6 +38,7 @@ class Client:
             raise Unreachable(f"{self.address}: beyond loopback the secret travels with TLS only: tls://{where}")
         self._secret = secret or environ.get("NOVA_SHARED_SECRET") or _kept_secret()
         options = [("grpc.keepalive_time_ms", 60000), ("grpc.enable_retries", 0), ("grpc.enable_http_proxy", 0)]
+        options = [*dict([*options, *channel]).items()]
         self._channel = grpc.insecure_channel(where, options) if scheme == "tcp" else \
             grpc.secure_channel(where, _credentials(environ), options)
         self.platform = services.PlatformStub(self._channel)
@@ -46,10 +47,12 @@ class Client:
         self.backups = services.BackupsStub(self._channel)
         self.secrets = services.SecretStoreStub(self._channel)
         self.daemon = services.DaemonStub(self._channel)
+        self.updates = services.UpdatesStub(self._channel)
+        self.nodes = services.NodesStub(self._channel)
 
-    def ask(self, method: Any, request: Any) -> Any:
+    def ask(self, method: Any, request: Any, timeout: float = _TIMEOUT) -> Any:
         """The answer. Raises grpc.RpcError."""
-        return method(request, metadata=self._metadata(), timeout=_TIMEOUT)
+        return method(request, metadata=self._metadata(), timeout=timeout)
 
     def follow(self, method: Any, request: Any) -> Iterator[Any]:
         """What a stream tells, to its end. Raises grpc.RpcError."""

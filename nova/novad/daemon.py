@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pathlib
 import secrets as random
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
-from nova.novad import deploy, health
+from nova.novad import deploy, health, owed, past
 from nova.novad.data import Data
-from nova.novad.deploy import Deployer, Progress
-from nova.novad.errors import Busy, Cancelled, Invalid, NotKnown, NovadError
+from nova.novad.deploy import Deployer, Progress, Terms
+from nova.novad.errors import Busy, Cancelled, Invalid, Nothing, NotKnown, NovadError, Refused
+from nova.novad.fleet import Fleet, Part, Peer
 from nova.novad.journal import DONE, Backup, Change, Deployed, Journal
 from nova.novad.options import Options
-from nova.novad.platform import Platform
+from nova.novad.participant import Participant
+from nova.novad.platform import Place, Platform
 from nova.novad.runtime.base import Runtime
 from nova.novad.secrets import Secrets, write_private
+from nova.novad.shares import Share
 
 LOG = logging.getLogger(__name__)
 
@@ -41,9 +46,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Daemon:
-    """One of a node. Raises what :mod:`nova.novad.errors` has."""
+    """One of a node. Raises what :mod:`nova.novad.errors` has.
 
-    def __init__(self, options: Options, platform: Platform, runtime: Runtime) -> None:
+    ``platform``: that of its file, with what other nodes run; None: a control node tells what this one runs.
+    """
+
+    def __init__(self, options: Options, platform: Platform | None, runtime: Runtime) -> None:
         self.options = options
         self.started = time.time()
         self.runtime = runtime
@@ -56,14 +64,30 @@ class Daemon:
         self.data = Data(root)
         self.journal = Journal(root / "journal.sqlite")
         self.secrets = Secrets(root / "secrets", passphrase)
-        self.platform = platform
-        self._same_platform()
-        self.deployer = Deployer(platform, self.journal, runtime, self.data, self.secrets)
+        self.whole = platform or Platform(name="none", components={})
+        place = Place(node=options.name, address=options.node_address or options.address[0], roles=options.roles)
+        self.deployer = Deployer(self.whole.of_roles(options.roles) if options.coordinates else
+                                 self.whole.at(place, [place]), self.journal, runtime, self.data, self.secrets)
+        self.participant = Participant(self.deployer, options.name, platform is None)
+        if platform is not None:
+            self._same_platform()
+        self.ident = self.journal.fact("id") or random.token_hex(16)
+        self.journal.set_fact("id", self.ident)
+        self.fleet: Fleet | None = None
+        if options.coordinates:
+            self.fleet = Fleet(options, self.ident, self.shared_secret(), self.journal, self.secrets,
+                               self.deployer.ending)
+            self.deployer.others = self.fleet
         self._failures: dict[str, int] = {}
         self._looked: dict[str, float] = {}
         self._unhealthy: dict[str, str] = {}
         self._starts: dict[str, tuple[int, float]] = {}  # how often it was started again, and when it was last
         self._thread = threading.Thread(target=self._keep, name="keep", daemon=True)
+
+    @property
+    def platform(self) -> Platform:
+        """What this node runs."""
+        return self.deployer.platform
 
     def _same_platform(self) -> None:
         """Containers are found by the platform's name: with another one they would be lost. Raises Invalid."""
@@ -76,12 +100,16 @@ class Daemon:
     def start(self) -> None:
         """From now on what should run is kept running; what was cut short is put back first."""
         self._thread.start()
+        if self.fleet is not None:
+            self.fleet.start()
 
     def stop(self) -> None:
         """Containers go on. A deployment that is under way is put back at the next start."""
         self.deployer.ending.set()
         if self._thread.is_alive():
             self._thread.join(10)
+        if self.fleet is not None:
+            self.fleet.stop()
         if self.deployer.idle(_LAST_WORK):
             self.journal.close()
 
@@ -93,34 +121,104 @@ class Daemon:
         secret = file.read_text().strip()
         if not secret:
             raise Invalid(f"secret_file: {file} is empty")
+        if not secret.isascii() or not secret.isprintable():
+            raise Invalid(f"secret_file: {file} has characters that cannot travel in a header")
         return secret
 
     # --- changes -----------------------------------------------------------------------------------
     def deploy(self, wanted: dict[str, str], progress: Progress) -> None:
-        self._done(self.deployer.run(deploy.DEPLOY, self.deployer.plan(wanted), progress).id, progress)
+        with self._steering(deploy.DEPLOY) as peers:
+            changes = self._wanted(wanted, peers)
+            shares = self._shares(peers, deploy.DEPLOY, wanted)
+            made = self.deployer.run_alone(deploy.DEPLOY, changes, progress, Terms(shares=shares))
+        self._done(made.id, progress)
+
+    def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[tuple[str, Any]]]:
+        """What deploy would do: on this node, and (node, change) of the others."""
+        if self.fleet is None and not self.participant.steered:
+            return self._wanted(wanted, []), []
+        with self._steering("plan") as peers:
+            shares = self._shares(peers, deploy.DEPLOY, wanted)
+            return self._wanted(wanted, peers), self.fleet.plan(shares) if self.fleet is not None else []
 
     def rollback(self, names: Sequence[str], to: int | None, progress: Progress) -> None:
-        self._done(self.deployer.run(deploy.ROLLBACK, self.deployer.plan_rollback(names, to), progress).id, progress)
+        with self._steering(deploy.ROLLBACK) as peers:
+            current = self.journal.components()
+            elsewhere = {one.name for peer in peers for one in peer.components}
+            here = [name for name in names if name in current or name not in elsewhere]
+            changes: list[Change] = []
+            try:
+                if here or not names:
+                    changes = self.deployer.plan_rollback(here, to)
+            except Nothing:
+                if not elsewhere & set(names or elsewhere):
+                    raise
+            shares = self._shares(peers, deploy.ROLLBACK, {}, names, to=to)
+            made = self.deployer.run_alone(deploy.ROLLBACK, changes, progress, Terms(shares=shares))
+        self._done(made.id, progress)
 
     def remove(self, volumes: bool, secrets: bool, progress: Progress) -> None:
         """All components; data and secrets stay unless it is said."""
-        with self.deployer.changing(deploy.REMOVE):
+        self.participant.give_up_waiting(progress)
+        with self._steering(deploy.REMOVE, steered=True) as peers:
             current = self.journal.components()
             changes = [Change(name=name, before=current[name]) for name in self.deployer.order(current)]
-            self.deployer.run_alone(deploy.REMOVE, changes, progress)
+            shares = self._shares(peers, deploy.REMOVE, {}, volumes=volumes, secrets=secrets)
+            self.deployer.run_alone(deploy.REMOVE, changes, progress, Terms(
+                shares=shares, debts=self.deployer.debts(volumes, secrets)))
             for name in current:
-                self.data.remove_files(name)
                 self._forget(name)
-            if volumes:
-                for place in sorted((self.data.root / "volumes").iterdir()):
-                    progress(place.name, "removing its data")
-                    self.data.remove(place.name)
-            if secrets:
-                progress("", "removing secrets")
-                self.secrets.remove()
-            networks = {*self.platform.networks, *(each for one in current.values() for each in one.component.networks)}
-            for network in sorted(networks):
-                self.runtime.remove_network(f"{self.platform.name}-{network}")
+
+    @contextlib.contextmanager
+    def _steering(self, kind: str, steered: bool = False) -> Iterator[list[Peer]]:
+        """Nobody else changes anything meanwhile, and the other nodes are there. Raises Busy, Refused."""
+        if self.participant.steered and not steered:
+            raise Refused(f"A control node tells node {self.options.name} what to run: ask that one.")
+        with self.deployer.changing(kind):
+            peers: list[Peer] = []
+            if self.fleet is not None:
+                peers = self.fleet.survey()
+                here = self.fleet.place
+                self.deployer.platform = self.whole.at(here, [here, *(peer.place for peer in peers)])
+            yield peers
+
+    def _wanted(self, wanted: dict[str, str], peers: Sequence[Peer]) -> list[Change]:
+        """Of this node. Raises NotKnown, Refused."""
+        if self.fleet is None:
+            return self.deployer.plan(wanted)
+        places = [self.fleet.place, *(peer.place for peer in peers)]
+        for name in wanted:
+            if not any(place.runs(self.whole.component(name)) for place in places):
+                raise Refused(f"No node has a role of {name}: {', '.join(self.whole.component(name).roles)}.")
+        here = {name: version for name, version in wanted.items() if name in self.platform.components}
+        return [] if wanted and not here else self.deployer.plan(here)
+
+    def _shares(self, peers: Sequence[Peer], kind: Any, versions: dict[str, str], names: Sequence[str] = (),
+                **more: Any) -> list[Part]:
+        """What the others have to do; nothing for those that have none of what is named."""
+        if self.fleet is None:
+            return []
+        places = [self.fleet.place, *(peer.place for peer in peers)]
+        parts = []
+        for peer in peers:
+            platform = self.whole.at(peer.place, places)
+            there = {one.name for one in peer.components} if kind == deploy.ROLLBACK else set(platform.components)
+            mine = {name: version for name, version in versions.items() if name in there}
+            chosen = tuple(name for name in names if name in there or kind == deploy.ROTATE)
+            if (versions and not mine) or (names and not chosen):
+                continue
+            self.secrets.make({name: self.whole.secrets[name] for one in platform.components.values()
+                               for name in one.secrets()})
+            parts.append((peer, Share(coordinator=self.ident, control=self.options.name, kind=kind, platform=platform,
+                                      versions=mine, names=chosen, **more)))
+        return parts
+
+    def take_part(self, share: Share, progress: Progress) -> list[str]:
+        """In a deployment of a control node; returns the components that were changed."""
+        changed = self.participant.apply(share, progress)
+        for name in changed:
+            self._forget(name)
+        return changed
 
     def restart(self, names: Iterable[str], progress: Progress) -> None:
         """In the order of dependencies, each when the one before is healthy. Raises NotKnown, Busy, Failed."""
@@ -142,16 +240,23 @@ class Daemon:
         for name in names:
             if name not in known or name not in self.platform.secrets:
                 raise NotKnown(f"There is no secret {name}.")
-        current = self.journal.components()
-        users = [name for name in self.deployer.order(current) if current[name].component.secrets() & set(names)]
-        self._done(self.deployer.run(deploy.ROTATE, [Change(name=name, before=current[name], after=current[name])
-                                                     for name in users], progress, names).id, progress)
+        with self._steering(deploy.ROTATE) as peers:
+            current = self.journal.components()
+            users = [name for name in self.deployer.order(current) if current[name].component.secrets() & set(names)]
+            changes = [Change(name=name, before=current[name], after=current[name]) for name in users]
+            made = self.deployer.run_alone(deploy.ROTATE, changes, progress, Terms(
+                renew=names, shares=self._shares(peers, deploy.ROTATE, {}, names)))
+        self._done(made.id, progress)
 
     def back_up(self, name: str, progress: Progress) -> None:
         current = self.journal.components()
         chosen = [one for one in self._known([name] if name else [], current) if current[one].component.volumes]
         self._done(self.deployer.run(deploy.BACK_UP, [
             Change(name=one, before=current[one], after=current[one]) for one in chosen], progress).id, progress)
+
+    def restore(self, ident: int, progress: Progress) -> None:
+        """A component's data as a backup has them, with the image that wrote them; what is there now is backed up."""
+        self._done(self.deployer.run(deploy.RESTORE, past.changes_restored(self.journal, ident), progress).id, progress)
 
     def prune(self, keep: int | None = None) -> list[Backup]:
         """Remove backups that are neither among the newest of their component nor young; returns them."""
@@ -163,16 +268,19 @@ class Daemon:
             for backup in self.journal.backups():
                 seen[backup.component] = seen.get(backup.component, 0) + 1
                 if seen[backup.component] > least and backup.made < oldest:
-                    self.journal.drop_backup(backup.id)
-                    self.data.drop_backup(backup.path)
                     dropped.append(backup)
+            for backup in reversed(dropped):  # the oldest first, wherever this ends
+                self.journal.drop_backup(backup.id, owed.BACKUP)
+            self.deployer.payer.pay(lambda _name, _what: None)
             return dropped
 
     def _done(self, ident: int, progress: Progress) -> None:
         found = self.journal.deployment(ident)
         assert found is not None
         names = [change.name for change in found.changes]
-        progress("", f"deployment {ident} is {found.state}: {', '.join(names)}" if found.state == DONE and names
+        words = ", ".join([*names, *(f"{one.components} on {one.node}" for one in self.journal.asked(ident)
+                                     if one.components)])
+        progress("", f"deployment {ident} is {found.state}: {words}" if found.state == DONE and words
                  else "there was nothing to do")
         for name in names:
             self._forget(name)
@@ -193,7 +301,7 @@ class Daemon:
         names = list(names)
         for name in names:
             if name not in current:
-                raise NotKnown(f"Component {name} is not deployed.")
+                raise NotKnown(f"Component {name} is not deployed{' on this node' if self.fleet else ''}.")
         return self.deployer.order(names or current)
 
     # --- what there is -----------------------------------------------------------------------------
@@ -240,8 +348,11 @@ class Daemon:
             return
         try:
             with self.deployer.alone(deploy.LOOK):
+                self.deployer.payer.pay(lambda name, what: LOG.info("%s: %s", name, what))
                 current = self.journal.components()
                 for name in self.deployer.order(current):
+                    if self.deployer.awaited:
+                        return  # a runtime that is slow to answer must not keep changes waiting for all of them
                     if current[name].wanted:
                         self._look_at(current[name])
         except Busy:
@@ -283,8 +394,8 @@ class Daemon:
         try:
             health.check(self.runtime, self.deployer.container(name), check)
         except health.Unhealthy as error:
-            if time.time() < started + check.start:
-                return  # not yet
+            if 0 <= time.time() - started < check.start:
+                return  # not yet; a start in the future is one of another clock
             self._failures[name] = self._failures.get(name, 0) + 1
             self._unhealthy[name] = self.deployer.masked(deployed, error.message)
             if self._failures[name] >= check.retries and self._may_start(name):

@@ -1,22 +1,26 @@
 """The data of components: directories of this node, their backups, and the files that containers read.
 
     volumes/COMPONENT/VOLUME    what a container mounts
-    backups/N/VOLUME            a copy of them from before deployment N, below a directory per component
+    backups/COMPONENT/N/VOLUME  a copy of them from before a deployment
     files/COMPONENT/NUMBER      configuration, written anew whenever the container is made
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import pathlib
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from typing import BinaryIO
 
 from nova.novad.errors import NovadError, Refused
 from nova.novad.platform import Component, Volume, fill
 from nova.novad.secrets import write_private
 
+_DUMP = ".dump"  # no volume is called so
 # Bytes that stay free on the file system: a node whose disk is full is of no use to anybody.
 _MARGIN = 64 * 1024 * 1024
 
@@ -40,11 +44,17 @@ class Data:
             if not any(place.iterdir()):
                 _give(place, component)
 
+    def components(self) -> list[str]:
+        """Those that have data here, deployed or not."""
+        return sorted(place.name for place in (self.root / "volumes").iterdir())
+
     def remove(self, name: str) -> None:
         shutil.rmtree(self.root / "volumes" / name, ignore_errors=True)
 
     def clear(self, name: str, volume: str) -> None:
-        shutil.rmtree(self.volume(name, volume), ignore_errors=True)
+        shutil.rmtree(self.volume(name, volume).resolve(), ignore_errors=True)
+        with contextlib.suppress(OSError):  # others are there
+            self.volume(name, volume).parent.rmdir()
 
     # --- backups -----------------------------------------------------------------------------------
     def holds(self, name: str, volumes: Iterable[Volume]) -> bool:
@@ -64,36 +74,66 @@ class Data:
             raise Refused(f"Backups and putting them back take up to {wanted} bytes, and {free} are free in "
                           f"{self.root}. Nothing was changed; nova backup prune makes room.")
 
-    def back_up(self, name: str, volumes: Iterable[Volume], deployment: int) -> tuple[str, int]:
-        """Copy the directories of a component that does not run; returns where to, and how many bytes."""
-        place = pathlib.Path("backups") / name / str(deployment)
+    def back_up(self, name: str, volumes: Iterable[Volume], deployment: str | int) -> tuple[str, int]:
+        """Copy the directories of a component that does not run; returns where to, and how many bytes.
+
+        ``deployment``: what it is called; no other one of the component ever was.
+        """
+        place = self.place(name, deployment)
         target = self.root / place
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         for volume in volumes:
-            source = self.volume(name, volume.name)
+            source = self.volume(name, volume.name).resolve()  # an administrator may have moved it to another disk
             if volume.backup and source.is_dir():
                 _copy(source, target / volume.name)
-        return str(place), _size(target)
+        return place, _size(target)
+
+    @staticmethod
+    def place(name: str, deployment: str | int) -> str:
+        """Of a backup, below the data directory."""
+        return f"backups/{name}/{deployment}"
 
     def kept(self, place: str) -> set[str]:
         """The volumes that a backup has."""
-        return {path.name for path in (self.root / place).iterdir()} if (self.root / place).is_dir() else set()
+        return {path.name for path in (self.root / place).iterdir() if path.name != _DUMP} if (
+            self.root / place).is_dir() else set()
+
+    def dump(self, place: str) -> pathlib.Path:
+        """Of a component's own command; there is none in most backups."""
+        return self.root / place / _DUMP
+
+    def new_dump(self, place: str) -> BinaryIO:
+        """The file of one, for root alone."""
+        self.dump(place).parent.mkdir(parents=True)
+        return open(os.open(self.dump(place), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
     def restore(self, name: str, place: str) -> None:
         """Put the directories back as they were copied. It may be done again after it was cut short anywhere."""
         source = self.root / place
         if not source.is_dir():
             raise NovadError(f"The backup {source} is not there.")
-        for copy in sorted(source.iterdir()):
-            target = self.volume(name, copy.name)
-            fresh, old = target.with_name(f".{copy.name}.restored"), target.with_name(f".{copy.name}.replaced")
+        for copy in sorted(source / volume for volume in self.kept(place)):
+            target = self.volume(name, copy.name).resolve()
+            if target.is_mount():
+                _refill(copy, target)
+                continue
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(fresh, ignore_errors=True)
+            for former in target.parent.glob(f".{copy.name}.*"):
+                shutil.rmtree(former, ignore_errors=True)
+            # A copy of a novad that was killed never writes to the one of this time.
+            fresh = target.with_name(f".{copy.name}.{os.urandom(4).hex()}.restored")
+            old = target.with_name(f".{copy.name}.replaced")
             _copy(copy, fresh)
-            shutil.rmtree(old, ignore_errors=True)
             if target.exists():
-                target.rename(old)
+                try:
+                    target.rename(old)
+                except OSError as error:
+                    if error.errno != errno.EBUSY:
+                        raise
+                    shutil.rmtree(fresh, ignore_errors=True)
+                    _refill(copy, target)  # something of the same disk is mounted there
+                    continue
             fresh.rename(target)
             shutil.rmtree(old, ignore_errors=True)
 
@@ -140,10 +180,21 @@ def _size(place: pathlib.Path) -> int:
     return total
 
 
+def _refill(source: pathlib.Path, target: pathlib.Path) -> None:
+    """The same in a directory that cannot be replaced, since it is a file system of its own."""
+    for path in target.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    _copy(source, target)
+
+
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
     """Owners, times, links and holes as they are; where the file system can, no block is copied before it changes."""
-    done = subprocess.run(["cp", "-a", "--reflink=auto", "--sparse=auto", "-T", str(source), str(target)],
-                          capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise NovadError(f"{source} could not be copied to {target}: {done.stderr.strip()[-500:]}")
-    os.sync()
+    # It dies with novad: the next one would find it writing.
+    for command in (["setpriv", "--pdeathsig", "KILL", "cp", "-a", "--reflink=auto", "--sparse=auto", "-T",
+                     str(source), str(target)], ["sync", "-f", str(target)]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise NovadError(f"{source} could not be copied to {target}: {done.stderr.strip()[-500:]}")

@@ -14,17 +14,19 @@ Each can be done again from its beginning. A daemon that was killed in the middl
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import pathlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
-from nova.novad import health, past
+from nova.novad import dumps, health, owed, past
 from nova.novad.data import Data
-from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault
-from nova.novad.journal import DONE, STUCK, UNDONE, Change, Deployed, Deployment, Journal
+from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault, told
+from nova.novad.journal import DONE, PENDING, STUCK, UNDONE, Change, Deployed, Deployment, Journal, Origin, Owed
 from nova.novad.platform import Platform, Volume, fill, in_order
 from nova.novad.runtime.base import COMPONENT, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
 from nova.novad.secrets import Secrets
@@ -32,13 +34,42 @@ from nova.novad.secrets import Secrets
 LOG = logging.getLogger(__name__)
 
 FETCH, BACKUP, APPLY, UNDO = "fetch", "backup", "apply", "undo"
-DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP = "deploy", "rollback", "remove", "rotate", "backup"
+DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP, RESTORE = "deploy", "rollback", "remove", "rotate", "backup", "restore"
 RESTART, PRUNE, LOOK = "restart", "prune", "look"
 
 _NOT_YET = " It could not be put back yet: "
 
 # (component, what happens with it): for whoever watches
 Progress = Callable[[str, str], None]
+
+
+class Others(Protocol):
+    """The other nodes of a deployment, whose parts are ``shares``. What they are asked stands in the journal first."""
+
+    def prepare(self, ident: int, shares: Sequence[Any], progress: Progress) -> None:
+        """They have what they need, and nothing is changed there. Raises Refused, Failed."""
+
+    def apply(self, ident: int, shares: Sequence[Any], progress: Progress) -> None:
+        """They have changed what they were asked for, and wait for the decision. Raises Refused, Failed."""
+
+    def settle(self, ident: int, done: bool, progress: Progress) -> list[str]:
+        """Tell them how it ended; returns the nodes that could not be told. They are told again later."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """``renew``: secrets that get new values in a rotation, or those of ``values``. ``shares``: what other nodes have
+    to do in it. ``origin``: the control node that wants it, and decides whether it stays. ``debts``: what is removed
+    when all is done."""
+
+    renew: Sequence[str] = ()
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shares: Sequence[Any] = ()
+    origin: Origin | None = None
+    debts: Sequence[Owed] = ()
+
+
+_ALONE = Terms()
 
 
 class Deployer:
@@ -50,9 +81,12 @@ class Deployer:
         self.runtime = runtime
         self.data = data
         self.secrets = secrets
+        self.payer = owed.Payer(lambda: self.platform.name, journal, runtime, data, secrets)
+        self.others: Others | None = None
         self.ending = threading.Event()
         self._turn = threading.Condition()
         self._doing = ""
+        self._waiting = 0  # for the end of a look
 
     def container(self, name: str) -> str:
         return f"{self.platform.name}-{name}"
@@ -62,7 +96,11 @@ class Deployer:
         """Nobody else changes anything meanwhile; a look at components is waited for. Raises Busy."""
         with self._turn:
             while self._doing == LOOK and what != LOOK:
-                self._turn.wait()
+                self._waiting += 1
+                try:
+                    self._turn.wait()
+                finally:
+                    self._waiting -= 1
             if self._doing:
                 raise Busy(f"Another change is under way ({self._doing}); nova history shows it.")
             self._doing = what
@@ -73,12 +111,22 @@ class Deployer:
                 self._doing = ""
                 self._turn.notify_all()
 
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody wants to change something who waits for a look at components to end."""
+        return self._waiting > 0
+
     @contextlib.contextmanager
     def changing(self, what: str) -> Iterator[None]:
         """The same for who was asked to change something, which waits until all is put back. Raises Busy."""
         with self.alone(what):
             if self.journal.unfinished():
                 raise Busy("An earlier deployment has still to be put back; nova history shows it.")
+            if (waits := self.journal.pending()) is not None:
+                origin = self.journal.origin(waits.id)
+                raise Busy(f"Deployment {waits.id} waits for the decision of "
+                           f"{origin.node if origin else 'its control node'}; nova history shows it.")
+            self.payer.pay(_quietly)  # data that are still to be removed are none of the next deployment
             yield
 
     def idle(self, seconds: float) -> bool:
@@ -118,45 +166,94 @@ class Deployer:
         return [name for name in in_order(known) if name in wanted]
 
     # --- carrying it out ---------------------------------------------------------------------------
-    def run(self, kind: str, changes: Sequence[Change], progress: Progress, renew: Sequence[str] = ()) -> Deployment:
-        """Raises Busy, Refused, Failed (the platform is as before), and ImageFault before anything was touched.
-
-        ``renew``: secrets that get new values, in a rotation.
-        """
+    def run(self, kind: str, changes: Sequence[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
+        """Raises Busy, Refused, Failed (the platform is as before), and ImageFault before anything was touched."""
         with self.changing(kind):
-            return self.run_alone(kind, list(changes), progress, renew)
+            return self.run_alone(kind, list(changes), progress, terms)
 
-    def run_alone(self, kind: str, changes: list[Change], progress: Progress, renew: Sequence[str] = ()) -> Deployment:
+    def run_alone(self, kind: str, changes: list[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
         """The same, for who is within :meth:`changing`."""
-        begun = self.journal.begin(kind, FETCH, changes)
+        begun = self.journal.begin(kind, FETCH, changes, terms.origin)
         try:
             changes = self._fetched(begun.id, kind, changes, progress)
-            if not changes and not renew:
+            if not changes and not terms.renew and not terms.shares:
                 self.journal.advance(begun.id, FETCH, [])  # what was planned did not happen
-                self.journal.finish(begun.id, DONE, [])
+                self.journal.finish(begun.id, DONE, [], owed=terms.debts)
+                self.payer.pay(progress)
                 return self._known(begun.id)
-            self._check(changes)
-            self.journal.advance(begun.id, BACKUP, changes)
-            self._back_up(begun.id, changes, progress)
-            self.secrets.keep(renew)
-            self.journal.advance(begun.id, APPLY)
-            for name in renew:
-                self.secrets.renew(name, self.platform.secrets[name])
-            changes = self._apply(kind, changes, progress)
-            self.journal.advance(begun.id, APPLY, changes)
-            self.journal.finish(begun.id, DONE, changes)
+            self._carry_out(begun, changes, progress, terms)
         except Cancelled:
             raise
         except Exception as error:
             why = _sentence(error)
             LOG.warning("Deployment %d (%s) failed: %s It is put back", begun.id, kind, why)
-            self._undo(begun.id, why, progress)
+            left = self._undo(begun.id, why, progress)
             if isinstance(error, Refused | ImageFault):
                 raise
-            raise Failed(f"{why} All is as it was before.") from error
-        self.secrets.forget()
-        LOG.info("Deployment %d (%s) is done: %s", begun.id, kind, ", ".join(change.name for change in changes))
+            raise Failed(f"{why} All is as it was before{left}.") from error
+        if terms.origin is None:
+            self.payer.pay(progress)
+            LOG.info("Deployment %d (%s) is done: %s", begun.id, kind, ", ".join(change.name for change in changes))
+            left_over = self.others.settle(begun.id, True, progress) if self.others is not None and terms.shares else []
+            for node in left_over:
+                progress("", f"{node} does not answer; it is told later that the deployment is done")
         return self._known(begun.id)
+
+    def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:
+        """Here, and on other nodes: all of them are prepared before anything stops on any."""
+        ident, kind = begun.id, begun.kind
+        self._check(changes)
+        if self.others is not None and terms.shares:
+            self.others.prepare(ident, terms.shares, progress)
+        self.journal.advance(ident, BACKUP, changes)
+        self._back_up(begun, changes, progress)
+        self.secrets.keep(terms.renew)
+        self.journal.advance(ident, APPLY)
+        for name in terms.renew:
+            self.secrets.renew(name, self.platform.secrets[name], terms.values.get(name))
+        if kind == REMOVE:  # what uses the others goes first
+            self._apply_elsewhere(ident, progress, terms)
+        changes = self._apply(kind, changes, progress)
+        if kind != REMOVE:
+            self._apply_elsewhere(ident, progress, terms)
+        self.journal.advance(ident, APPLY, changes)
+        if terms.origin is not None:
+            self.journal.finish(ident, PENDING, changes)
+        else:
+            self.journal.finish(ident, DONE, changes, owed=[*terms.debts, *self._left_by(changes)])
+
+    def _apply_elsewhere(self, ident: int, progress: Progress, terms: Terms) -> None:
+        if self.others is not None and terms.shares:
+            self._go_on()
+            self.others.apply(ident, terms.shares, progress)
+
+    def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
+        """Have what a deployment needs, and change nothing. For who is within :meth:`changing`; raises as run()."""
+        self._check(self._fetched(0, kind, changes, progress))
+
+    def decide(self, ident: int, done: bool, progress: Progress, debts: Sequence[Owed] = ()) -> None:
+        """What was pending stays (``debts``: what is removed then), or is put back. For who is within :meth:`alone`.
+        Raises Failed."""
+        if done:
+            self.journal.finish(ident, DONE, [], owed=[*debts, *self._left_by(self._known(ident).changes)])
+            self.payer.pay(progress)
+        else:
+            self.journal.reopen(ident)
+            self._undo(ident, "It was given up by the control node.", progress)
+        LOG.info("Deployment %d is %s, as the control node decided", ident, "done" if done else "undone")
+
+    def debts(self, volumes: bool, secrets: bool) -> list[Owed]:
+        """What a removal is to remove, too: all data here, all secrets."""
+        return [*(Owed(kind=owed.DATA, name=name) for name in self.data.components() if volumes),
+                *([Owed(kind=owed.SECRETS, name="")] if secrets else [])]
+
+    def _left_by(self, changes: Sequence[Change], undone: bool = False) -> list[Owed]:
+        """What nobody uses any more when these changes are made, or ``undone``; the former values of secrets, too."""
+        kept = {name: one for name, one in self.journal.components().items()
+                if name not in {change.name for change in changes}}
+        now = [change.before if undone else change.after for change in changes]
+        return [*owed.left_by(changes, [*kept.values(), *(one for one in now if one is not None)]),
+                Owed(kind=owed.KEPT, name="")]
 
     def _known(self, ident: int) -> Deployment:
         found = self.journal.deployment(ident)
@@ -217,8 +314,9 @@ class Deployer:
                                    if name in self.platform.secrets})
                 self.secrets.values(change.after.component.secrets())
 
-    def _back_up(self, ident: int, changes: Sequence[Change], progress: Progress) -> None:
-        writers = [change for change in changes if change.before is not None
+    def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
+        dumped = {change.name for change in changes if begun.kind == BACK_UP and self._dumps(change)}
+        writers = [change for change in changes if change.before is not None and change.name not in dumped
                    and (change.before.component.volumes or change.before.component.data_of)]
         for change in reversed(writers):
             assert change.before is not None
@@ -228,10 +326,23 @@ class Deployer:
             writer, volumes = change.before or change.after, _volumes(change)
             if writer is None or not self.data.holds(change.name, volumes):
                 continue
-            progress(change.name, "backing up its data")
-            place, size = self.data.back_up(change.name, volumes, ident)
-            self.journal.add_backup(change.name, ident, change.before or msgspec.structs.replace(
+            if change.name in dumped:
+                progress(change.name, "dumping its data")
+                place = self.data.place(change.name, _label(begun))
+                with self._masking(writer):
+                    size = dumps.make(self.runtime, self.data, self.container(change.name), writer, place)
+            else:
+                progress(change.name, "backing up its data")
+                place, size = self.data.back_up(change.name, volumes, _label(begun))
+            self.journal.add_backup(change.name, begun.id, change.before or msgspec.structs.replace(
                 writer, deployment=0, version="unknown"), place, size)
+
+    def _dumps(self, change: Change) -> bool:
+        """Whether the component can do it itself, and runs."""
+        if change.before is None or not change.before.component.dump:
+            return False
+        found = self.runtime.find(self.container(change.name))
+        return found is not None and found.running
 
     def _apply(self, kind: str, changes: Sequence[Change], progress: Progress) -> list[Change]:
         """Removals first, the last ones in the order of dependencies before the others; then the rest."""
@@ -255,6 +366,11 @@ class Deployer:
                 self.runtime.start(self.container(change.name))
             progress(change.name, "waiting until it is healthy")
             self._wait(after)
+            if change.restore and (place := self._backup(change)) and self.data.dump(place).exists():
+                progress(change.name, "reading its dump")
+                with self._masking(after):
+                    dumps.restore(self.runtime, self.data, self.container(change.name), after, place)
+                self._wait(after)
             version = self._version(after)
             progress(change.name, f"runs version {version}")
             applied.append(msgspec.structs.replace(change, after=msgspec.structs.replace(after, version=version)))
@@ -269,16 +385,26 @@ class Deployer:
         self.runtime.remove(self.container(change.name))
         if change.restore:
             progress(change.name, "putting back its data")
-            self._restore(change.name, change.restore)
+            self._restore(change)
         progress(change.name, f"starting {change.after.component.reference()}")
         self.make(change.after)
         self.runtime.start(self.container(change.name))
 
-    def _restore(self, name: str, ident: int) -> None:
-        backup = next((one for one in self.journal.backups(name) if one.id == ident), None)
+    def _restore(self, change: Change) -> None:
+        place = self._backup(change)
+        if not self.data.dump(place).exists():
+            self.data.restore(change.name, place)
+            return
+        for volume in _volumes(change):
+            if volume.backup:
+                self.data.clear(change.name, volume.name)
+
+    def _backup(self, change: Change) -> str:
+        """The place of what it gets."""
+        backup = next((one for one in self.journal.backups(change.name) if one.id == change.restore), None)
         if backup is None:
-            raise NotKnown(f"There is no backup {ident} of {name}.")
-        self.data.restore(name, backup.path)
+            raise NotKnown(f"There is no backup {change.restore} of {change.name}.")
+        return backup.path
 
     def _wait(self, deployed: Deployed) -> None:
         try:
@@ -290,6 +416,15 @@ class Deployer:
     def masked(self, deployed: Deployed, text: str) -> str:
         """What a component says, without the secrets that it knows."""
         return self.secrets.masked(deployed.component.secrets(), text)
+
+    @contextlib.contextmanager
+    def _masking(self, deployed: Deployed) -> Iterator[None]:
+        """The same of what goes wrong meanwhile."""
+        try:
+            yield
+        except (RuntimeFault, Failed) as error:
+            error.message = self.masked(deployed, error.message)
+            raise
 
     def _go_on(self) -> None:
         if self.ending.is_set():
@@ -305,7 +440,8 @@ class Deployer:
                 LOG.warning("The version command of %s: %s", deployed.name, error.message)
                 return component.tag
             if code == 0 and output.strip():
-                return self.masked(deployed, output.strip().splitlines()[0][:200])
+                line = "".join(one for one in output.strip().splitlines()[0] if one.isprintable())
+                return self.masked(deployed, line)[:200]
         return component.tag
 
     def begin(self, deployed: Deployed) -> None:
@@ -328,7 +464,7 @@ class Deployer:
         self.data.prepare(name, component)
         secrets = self.secrets.values(component.secrets())
         files = self.data.write_files(name, component, secrets)
-        self.runtime.create(Wanted(
+        wanted = Wanted(
             name=self.container(name), image=deployed.image, command=component.command,
             env={key: fill(value, secrets) for key, value in component.env.items()},
             mounts=(*(Mount(self.data.volume(name, volume.name), volume.destination, volume.options)
@@ -338,7 +474,9 @@ class Deployer:
             ports=component.ports, networks=tuple(f"{self.platform.name}-{each}" for each in component.networks),
             aliases=(name,), user=component.user, privileged=component.privileged,
             capabilities=component.capabilities, devices=component.devices, stop_timeout=component.stop_timeout,
-            labels={PLATFORM: self.platform.name, COMPONENT: name, DEPLOYMENT: str(deployed.deployment)}))
+            labels={PLATFORM: self.platform.name, COMPONENT: name, DEPLOYMENT: str(deployed.deployment)})
+        with self._masking(deployed):
+            self.runtime.create(wanted)
 
     # --- putting back ------------------------------------------------------------------------------
     def recover(self, progress: Progress) -> list[Deployment]:
@@ -350,25 +488,45 @@ class Deployer:
                             deployment.kind, deployment.stage)
                 error = deployment.error.partition(_NOT_YET)[0] or "novad ended in the middle of it."
                 self._undo(deployment.id, error, progress)
+            self.payer.pay(progress)
             return found
 
-    def _undo(self, ident: int, error: str, progress: Progress) -> None:
-        """Raises Failed when it cannot be put back now: the journal remembers it, and so does recover()."""
+    def _undo(self, ident: int, error: str, progress: Progress) -> str:
+        """Other nodes first; returns words on those that could not be told.
+
+        Raises Failed when it cannot be put back now: the journal remembers it, and so does recover()."""
         deployment = self._known(ident)
+        left = self.others.settle(ident, False, progress) if self.others is not None else []
         try:
             if deployment.stage != FETCH:
                 if deployment.stage != BACKUP:
                     self.journal.advance(ident, UNDO)
-                    self._put_back_data(ident, deployment.changes, progress)
-                    if deployment.kind == ROTATE:
-                        self.secrets.put_back()
+                    if deployment.kind != BACK_UP:  # that touches none
+                        self._put_back_data(ident, deployment.changes, progress)
+                    self.secrets.put_back()
                 self._put_back_containers(deployment.changes, progress)
+                self._drop_halves(deployment)
         except Cancelled:
             raise
         except Exception as fault:
             self.journal.finish(ident, STUCK, [], f"{error}{_NOT_YET}{_sentence(fault)}")
             raise Failed(f"{error}{_NOT_YET}{_sentence(fault)} novad goes on trying.") from fault
-        self.journal.finish(ident, UNDONE, [], error)
+        # Of one that was pending: what was deployed before is so again.
+        before = [] if deployment.stage == FETCH else [
+            Change(name=change.name, after=change.before) for change in deployment.changes]
+        words = f"; {', '.join(left)} could not be told yet, and will be" if left else ""
+        self.journal.finish(ident, UNDONE, before, error.removesuffix(".") + words + "." if words else error,
+                            self._left_by(deployment.changes, undone=True))
+        self.payer.pay(progress)
+        return words
+
+    def _drop_halves(self, deployment: Deployment) -> None:
+        """Copies that did not come to their end."""
+        whole = {backup.path for backup in self.journal.backups()}
+        for change in deployment.changes:
+            place = self.data.place(change.name, _label(deployment))
+            if place not in whole:
+                self.data.drop_backup(place)
 
     def _put_back_data(self, ident: int, changes: Sequence[Change], progress: Progress) -> None:
         copies = {backup.component: backup for backup in self.journal.backups() if backup.deployment == ident}
@@ -393,7 +551,6 @@ class Deployer:
         for change in changes:
             before = change.before
             if before is None:
-                self.data.remove_files(change.name)
                 continue
             if self.runtime.find(self.container(change.name)) is None:
                 self.make(before)
@@ -408,6 +565,15 @@ class Deployer:
                     LOG.warning("Component %s is back, but not healthy: %s", change.name, error.message)
 
 
+def _quietly(_name: str, _what: str) -> None:
+    """For what nobody watches."""
+
+
+def _label(deployment: Deployment) -> str:
+    """Of its backups. Numbers begin anew with a new journal, and copies that the old one knew stay."""
+    return f"{deployment.id}-{int(deployment.started * 1000)}"
+
+
 def _volumes(change: Change) -> list[Volume]:
     """Those that the component had, and those that it gets."""
     found = {volume.name: volume for deployed in (change.after, change.before) if deployed is not None
@@ -416,5 +582,6 @@ def _volumes(change: Change) -> list[Volume]:
 
 
 def _sentence(error: Exception) -> str:
-    text = error.message if isinstance(error, NovadError) else f"{type(error).__name__}: {error}"
+    text = error.message if isinstance(error, NovadError) else told(error) if isinstance(error, OSError) else \
+        f"{type(error).__name__}: {error}"
     return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -27,6 +27,10 @@ class Refused(NovadError):
     """It cannot be done now (no room for a backup, nothing to go back to); nothing was changed."""
 
 
+class Nothing(Refused):
+    """There is nothing to go back to."""
+
+
 class RuntimeFault(NovadError):
     """The container runtime, or the registry behind it, refused or did not answer."""
 
@@ -41,3 +45,8 @@ class Failed(NovadError):
 
 class Cancelled(NovadError):
     """The daemon ends; the deployment is put back when it starts again."""
+
+
+def told(error: OSError) -> str:
+    """What the system refused, and of which file."""
+    return f"{error.strerror or type(error).__name__}{f': {error.filename}' if error.filename else ''}"

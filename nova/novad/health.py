@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
+import threading
 import time
-import urllib.error
-import urllib.request
+import urllib.parse
 from collections.abc import Callable
 
 from nova.novad.errors import Cancelled, NovadError, RuntimeFault
@@ -76,15 +77,35 @@ def _last_words(runtime: Runtime, container: str) -> str:
 
 
 def _get(health: Health) -> None:
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # components are not behind a proxy
+    url = urllib.parse.urlsplit(health.http)
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    late = threading.Event()
+    connection = None
     try:
-        with direct.open(health.http, timeout=health.timeout) as answer:
-            answer.read(1)
-    except urllib.error.HTTPError as error:
-        if error.code >= 500:
-            raise Unhealthy(f"{health.http} answers {error.code}") from None
+        connection = kind(url.hostname or "", url.port, timeout=health.timeout)
+        connection.connect()
+        # The time of all of it: an answer that comes byte by byte is none.
+        timer = threading.Timer(health.timeout, _end, (connection.sock, late))
+        timer.start()
+        try:
+            connection.request("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""))
+            status = connection.getresponse().status
+        finally:
+            timer.cancel()
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise Unhealthy(f"{health.http} does not answer: {error}") from None
+        why = f"no answer in {health.timeout:g} seconds" if late.is_set() else str(error) or type(error).__name__
+        raise Unhealthy(f"{health.http} does not answer: {why}") from None
+    finally:
+        if connection is not None:
+            connection.close()
+    if status >= 500:
+        raise Unhealthy(f"{health.http} answers {status}")
+
+
+def _end(sock: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _connect(health: Health) -> None:

@@ -19,6 +19,8 @@ from nova.novad.errors import NovadError
 from nova.novad.platform import Component
 
 RUNNING, DONE, UNDONE, STUCK = "running", "done", "undone", "stuck"
+# Done on this node, and not decided yet: the control node says whether it stays.
+PENDING = "pending"
 
 _SCHEMA = """
 create table if not exists deployments (
@@ -28,7 +30,13 @@ create table if not exists components (name text primary key, deployed text not 
 create table if not exists backups (
     id integer primary key autoincrement, component text not null, deployment integer not null, writer integer not null,
     version text not null, path text not null, size integer not null, made real not null);
+create table if not exists owed (id integer primary key autoincrement, kind text not null, name text not null);
 create table if not exists facts (name text primary key, value text not null);
+create table if not exists given (
+    deployment integer primary key, coordinator text not null, number integer not null, origin text not null);
+create table if not exists asked (
+    deployment integer not null, address text not null, node text not null, components text not null default '',
+    settled integer not null default 0, primary key (deployment, address));
 create index if not exists backups_by_component on backups (component, deployment);
 """
 
@@ -71,6 +79,28 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Which control node wants a deployment of this one: its id, its name, and the number that it has there.
+    ``volumes``, ``secrets``: what a removal takes as well, when it is decided."""
+
+    coordinator: str
+    node: str
+    number: int
+    volumes: bool = False
+    secrets: bool = False
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """Another node's part in a deployment of this control node. ``components``: what was changed there, in words;
+    ``settled``: whether it knows how the deployment ended."""
+
+    deployment: int
+    address: str
+    node: str
+    components: str
+    settled: bool
+
+
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
     """The data of a component as they were before ``deployment``, written by what ``writer`` had deployed. ``path``:
     below the data directory; "" when the copy was dropped."""
@@ -85,6 +115,14 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     made: float
 
 
+class Owed(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is to be removed, see :mod:`nova.novad.owed`. ``id``: once it is written down."""
+
+    kind: str
+    name: str
+    id: int = 0
+
+
 class JournalFault(NovadError):
     """The journal cannot be read: nothing is deployed before somebody has looked at it."""
 
@@ -95,6 +133,10 @@ class Journal:
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._closed = False
+        # Before there are threads: msgspec crashes where two of them decode a type for the first time at once.
+        self._decode_deployed = msgspec.json.Decoder(Deployed).decode
+        self._decode_changes = msgspec.json.Decoder(list[Change]).decode
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             path.chmod(0o600)
@@ -109,15 +151,21 @@ class Journal:
                                "containers and data stay as they are, and the next deploy takes them over.") from None
 
     def close(self) -> None:
-        self._connection.close()
+        """Who still comes is told that it is closed."""
+        with self._lock:
+            self._closed = True
+            self._connection.close()
 
     # --- deployments -------------------------------------------------------------------------------
-    def begin(self, kind: str, stage: str, changes: Sequence[Change]) -> Deployment:
+    def begin(self, kind: str, stage: str, changes: Sequence[Change], origin: Origin | None = None) -> Deployment:
         with self._transaction() as connection:
             row = connection.execute(
                 "insert into deployments (kind, state, stage, changes, started) values (?, ?, ?, ?, ?) returning *",
                 (kind, RUNNING, stage, _text(list(changes)), time.time())).fetchone()
-        return _deployment(row)
+            if origin is not None:
+                connection.execute("insert into given values (?, ?, ?, ?)",
+                                   (row[0], origin.coordinator, origin.number, _text(origin)))
+        return self._deployment(row)
 
     def advance(self, ident: int, stage: str, changes: Sequence[Change] | None = None) -> None:
         with self._transaction() as connection:
@@ -125,8 +173,9 @@ class Journal:
             if changes is not None:
                 connection.execute("update deployments set changes = ? where id = ?", (_text(list(changes)), ident))
 
-    def finish(self, ident: int, state: str, components: Sequence[Change], error: str = "") -> None:
-        """The end of a deployment, and what is deployed from then on, at once."""
+    def finish(self, ident: int, state: str, components: Sequence[Change], error: str = "",
+               owed: Sequence[Owed] = ()) -> None:
+        """The end of a deployment, what is deployed from then on, and what is still to be removed, at once."""
         with self._transaction() as connection:
             connection.execute("update deployments set state = ?, ended = ?, error = ? where id = ?",
                                (state, time.time(), error, ident))
@@ -136,31 +185,112 @@ class Journal:
                 else:
                     connection.execute("insert or replace into components values (?, ?)",
                                        (change.name, _text(change.after)))
+            for one in owed:
+                connection.execute("insert into owed (kind, name) values (?, ?)", (one.kind, one.name))
 
     def deployments(self, limit: int = 100) -> list[Deployment]:
         """The newest first."""
         with self._transaction() as connection:
             rows = connection.execute("select * from deployments order by id desc limit ?", (limit,)).fetchall()
-        return [_deployment(row) for row in rows]
+        return [self._deployment(row) for row in rows]
 
     def deployment(self, ident: int) -> Deployment | None:
         with self._transaction() as connection:
             row = connection.execute("select * from deployments where id = ?", (ident,)).fetchone()
-        return _deployment(row) if row else None
+        return self._deployment(row) if row else None
 
     def unfinished(self) -> list[Deployment]:
         """Those that a daemon left when it was killed, or could not put back; the newest first."""
         with self._transaction() as connection:
             rows = connection.execute("select * from deployments where state in (?, ?) order by id desc",
                                       (RUNNING, STUCK)).fetchall()
-        return [_deployment(row) for row in rows]
+        return [self._deployment(row) for row in rows]
+
+    # --- several nodes -----------------------------------------------------------------------------
+    def origin(self, ident: int) -> Origin | None:
+        """Who wanted a deployment, if that was another node."""
+        return self.origins([ident]).get(ident)
+
+    def given(self, coordinator: str, number: int) -> Deployment | None:
+        """What became of a deployment of a control node here."""
+        with self._transaction() as connection:
+            row = connection.execute(
+                "select * from deployments where id = (select max(deployment) from given where coordinator = ? and "
+                "number = ?)", (coordinator, number)).fetchone()
+        return self._deployment(row) if row else None
+
+    def given_until(self, coordinator: str, number: int) -> int:
+        """The last deployment here that belongs to one of a control node up to this number; 0: there is none."""
+        with self._transaction() as connection:
+            row = connection.execute("select max(deployment) from given where coordinator = ? and number <= ?",
+                                     (coordinator, number)).fetchone()
+        return int(row[0] or 0)
+
+    def pending(self) -> Deployment | None:
+        """What waits for the decision of the control node."""
+        with self._transaction() as connection:
+            row = connection.execute("select * from deployments where state = ?", (PENDING,)).fetchone()
+        return self._deployment(row) if row else None
+
+    def reopen(self, ident: int) -> None:
+        """What was pending is put back, also if novad is killed meanwhile."""
+        with self._transaction() as connection:
+            connection.execute("update deployments set state = ? where id = ?", (RUNNING, ident))
+
+    def ask(self, ident: int, address: str, node: str) -> None:
+        """Another node is going to have a part in it."""
+        with self._transaction() as connection:
+            connection.execute("insert or ignore into asked (deployment, address, node) values (?, ?, ?)",
+                               (ident, address, node))
+
+    def answered(self, ident: int, address: str, components: str) -> None:
+        with self._transaction() as connection:
+            connection.execute("update asked set components = ? where deployment = ? and address = ?",
+                               (components, ident, address))
+
+    def settle(self, ident: int, address: str) -> None:
+        """The node knows how the deployment ended."""
+        with self._transaction() as connection:
+            connection.execute("update asked set settled = 1 where deployment = ? and address = ?", (ident, address))
+
+    def asked(self, ident: int) -> list[Asked]:
+        """The parts of other nodes in a deployment."""
+        return self.asked_of([ident]).get(ident, [])
+
+    def unsettled(self) -> list[tuple[Asked, bool]]:
+        """The parts of those that have ended, and are not known to be settled; and whether it was done."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                "select deployment, address, node, components, state from asked join deployments on id = deployment "
+                "where not settled and state in (?, ?) order by deployment, node", (DONE, UNDONE)).fetchall()
+        return [(Asked(deployment=ident, address=address, node=node, components=components, settled=False),
+                 state == DONE) for ident, address, node, components, state in rows]
+
+    def asked_of(self, idents: Sequence[int]) -> dict[int, list[Asked]]:
+        """The parts of other nodes in each of these."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                "select deployment, address, node, components, settled from asked where deployment in "
+                "(select value from json_each(?)) order by deployment, node", (_text(list(idents)),)).fetchall()
+        found: dict[int, list[Asked]] = {}
+        for ident, address, node, components, settled in rows:
+            found.setdefault(ident, []).append(Asked(
+                deployment=ident, address=address, node=node, components=components, settled=bool(settled)))
+        return found
+
+    def origins(self, idents: Sequence[int]) -> dict[int, Origin]:
+        """Who wanted these, of those that another node wanted."""
+        with self._transaction() as connection:
+            rows = connection.execute("select deployment, origin from given where deployment in "
+                                      "(select value from json_each(?))", (_text(list(idents)),)).fetchall()
+        return {ident: msgspec.json.decode(text, type=Origin) for ident, text in rows}
 
     # --- components --------------------------------------------------------------------------------
     def components(self) -> dict[str, Deployed]:
         with self._transaction() as connection:
             rows = connection.execute("select deployed from components order by name").fetchall()
         try:
-            found = [msgspec.json.decode(text, type=Deployed) for text, in rows]
+            found = [self._decode_deployed(text) for text, in rows]
         except msgspec.MsgspecError as error:
             raise JournalFault(f"The journal {self.path} is damaged: components: {error}") from None
         return {one.name: one for one in found}
@@ -182,10 +312,23 @@ class Journal:
                                       "order by id desc", (component, component, dropped)).fetchall()
         return [Backup(**dict(zip(Backup.__struct_fields__, row, strict=True))) for row in rows]
 
-    def drop_backup(self, ident: int) -> None:
-        """It is remembered that there was one: who wants it back is told that it is gone."""
+    def drop_backup(self, ident: int, kind: str) -> None:
+        """It is remembered that there was one: who wants it back is told that it is gone. Its directory is owed, as
+        ``kind``."""
         with self._transaction() as connection:
+            connection.execute("insert into owed (kind, name) select ?, path from backups where id = ? and path != ''",
+                               (kind, ident))
             connection.execute("update backups set path = '' where id = ?", (ident,))
+
+    # --- what is still to be removed ---------------------------------------------------------------
+    def owed(self) -> list[Owed]:
+        with self._transaction() as connection:
+            rows = connection.execute("select kind, name, id from owed order by id").fetchall()
+        return [Owed(kind=kind, name=name, id=ident) for kind, name, ident in rows]
+
+    def paid(self, ident: int) -> None:
+        with self._transaction() as connection:
+            connection.execute("delete from owed where id = ?", (ident,))
 
     # --- facts -------------------------------------------------------------------------------------
     def fact(self, name: str) -> str:
@@ -197,10 +340,31 @@ class Journal:
         with self._transaction() as connection:
             connection.execute("insert or replace into facts values (?, ?)", (name, value))
 
+    def facts(self, prefix: str) -> dict[str, str]:
+        """Those whose names begin so."""
+        with self._transaction() as connection:
+            rows = connection.execute("select name, value from facts where substr(name, 1, ?) = ? order by name",
+                                      (len(prefix), prefix)).fetchall()
+        return dict(rows)
+
+    def drop_fact(self, name: str) -> None:
+        with self._transaction() as connection:
+            connection.execute("delete from facts where name = ?", (name,))
+
     # --- helpers -----------------------------------------------------------------------------------
+    def _deployment(self, row: Sequence[object]) -> Deployment:
+        values = dict(zip(Deployment.__struct_fields__, row, strict=True))
+        try:
+            values["changes"] = self._decode_changes(str(values["changes"]))
+        except msgspec.MsgspecError as error:
+            raise JournalFault(f"The journal {self.path} is damaged: deployment {values['id']}: {error}") from None
+        return Deployment(**values)  # type: ignore[arg-type]
+
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
+            if self._closed:  # SQLite itself would crash
+                raise JournalFault(f"The journal {self.path} is closed: novad ends.")
             try:
                 self._connection.execute("begin immediate")
                 yield self._connection
@@ -218,11 +382,3 @@ class Journal:
 def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
-
-def _deployment(row: Sequence[object]) -> Deployment:
-    values = dict(zip(Deployment.__struct_fields__, row, strict=True))
-    try:
-        values["changes"] = msgspec.json.decode(str(values["changes"]), type=list[Change])
-    except msgspec.MsgspecError as error:
-        raise JournalFault(f"The journal is damaged: deployment {values['id']}: {error}") from None
-    return Deployment(**values)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import socket
 import tomllib
+import urllib.parse
 from typing import Annotated
 
 import msgspec
@@ -21,16 +22,31 @@ EXAMPLE = """\
 # Where commands reach it. Beyond loopback it listens with a secret and TLS only.
 #listen = "tcp://127.0.0.1:18080"
 
+# Whether it tells the networks of this machine that it is here (mDNS, nova discover): on all addresses that it listens
+# on; or on those of these that it listens on, by address or by name of the interface: ["10.0.0.1", "eth1"]. On
+# loopback only this machine hears it.
+#announce = true
+
 # Its journal, and the volumes, backups, secrets and files of components. What it needs to know is all in here.
 #data_dir = "/var/lib/novad"
 
-# Which components there are: TOML, or YAML if it is called so. See doc/novad.md.
+# Which components there are: TOML, or YAML if it is called so. See doc/novad.md. "": a control node tells which.
 #platform = "/etc/novad/platform.toml"
 
 # Who this node is for others, and which components it runs: those with one of these roles, and those without any.
 # node is the machine's name by default.
 #node = "controller-1"
 #roles = ["control", "compute"]
+
+# The other nodes of a control node: the addresses of their novads, which have platform = "" in their novad.toml and the
+# same shared secret, and run what their roles and this node's platform file say. With discover_nodes also those that
+# announce themselves by mDNS, if they have a certificate of nodes_ca (client_ca by default) and the same secret.
+#nodes = ["tls://10.0.0.2:18080", "tls://10.0.0.3:18080"]
+#discover_nodes = false
+#nodes_ca = "/etc/novad/nodes.crt"
+
+# Where other nodes reach what this one publishes: ${address:COMPONENT} of the platform file. By default as listen says.
+#node_address = "10.0.0.1"
 
 # A file with the shared secret that callers have to know ($NOVA_SHARED_SECRET of the command). Without it novad makes
 # one in data_dir, in the file shared-secret.
@@ -53,15 +69,27 @@ EXAMPLE = """\
 # How many backups of a component are kept at least, and for how many days more than these.
 #keep_backups = 5
 #keep_days = 30
+
+# Where releases of novad are (nova update): a directory at https://, http:// or file:///. With update_key (a public key
+# of Ed25519, PEM) only what was signed with it is believed; http:// wants it. A new one that is not healthy after
+# update_watch seconds goes back by itself.
+#update_url = "https://releases.example.org/novad"
+#update_key = "/etc/novad/releases.pub"
+#update_watch = 60.0
 """
 
 
 class Options(Part, frozen=True, kw_only=True):
     listen: Annotated[str, msgspec.Meta(pattern=r"^tcp://.+:\d{1,5}$")] = f"tcp://127.0.0.1:{PORT}"
+    announce: bool | tuple[str, ...] = True
     data_dir: Absolute = "/var/lib/novad"
     platform: str = "/etc/novad/platform.toml"
     node: str = ""
     roles: tuple[Name, ...] = ("control", "compute")
+    nodes: tuple[Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}$")], ...] = ()
+    discover_nodes: bool = False
+    nodes_ca: str = ""
+    node_address: str = ""
     secret_file: str = ""
     tls_cert: str = ""
     tls_key: str = ""
@@ -71,11 +99,19 @@ class Options(Part, frozen=True, kw_only=True):
     interval: Seconds = 5.0
     keep_backups: Count = 5
     keep_days: Annotated[int, msgspec.Meta(ge=0, le=36500)] = 30
+    update_url: Annotated[str, msgspec.Meta(pattern=r"^($|https?://[^/]|file:///)")] = ""
+    update_key: str = ""
+    update_watch: Seconds = 60.0
 
     @property
     def address(self) -> tuple[str, int]:
         host, _colon, port = self.listen.removeprefix("tcp://").rpartition(":")
         return host.strip("[]"), int(port)
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether it is a control node that has others."""
+        return bool(self.nodes) or self.discover_nodes
 
     @property
     def name(self) -> str:
@@ -100,4 +136,20 @@ def load(path: str | pathlib.Path) -> Options:
         raise Invalid(f"{path}: listen: beyond loopback ({options.listen}) novad wants tls_cert and tls_key")
     if not 0 < options.address[1] <= 65535:
         raise Invalid(f"{path}: listen: {options.address[1]} is no port")
+    _check_nodes(path, options)
+    if options.update_url.startswith("http://") and not options.update_key and not on_loopback(
+            urllib.parse.urlsplit(options.update_url).hostname or ""):
+        raise Invalid(f"{path}: update_key: it is needed where update_url is http://")
     return options
+
+
+def _check_nodes(path: str | pathlib.Path, options: Options) -> None:
+    for url in options.nodes:
+        if url.startswith("tcp://") and not on_loopback(url.removeprefix("tcp://").rpartition(":")[0]):
+            raise Invalid(f"{path}: nodes: {url}: beyond loopback secrets travel with TLS only: tls://")
+    if options.coordinates and not options.platform:
+        raise Invalid(f"{path}: platform: a control node (nodes, discover_nodes) has a platform file")
+    if options.discover_nodes and not (options.nodes_ca or options.client_ca):
+        raise Invalid(f"{path}: discover_nodes: it needs nodes_ca, by which nodes are known from strangers")
+    if options.coordinates and not options.node_address and options.address[0] in ("0.0.0.0", "::"):
+        raise Invalid(f"{path}: node_address: it is needed where novad listens on all addresses and has other nodes")

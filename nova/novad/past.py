@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from nova.novad.errors import NotKnown, Refused
+from nova.novad.errors import Nothing, NotKnown, Refused
 from nova.novad.journal import DONE, Change, Deployed, Deployment, Journal
 
 _MOST = 1000  # deployments that are looked at
@@ -30,12 +30,29 @@ def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict
             changes[name] = Change(name=name, before=current[name], after=msgspec.structs.replace(earlier, wanted=True),
                                    restore=past.copy(name, left[name]))
     if not changes:
-        raise Refused("There is nothing to go back to: no other deployment of "
+        raise Nothing("There is nothing to go back to: no other deployment of "
                       f"{', '.join(chosen) or 'any component'}{f' up to {to}' if to else ''} is known.")
     for name, deployment in left.items():
         for owner, change in past.data_of(current[name], deployment, current).items():
             changes.setdefault(owner, change)
     return changes
+
+
+def changes_restored(journal: Journal, ident: int) -> list[Change]:
+    """A component's data as a backup has them, with what wrote them. Raises NotKnown, Refused."""
+    backup = next((one for one in journal.backups(dropped=True) if one.id == ident), None)
+    if backup is None:
+        raise NotKnown(f"There is no backup {ident}.")
+    if not backup.path:
+        raise Refused(f"Backup {ident} is not kept any more (keep_backups, keep_days).")
+    current = journal.components().get(backup.component)
+    if current is None:
+        raise Refused(f"Component {backup.component} is not deployed: deploy it, then its data can be put back.")
+    writer = journal.deployment(backup.writer)
+    change = _of(writer, backup.component) if writer is not None else None
+    after = change.after if change is not None and change.after is not None else current
+    return [Change(name=backup.component, before=current, after=msgspec.structs.replace(after, wanted=True),
+                   restore=ident)]
 
 
 class _Past:

@@ -20,7 +20,9 @@ from nova.novad.errors import Invalid, NotKnown
 NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
+_ADDRESS = re.compile(r"\$\{address:([^}]*)\}")
 _SECRET = re.compile(r"\$\{secret:([^}]*)\}")
+_MOST = 1 << 20  # bytes of a platform file
 _ALPHABETS = {"letters+digits": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
               "digits": "0123456789", "hex": "0123456789abcdef"}
 
@@ -90,7 +92,8 @@ class Secret(Part, frozen=True, kw_only=True):
 
 class Component(Part, frozen=True, kw_only=True):
     """``data_of``: other components whose data it changes when it is upgraded (a conductor those of its database): they
-    are backed up and put back together with its own."""
+    are backed up and put back together with its own. ``dump``, ``restore``: commands in the running container that
+    write its data to their output, and read them from their input."""
 
     image: Annotated[str, msgspec.Meta(min_length=1)]
     version: str = ""
@@ -107,6 +110,8 @@ class Component(Part, frozen=True, kw_only=True):
     data_of: tuple[Name, ...] = ()
     health: Health | None = None
     version_command: tuple[str, ...] = ()
+    dump: tuple[str, ...] = ()
+    restore: tuple[str, ...] = ()
     roles: tuple[Name, ...] = ()
     user: str = ""
     privileged: bool = False
@@ -131,6 +136,18 @@ class Component(Part, frozen=True, kw_only=True):
     def secrets(self) -> set[str]:
         """The names of the secrets that it uses."""
         return {name for text in (*self.env.values(), *self.files.values()) for name in _SECRET.findall(text)}
+
+
+class Place(Part, frozen=True, kw_only=True):
+    """A node that runs components; ``address``: where other nodes reach what it publishes."""
+
+    node: str
+    address: str
+    roles: tuple[str, ...]
+
+    def runs(self, component: Component) -> bool:
+        """Components without roles run everywhere."""
+        return not component.roles or bool(set(component.roles) & set(self.roles))
 
 
 class Platform(Part, frozen=True, kw_only=True):
@@ -164,6 +181,28 @@ class Platform(Part, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, components=kept)
 
 
+    def at(self, place: Place, places: Sequence[Place]) -> Platform:
+        """What a node runs, one of ``places``, with the addresses of what runs on the others. Raises Invalid: a
+        component whose address is wanted runs nowhere, or on several other nodes."""
+        kept = self.of_roles(place.roles)
+        return msgspec.structs.replace(kept, components={name: msgspec.structs.replace(
+            one, **{field: {key: self._addressed(f"{name}.{field}.{key}", text, place, places)
+                            for key, text in getattr(one, field).items()} for field in ("env", "files")})
+            for name, one in kept.components.items()})
+
+    def _addressed(self, where: str, text: str, place: Place, places: Sequence[Place]) -> str:
+        def address(match: re.Match[str]) -> str:
+            component = self.components[match.group(1)]
+            found = [place] if place.runs(component) else [each for each in places if each.runs(component)]
+            if len(found) != 1:
+                nodes = ", ".join(each.node for each in found)
+                raise Invalid(f"components.{where}: {match.group(0)}: it runs on "
+                              f"{f'several nodes: {nodes}' if nodes else 'no node'}.")
+            return found[0].address
+
+        return _ADDRESS.sub(address, text)
+
+
 def in_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
     """Names behind those that they depend on; the same order every time. Raises Invalid for a circle."""
     sorter = graphlib.TopologicalSorter({name: sorted(depends[name]) for name in sorted(depends)})
@@ -182,6 +221,8 @@ def load(path: str | pathlib.Path) -> Platform:
     """The platform of a file that ends in .toml, .yaml or .yml. Raises Invalid."""
     file = pathlib.Path(path)
     try:
+        if file.stat().st_size > _MOST:
+            raise Invalid(f"The platform file {file} has more than {_MOST} bytes.")
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid(f"The platform file {file} cannot be read: {error}") from None
@@ -192,14 +233,16 @@ def parse(text: str, kind: Literal["toml", "yaml"], name: str = "platform") -> P
     """Raises Invalid, which begins with ``name`` and says which field."""
     try:
         data = tomllib.loads(text) if kind == "toml" else _yaml(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Invalid(f"{name}: it is no {kind.upper()}: {error}") from None
     try:
         platform = msgspec.convert(data, Platform)
     except msgspec.ValidationError as error:
         raise Invalid(f"{name}: {_located(str(error), data)}") from None
     try:
-        _check(platform)
+        if not platform.components:
+            raise Invalid("components: there are none")
+        check(platform)
     except Invalid as error:
         raise Invalid(f"{name}: {error.message}") from None
     return platform
@@ -248,12 +291,12 @@ def _wrong(value: Any, kind: Any) -> bool:
     return False
 
 
-def _check(platform: Platform) -> None:
-    if not platform.components:
-        raise Invalid("components: there are none")
+def check(platform: Platform) -> None:
+    """Whether its parts fit together. Raises Invalid."""
     for name, secret in platform.secrets.items():
-        if len(set(secret.characters)) < 2:
-            raise Invalid(f"secrets.{name}.alphabet: it needs two different characters at least, or is one of "
+        if len(set(secret.characters)) < 2 or not secret.characters.isprintable():
+            raise Invalid(f"secrets.{name}.alphabet: it needs two different characters at least that can be "
+                          "printed, or is one of "
                           f"{', '.join(sorted(_ALPHABETS))}")
     for name, component in platform.components.items():
         _check_component(platform, name, component)
@@ -284,7 +327,12 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
         if secret not in platform.secrets:
             raise Invalid(f"{where}: there is no secret {secret!r}")
     health = component.health
+    if bool(component.dump) != bool(component.restore):
+        raise Invalid(f"{where}.dump: it is given together with restore")
+    if component.dump and not any(volume.backup for volume in component.volumes):
+        raise Invalid(f"{where}.dump: without volumes that are backed up there is nothing that it could dump")
     for field, words in (("command", component.command), ("version_command", component.version_command),
+                         ("dump", component.dump), ("restore", component.restore),
                          ("health.command", health.command if health else ())):
         if any("${secret:" in word for word in words):
             raise Invalid(f"{where}.{field}: a secret there shows in the list of processes; use env or files")
@@ -292,6 +340,14 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
         for key, text in texts.items():
             if "${secret:" in _SECRET.sub("", text):
                 raise Invalid(f"{where}.{field}.{key}: a secret is written ${{secret:NAME}}")
+            for other in _ADDRESS.findall(text):
+                if other not in platform.components:
+                    raise Invalid(f"{where}.{field}.{key}: there is no component {other!r} to have an address")
+            if "${address:" in _ADDRESS.sub("", text):
+                raise Invalid(f"{where}.{field}.{key}: an address is written ${{address:COMPONENT}}")
+    for field in Component.__struct_fields__:
+        if _has_zero(msgspec.to_builtins(getattr(component, field))):
+            raise Invalid(f"{where}.{field}: a zero character cannot be in there")
     for key in component.env:
         if not re.fullmatch(r"[^=\0\s]+", key):
             raise Invalid(f"{where}.env: {key!r} cannot be the name of a variable")
@@ -304,6 +360,13 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
     if len({volume.name for volume in component.volumes}) < len(component.volumes):
         raise Invalid(f"{where}.volumes: two have the same name")
     _check_health(where, health)
+
+
+def _has_zero(value: Any) -> bool:
+    """Whether a text in it has the character that ends texts for the system."""
+    if isinstance(value, dict):
+        return any(_has_zero(each) for pair in value.items() for each in pair)
+    return any(map(_has_zero, value)) if isinstance(value, list | tuple) else isinstance(value, str) and "\0" in value
 
 
 def _check_health(where: str, health: Health | None) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import os
 import pathlib
 import secrets as random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from nova.novad.errors import Invalid, NotKnown
 from nova.novad.platform import Secret
@@ -30,6 +30,8 @@ class Secrets:
         self._passphrase = passphrase
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
+        for left in directory.glob(".*.new"):  # by a novad that was killed
+            left.unlink()
         self._key = self._derived() if passphrase else None
 
     def names(self) -> list[str]:
@@ -42,9 +44,17 @@ class Secrets:
             self.renew(name, wanted[name])
         return made
 
-    def renew(self, name: str, how: Secret) -> None:
-        """A new value in place of the old one."""
-        self._write(name, "".join(random.choice(how.characters) for _ in range(how.length)))
+    def renew(self, name: str, how: Secret, value: str | None = None) -> None:
+        """A new value (``value``, or a random one) in place of the old one."""
+        self._write(name, value or "".join(random.choice(how.characters) for _ in range(how.length)))
+
+    def take(self, values: Mapping[str, str]) -> list[str]:
+        """Keep those that are not there yet; returns the names of those that are there with another value."""
+        known = self.names()
+        for name, value in values.items():
+            if name not in known:
+                self._write(name, value)
+        return sorted(name for name, value in values.items() if name in known and self._read(name) != value)
 
     def keep(self, names: Iterable[str]) -> None:
         """Remember the values that these have now, and no others, until put_back()."""
@@ -68,10 +78,22 @@ class Secrets:
 
     def masked(self, names: Iterable[str], text: str) -> str:
         """``text`` without the values of these secrets."""
+        return self.masker(names)(text)
+
+    def masker(self, names: Iterable[str]) -> Callable[[str], str]:
+        """The same for many texts: the values are read once."""
+        values = []
         for name in names:
             with contextlib.suppress(Invalid, NotKnown):
-                text = text.replace(self._read(name), MASK)
-        return text
+                values.append(self._read(name))
+
+        def masked(text: str) -> str:
+            for value in values:
+                if value in text:
+                    text = text.replace(value, MASK)
+            return text
+
+        return masked
 
     def remove(self) -> None:
         """All of them, for ever."""

@@ -24,8 +24,11 @@ from nova.novad.api import novad_pb2_grpc as services
 from nova.novad.daemon import Daemon
 from nova.novad.deploy import Progress
 from nova.novad.errors import NovadError
-from nova.novad.journal import Backup
+from nova.novad.fleet import Away
+from nova.novad.journal import Backup, Change, JournalFault
 from nova.novad.secrets import MASK
+from nova.novad.shares import unpacked
+from nova.novad.updates import Updates
 
 LOG = logging.getLogger(__name__)
 
@@ -33,25 +36,32 @@ _Told = queue.SimpleQueue[pb.Progress | BaseException | None]
 
 _THREADS = 32
 _READERS = 24  # of logs at a time: others get a thread, too
+_MESSAGE = 1 << 18  # characters of lines of a log that travel together
+_STREAMS, _CALLS = 64, 512  # at a time: of one connection, of all
+_REQUEST = 2 << 20  # bytes of a request: a control node sends a whole platform
 _CODES: dict[type[NovadError], grpc.StatusCode] = {
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT, errors.NotKnown: grpc.StatusCode.NOT_FOUND,
-    errors.Busy: grpc.StatusCode.ABORTED, errors.Failed: grpc.StatusCode.ABORTED,
+    Away: grpc.StatusCode.UNAVAILABLE, errors.Busy: grpc.StatusCode.ABORTED, errors.Failed: grpc.StatusCode.ABORTED,
     errors.Refused: grpc.StatusCode.FAILED_PRECONDITION, errors.ImageFault: grpc.StatusCode.FAILED_PRECONDITION,
+    JournalFault: grpc.StatusCode.DATA_LOSS,
     errors.RuntimeFault: grpc.StatusCode.UNAVAILABLE, errors.Cancelled: grpc.StatusCode.UNAVAILABLE}
 
 
 class Server:
-    """Listens as the daemon's options say."""
+    """Listens as the daemon's options say, and at the socket ``local``, where its launcher asks whether it is well."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon, updates: Updates | None = None, local: str = "") -> None:
         self.daemon = daemon
+        updates = updates or Updates(daemon.options, daemon.deployer, lambda: None)
         options = daemon.options
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc"),
-            interceptors=[_Secret(daemon.shared_secret())], options=[
+            interceptors=[_Secret(daemon.shared_secret(), lambda: self._health)], options=[
                 ("grpc.keepalive_time_ms", 60000), ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_ping_interval_without_data_ms", 10000), ("grpc.so_reuseport", 0)])
-        for add, servicer in _servicers(daemon):
+                ("grpc.http2.min_ping_interval_without_data_ms", 10000), ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", _REQUEST), ("grpc.max_concurrent_streams", _STREAMS)],
+            maximum_concurrent_rpcs=_CALLS)
+        for add, servicer in (*_servicers(daemon), (services.add_UpdatesServicer_to_server, _Updates(updates))):
             add(servicer, self._server)
         self._health = grpc_health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -65,6 +75,8 @@ class Server:
                 self._server.add_insecure_port(where)
         except RuntimeError:
             self.port = 0
+        if local:
+            self._server.add_insecure_port(f"unix:{local}")
         if not self.port:
             raise errors.Refused(f"{options.listen} is not free, or no address of this machine.")
 
@@ -86,23 +98,33 @@ def _credentials(daemon: Daemon) -> grpc.ServerCredentials:
 
 
 class _Secret(grpc.ServerInterceptor):
-    """Every call knows the shared secret, but for those that ask whether anybody is there."""
+    """Every call knows the shared secret, but for those that ask whether anybody is there.
 
-    def __init__(self, secret: str) -> None:
+    Who does not know it is answered without waiting for what is asked: nobody holds a thread by asking nothing.
+    """
+
+    def __init__(self, secret: str, health: Callable[[], Any]) -> None:
         self._expected = f"Bearer {secret}".encode()
-        self._refuse = grpc.unary_unary_rpc_method_handler(self._refused)
+        self._health = health
+        self._refuse = grpc.stream_stream_rpc_method_handler(self._refused)
+        self._check = grpc.stream_stream_rpc_method_handler(
+            self._checked, response_serializer=health_pb2.HealthCheckResponse.SerializeToString)
 
     @staticmethod
-    def _refused(_request: Any, context: grpc.ServicerContext) -> Any:
+    def _refused(_requests: Any, context: grpc.ServicerContext) -> Any:
         context.abort(grpc.StatusCode.UNAUTHENTICATED, "The shared secret is missing or another one: --secret, "
                                                        "$NOVA_SHARED_SECRET.")
 
+    def _checked(self, _requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        """Of novad as a whole."""
+        yield self._health().Check(health_pb2.HealthCheckRequest(), context)
+
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        if details.method.startswith("/grpc.health.v1.Health/"):
-            return continuation(details)
         given = dict(details.invocation_metadata or ()).get("authorization", "")
         given = given if isinstance(given, bytes) else given.encode()
-        return continuation(details) if hmac.compare_digest(given, self._expected) else self._refuse
+        if hmac.compare_digest(given, self._expected):
+            return continuation(details)
+        return self._check if details.method == "/grpc.health.v1.Health/Check" else self._refuse
 
 
 @contextlib.contextmanager
@@ -113,15 +135,21 @@ def _told(context: grpc.ServicerContext) -> Iterator[None]:
     except NovadError as error:
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
         context.abort(code, error.message)
+    except OSError as error:  # a full disk, say
+        LOG.exception("What was asked for could not be done")
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{errors.told(error)}.")
 
 
-def _followed(context: grpc.ServicerContext, act: Callable[[Progress], None]) -> Iterator[pb.Progress]:
-    """What ``act`` tells, as it happens. It goes on to its end if the caller goes away."""
+def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str] | None]) -> Iterator[pb.Progress]:
+    """What ``act`` tells, as it happens, and at the end what it returns. It goes on to its end if the caller goes
+    away."""
     told: _Told = queue.SimpleQueue()
 
     def work() -> None:
         try:
-            act(lambda name, what: told.put(pb.Progress(component=name, message=what)))
+            changed = act(lambda name, what: told.put(pb.Progress(component=name, message=what)))
+            if changed:
+                told.put(pb.Progress(changed=changed))
         except BaseException as error:  # for the caller; the deployer has logged and put back
             told.put(error)
         else:
@@ -129,7 +157,7 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], None]) ->
 
     threading.Thread(target=work, name="change", daemon=True).start()
     while (one := _next(told, context)) is not None:
-        if isinstance(one, NovadError):
+        if isinstance(one, NovadError | OSError):
             with _told(context):
                 raise one
         if isinstance(one, BaseException):
@@ -153,6 +181,7 @@ def _servicers(daemon: Daemon) -> list[tuple[Callable[[Any, Any], None], Any]]:
             (services.add_LogsServicer_to_server, _Logs(daemon)),
             (services.add_BackupsServicer_to_server, _Backups(daemon)),
             (services.add_SecretStoreServicer_to_server, _SecretStore(daemon)),
+            (services.add_NodesServicer_to_server, _Nodes(daemon)),
             (services.add_DaemonServicer_to_server, _Daemon(daemon))]
 
 
@@ -165,35 +194,41 @@ class _Platform(services.PlatformServicer):
         yield from _followed(context, lambda progress: self.daemon.deploy(wanted, progress))
 
     def Plan(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
-        answer = pb.PlanAnswer()
         with _told(context):
-            for change in self.daemon.deployer.plan({one.component: one.version for one in request.components}):
-                before, after = change.before, change.after
-                same = before is not None and after is not None and before.component == after.component
-                answer.changes.append(pb.PlannedChange(
-                    component=change.name, reference=after.component.reference() if after else "",
-                    action="remove" if after is None else "create" if before is None else
-                    "keep, unless its image is another" if same else "replace",
-                    before=before.version or before.component.tag if before else "",
-                    backup=self.daemon.data.size(change.name, before.component.volumes) if before else 0))
-        return answer
+            changes, others = self.daemon.plan({one.component: one.version for one in request.components})
+            for node, change in others:
+                change.node = node
+            return pb.PlanAnswer(changes=[*_planned(self.daemon, changes), *(change for _node, change in others)])
 
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
         with _told(context):
-            return pb.PlatformAnswer(name=self.daemon.platform.name, components=[pb.ComponentState(
-                name=one.deployed.name, version=one.deployed.version, state=one.state,
+            node = self.daemon.options.name
+            answer = pb.PlatformAnswer(name=self.daemon.platform.name, components=[pb.ComponentState(
+                name=one.deployed.name, version=one.deployed.version, state=one.state, node=node,
                 image=one.deployed.component.reference(), digest=one.deployed.digest or one.deployed.image,
                 deployment=one.deployed.deployment, started=one.started, health=one.health)
                 for one in self.daemon.states()])
+            if self.daemon.fleet is not None:
+                peers, silent = self.daemon.fleet.look()
+                answer.components.extend(one for peer in peers if peer.steered for one in peer.components)
+                answer.components.extend(pb.ComponentState(node=url, state="unreachable", health=why)
+                                         for url, why in silent.items())
+            return answer
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> pb.HistoryAnswer:
         with _told(context):
+            journal = self.daemon.journal
+            found = journal.deployments(min(max(request.limit, 0) or 20, 1000))
+            parts, origins = journal.asked_of([one.id for one in found]), journal.origins([one.id for one in found])
             return pb.HistoryAnswer(deployments=[pb.DeploymentEntry(
                 id=one.id, kind=one.kind, state=one.state, started=one.started, ended=one.ended or 0.0, error=one.error,
                 components=[pb.ComponentVersion(component=change.name, version=(
                     change.after.version or change.after.component.tag) if change.after else "")
-                    for change in one.changes])
-                for one in self.daemon.journal.deployments(min(max(request.limit, 0) or 20, 1000))])
+                    for change in one.changes],
+                nodes=[pb.NodePart(node=part.node, components=part.components, settled=part.settled)
+                       for part in parts.get(one.id, ())],
+                control=f"{origins[one.id].node} {origins[one.id].number}" if one.id in origins else "")
+                for one in found])
 
     def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.rollback(
@@ -204,6 +239,57 @@ class _Platform(services.PlatformServicer):
 
     def Remove(self, request: pb.RemoveRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.remove(request.volumes, request.secrets, progress))
+
+
+def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
+    planned = []
+    for change in changes:
+        before, after = change.before, change.after
+        same = before is not None and after is not None and before.component == after.component
+        planned.append(pb.PlannedChange(
+            component=change.name, reference=after.component.reference() if after else "",
+            action="remove" if after is None else "create" if before is None else
+            "keep, unless its image is another" if same else "replace", node=daemon.options.name,
+            before=before.version or before.component.tag if before else "",
+            backup=daemon.data.size(change.name, before.component.volumes) if before else 0))
+    return planned
+
+
+class _Nodes(services.NodesServicer):
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+
+    def Plan(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
+        with _told(context):
+            return pb.PlanAnswer(changes=_planned(self.daemon, self.daemon.participant.plan(unpacked(request.share))))
+
+    def Prepare(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.participant.prepare(
+            unpacked(request.share), progress))
+
+    def Apply(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.take_part(unpacked(request.share), progress))
+
+    def Settle(self, request: pb.SettleRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.participant.settle(
+            request.coordinator, request.number, request.done, progress))
+
+    def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.NodesAnswer:
+        with _told(context):
+            options, fleet = self.daemon.options, self.daemon.fleet
+            peers, silent = fleet.look() if fleet is not None else ([], {})
+            return pb.NodesAnswer(nodes=[
+                pb.NodeEntry(node=options.name, address=options.listen, roles=options.roles, state="this one"),
+                *(pb.NodeEntry(node=one.node, address=one.url, roles=one.place.roles,
+                               state="ready" if one.steered else "independent") for one in peers),
+                *(pb.NodeEntry(address=url, state="unreachable", error=why) for url, why in silent.items())])
+
+    def Forget(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.Empty:
+        with _told(context):
+            if self.daemon.fleet is None:
+                raise errors.NotKnown("This novad has no other nodes.")
+            self.daemon.fleet.forget(request.node)
+        return pb.Empty()
 
 
 class _Services(services.ServicesServicer):
@@ -244,10 +330,27 @@ class _Logs(services.LogsServicer):
                 # A component that says nothing must not hold the thread of a caller who went away.
                 if not context.add_callback(lines.close):
                     lines.close()
-                for line in lines:
-                    yield pb.LogLine(text=self.daemon.deployer.masked(deployed, line))
+                # The values of now: with others the container is another one, and this log ends.
+                masked = self.daemon.secrets.masker(deployed.component.secrets())
+                for some in lines.batches():
+                    for text in _messages(some):
+                        yield pb.LogLine(text=masked(text))
             finally:
                 self._readers.release()
+
+
+def _messages(lines: list[str]) -> Iterator[str]:
+    """Lines together, as many as a message may have."""
+    some: list[str] = []
+    length = 0
+    for line in lines:
+        if some and length + len(line) > _MESSAGE:
+            yield "\n".join(some)
+            some, length = [], 0
+        some.append(line)
+        length += len(line) + 1
+    if some:
+        yield "\n".join(some)
 
 
 class _Backups(services.BackupsServicer):
@@ -260,6 +363,9 @@ class _Backups(services.BackupsServicer):
 
     def Create(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.back_up(request.component, progress))
+
+    def Restore(self, request: pb.RestoreRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        yield from _followed(context, lambda progress: self.daemon.restore(request.id, progress))
 
     def Prune(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.BackupsAnswer:
         with _told(context):
@@ -287,6 +393,25 @@ class _SecretStore(services.SecretStoreServicer):
         yield from _followed(context, lambda progress: self.daemon.rotate(list(request.names), progress))
 
 
+class _Updates(services.UpdatesServicer):
+    def __init__(self, updates: Updates) -> None:
+        self.updates = updates
+
+    def Show(self, request: pb.UpdatesRequest, context: grpc.ServicerContext) -> pb.UpdatesAnswer:
+        with _told(context):
+            latest = self.updates.latest() if request.ask else None
+            releases = self.updates.releases
+            failed, why = releases.failure()
+            return pb.UpdatesAnswer(version=__version__, trial=bool(releases.trial()), failed=failed, why=why,
+                                    latest=latest.version if latest else "")
+
+    def Update(self, request: pb.Empty, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        def act(progress: Progress) -> None:
+            self.updates.update(progress)
+
+        yield from _followed(context, act)
+
+
 class _Daemon(services.DaemonServicer):
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -296,4 +421,5 @@ class _Daemon(services.DaemonServicer):
             options = self.daemon.options
             return pb.DaemonAnswer(
                 version=__version__, address=options.listen, started=self.daemon.started, node=options.name,
-                roles=options.roles, runtime=self.daemon.runtime.version(), platform=self.daemon.platform.name)
+                roles=options.roles, runtime=self.daemon.runtime.version(), platform=self.daemon.platform.name,
+                id=self.daemon.ident, steered=self.daemon.participant.steered)

@@ -310,7 +310,7 @@ class ConfirmResize(_Finish):
     # Who ends a move by another operation leaves that to the look for stale accesses.
     @step(CONDUCTOR, external=SHARES, owed=True, when="shares")
     def leave_shares(self, ctl: Control) -> None:
-        ctl.outside_shares.settle(self.data.host)
+        ctl.outside_shares.leave(self.data.host)
 
     def succeeded(self, ctl: Control) -> None:
         stopped = ctl.instance.power_state == states.SHUTDOWN
@@ -416,7 +416,7 @@ class RevertResize(_Finish):
 
     @step(CONDUCTOR, external=SHARES, owed=True, when="shares")
     def leave_shares(self, ctl: Control) -> None:
-        ctl.outside_shares.settle(self.data.source)
+        ctl.outside_shares.leave(self.data.source)
 
     @connects_volumes
     def keep(self, host: Host) -> None:

@@ -111,7 +111,9 @@ class DetachShare(_Share):
         mapping = self.instance.share(request.share_id)
         if mapping is None:
             raise exception.ShareNotAttached(instance_uuid=self.instance.uuid, share_id=request.share_id)
-        if self.instance.runs or mapping.status not in (shares.INACTIVE, shares.ERROR):
+        # Of a host that is down nobody knows whether the guest runs: without its shares it may go on elsewhere.
+        runs = self.instance.runs and ctl.host_up(self.instance.host or "")
+        if runs or mapping.status not in (shares.INACTIVE, shares.ERROR):
             raise exception.ShareStatusIncorrect(
                 share_id=request.share_id, status=self.instance.status_of(mapping),
                 expected=f"{shares.INACTIVE} or {shares.ERROR}")

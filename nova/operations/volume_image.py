@@ -18,7 +18,7 @@ from nova.objects.base import utcnow
 from nova.objects.requirements.properties import AGENT, QUIESCE, Properties
 from nova.objects.volume_image import properties_of, without_description
 from nova.operations.assisted_snapshots import ASSISTED
-from nova.operations.base import CONDUCTOR, HOST, IMAGES, VOLUMES, Rules, Wait, step
+from nova.operations.base import CONDUCTOR, HOST, IMAGES, VOLUMES, Rules, Step, Wait, step
 from nova.operations.contexts import Acceptance, Control, Desk
 from nova.operations.guest_driver import LONGEST_REST
 from nova.operations.snapshot import STATES, ImageMade, SavedData, Saving, SnapshotRequest
@@ -32,11 +32,12 @@ _PAUSE, _LOOKS = 1.0, 30
 
 class VolumeImageData(SavedData, kw_only=True):
     """``quiesce``: the guest is at rest while the snapshots are made, asked for at ``asked_at``; ``looks``: how often
-    was waited for them."""
+    was waited for them; ``drops``: how often until they could be deleted again."""
 
     quiesce: bool = False
     asked_at: datetime.datetime | None = None
     looks: int = 0
+    drops: int = 0
 
 
 class CreateVolumeImage(Saving):
@@ -129,4 +130,15 @@ class CreateVolumeImage(Saving):
 
     # --- compensations -----------------------------------------------------------------------------
     def drop_snapshots(self, ctl: Control) -> None:
-        ctl.outside_volumes.drop_snapshots(self.data.image)
+        try:
+            ctl.outside_volumes.drop_snapshots(self.data.image)
+        except exception.VolumeServiceUnavailable:
+            # It may be making one still, with help that waits behind this; deleted are those that are made.
+            if self.taken_over or self.data.drops >= _LOOKS:
+                raise
+            self.data.drops += 1
+            raise Wait(seconds=_PAUSE, ahead=ASSISTED) from None
+
+    def take_back(self, of: Step, ctl: Control) -> None:
+        self.taken_over = True  # nothing waits behind what has ended
+        super().take_back(of, ctl)

@@ -27,6 +27,9 @@ class HostShares(abc.ABC):
     def disconnect(self, instance_uuid: str, mapping: ShareMapping) -> None:
         """Undo what connect() did; the data stay. Not connected: fine. Raises ShareUnusable."""
 
+    def disconnect_guest(self, instance_uuid: str) -> None:
+        """Undo it for all that this guest had, whatever that was: it does not run here. Raises ShareUnusable."""
+
 
 class NoShares(HostShares):
     """A host without shares."""

@@ -60,6 +60,12 @@ class ManilaShares:
 
     def get(self, ctx: RequestContext, project_id: str, share_id: str, host: str) -> Share:
         found = self._asked(ctx, "GET", f"/shares/{share_id}", _Share, "share", share_id, ctx.auth_token)
+        if found["id"] != share_id:
+            raise exception.ShareNotFound(share_id=share_id)  # another spelling: a server would have it twice
+        if found.get("project_id") != project_id:
+            # Everybody sees a public share. Whoever may change who has access to it is its project alone, and we ask
+            # with rights that may do all.
+            raise exception.ShareNotFound(share_id=share_id)
         protocol = str(found["share_proto"]).upper()
         if protocol not in _ACCESS_TYPES:
             raise exception.ShareProtocolUnsupported(share_id=share_id, protocol=protocol)
@@ -71,7 +77,7 @@ class ManilaShares:
         if chosen is None:
             raise exception.ShareStatusIncorrect(share_id=share_id, status="without an export location",
                                                  expected=_AVAILABLE)
-        return Share(uuid=share_id, project_id=found.get("project_id") or project_id, name=found.get("name") or "",
+        return Share(uuid=share_id, project_id=project_id, name=found.get("name") or "",
                      protocol=protocol, export_location=chosen["path"])
 
     def allow(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any],

@@ -56,17 +56,26 @@ class MountedShares(HostShares):
         return path
 
     def disconnect(self, instance_uuid: str, mapping: ShareMapping) -> None:
-        path = self.path(instance_uuid, mapping.share_id)
+        self._disconnect(instance_uuid, mapping.share_id)
+
+    def disconnect_guest(self, instance_uuid: str) -> None:
+        if is_canonical(instance_uuid):
+            place = os.path.join(os.path.realpath(self.directory), instance_uuid)
+            for path in sorted(each for each in mounted() if os.path.dirname(each) == place):
+                self._disconnect(instance_uuid, os.path.basename(path))
+
+    def _disconnect(self, instance_uuid: str, share_id: str) -> None:
+        path = self.path(instance_uuid, share_id)
         if path in mounted():
             failed = _run("umount", "--", path)
             if failed:
                 # Its server may be away, or a process of the guest that was have it open for a moment more.
                 LOG.warning("[instance: %s] Share %s is unmounted as soon as nobody uses it: %s", instance_uuid,
-                            mapping.share_id, failed)
+                            share_id, failed)
                 failed = _run("umount", "-l", "--", path)
             if failed:
-                raise exception.ShareUnusable(share_id=mapping.share_id, reason=f"it was not unmounted: {failed}")
-            LOG.info("[instance: %s] Share %s is unmounted", instance_uuid, mapping.share_id)
+                raise exception.ShareUnusable(share_id=share_id, reason=f"it was not unmounted: {failed}")
+            LOG.info("[instance: %s] Share %s is unmounted", instance_uuid, share_id)
         self._tidy(path)
 
     def path(self, instance_uuid: str, share_id: str) -> str:

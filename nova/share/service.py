@@ -13,7 +13,7 @@ class ShareService(Protocol):
     """All verbs may be called again. All raise ShareServiceUnavailable; what they were asked for may be done then."""
 
     def get(self, ctx: RequestContext, project_id: str, share_id: str, host: str) -> Share:
-        """The share, if the caller may use it for a server of this project on this host.
+        """The share, if it is this project's, and the caller may use it for a server on this host.
 
         Raises ShareNotFound, ShareStatusIncorrect, ShareProtocolUnsupported, ShareUnusable, Forbidden.
         """

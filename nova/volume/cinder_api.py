@@ -169,10 +169,11 @@ class CinderApi:
                             params={"all_tenants": 1, "metadata": json.dumps(metadata)})
         return [volume for volume in found if metadata.items() <= volume.get("metadata", {}).items()]
 
-    def create_volume(self, ctx: RequestContext, wanted: Raw) -> Raw:
-        """A volume of the caller, so with the caller's token. Raises InvalidVolume, QuotaLimit."""
+    def create_volume(self, ctx: RequestContext, wanted: Raw, waits: bool = False) -> Raw:
+        """A volume of the caller, so with the caller's token; ``waits``: who does so for the answer. Raises
+        InvalidVolume, QuotaLimit."""
         return self._asked(ctx, "POST", "/volumes", "volume", ctx.auth_token,  # type: ignore[no-any-return]
-                           json={"volume": wanted})
+                           json={"volume": wanted}, waits=waits)
 
     def volumes(self, ctx: RequestContext, limit: int, offset: int) -> list[Raw]:
         """Those of the caller's project, with the caller's token, the newest first."""
@@ -180,8 +181,8 @@ class CinderApi:
                            params=_page(limit, offset))
 
     def delete_volume(self, ctx: RequestContext, uuid: str, token: str | None = None) -> None:
-        """Raises VolumeNotFound, InvalidVolume (it is in use)."""
-        self._asked(ctx, "DELETE", f"/volumes/{uuid}", token=token, volume=uuid)
+        """With a ``token``, its user waits. Raises VolumeNotFound, InvalidVolume (it is in use)."""
+        self._asked(ctx, "DELETE", f"/volumes/{uuid}", token=token, volume=uuid, waits=bool(token))
 
     def act(self, ctx: RequestContext, uuid: str, action: str) -> None:
         """Raises VolumeNotFound, InvalidVolume (its status does not allow it)."""
@@ -224,14 +225,15 @@ class CinderApi:
         most: int = found["maxTotalSnapshots"]
         return None if most < 0 else max(0, most - found["totalSnapshotsUsed"])
 
-    def create_snapshot(self, ctx: RequestContext, volume: str, wanted: Mapping[str, Any]) -> Raw:
-        """Raises VolumeNotFound, InvalidVolume, QuotaLimit."""
+    def create_snapshot(self, ctx: RequestContext, volume: str, wanted: Mapping[str, Any],
+                        waits: bool = False) -> Raw:
+        """``waits``: the caller does so for the answer. Raises VolumeNotFound, InvalidVolume, QuotaLimit."""
         return self._asked(ctx, "POST", "/snapshots", "snapshot", ctx.auth_token,  # type: ignore[no-any-return]
-                           json={"snapshot": {"volume_id": volume, **wanted}}, volume=volume)
+                           json={"snapshot": {"volume_id": volume, **wanted}}, volume=volume, waits=waits)
 
     def delete_snapshot(self, ctx: RequestContext, uuid: str, token: str | None) -> None:
-        """Raises NotFound, InvalidVolume (its status does not allow it)."""
-        self._asked(ctx, "DELETE", f"/snapshots/{uuid}", token=token)
+        """With a ``token``, its user waits. Raises NotFound, InvalidVolume (its status does not allow it)."""
+        self._asked(ctx, "DELETE", f"/snapshots/{uuid}", token=token, waits=bool(token))
 
     # --- snapshots, with Nova's own rights -------------------------------------------------------------
     def snapshots_with(self, ctx: RequestContext, metadata: Mapping[str, str]) -> list[Raw]:

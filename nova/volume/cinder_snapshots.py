@@ -39,7 +39,7 @@ class CinderSnapshots:
     def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot:
         check_user(ctx)
         return _shown(self._api.create_snapshot(ctx, wanted.volume_id, {
-            "force": wanted.force, "name": wanted.name, "description": wanted.description}))
+            "force": wanted.force, "name": wanted.name, "description": wanted.description}, waits=True))
 
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         check_user(ctx)

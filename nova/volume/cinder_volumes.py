@@ -30,7 +30,8 @@ class CinderVolumes:
                   "volume_type": volume.volume_type, "availability_zone": volume.availability_zone,
                   "metadata": volume.metadata, "snapshot_id": volume.snapshot_id}
         with named_snapshot(volume.snapshot_id):
-            return _shown(self._api.create_volume(ctx, {key: value for key, value in wanted.items() if value}), ctx)
+            return _shown(self._api.create_volume(
+                ctx, {key: value for key, value in wanted.items() if value}, waits=True), ctx)
 
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         check_user(ctx)

@@ -13,7 +13,9 @@ GOOD = {
     "select_1_of_10000_ms": 0.5, "select_1000_on_10000_ms": 60.0, "boot_cost_growth": 1.1,
     "rss_mb": {"api": 70.0, "conductor": 75.0, "scheduler": 60.0, "compute": 50.0},
     "start_s": {"api": 0.5, "conductor": 0.6, "scheduler": 0.5, "compute": 0.4},
-    "fair_boot_s": 0.4, "fair_stop_s": 0.2, "goodput_ratio": 0.9, "overload_boots_ratio": 1.1, "resizes_per_s": 12.0}
+    "fair_boot_s": 0.4, "fair_stop_s": 0.2, "goodput_ratio": 0.9, "overload_boots_ratio": 1.1, "resizes_per_s": 12.0,
+    "novad_deploy_s": 0.9, "novad_rss_mb": 55.0, "novad_log_lines_per_s": 1200.0, "novad_log_lost": 0,
+    "novad_suite_s": 40.0}
 
 
 def lines(text, containing):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.integration import novad_node
 from tools.bench import report
 from tools.bench.__main__ import measure, parse
 from tools.bench.amounts import TINY
@@ -89,3 +90,10 @@ def test_four_times_the_load_of_the_peak_was_offered(results):
 
 def test_the_table_can_be_made_of_it(results):
     assert "bus messages per boot" in report.table(results)
+
+
+@pytest.mark.skipif(bool(novad_node.missing()), reason=novad_node.missing())
+def test_novad_was_measured_and_its_readers_missed_nothing(results):
+    assert results["novad_log_lost"] == 0
+    assert results["novad_log_lines_per_s"] > 0
+    assert 0 < results["novad_rss_mb"] < 100

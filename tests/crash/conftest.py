@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.crash.rounds import cluster, nova, operate, points  # noqa: F401 (fixtures)
 from tests.integration.conftest import pytest_runtest_makereport, pytest_sessionstart, rabbitmq  # noqa: F401
-from tests.integration.databases import Server, start_mariadb, start_postgresql
+from tests.integration.databases import Server, mariadb, postgresql, start_mariadb, start_postgresql  # noqa: F401
 
 _SEEDS, _QUICK_SEEDS = 30, 1
 # Seconds: storms wait for what they did with bounds of their own.

@@ -20,7 +20,7 @@ from nova.objects import states
 from nova.operations.shelve import ShelveOffload
 from nova.rpcapi.servers import Servers
 from tests.crash import invariants
-from tests.crash.steps import OPTIONS, Case, Hold, Points, When
+from tests.crash.steps import OPTIONS, SHARED, Case, Hold, Points, When
 from tests.integration.cluster import Cluster
 from tests.integration.embedded_shares import new_share, wait_given
 from tests.integration.processes import eventually
@@ -147,6 +147,8 @@ class Round:
         api.wait(uuid, "ACTIVE", _PREPARES)
         start = _STARTS.get((operation.name, case.step.name)) or next(
             state for state in _WAYS if operation.rules.vm_states is None or state in operation.rules.vm_states)
+        if case.step.when == SHARED:
+            self._give_share(uuid)
         way = _WAYS[start]
         if way:
             self._operate(uuid, way[0], **way[1])
@@ -168,6 +170,15 @@ class Round:
         if self.names[name].operation.name != _VOLUMES[0]:
             self._operate(uuid, _VOLUMES[0], volume_id=volume)
             eventually(lambda: self.volume_status(volume) == "in-use", _PREPARES, f"volume {volume} is attached")
+
+    def _give_share(self, uuid: str) -> None:
+        """Its guest runs with one."""
+        self._operate(uuid, "stop")
+        self.nova.api.wait(uuid, states.status(states.STOPPED, None), _PREPARES)
+        self._operate(uuid, _SHARES[0], share_id=new_share(self.nova))
+        wait_given(self.nova, uuid, _PREPARES)
+        self._operate(uuid, "start")
+        self.nova.api.wait(uuid, "ACTIVE", _PREPARES)
 
     def _prepare_share(self, name: str, uuid: str) -> None:
         self.requests[name] = {"share_id": new_share(self.nova)}

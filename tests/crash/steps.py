@@ -101,11 +101,15 @@ FAILING: dict[str, tuple[str, When]] = {"live_migrate": ("migrate", "before"), "
 # others have volumes that an outside service keeps (tests.crash.test_cinder).
 ALONE = frozenset({"evacuate", "create_volume_image", "volume_snapshot_create", "volume_snapshot_delete",
                    "extend_volume"})
+# When there are steps of servers that have shares.
+SHARED = "shares"
 # When there are steps that need a service outside, or a share.
 _OUTSIDE = ("outside_volumes", "outside_interfaces", "plugs", "follows", "binds_volumes", "binds_interfaces",
-            "unbinds_volumes", "unbinds_interfaces", "shares")
+            "unbinds_volumes", "unbinds_interfaces", SHARED)
 # Of a server that was shelved and then soft-deleted, or shelved twice; it is tried as a step of delete.
 _AGAIN = frozenset({("reclaim", "drop_image"), ("shelve", "drop_former")})
+# Steps of servers with shares that are another operation's, too, by which they are tried.
+_ALIKE = frozenset({("migrate", "open_shares"), ("reclaim", "close_shares")})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,12 +144,18 @@ def ordinary(operation: type[Operation]) -> list[Step]:
             if step.when not in _OUTSIDE and (operation.name, step.name) not in _AGAIN]
 
 
+def shared(operation: type[Operation]) -> list[Step]:
+    """Those where servers have shares."""
+    return [step for step in operation.steps if step.when == SHARED and (operation.name, step.name) not in _ALIKE]
+
+
 def cases(operations: Iterable[type[Operation]] = tuple(REGISTRY.values())) -> list[Case]:
     """Every step and every compensation of every operation that exists and can be asked for beside others."""
     found = []
     for operation in operations:
         if operation.name in ALONE:
             continue
-        found += [Case(operation, step) for step in ordinary(operation)]
-        found += [Case(operation, step, undo=True) for step in ordinary(operation) if step.undo]
+        steps = [*ordinary(operation), *shared(operation)]
+        found += [Case(operation, step) for step in steps]
+        found += [Case(operation, step, undo=True) for step in steps if step.undo]
     return found

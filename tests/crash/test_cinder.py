@@ -16,7 +16,7 @@ from nova.operations.extend_volume import ExtendVolume
 from nova.virt import qemuimg
 from tests.cinder_service import CinderService, cinder_fixture  # noqa: F401 (fixture)
 from tests.crash import invariants, steps
-from tests.crash.rounds import Operate, Round, nova, operate, points  # noqa: F401 (fixtures)
+from tests.crash.rounds import Operate, Round
 from tests.crash.steps import OPTIONS, Case, Points, When
 from tests.crash.test_moves import DESTINATION, SOURCE, Evacuation
 from tests.crash.test_steps import kill
@@ -41,7 +41,7 @@ _PREPARES = 40.0
 
 
 @pytest.fixture(scope="module")
-def cluster(rabbitmq: Rabbit, new_database: Callable[[], str | None], points: Points,  # noqa: F811
+def cluster(rabbitmq: Rabbit, new_database: Callable[[], str | None], points: Points,
             cinder: CinderService) -> Iterator[Cluster]:
     options = {**OPTIONS, "volume": {"driver": "cinder"}, "cinder": cinder.options()}
     with Cluster(rabbitmq.new_vhost(), new_database(), computes=2, options=options, launcher=points.launcher) as made:
@@ -49,7 +49,7 @@ def cluster(rabbitmq: Rabbit, new_database: Callable[[], str | None], points: Po
         yield made
 
 
-def on_volume(nova: Cluster, cinder: CinderService, name: str, **fields: Any) -> str:  # noqa: F811
+def on_volume(nova: Cluster, cinder: CinderService, name: str, **fields: Any) -> str:
     volume = cinder.new(_PROJECT, bootable=True, image={"image_id": "i", "hw_qemu_guest_agent": "yes"})
     return nova.api.boot(name, imageRef="", block_device_mapping_v2=[{
         "source_type": "volume", "uuid": volume, "destination_type": "volume", "boot_index": 0}], **fields)
@@ -91,7 +91,7 @@ def _cases() -> list[Case]:
 
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
 def test_a_kill_in_the_middle_leaves_nothing_with_the_volume_service(
-        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,  # noqa: F811
+        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,
         monkeypatch: pytest.MonkeyPatch, when: When) -> None:
     monkeypatch.setattr(OnVolumes, "cinder", cinder, raising=False)
     # once its host has let go of a volume there is no way back, so that nothing fails in that step later
@@ -152,7 +152,7 @@ class OnFiles(OnVolumes):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_in_the_middle_of_a_snapshot_of_files_is_told_and_leaves_files_that_fit(
-        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,  # noqa: F811
+        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,
         monkeypatch: pytest.MonkeyPatch, when: When) -> None:
     share = nova.directory / f"share-{when}"
     share.mkdir()
@@ -192,7 +192,7 @@ class OnLargerFiles(OnFiles):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_in_the_middle_of_an_extension_is_told_and_the_volume_has_one_size(
-        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,  # noqa: F811
+        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,
         monkeypatch: pytest.MonkeyPatch, when: When) -> None:
     share = nova.directory / f"larger-{when}"
     share.mkdir()
@@ -222,7 +222,7 @@ class Evacuated(Evacuation):
 
 @pytest.mark.parametrize("undo", [False, True], ids=["it goes on", "it fails"])
 def test_a_kill_in_the_middle_of_an_evacuation_leaves_volumes_where_their_servers_are(
-        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,  # noqa: F811
+        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,
         monkeypatch: pytest.MonkeyPatch, undo: bool) -> None:
     monkeypatch.setattr(Evacuated, "cinder", cinder, raising=False)
     chosen = [(Case(Evacuate, step, undo), when) for step in Evacuate.steps if step.when in _NEEDS
@@ -246,11 +246,11 @@ def _attachments(cinder: CinderService) -> list[tuple[str, str]]:
     return sorted((each.server, each.volume) for each in list(cinder.attachments.values()))
 
 
-def _volumes(nova: Cluster) -> list[tuple[str, str]]:  # noqa: F811
+def _volumes(nova: Cluster) -> list[tuple[str, str]]:
     return sorted((uuid, item["id"]) for uuid, server in nova.api.servers().items()
                   for item in server["os-extended-volumes:volumes_attached"])
 
 
-def _images(nova: Cluster) -> list[str]:  # noqa: F811
+def _images(nova: Cluster) -> list[str]:
     return sorted(image["id"] for image in nova.api.get("/images/detail", version="2.35")["images"]
                   if "instance_uuid" in image["metadata"])

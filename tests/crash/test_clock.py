@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from nova.db import models
 from tests.crash import clockwork, invariants
 from tests.integration.cluster import Cluster
-from tests.integration.databases import Server, mariadb, postgresql  # noqa: F401 (fixtures)
+from tests.integration.databases import Server
 from tests.integration.rabbit import Rabbit
 
 _BUILD = 6.0
@@ -27,7 +27,7 @@ _CASES = [(name, seconds) for name in ("conductor-1", "compute-1", "scheduler-1"
 
 
 @pytest.fixture(scope="module")
-def cluster(rabbitmq: Rabbit, postgresql: Server, tmp_path_factory: pytest.TempPathFactory,  # noqa: F811
+def cluster(rabbitmq: Rabbit, postgresql: Server, tmp_path_factory: pytest.TempPathFactory,
             ) -> Iterator[Cluster]:
     options = {"fake": {"latency": f"spawn:{_BUILD},destroy:{_DESTROY}"}, "DEFAULT": {"rpc_response_timeout": 5}}
     database_url = postgresql.new_database()

@@ -16,7 +16,7 @@ from nova import exception
 from nova.db.sql.engine import Database
 from tests.crash.chaos import cut_connections
 from tests.crash.dbproxy import Proxy, When
-from tests.integration.databases import Server, mariadb, postgresql  # noqa: F401 (fixtures)
+from tests.integration.databases import Server
 
 FULL = pytest.mark.full
 

@@ -15,7 +15,7 @@ from tests.crash.chaos import cut_connections, provoke_deadlocks
 from tests.crash.dbproxy import Proxy, When
 from tests.crash.steps import Points
 from tests.integration.cluster import Cluster
-from tests.integration.databases import Server, mariadb, postgresql  # noqa: F401 (fixtures)
+from tests.integration.databases import Server
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 

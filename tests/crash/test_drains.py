@@ -6,20 +6,19 @@ import json
 
 from nova.objects import drain as drains
 from tests.crash import invariants
-from tests.crash.rounds import cluster, nova, points  # noqa: F401 (fixtures)
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
 
 SOURCE, DESTINATION = "compute-1", "compute-2"
 
 
-def _told(nova: Cluster) -> tuple[str, dict[str, dict[str, str]]]:  # noqa: F811
+def _told(nova: Cluster) -> tuple[str, dict[str, dict[str, str]]]:
     """The state of the drain, and the line of each server."""
     told = json.loads(nova._run("manage", ("host", "drain", SOURCE, "--status", "--json"), 60.0).stdout)
     return told["drain"].get("state", drains.RUNNING), {line["instance_uuid"]: line for line in told["servers"]}
 
 
-def test_conductors_that_die_while_a_host_is_emptied_are_followed_by_others(nova: Cluster) -> None:  # noqa: F811
+def test_conductors_that_die_while_a_host_is_emptied_are_followed_by_others(nova: Cluster) -> None:
     conductors = [name for name in nova.processes if name.startswith("conductor")]
     uuids = [nova.api.boot(f"drained-{number}", host=SOURCE) for number in range(6)]
     nova.all_active(uuids, 60.0)

@@ -13,7 +13,7 @@ import pytest
 from nova.objects import states
 from nova.operations.evacuate import Evacuate
 from tests.crash import invariants
-from tests.crash.rounds import Operate, cluster, nova, operate, points  # noqa: F401 (fixtures)
+from tests.crash.rounds import Operate
 from tests.crash.steps import Case, Hold, Points, When, ordinary
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
@@ -28,7 +28,7 @@ _UNDONE = [Case(Evacuate, step, undo=True) for step in ordinary(Evacuate) if ste
 class Evacuation:
     """A server on the source for each case; then the source is dead, and all are asked for elsewhere and held."""
 
-    def __init__(self, nova: Cluster, points: Points, operate: Operate, cases: list[tuple[Case, When]]) -> None:  # noqa: F811
+    def __init__(self, nova: Cluster, points: Points, operate: Operate, cases: list[tuple[Case, When]]) -> None:
         self.nova, self.points = nova, points
         self.names = {f"{when}-{case}-{time.monotonic_ns()}": (case, when) for case, when in cases}
         self.uuids = {name: self.boot(name) for name in self.names}
@@ -86,7 +86,7 @@ class Evacuation:
 
 
 @pytest.fixture
-def evacuate(nova: Cluster, points: Points, operate: Operate) -> Iterator[Callable[..., Evacuation]]:  # noqa: F811
+def evacuate(nova: Cluster, points: Points, operate: Operate) -> Iterator[Callable[..., Evacuation]]:
     yield lambda cases: Evacuation(nova, points, operate, cases)
     points.release_all()
     nova.restore(invariants.BOUND)
@@ -114,7 +114,7 @@ def test_the_source_returns_in_the_middle_of_every_step(evacuate: Callable[..., 
     moved.ends()
 
 
-def test_the_source_returns_when_whoever_evacuates_is_killed(nova: Cluster,  # noqa: F811
+def test_the_source_returns_when_whoever_evacuates_is_killed(nova: Cluster,
                                                              evacuate: Callable[..., Evacuation]) -> None:
     moved = evacuate([(case, when) for case in _STEPS for when in ("before", "after")])
     killed = moved.holders()
@@ -126,7 +126,7 @@ def test_the_source_returns_when_whoever_evacuates_is_killed(nova: Cluster,  # n
     moved.ends()
 
 
-def test_the_source_returns_after_the_end(nova: Cluster, evacuate: Callable[..., Evacuation]) -> None:  # noqa: F811
+def test_the_source_returns_after_the_end(nova: Cluster, evacuate: Callable[..., Evacuation]) -> None:
     moved = evacuate([(case, "after") for case in _STEPS])
     moved.release()
     nova.all_active(list(moved.uuids.values()), invariants.BOUND)
@@ -136,7 +136,7 @@ def test_the_source_returns_after_the_end(nova: Cluster, evacuate: Callable[...,
 
 @pytest.mark.parametrize("returns", ["middle", pytest.param("end", marks=pytest.mark.full)])
 def test_an_evacuation_that_fails_leaves_the_server_to_the_source_alone(
-        nova: Cluster, evacuate: Callable[..., Evacuation], returns: str) -> None:  # noqa: F811
+        nova: Cluster, evacuate: Callable[..., Evacuation], returns: str) -> None:
     """Held in the middle of every compensation; what the source still has of the server is the server's."""
     moved = evacuate([(case, when) for case in _UNDONE for when in ("before", "after")])
     moved.holders()

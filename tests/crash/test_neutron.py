@@ -11,7 +11,7 @@ import requests
 
 from nova.operations import REGISTRY
 from tests.crash import invariants
-from tests.crash.rounds import Operate, Round, nova, operate  # noqa: F401 (fixtures)
+from tests.crash.rounds import Operate, Round
 from tests.crash.steps import OPTIONS, Case, Points, When
 from tests.crash.test_steps import kill
 from tests.functional.neutron_server import NeutronServer
@@ -27,7 +27,7 @@ _OPERATIONS = ("build", "attach_interface", "detach_interface", "delete")
 class Plugger(threading.Thread):
     """What the agents of the service do: a port that is bound is plugged after a while, and Nova is told."""
 
-    def __init__(self, neutron: NeutronServer, nova: Cluster) -> None:  # noqa: F811
+    def __init__(self, neutron: NeutronServer, nova: Cluster) -> None:
         super().__init__(daemon=True)
         self._neutron, self._nova, self._over = neutron, nova, threading.Event()
 
@@ -94,7 +94,7 @@ def _cases() -> list[Case]:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_kill_in_the_middle_leaves_no_port(nova: Cluster, points: Points, operate: Operate,  # noqa: F811
+def test_a_kill_in_the_middle_leaves_no_port(nova: Cluster, points: Points, operate: Operate,
                                              neutron: NeutronServer, when: When) -> None:
     everything = Round(nova, points, _cases(), when, operate)
     kill(nova, points, *everything.holders())
@@ -106,6 +106,6 @@ def _ports(neutron: NeutronServer) -> set[tuple[str, str]]:
     return {(port["device_id"], port["id"]) for port in neutron.ports()}
 
 
-def _interfaces(nova: Cluster) -> set[tuple[str, str]]:  # noqa: F811
+def _interfaces(nova: Cluster) -> set[tuple[str, str]]:
     return {(uuid, item["port_id"]) for uuid in nova.api.servers()
             for item in nova.api.get(f"/servers/{uuid}/os-interface")["interfaceAttachments"]}

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from tests.crash import invariants
-from tests.crash.rounds import Operate, Round, cluster, nova, operate, points  # noqa: F401 (fixtures)
+from tests.crash.rounds import Operate, Round
 from tests.crash.steps import Case, Points, When, cases
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
@@ -24,7 +24,7 @@ def at(place: str) -> list[Case]:
     return [case for case in cases() if case.place == place]
 
 
-def answers(nova: Cluster) -> bool:  # noqa: F811
+def answers(nova: Cluster) -> bool:
     """Whether users get an answer."""
     try:
         return nova.api.request("GET", "/servers?limit=1").status_code == 200
@@ -32,7 +32,7 @@ def answers(nova: Cluster) -> bool:  # noqa: F811
         return False
 
 
-def kill(nova: Cluster, points: Points, *names: str) -> None:  # noqa: F811
+def kill(nova: Cluster, points: Points, *names: str) -> None:
     """Kill these, and start them again, without anybody waiting for them at a point; until users are answered again."""
     nova.kill(*names)
     points.release_all()
@@ -40,14 +40,14 @@ def kill(nova: Cluster, points: Points, *names: str) -> None:  # noqa: F811
     eventually(lambda: answers(nova), 60, "the API answers")
 
 
-def taken_over(nova: Cluster) -> int:  # noqa: F811
+def taken_over(nova: Cluster) -> int:
     """How often a conductor went on with what another process had left."""
     return sum(process.log.read_bytes().count(b"Took over ") for process in nova.processes.values())
 
 
 @pytest.mark.parametrize("when", _WHENS)
 @pytest.mark.parametrize("place", _PLACES)
-def test_a_kill_in_the_middle_of_every_step(nova: Cluster, points: Points, operate: Operate, place: str,  # noqa: F811
+def test_a_kill_in_the_middle_of_every_step(nova: Cluster, points: Points, operate: Operate, place: str,
                                             when: When) -> None:
     everything = Round(nova, points, at(place), when, operate)
     kill(nova, points, *everything.holders())
@@ -58,7 +58,7 @@ def test_a_kill_in_the_middle_of_every_step(nova: Cluster, points: Points, opera
     ("compute", "before"), pytest.param("compute", "after", marks=pytest.mark.full),
     pytest.param("conductor", "before", marks=pytest.mark.full), ("conductor", "after")])
 def test_a_worker_frozen_for_longer_than_its_lease_is_fenced_off(
-        nova: Cluster, points: Points, operate: Operate, place: str, when: When) -> None:  # noqa: F811
+        nova: Cluster, points: Points, operate: Operate, place: str, when: When) -> None:
     everything = Round(nova, points, at(place), when, operate)
     # One after the other: when all conductors are frozen nobody can notice.
     for name in everything.holders():
@@ -73,7 +73,7 @@ def test_a_worker_frozen_for_longer_than_its_lease_is_fenced_off(
 @pytest.mark.full
 @pytest.mark.parametrize("when", _WHENS)
 @pytest.mark.parametrize("case", cases(), ids=str)
-def test_a_kill_in_the_middle_of_this_step_alone(nova: Cluster, points: Points, operate: Operate,  # noqa: F811
+def test_a_kill_in_the_middle_of_this_step_alone(nova: Cluster, points: Points, operate: Operate,
                                                  case: Case, when: When) -> None:
     one = Round(nova, points, [case], when, operate)
     kill(nova, points, *one.holders())
@@ -81,8 +81,8 @@ def test_a_kill_in_the_middle_of_this_step_alone(nova: Cluster, points: Points, 
 
 
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
-def test_a_host_that_was_given_up_and_returns_is_fenced_off(nova: Cluster, points: Points,  # noqa: F811
-                                                            operate: Operate, when: When) -> None:  # noqa: F811
+def test_a_host_that_was_given_up_and_returns_is_fenced_off(nova: Cluster, points: Points,
+                                                            operate: Operate, when: When) -> None:
     """A host is frozen until it counts as down and its builds went elsewhere; then it goes on with its steps."""
     chosen = [case for case in at("compute") if not case.undo]
     everything = Round(nova, points, chosen, when, operate)
@@ -109,8 +109,8 @@ def test_a_host_that_was_given_up_and_returns_is_fenced_off(nova: Cluster, point
 
 @pytest.mark.parametrize("end", ["kill", pytest.param("release", marks=pytest.mark.full)])
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
-def test_a_delete_in_the_middle_of_every_step_leaves_nothing(nova: Cluster, points: Points,  # noqa: F811
-                                                             operate: Operate, when: When, end: str) -> None:  # noqa: F811
+def test_a_delete_in_the_middle_of_every_step_leaves_nothing(nova: Cluster, points: Points,
+                                                             operate: Operate, when: When, end: str) -> None:
     """The delete takes the server over; the step goes on, or dies with its process, and is of no account."""
     chosen = [case for case in cases() if not case.operation.rules.preempts]
     everything = Round(nova, points, chosen, when, operate)

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from tests.crash import invariants
-from tests.crash.rounds import Boots, Moment, cluster, nova, operate, points  # noqa: F401 (fixtures)
+from tests.crash.rounds import Boots, Moment
 from tests.crash.steps import Points
 from tests.crash.test_steps import kill
 from tests.integration.cluster import Cluster
@@ -37,7 +37,7 @@ _DOWN = 10.0
 _UNPROMISED = {Moment("ask", "create"), Moment("answer", "create")}
 
 
-def freeze(nova: Cluster, name: str, seconds: float, release: Callable[[], object]) -> None:  # noqa: F811
+def freeze(nova: Cluster, name: str, seconds: float, release: Callable[[], object]) -> None:
     """Freeze this one in the middle; when it thaws it goes on as if nothing had been."""
     nova.freeze(name)
     time.sleep(seconds)
@@ -45,7 +45,7 @@ def freeze(nova: Cluster, name: str, seconds: float, release: Callable[[], objec
     nova.thaw(name)
 
 
-def test_everything_is_killed_at_once_between_steps(nova: Cluster, points: Points) -> None:  # noqa: F811
+def test_everything_is_killed_at_once_between_steps(nova: Cluster, points: Points) -> None:
     boots = Boots(nova, points, _MOMENTS)
     kill(nova, points, *boots.holders())
     boots.all_active(lost=len(_UNPROMISED))
@@ -53,7 +53,7 @@ def test_everything_is_killed_at_once_between_steps(nova: Cluster, points: Point
 
 @pytest.mark.full
 @pytest.mark.parametrize("moment", _MOMENTS, ids=str)
-def test_a_kill_at_this_moment_alone(nova: Cluster, points: Points, moment: Moment) -> None:  # noqa: F811
+def test_a_kill_at_this_moment_alone(nova: Cluster, points: Points, moment: Moment) -> None:
     boots = Boots(nova, points, [moment])
     kill(nova, points, *boots.holders())
     boots.all_active(lost=int(moment in _UNPROMISED))
@@ -62,7 +62,7 @@ def test_a_kill_at_this_moment_alone(nova: Cluster, points: Points, moment: Mome
 @pytest.mark.full
 @pytest.mark.parametrize("moment", _MOMENTS, ids=str)
 @pytest.mark.parametrize("seconds", [invariants.LEASE + 2.5, 13.0])
-def test_a_freeze_at_this_moment(nova: Cluster, points: Points, moment: Moment, seconds: float) -> None:  # noqa: F811
+def test_a_freeze_at_this_moment(nova: Cluster, points: Points, moment: Moment, seconds: float) -> None:
     """For longer than a lease; and for longer than anybody waits for an answer, and than a host counts as up.
 
     A frozen conductor swallows heartbeats, too: either way a host may have been given up then.
@@ -76,7 +76,7 @@ def test_a_freeze_at_this_moment(nova: Cluster, points: Points, moment: Moment, 
 
 
 @pytest.mark.parametrize("moment", _STOPPING, ids=str)
-def test_a_stop_is_done_or_was_never_promised(nova: Cluster, points: Points, moment: Moment) -> None:  # noqa: F811
+def test_a_stop_is_done_or_was_never_promised(nova: Cluster, points: Points, moment: Moment) -> None:
     """Who takes a user's request for it, or a conductor's part in it, is killed."""
     uuid = nova.api.boot("to-be-stopped")
     nova.api.wait(uuid, "ACTIVE", 40)

@@ -18,7 +18,7 @@ from tests.crash import clockwork, invariants
 from tests.crash.chaos import Chaos
 from tests.crash.storm import COMPUTES, ENOUGH, Plan, Storm, make_plan
 from tests.integration.cluster import Cluster
-from tests.integration.databases import Server, mariadb, postgresql  # noqa: F401 (fixtures)
+from tests.integration.databases import Server
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 

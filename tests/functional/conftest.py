@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from nova import bus, conf
+from nova import bus, conf, context
 from nova.bus.seals import text_of
 from nova.cmd import allinone
 from nova.compute.service import ComputeService
@@ -16,6 +16,7 @@ from nova.console import server as console_server
 from nova.db import audit
 from nova.db.sql.engine import StatementCounter
 from nova.image.directory import DirectoryStore
+from nova.objects.base import new_uuid
 from nova.objects.image import Image
 from nova.rpcapi.networks import Networks
 from tests.functional.client import Client, Failed, wait_for
@@ -185,3 +186,21 @@ def remove_servers(admin):
             admin.delete(f"/servers/{server['id']}")
     for server in left:
         admin.wait_gone(server["id"])
+
+
+@pytest.fixture
+def new_image(suite, tmp_path):
+    """Adds an image; returns its id."""
+    made = []
+
+    def new_image(size=1024, owner=None, visibility="public", disk_format="raw", min_disk=0, min_ram=0, **properties):
+        path = tmp_path / f"{len(made)}"
+        path.write_bytes(bytes(size))
+        image = Image(id=new_uuid(), name="another", disk_format=disk_format, visibility=visibility,
+                      owner=owner, min_disk=min_disk, min_ram=min_ram, properties=properties)
+        made.append(DirectoryStore().add(str(path), image).id)
+        return made[-1]
+
+    yield new_image
+    for ident in made:
+        DirectoryStore().delete(context.admin(), ident)

@@ -6,6 +6,7 @@ from os_brick.initiator.connectors.remotefs import RemoteFsConnector
 
 from nova.conf import CONF
 from nova.virt import qemuimg
+from tests.cinder_service import Refused
 from tests.functional.client import wait_for
 from tests.functional.hosts import events_of, newest_action
 from tests.functional.test_assisted_snapshots import Files, create, given
@@ -110,6 +111,28 @@ def test_nothing_else_goes_ahead_of_the_image(suite, admin, member, flavor, cind
     assert admin.server(server)["OS-EXT-STS:task_state"] == "powering-off"
     wait_for(lambda: image_of(member, saved)["status"] == "ACTIVE", 30, "the image can be used")
     member.wait(server, "SHUTOFF")
+    audited(suite)
+
+
+def test_help_with_a_snapshot_goes_ahead_of_giving_up_the_image(
+        suite, admin, member, flavor, cinder, driver, share, monkeypatch):
+    """The service deletes none that it makes; nor does it end with one while its help waits."""
+    server, root, data = booted(admin, member, flavor, cinder, share)
+    make = cinder.create_snapshot
+
+    def refuses(project, wanted):
+        if wanted["volume_id"] == data.volume:
+            raise Refused(400, "Invalid volume: there is no room.")
+        return make(project, wanted)
+
+    monkeypatch.setattr(cinder, "create_snapshot", refuses)
+    saved = create_image(member, server)
+    snapshot, _name = help_with(admin, cinder, root)
+    helped_with(cinder, root, snapshot)
+    wait_for(lambda: not cinder.snapshots, 30, "what was made is deleted")
+    admin.wait_idle(server)
+    nothing_made(member, cinder, saved)
+    assert "there is no room" in str(newest_action(admin, server, "createImage"))
     audited(suite)
 
 

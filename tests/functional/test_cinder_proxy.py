@@ -1,7 +1,11 @@
 """Volumes of an outside service, as old clients ask Nova for them (os-volumes)."""
 
+import concurrent.futures
+import itertools
+
 import pytest
 
+from nova import neighbours
 from tests.functional.client import Client, wait_for
 from tests.functional.hosts import refused
 from tests.functional.refusals import NIL
@@ -84,6 +88,31 @@ def test_an_id_that_is_none_is_not_asked_for(old, cinder, ident):  # noqa: F811
     for ask in (old.get, old.delete):
         assert refused(lambda ask=ask: ask(f"{PATH}/{ident}"))[0] == 404
     assert len(cinder.asked) == before
+
+
+@pytest.mark.parametrize(("verb", "ask"), [
+    ("delete_volume", lambda old, volume: old.delete(f"{PATH}/{volume}")),
+    ("create_volume", lambda old, volume: make(old)),
+    ("create_snapshot", lambda old, volume: old.post("/os-snapshots", {"snapshot": {"volume_id": volume}}))])
+def test_few_wait_for_a_service_that_says_nothing_whatever_they_ask(
+        suite, cinder, monkeypatch, verb, ask):  # noqa: F811
+    for name, value in {"_AT_ONCE": 4, "_WHILE_SUSPECT": 1, "_SUSPECT": 0.2}.items():
+        monkeypatch.setattr(neighbours, name, value)
+    volume, held = cinder.new("p"), [cinder.hold(verb) for _again in range(8)]
+
+    def asked(_number):
+        return refused(lambda: ask(Client(suite.url, roles="member,reader", version="2.35"), volume))
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        told = [pool.submit(asked, number) for number in range(8)]
+        try:
+            for each in itertools.islice(concurrent.futures.as_completed(told, 10), 4):
+                code, message = each.result()
+                assert (code, "wait for its answer" in message) == (503, True)
+        finally:
+            for _is_asked, let_go in held:
+                let_go()
+    cinder._failures.clear()
 
 
 def test_what_the_service_refuses_is_told(old, cinder):  # noqa: F811

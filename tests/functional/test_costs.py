@@ -10,7 +10,6 @@ from nova.objects.base import new_uuid
 from nova.objects.network import Network
 from tests.functional.client import wait_for
 from tests.functional.conftest import remove_images
-from tests.functional.test_rebuild import new_image  # noqa: F401 (fixture)
 
 # What services say whether anything happens or not.
 BACKGROUND = ("heartbeat.", "guests.", "fleet.")
@@ -156,7 +155,7 @@ def test_moves_stay_within_their_budgets(suite, admin, pair, flavor):
     assert len(statements) <= 60, statements
 
 
-def test_a_rebuild_stays_within_its_budget(suite, admin, flavor, image_id, new_image):  # noqa: F811
+def test_a_rebuild_stays_within_its_budget(suite, admin, flavor, image_id, new_image):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     other, had = new_image(), image_id

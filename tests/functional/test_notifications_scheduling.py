@@ -7,7 +7,6 @@ from tests.functional.client import wait_for
 from tests.functional.hosts import SECOND, set_service
 from tests.functional.listening import listen
 from tests.functional.test_precaching import caching, rack  # noqa: F401 (fixtures)
-from tests.functional.test_rebuild import new_image  # noqa: F401 (fixture)
 
 _SELECT = "scheduler.select_destinations"
 
@@ -117,7 +116,7 @@ def test_a_move_that_finds_no_host_leaves_the_server_as_it_was(admin, flavor, im
     gone(uuid)
 
 
-def test_a_rebuild_whose_image_its_host_may_not_run_is_an_error(admin, flavor, image_id, new_image, listener, gone):  # noqa: F811
+def test_a_rebuild_whose_image_its_host_may_not_run_is_an_error(admin, flavor, image_id, new_image, listener, gone):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     image = new_image(**{"trait:CUSTOM_NOT_HERE": "required"})

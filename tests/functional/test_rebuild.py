@@ -5,32 +5,11 @@ import uuid
 
 import pytest
 
-from nova import context
 from nova.conf import CONF
-from nova.image.directory import DirectoryStore
-from nova.objects.image import Image
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.hosts import error_of, events_of, refused, used
 
 _LATEST = "2.100"
-
-
-@pytest.fixture
-def new_image(suite, tmp_path):
-    """Adds an image; returns its id."""
-    made = []
-
-    def new_image(size=1024, owner=None, visibility="public", disk_format="raw", min_disk=0, min_ram=0, **properties):
-        path = tmp_path / f"{len(made)}"
-        path.write_bytes(bytes(size))
-        image = Image(id=str(uuid.uuid4()), name="another", disk_format=disk_format, visibility=visibility,
-                      owner=owner, min_disk=min_disk, min_ram=min_ram, properties=properties)
-        made.append(DirectoryStore().add(str(path), image).id)
-        return made[-1]
-
-    yield new_image
-    for ident in made:
-        DirectoryStore().delete(context.admin(), ident)
 
 
 @pytest.fixture

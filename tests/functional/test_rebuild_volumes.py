@@ -11,7 +11,6 @@ from tests.functional.client import Client, wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.hosts import error_of, refused
 from tests.functional.test_cinder import MEMBER, cinder, from_volume, outside  # noqa: F401 (fixtures)
-from tests.functional.test_rebuild import new_image  # noqa: F401 (fixture)
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def rebuild(client, server, image, version="2.93", **values):
 
 
 # --- volumes of our own ----------------------------------------------------------------------------------
-def test_a_volume_is_made_anew_from_the_image(admin, server, books, driver, image_id, new_image):  # noqa: F811
+def test_a_volume_is_made_anew_from_the_image(admin, server, books, driver, image_id, new_image):
     before, image = volume_of(books), new_image()
     assert rebuild(admin, server, image)["image"] == ""
     shown = admin.wait(server, "ACTIVE")
@@ -78,7 +77,7 @@ def test_other_volumes_stay_as_they_are(admin, server, books, driver, image_id):
     assert dict(driver.guest(server).volumes)["/dev/vdb"] == other
 
 
-def test_before_2_93_a_volume_stays_as_it_is(admin, server, books, image_id, new_image):  # noqa: F811
+def test_before_2_93_a_volume_stays_as_it_is(admin, server, books, image_id, new_image):
     before = volume_of(books)
     code, message = refused(lambda: rebuild_at(admin, server, new_image(), "2.92"))
     assert (code, message) == (400, "Unable to rebuild with a different image for a volume-backed server.")
@@ -91,7 +90,7 @@ def rebuild_at(client, server, image, version, **values):
     return client.action(server, "rebuild", {"imageRef": image, **values}, version=version)
 
 
-def test_an_image_must_fit_the_volume_and_needs_no_certificates(admin, server, new_image, image_id):  # noqa: F811
+def test_an_image_must_fit_the_volume_and_needs_no_certificates(admin, server, new_image, image_id):
     code, message = refused(lambda: rebuild_at(admin, server, new_image(min_disk=2), "2.93"))
     assert (code, "too small" in message) == (400, True)
     code, message = refused(lambda: rebuild_at(admin, server, image_id, "2.93", trusted_image_certificates=["a"]))
@@ -99,7 +98,7 @@ def test_an_image_must_fit_the_volume_and_needs_no_certificates(admin, server, n
 
 
 @pytest.mark.parametrize("verb", ["rebuild", "spawn"])
-def test_a_failure_leaves_what_was_in_the_volume(admin, server, books, driver, image_id, new_image, verb):  # noqa: F811
+def test_a_failure_leaves_what_was_in_the_volume(admin, server, books, driver, image_id, new_image, verb):
     before = volume_of(books)
     driver.behaviour.failure[verb] = 1.0
     rebuild(admin, server, new_image())

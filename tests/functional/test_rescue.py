@@ -14,7 +14,6 @@ from nova.rpcapi.volumes import Volumes
 from tests.functional.client import Client, wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.hosts import error_of, events_of, refused, used
-from tests.functional.test_rebuild import new_image  # noqa: F401 (fixture)
 from tests.unit.conductor.books import set_columns
 
 _STABLE = {"hw_rescue_device": "disk", "hw_rescue_bus": "virtio"}
@@ -54,7 +53,7 @@ def test_a_server_is_rescued_and_runs_again(admin, server, driver, image_id, sto
     assert used(admin, CONF.host)[1] == 1
 
 
-def test_the_image_is_the_named_one_or_the_hosts_or_its_own(admin, server, driver, new_image):  # noqa: F811
+def test_the_image_is_the_named_one_or_the_hosts_or_its_own(admin, server, driver, new_image):
     named, configured = new_image(), new_image()
     CONF.set_override("rescue_image_id", configured, "libvirt")
     try:
@@ -118,7 +117,7 @@ def test_only_a_rescued_server_is_unrescued(admin, member, server):
 
 
 # --- what is refused -------------------------------------------------------------------------------------
-def test_images_that_cannot_be(suite, server, new_image):  # noqa: F811
+def test_images_that_cannot_be(suite, server, new_image):
     member = Client(suite.url, user="m", roles="member,reader")
     for image in (str(uuid.uuid4()), new_image(visibility="private", owner="other")):
         assert refusal(member, server, rescue_image_ref=image) == (400, "Can not find requested image")
@@ -142,7 +141,7 @@ def from_volume(suite, admin, flavor, image_id, driver):
 
 
 def test_a_server_that_boots_from_a_volume_needs_2_87_and_a_stable_image(
-        admin, from_volume, driver, new_image):  # noqa: F811
+        admin, from_volume, driver, new_image):
     stable = new_image(**_STABLE)
     told = f"Instance {from_volume} cannot be rescued: Cannot rescue a volume-backed instance"
     assert refusal(admin, from_volume, version="2.86", rescue_image_ref=stable) == (400, told)
@@ -158,7 +157,7 @@ def test_a_server_that_boots_from_a_volume_needs_2_87_and_a_stable_image(
     admin.wait(from_volume, "ACTIVE")
 
 
-def test_a_host_has_to_be_able_to_rescue_beside_volumes(suite, admin, from_volume, new_image):  # noqa: F811
+def test_a_host_has_to_be_able_to_rescue_beside_volumes(suite, admin, from_volume, new_image):
     core, node = suite.conductor.core, admin.server(from_volume)["OS-EXT-SRV-ATTR:hypervisor_hostname"]
     before = core.db.read(lambda connection: compute_nodes.states(connection, None, 1))[0].traits
     set_columns(core, models.providers, models.providers.c.name == node, traits=["COMPUTE_NODE"])

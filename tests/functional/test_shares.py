@@ -9,7 +9,7 @@ from nova import bus, context, exception
 from nova.conductor.background import share_accesses as stale
 from nova.conductor.saga import walk
 from nova.conf import CONF
-from nova.db import servers, share_accesses, shares
+from nova.db import evictions, servers, share_accesses, shares
 from nova.metadata.settings import Settings
 from nova.metadata.tree import Tree
 from nova.objects.base import new_uuid
@@ -17,7 +17,7 @@ from nova.objects.share import Share
 from nova.rpcapi.shares import Shares
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_servers
-from tests.functional.hosts import SECOND, newest_action
+from tests.functional.hosts import SECOND, newest_action, set_service
 from tests.functional.listening import listen
 from tests.functional.test_costs import measured
 
@@ -197,6 +197,21 @@ def test_a_deleted_server_has_no_access(suite, member, server, make):
     wait_for(lambda: accesses(suite, server) == [])
 
 
+def test_a_guest_that_is_removed_when_its_host_is_back_leaves_no_share_connected(suite, member, server, make,
+                                                                                 monkeypatch):
+    share, let_go = make(), []
+    attach(member, server, share)
+    wait_share(member, server, share, "inactive")
+    db, host = suite.conductor.core.db, suite.compute.host
+    monkeypatch.setattr(suite.compute.machine.shares, "disconnect_guest", let_go.append)
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server)
+    let_go.clear()
+    db.write(lambda connection: evictions.add(connection, server, host, False))
+    suite.compute.reconciler.compare()
+    assert let_go == [server]
+
+
 def test_a_share_that_cannot_be_opened_is_an_error_and_can_be_taken_away(suite, member, server, make, books,
                                                                          monkeypatch):
     share = make()
@@ -300,6 +315,26 @@ def test_a_directory_of_one_host_does_not_move(suite, admin, pair, moving):
     assert refused(attach, admin, other, _share)[0] == 409
 
 
+def test_a_server_whose_host_is_gone_lets_go_of_its_shares_and_goes_on_elsewhere(suite, admin, pair, moving):
+    server, share = moving
+    assert refused(detach, admin, server, share)[0] == 409
+    set_service(admin, pair.first.host, forced_down=True)
+    try:
+        assert refused(admin.action, server, "evacuate", {})[0] == 409
+        admin.action(server, "os-resetState", {"state": "error"}, expect=202)
+        admin.wait(server, "ERROR")
+        admin.wait_idle(server)
+        detach(admin, server, share)
+        wait_for(lambda: shares_of(admin, server) == {}, 30)
+        admin.wait_idle(server)
+        assert hosts_of(suite, server) == []
+        admin.action(server, "evacuate", {})
+        assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == SECOND
+    finally:
+        pair.first.reconciler.compare()  # it is back: what went on elsewhere may not stay
+        set_service(admin, pair.first.host, forced_down=False)
+
+
 def test_two_servers_of_one_host_share_an_access(suite, member, server, make, flavor, image_id):
     share = make()
     other = member.boot(flavor, image_id)
@@ -341,6 +376,48 @@ def test_a_service_that_is_away_does_not_hold_a_delete_up_and_is_asked_later(sui
     finally:
         del service.deny
     wait_for(lambda: accesses(suite, server) == [], 60)
+
+
+@pytest.fixture
+def refusing(suite):
+    """A service that takes nothing away."""
+    service = suite.conductor.core.shares
+
+    def refuses(_ctx, share_id, *_args):
+        raise exception.ShareAccessRemovalError(share_id=share_id, reason="the share is in error")
+
+    service.deny = refuses
+    yield
+    if "deny" in vars(service):
+        del service.deny
+
+
+def test_a_service_that_refuses_to_take_an_access_away_is_in_the_way_of_no_delete(
+        suite, member, server, make, refusing):
+    first, second = make(), make()
+    for share in (first, second):
+        attach(member, server, share)
+        wait_share(member, server, share, "inactive")
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server, 60)
+    assert [access[2] for access in accesses(suite, server)] == [True, True]
+    del suite.conductor.core.shares.deny
+    wait_for(lambda: (stale.reconcile(suite.conductor.core), accesses(suite, server))[1] == [], 20)
+
+
+@pytest.mark.parametrize(("word", "code"), [("confirmResize", 204), ("revertResize", 202)])
+def test_a_service_that_refuses_to_take_an_access_away_is_in_the_way_of_no_move(
+        suite, admin, pair, moving, refusing, word, code):
+    server, _share = moving
+    admin.action(server, "migrate", expect=202)
+    admin.wait(server, "VERIFY_RESIZE")
+    admin.action(server, word, expect=code)
+    admin.wait(server, "ACTIVE")
+    admin.wait_idle(server)
+    assert newest_action(admin, server, word)["message"] is None
+    assert sorted(access[2] for access in accesses(suite, server)) == [False, True]
+    del suite.conductor.core.shares.deny
+    wait_for(lambda: (stale.reconcile(suite.conductor.core), len(accesses(suite, server)))[1] == 1, 20)
 
 
 def test_what_is_done_with_shares_is_told(suite, admin, member, server, make):
@@ -390,8 +467,11 @@ def test_a_share_costs_a_start_nothing_and_who_has_none_asks_for_no_access(suite
             attach(member, server, share)
             wait_share(member, server, share, "inactive")
             member.wait_idle(server)
-        _answer, messages, statements = measured(suite, member, lambda: act(member, server, "os-start", "ACTIVE"))
+        _answer, messages, statements = measured(suite, member, lambda: member.post(
+            f"/servers/{server}/action", {"os-start": None}, expect=202))
         counted[with_share] = (sum(messages.values()), len(statements))
+        assert min(counted[with_share]) > 2
+        member.wait(server, "ACTIVE")
         act(member, server, "os-stop", "SHUTOFF")
     assert counted[False] == counted[True]
     detach(member, server, share)

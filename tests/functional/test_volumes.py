@@ -289,13 +289,31 @@ def boot_from(client, flavor, image, source="image", size=1, **values):
     return server
 
 
-@pytest.mark.parametrize("source", ["image", "blank"])
-def test_an_image_that_is_named_beside_the_volume_to_boot_from_is_not_used(admin, flavor, image_id, driver, source):
+@pytest.mark.parametrize("source", ["image", "blank", "volume"])
+def test_of_an_image_that_is_named_beside_the_volume_to_boot_from_no_data_are_used(
+        admin, flavor, image_id, driver, source):
+    ident = {"image": image_id, "volume": make(admin) if source == "volume" else None}.get(source)
     device = {"source_type": source, "destination_type": "volume", "volume_size": 1, "boot_index": "0",
-              "delete_on_termination": "true", **({"uuid": image_id} if source == "image" else {})}
+              "delete_on_termination": "true", **({"uuid": ident} if ident else {})}
     server = admin.boot(flavor, image_id, block_device_mapping_v2=[device])
     admin.wait(server, "ACTIVE")
     assert (admin.server(server)["image"], list(guest_volumes(driver, server))) == ("", ["/dev/vda"])
+
+
+def test_an_image_that_is_named_beside_the_volume_to_boot_from_says_what_the_guest_is(admin, flavor, new_image):
+    device = {"source_type": "volume", "uuid": make(admin), "boot_index": 0}
+
+    def boot(image):
+        return admin.boot(flavor, image, block_device_mapping_v2=[device])
+
+    for image, text in ((new_image(min_ram=1 << 20), "memory"), (new_uuid(), "Can not find requested image")):
+        with pytest.raises(Failed) as error:
+            boot(image)
+        assert (error.value.code, text in error.value.message) == (400, True), error.value.message
+    server = boot(new_image(min_disk=50, disk_format="iso", hw_disk_bus="scsi"))
+    admin.wait(server, "ACTIVE")
+    attached, = admin.get(f"/servers/{server}/os-volume_attachments")["volumeAttachments"]
+    assert attached["device"] == "/dev/sda"
 
 
 @pytest.mark.parametrize("source", ["image", "blank"])

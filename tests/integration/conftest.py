@@ -1,4 +1,4 @@
-"""What the integration tests share: the broker, and the logs of a cluster whose test failed."""
+"""What the integration tests share: the broker, libvirt, a network, and the logs of a cluster whose test failed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,16 @@ from typing import Any
 import pytest
 
 from tests.integration import cluster
+from tests.integration.databases import mariadb, postgresql  # noqa: F401 (fixtures)
+from tests.integration.driver_pair import lab_hosts_fixture  # noqa: F401 (fixture)
+from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
+    driver_fixture,
+    events_fixture,
+    guest_image_fixture,
+    libvirt_daemon_fixture,
+    state_fixture,
+)
+from tests.integration.linuxnet_lab import lab_fixture  # noqa: F401 (fixture)
 from tests.integration.rabbit import Rabbit, start_rabbitmq
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from nova.novad.runtime.service import PodmanService
 
@@ -64,11 +64,11 @@ class Registry:
         port = int(self.host.rpartition(":")[2])
         wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, "the registry")
 
-    def push(self, name: str, version: str, broken: bool = False) -> None:
+    def push(self, name: str, version: str, broken: bool = False, program: str = _PROGRAM) -> None:
         place = self.directory / "build"
         place.mkdir(exist_ok=True)
         shutil.copy(shutil.which("busybox") or "", place / "busybox")
-        (place / "run").write_text(_PROGRAM.format(version=version, end="exit 3" if broken else ""))
+        (place / "run").write_text(program.replace("{version}", version).replace("{end}", "exit 3" if broken else ""))
         (place / "Dockerfile").write_text(
             "FROM scratch\nCOPY busybox /bin/busybox\nCOPY run /run.sh\n"
             'ENTRYPOINT ["/bin/busybox", "sh", "/run.sh"]\n')
@@ -90,22 +90,30 @@ class Registry:
 
 
 class Node:
-    """``kill()`` and ``start()`` novad as the machine would; ``nova(...)`` are commands of its user."""
+    """``kill()`` and ``start()`` novad as the machine would; ``nova(...)`` are commands of its user.
 
-    def __init__(self, directory: pathlib.Path, platform: str, kind: str = "toml") -> None:
+    ``address``: tls://… for one elsewhere, whose ``options`` say more, and whose commands begin with ``inside`` (a
+    namespace of the network) and have ``variables``. Without ``platform`` it is told by another one what to run.
+    """
+
+    def __init__(self, directory: pathlib.Path, platform: str, kind: str = "toml", *, address: str = "",
+                 options: str = "", inside: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         self.data = directory / "data"
-        self.address = f"tcp://127.0.0.1:{free_port()}"
+        self.address = address or f"tcp://127.0.0.1:{free_port()}"
+        self.inside, self.variables = list(inside), dict(variables or {})
+        directory.mkdir(exist_ok=True)
         (directory / f"platform.{kind}").write_text(platform)
         (directory / "novad.toml").write_text(
-            f'listen = "{self.address}"\ndata_dir = "{self.data}"\nplatform = "{directory}/platform.{kind}"\n'
-            "interval = 0.5\n")
+            f'listen = "{self.address.replace("tls:", "tcp:")}"\ndata_dir = "{self.data}"\n'
+            f'platform = "{f"{directory}/platform.{kind}" if platform else ""}"\ninterval = 0.5\n{options}')
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with open(self.directory / "novad.log", "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "nova.cmd.novad", "serve", "--config", self.directory / "novad.toml"],
+                [*self.inside, sys.executable, "-m", "nova.cmd.novad", "serve", "--config",
+                 str(self.directory / "novad.toml")],
                 stdout=log, stderr=log)
         wait_for(lambda: self.process is None or self.process.poll() is not None
                  or self.nova("info", check=False).returncode == 0, "novad", self.log)
@@ -121,12 +129,13 @@ class Node:
         return (self.directory / "novad.log").read_text()[-3000:]
 
     def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-c", "import sys; from nova.cli.main import main; sys.exit(main())", *words]
+        program = "import sys; from nova.cli.main import main; sys.exit(main())"
+        return [*self.inside, sys.executable, "-c", program, *words]
 
     def environment(self) -> dict[str, str]:
         secret = self.data / "shared-secret"
         return {**os.environ, "NOVA_ADDR": self.address,
-                "NOVA_SHARED_SECRET": secret.read_text() if secret.exists() else "none"}
+                "NOVA_SHARED_SECRET": secret.read_text() if secret.exists() else "none", **self.variables}
 
     def nova(self, *words: str, check: bool = True, timeout: float = 180) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(self.command(*words), capture_output=True, text=True, timeout=timeout, check=False,

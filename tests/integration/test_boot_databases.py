@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.cluster import Cluster
-from tests.integration.databases import mariadb, postgresql  # noqa: F401 (fixtures)
 from tests.integration.rabbit import Rabbit
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.databases import mariadb, postgresql  # noqa: F401 (fixtures)
-from tests.integration.libvirt_fixtures import guest_image_fixture  # noqa: F401 (fixture)
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 from tests.integration.real_cloud import BOOT, RealCloud, real_cloud

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.integration.cluster import Cluster, Place
-from tests.integration.databases import mariadb  # noqa: F401 (fixture)
 from tests.integration.processes import eventually, free_port
 from tests.integration.rabbit import Rabbit
 from tests.integration.real_cinder import RealCinder, cinder_fixture, needs_cinder  # noqa: F401 (fixture)

@@ -11,8 +11,8 @@ import pytest
 from nova.virt.qemuimg import Qcow2Header
 from tests.integration.barbican_server import needs_barbican
 from tests.integration.cinder_cloud import cinder_cloud
-from tests.integration.databases import Server, mariadb  # noqa: F401 (fixture)
-from tests.integration.libvirt_fixtures import guest_image_fixture, migrates_emulated  # noqa: F401 (fixture)
+from tests.integration.databases import Server
+from tests.integration.libvirt_fixtures import migrates_emulated
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 from tests.integration.real_cinder import RealCinder, needs_cinder, real_cinder
@@ -29,7 +29,7 @@ _READ = "head -n 1 /dev/vdb"
 
 
 @pytest.fixture(name="cinder", scope="module")
-def cinder_fixture(rabbitmq: Rabbit, mariadb: Server) -> Iterator[RealCinder]:  # noqa: F811
+def cinder_fixture(rabbitmq: Rabbit, mariadb: Server) -> Iterator[RealCinder]:
     with real_cinder(rabbitmq, mariadb, keys=True) as made:
         yield made
 

@@ -7,9 +7,7 @@ import base64
 import pytest
 
 from tests.integration.cinder_cloud import cloud_fixture, hosts_fixture  # noqa: F401 (fixtures)
-from tests.integration.databases import mariadb  # noqa: F401 (fixture)
 from tests.integration.guest_shell import GuestShell
-from tests.integration.libvirt_fixtures import guest_image_fixture  # noqa: F401 (fixture)
 from tests.integration.processes import eventually
 from tests.integration.real_cinder import RealCinder, cinder_fixture, needs_cinder  # noqa: F401 (fixture)
 from tests.integration.real_cloud import BOOT, RealCloud

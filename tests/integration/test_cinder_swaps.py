@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.cinder_cloud import cloud_fixture, hosts_fixture  # noqa: F401 (fixtures)
-from tests.integration.databases import Server, mariadb  # noqa: F401 (fixture)
+from tests.integration.databases import Server
 from tests.integration.guest_shell import GuestShell
-from tests.integration.libvirt_fixtures import guest_image_fixture  # noqa: F401 (fixture)
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 from tests.integration.real_cinder import RealCinder, needs_cinder, real_cinder
@@ -24,7 +23,7 @@ _COUNT = 100 << 11
 
 
 @pytest.fixture(name="cinder", scope="module")
-def cinder_fixture(rabbitmq: Rabbit, mariadb: Server) -> Iterator[RealCinder]:  # noqa: F811
+def cinder_fixture(rabbitmq: Rabbit, mariadb: Server) -> Iterator[RealCinder]:
     with real_cinder(rabbitmq, mariadb, backends=("one", "two")) as made:
         yield made
 

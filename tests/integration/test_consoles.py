@@ -17,7 +17,6 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from tests.integration.browser import start_browser
 from tests.integration.cluster import Cluster
-from tests.integration.libvirt_fixtures import guest_image_fixture  # noqa: F401 (fixture)
 from tests.integration.port_relay import InwardRelay
 from tests.integration.processes import eventually, free_port
 from tests.integration.rabbit import Rabbit

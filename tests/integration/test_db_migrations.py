@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.databases import mariadb, postgresql  # noqa: F401
 from tests.unit.conductor.test_migrations import *  # noqa: F403
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from collections.abc import Iterator
 
 import pytest
@@ -10,11 +11,10 @@ import sqlalchemy as sa
 from nova import conf
 from nova.conductor.endpoints.networks import Networks
 from nova.conductor.saga.control import ConductorControl
-from nova.db import allocations, compute_nodes, fixed_ips, migrate, models
+from nova.db import allocations, compute_nodes, fixed_ips, migrate, models, share_accesses
 from nova.objects.base import new_uuid
 from nova.objects.network import Network, NetworkRequest
 from nova.objects.scheduling import Selection
-from tests.integration.databases import mariadb, postgresql  # noqa: F401
 from tests.unit.conductor.books import Books, ctx, server
 from tests.unit.conductor.conftest import own_clock, settings  # noqa: F401
 from tests.unit.conductor.test_aggregates import *  # noqa: F403
@@ -79,6 +79,17 @@ def test_boots_on_one_network_do_not_wait_for_one_another(core: Books) -> None:
     assert [one.addresses[0] for one in taken] == ["10.0.0.2", "10.0.0.3"]
     again = core.db.write(lambda connection: fixed_ips.take(connection, made, new_uuid(), new_uuid()))
     assert again == taken[1]
+
+
+def test_a_server_that_wants_a_share_while_another_one_leaves_it_keeps_the_access(core: Books) -> None:
+    """Whoever leaves waits for the one that comes, and sees it."""
+    core.db.write(lambda connection: share_accesses.want(connection, "x", "h1", "s1"))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with core.db.engine.connect() as coming, coming.begin():
+            assert share_accesses.want(coming, "x", "h1", "s2")
+            last = pool.submit(core.db.write, lambda connection: share_accesses.leave(connection, "x", "h1", "s1"))
+            assert concurrent.futures.wait([last], 1).not_done, "it waits"
+        assert not last.result(30)
 
 
 def test_placements_on_one_network_do_not_wait_for_one_another(

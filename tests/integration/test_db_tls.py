@@ -18,13 +18,7 @@ from nova.db.sql import readiness
 from nova.db.sql.engine import Database
 from tests.certificates import Authority, authority
 from tests.integration.cluster import _command, _environment
-from tests.integration.databases import (
-    Server,
-    mariadb,  # noqa: F401 (fixtures)
-    postgresql,  # noqa: F401
-    start_mariadb,
-    start_postgresql,
-)
+from tests.integration.databases import Server, start_mariadb, start_postgresql
 
 VERIFIED = {"postgresql": ["sslmode=verify-full&sslrootcert={ca}"],
             "mariadb": ["ssl_ca={ca}", "ssl_ca={ca}&ssl_verify_identity=true"]}

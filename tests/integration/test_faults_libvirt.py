@@ -24,12 +24,7 @@ from nova.objects.image import Image
 from nova.objects.network import Network
 from nova.rpcapi.networks import Networks
 from tests.functional.client import Client, Failed
-from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
-    PrivateLibvirt,
-    guest_image_fixture,
-    needs_libvirt,
-    wait_for,
-)
+from tests.integration.libvirt_fixtures import PrivateLibvirt, needs_libvirt, wait_for
 
 pytestmark = needs_libvirt
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.guest_shell import GuestShell, count_in_background
-from tests.integration.libvirt_fixtures import ROOT, guest_image_fixture  # noqa: F401 (fixture)
+from tests.integration.libvirt_fixtures import ROOT
 from tests.integration.processes import eventually
 from tests.integration.two_hosts import RealHost, RealHosts, needs_hosts, real_hosts
 from tools.hosts import cgroups

@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from tests.integration.cluster import Cluster
-from tests.integration.databases import Server, postgresql  # noqa: F401 (fixtures)
+from tests.integration.databases import Server
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
@@ -23,7 +23,7 @@ _COMPUTES = ("compute-1", "compute-2", "compute-3")
 
 
 @pytest.fixture(scope="module")
-def cluster(rabbitmq: Rabbit, postgresql: Server) -> Iterator[Cluster]:  # noqa: F811
+def cluster(rabbitmq: Rabbit, postgresql: Server) -> Iterator[Cluster]:
     options = {"fake": {"latency": "spawn:0.7,destroy:0.1"}, "DEFAULT": {"max_concurrent_builds": 4}}
     with Cluster(rabbitmq.new_vhost(), postgresql.new_database(), computes=3, options=options) as made:
         yield made
@@ -113,7 +113,7 @@ def test_builds_survive_a_killed_broker(nova: Cluster, rabbitmq: Rabbit) -> None
     settles(nova, storm(nova, disturb))
 
 
-def test_builds_survive_a_killed_database(nova: Cluster, postgresql: Server) -> None:  # noqa: F811
+def test_builds_survive_a_killed_database(nova: Cluster, postgresql: Server) -> None:
     def disturb() -> None:
         postgresql.kill()
         postgresql.restart()

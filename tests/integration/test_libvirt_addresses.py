@@ -20,18 +20,7 @@ from nova.objects.image import Image
 from nova.objects.instance import BlockDevice
 from nova.objects.network import VIF, RuleSet
 from nova.virt.imagecache import ImageCache
-from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
-    PrivateLibvirt,
-    driver_fixture,
-    events_fixture,
-    guest_image_fixture,
-    kernel_disks,
-    libvirt_daemon_fixture,
-    needs_libvirt,
-    server,
-    state_fixture,
-    wait_for_console,
-)
+from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console
 from tests.integration.test_libvirt_devices import boot, domain, volume_fixture  # noqa: F401 (fixture)
 
 pytestmark = needs_libvirt

@@ -18,18 +18,7 @@ from nova.objects.network import VIF
 from nova.objects.volume import VolumeConnection
 from nova.virt import qemuimg
 from nova.virt.driver import Disks
-from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
-    PrivateLibvirt,
-    driver_fixture,
-    events_fixture,
-    guest_image_fixture,
-    kernel_disks,
-    libvirt_daemon_fixture,
-    needs_libvirt,
-    server,
-    state_fixture,
-    wait_for_console,
-)
+from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console
 
 pytestmark = needs_libvirt
 LOGIN = b"login:"

@@ -23,16 +23,11 @@ from nova.objects.network import VIF
 from nova.virt.driver import Disks
 from nova.virt.imagecache import ImageCache
 from nova.virt.libvirt.driver import LibvirtDriver
-from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
+from tests.integration.libvirt_fixtures import (
     PrivateLibvirt,
-    driver_fixture,
-    events_fixture,
-    guest_image_fixture,
     kernel_disks,
-    libvirt_daemon_fixture,
     needs_libvirt,
     server,
-    state_fixture,
     wait_for,
     wait_for_console,
 )

@@ -21,24 +21,14 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import VolumeConnection, VolumeKey
 from nova.virt.driver import Disks
 from nova.virt.libvirt.driver import LibvirtDriver
-from tests.integration.driver_pair import (  # noqa: F401 (fixtures)
-    LabHost,
-    hosts_fixture,
-    lab_hosts_fixture,
-    wait_for_text,
-)
+from tests.integration.driver_pair import LabHost, hosts_fixture, wait_for_text  # noqa: F401 (fixtures)
 from tests.integration.driver_pair import boot as boot_there
-from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
+from tests.integration.libvirt_fixtures import (
     PrivateLibvirt,
-    driver_fixture,
-    events_fixture,
-    guest_image_fixture,
     kernel_disks,
-    libvirt_daemon_fixture,
     migrates_emulated,
     needs_libvirt,
     server,
-    state_fixture,
     wait_for_console,
 )
 

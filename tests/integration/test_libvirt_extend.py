@@ -15,17 +15,7 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import VolumeEncryption
 from nova.virt import qemuimg
 from nova.virt.libvirt.driver import LibvirtDriver
-from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
-    PrivateLibvirt,
-    driver_fixture,
-    events_fixture,
-    guest_image_fixture,
-    libvirt_daemon_fixture,
-    needs_libvirt,
-    server,
-    state_fixture,
-    wait_for_console,
-)
+from tests.integration.libvirt_fixtures import PrivateLibvirt, needs_libvirt, server, wait_for_console
 from tests.integration.test_libvirt_encrypted import PASSPHRASE, boot, configured, device, formatted  # noqa: F401
 
 pytestmark = needs_libvirt

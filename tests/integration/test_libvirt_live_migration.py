@@ -19,21 +19,15 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.moves import MigrationTarget
 from nova.objects.network import VIF
 from nova.objects.volume import VolumeConnection
-from tests.integration.driver_pair import (  # noqa: F401 (fixtures)
+from tests.integration.driver_pair import (
     COUNT,
     LabHost,
     boot,
     console,
-    hosts_fixture,
-    lab_hosts_fixture,
+    hosts_fixture,  # noqa: F401 (fixture)
     wait_for_text,
 )
-from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixture)
-    guest_image_fixture,
-    migrates_emulated,
-    needs_libvirt,
-    server,
-)
+from tests.integration.libvirt_fixtures import migrates_emulated, needs_libvirt, server
 
 pytestmark = needs_libvirt
 Hosts = tuple[LabHost, LabHost]

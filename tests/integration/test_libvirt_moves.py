@@ -14,14 +14,8 @@ from nova.objects import states
 from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.moves import DiskSource
-from tests.integration.driver_pair import (  # noqa: F401 (fixtures)
-    LabHost,
-    boot,
-    hosts_fixture,
-    lab_hosts_fixture,
-    wait_for_text,
-)
-from tests.integration.libvirt_fixtures import guest_image_fixture, needs_libvirt, server  # noqa: F401 (fixture)
+from tests.integration.driver_pair import LabHost, boot, hosts_fixture, wait_for_text  # noqa: F401 (fixtures)
+from tests.integration.libvirt_fixtures import needs_libvirt, server
 from tests.integration.processes import eventually
 
 pytestmark = needs_libvirt

@@ -15,17 +15,7 @@ from nova.objects.parts import fitting
 from nova.objects.parts.fitting import GuestParts, Ratios, Wish
 from nova.objects.requirements.guest_numa import guest_topology
 from nova.objects.requirements.requested_resources import PCPU
-from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
-    PrivateLibvirt,
-    driver_fixture,
-    guest_image_fixture,
-    kernel_disks,
-    libvirt_daemon_fixture,
-    needs_libvirt,
-    server,
-    state_fixture,
-    wait_for_console,
-)
+from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console
 
 pytestmark = needs_libvirt
 

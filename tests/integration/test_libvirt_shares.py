@@ -12,16 +12,11 @@ from nova.objects.base import new_uuid
 from nova.objects.share import INACTIVE, VIRTIO_FS, ShareMapping
 from nova.share.local import LocalShares
 from nova.virt.driver import Disks
-from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
+from tests.integration.libvirt_fixtures import (
     PrivateLibvirt,
-    driver_fixture,
-    events_fixture,
-    guest_image_fixture,
     kernel_disks,
-    libvirt_daemon_fixture,
     needs_libvirt,
     server,
-    state_fixture,
     wait_for,
     wait_for_console,
 )

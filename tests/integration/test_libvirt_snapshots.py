@@ -16,17 +16,7 @@ import pytest
 from nova import exception
 from nova.conf import CONF
 from nova.objects import states
-from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
-    driver_fixture,
-    events_fixture,
-    guest_image_fixture,
-    kernel_disks,
-    libvirt_daemon_fixture,
-    needs_libvirt,
-    server,
-    state_fixture,
-    wait_for_console,
-)
+from tests.integration.libvirt_fixtures import kernel_disks, needs_libvirt, server, wait_for_console
 
 pytestmark = needs_libvirt
 NOBODY = threading.Event()

@@ -18,17 +18,7 @@ from nova import exception
 from nova.objects.instance import BlockDevice
 from nova.objects.volume import VolumeConnection
 from nova.virt.libvirt.driver import LibvirtDriver
-from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
-    PrivateLibvirt,
-    driver_fixture,
-    events_fixture,
-    guest_image_fixture,
-    kernel_disks,
-    libvirt_daemon_fixture,
-    needs_libvirt,
-    server,
-    state_fixture,
-)
+from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server
 
 pytestmark = needs_libvirt
 

@@ -16,19 +16,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.network import commands, dhcp, netns
 from nova.objects.network import FilterRule
-from tests.integration.linuxnet_lab import (
-    PING,
-    SSH,
-    Net,
-    connects,
-    ear,
-    instance,
-    lab_fixture,  # noqa: F401
-    needs_root,
-    rules,
-    sh,
-    wait,
-)
+from tests.integration.linuxnet_lab import PING, SSH, Net, connects, ear, instance, needs_root, rules, sh, wait
 
 pytestmark = [needs_root, pytest.mark.root]
 

@@ -17,7 +17,6 @@ from tests.integration.linuxnet_lab import (
     ear,
     frame,
     instance,
-    lab_fixture,  # noqa: F401
     needs_root,
     rules,
     sh,

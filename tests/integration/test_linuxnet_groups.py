@@ -11,7 +11,7 @@ from nova.conf import CONF
 from nova.network import commands
 from nova.objects.network import FilterRule, GroupFilter, RuleSet
 from tests.integration import linuxnet_lab
-from tests.integration.linuxnet_lab import lab_fixture, needs_root, sh, wait  # noqa: F401
+from tests.integration.linuxnet_lab import needs_root, sh, wait
 from tests.integration.test_linuxnet_flush import flush
 
 pytestmark = [needs_root, pytest.mark.root]

@@ -10,13 +10,7 @@ from nova.conf import CONF
 from nova.network.dhcp import DhcpServer
 from nova.network.records import Records
 from nova.objects.floating_ip_dns import ServedDomain
-from tests.integration.linuxnet_lab import (
-    Net,
-    lab_fixture,  # noqa: F401
-    needs_root,
-    rules,
-    wait,
-)
+from tests.integration.linuxnet_lab import Net, needs_root, rules, wait
 
 pytestmark = [needs_root, pytest.mark.root]
 

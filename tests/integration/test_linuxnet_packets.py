@@ -10,13 +10,7 @@ import pytest
 
 from nova.network import netns
 from nova.objects.network import FilterRule
-from tests.integration.linuxnet_lab import (
-    Net,
-    ear,
-    frame,
-    lab_fixture,  # noqa: F401
-    needs_root,
-)
+from tests.integration.linuxnet_lab import Net, ear, frame, needs_root
 
 pytestmark = [needs_root, pytest.mark.root]
 

@@ -11,19 +11,7 @@ import pytest
 
 from nova.network import netns
 from nova.objects.network import FilterRule
-from tests.integration.linuxnet_lab import (
-    PING,
-    SSH,
-    Net,
-    connects,
-    ear,
-    frame,
-    lab_fixture,  # noqa: F401
-    needs_root,
-    rules,
-    sh,
-    udp_packet,
-)
+from tests.integration.linuxnet_lab import PING, SSH, Net, connects, ear, frame, needs_root, rules, sh, udp_packet
 
 ROUTER_ADVERTISEMENT = (struct.pack("!IHBB", 0x60000000, 16, 58, 255) + socket.inet_pton(socket.AF_INET6, "fe80::1")
                         + socket.inet_pton(socket.AF_INET6, "ff02::1") + b"\x86" + bytes(15))

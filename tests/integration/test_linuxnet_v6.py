@@ -11,18 +11,7 @@ import pytest
 
 from nova.network import netns, records
 from nova.objects.network import FilterRule, slaac_address
-from tests.integration.linuxnet_lab import (
-    PING,
-    SSH,
-    Net,
-    connects,
-    ear,
-    frame,
-    lab_fixture,  # noqa: F401
-    needs_root,
-    rules,
-    sh,
-)
+from tests.integration.linuxnet_lab import PING, SSH, Net, connects, ear, frame, needs_root, rules, sh
 
 pytestmark = [needs_root, pytest.mark.root]
 

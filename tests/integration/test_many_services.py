@@ -24,7 +24,7 @@ import sqlalchemy as sa
 
 from tests.integration.client import Client
 from tests.integration.cluster import Cluster
-from tests.integration.databases import Server, postgresql  # noqa: F401 (fixtures)
+from tests.integration.databases import Server
 from tests.integration.processes import eventually, free_port
 from tests.integration.rabbit import Rabbit
 
@@ -68,7 +68,7 @@ class ManyCluster(Cluster):
 
 
 @pytest.fixture(scope="module")
-def cluster(rabbitmq: Rabbit, postgresql: Server) -> Iterator[ManyCluster]:  # noqa: F811
+def cluster(rabbitmq: Rabbit, postgresql: Server) -> Iterator[ManyCluster]:
     with ManyCluster(rabbitmq.new_vhost(), postgresql.new_database()) as made:
         yield made
 
@@ -306,7 +306,7 @@ def test_no_connection_is_shared_by_processes(nova: ManyCluster) -> None:
 
 # --- the database ----------------------------------------------------------------------------------------
 def test_connections_that_the_database_drops_are_made_anew_and_nobody_notices(
-        nova: ManyCluster, postgresql: Server) -> None:  # noqa: F811
+        nova: ManyCluster, postgresql: Server) -> None:
     engine = sa.create_engine(postgresql.admin_url, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
     dropped = 0
     with busy(nova) as clients:
@@ -320,7 +320,7 @@ def test_connections_that_the_database_drops_are_made_anew_and_nobody_notices(
     assert clients.lost == []
 
 
-def test_a_database_that_is_restarted_is_waited_for(nova: ManyCluster, postgresql: Server) -> None:  # noqa: F811
+def test_a_database_that_is_restarted_is_waited_for(nova: ManyCluster, postgresql: Server) -> None:
     with busy(nova) as clients:
         postgresql.kill()
         time.sleep(2)

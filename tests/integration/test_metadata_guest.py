@@ -15,13 +15,7 @@ from nova.network import netns
 from nova.rpcapi import CONDUCTOR
 from nova.rpcapi.guests import Guests
 from nova.rpcapi.servers import Servers
-from tests.integration.linuxnet_lab import (
-    Net,
-    lab_fixture,  # noqa: F401
-    needs_root,
-    rules,
-    sh,
-)
+from tests.integration.linuxnet_lab import Net, needs_root, rules, sh
 
 pytestmark = [needs_root, pytest.mark.root]
 

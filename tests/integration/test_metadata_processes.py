@@ -11,12 +11,7 @@ import pytest
 
 from nova.conf import CONF
 from tests.integration.cluster import _command, _environment
-from tests.integration.linuxnet_lab import (
-    Net,
-    lab_fixture,  # noqa: F401
-    needs_root,
-    rules,
-)
+from tests.integration.linuxnet_lab import Net, needs_root, rules
 from tests.integration.processes import Process, eventually, free_port
 
 pytestmark = [needs_root, pytest.mark.root]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.client import Client
 from tests.integration.cluster import Cluster
-from tests.integration.databases import Server, postgresql  # noqa: F401 (fixtures)
+from tests.integration.databases import Server
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
@@ -22,7 +22,7 @@ _COMPUTES = ("compute-1", "compute-2", "compute-3", "compute-4")
 
 
 @pytest.fixture(scope="module")
-def cluster(rabbitmq: Rabbit, postgresql: Server) -> Iterator[Cluster]:  # noqa: F811
+def cluster(rabbitmq: Rabbit, postgresql: Server) -> Iterator[Cluster]:
     options = {"DEFAULT": {"service_down_time": _DOWN, "rpc_response_timeout": 8}, "conductor": {"lease": 4}}
     with Cluster(rabbitmq.new_vhost(), postgresql.new_database(), computes=len(_COMPUTES), schedulers=1,
                  options=options) as made:

@@ -7,11 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.databases import (
-    Server,
-    mariadb,  # noqa: F401 (fixture)
-)
-from tests.integration.libvirt_fixtures import guest_image_fixture  # noqa: F401 (fixture)
+from tests.integration.databases import Server
 from tests.integration.neutron_lab import NeutronLab, needs_neutron, neutron_lab
 from tests.integration.processes import eventually, free_port
 from tests.integration.rabbit import Rabbit
@@ -35,7 +31,7 @@ def api_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def lab(hosts: RealHosts, mariadb: Server, api_port: int) -> Iterator[NeutronLab]:  # noqa: F811
+def lab(hosts: RealHosts, mariadb: Server, api_port: int) -> Iterator[NeutronLab]:
     database = mariadb.new_database()
     with neutron_lab(hosts.site.directory / "neutron", database, f"http://127.0.0.1:{api_port}/v2.1",
                      hosts.hosts[0]) as made:

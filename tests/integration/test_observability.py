@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # type: 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.cluster import Cluster
-from tests.integration.databases import Server, postgresql  # noqa: F401 (fixtures)
+from tests.integration.databases import Server
 from tests.integration.processes import eventually, free_port
 from tests.integration.rabbit import Rabbit
 
@@ -85,7 +85,7 @@ def ports() -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def nova(rabbitmq: Rabbit, postgresql: Server, collector: Collector,  # noqa: F811
+def nova(rabbitmq: Rabbit, postgresql: Server, collector: Collector,
          ports: dict[str, int]) -> Iterator[Cluster]:
     options = {
         "prometheus": {"interval": 1, **{f"{service}_port": port for service, port in ports.items()}},

@@ -11,7 +11,6 @@ from nova.conductor.acceptance import start
 from nova.db import actions, servers
 from nova.operations import REGISTRY
 from nova.operations.base import Operation, Rules, step
-from tests.integration.databases import mariadb, postgresql  # noqa: F401
 from tests.unit.engine.test_engine_properties import CTX, Machine
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.cluster import Cluster
-from tests.integration.databases import Server, postgresql  # noqa: F401 (fixtures)
+from tests.integration.databases import Server
 from tests.integration.rabbit import Rabbit
 
 GROUPS = int(os.environ.get("NOVA_GROUPS", "40"))
@@ -28,7 +28,7 @@ Hosts = collections.Counter[str]
 
 
 @pytest.fixture(scope="module", params=[0.0, _FAILING], ids=["hosts-that-work", "hosts-that-fail"])
-def nova(request: pytest.FixtureRequest, rabbitmq: Rabbit, postgresql: Server) -> Iterator[Cluster]:  # noqa: F811
+def nova(request: pytest.FixtureRequest, rabbitmq: Rabbit, postgresql: Server) -> Iterator[Cluster]:
     options = {"fake": {"failure": f"spawn:{request.param}", "vcpus": 1000, "memory_mb": 100000, "disk_gb": 10000},
                "DEFAULT": {"rpc_response_timeout": 25}, "conductor": {"lease": 20, "max_attempts": 4},
                "quota": {**dict.fromkeys(("instances", "cores", "ram", "server_groups"), -1)}}

@@ -54,6 +54,18 @@ shares.disconnect(two, share)
 assert not any(each.startswith(str(place)) for each in mounts.mounted())
 assert list((place / "pool").iterdir()) == []
 
+# Of a guest that was removed on the word of a row: nobody says what it had.
+second = ShareMapping(uuid=new_uuid(), share_id=new_uuid(), tag="more", protocol="NFS",
+                      export_location=share.export_location)
+shares.connect(one, share), shares.connect(one, second)
+other = shares.connect(two, share)
+shares.disconnect_guest(one)
+assert [each for each in mounts.mounted() if each.startswith(str(place))] == [other]
+shares.disconnect_guest(one)
+shares.disconnect_guest("..")
+shares.disconnect_guest(two)
+assert list((place / "pool").iterdir()) == []
+
 share.export_location = f"10.0.0.50:{{place}}/nothing"
 try:
     shares.connect(one, share)
@@ -65,7 +77,7 @@ assert list((place / "pool").iterdir()) == []
 """
 
 
-def test_a_share_is_mounted_for_each_server_and_unmounted(tmp_path: pathlib.Path) -> None:
+def test_a_share_is_mounted_for_each_server_and_unmounted_also_of_a_removed_guest(tmp_path: pathlib.Path) -> None:
     helper, log = tmp_path / "mount.nfs", tmp_path / "log"
     helper.write_text(_HELPER.format(log=log))
     helper.chmod(0o755)

@@ -10,7 +10,6 @@ import pytest
 
 from tests.integration.embedded_shares import new_share, statuses, wait_given
 from tests.integration.guest_shell import GuestShell
-from tests.integration.libvirt_fixtures import guest_image_fixture  # noqa: F401 (fixture)
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 from tests.integration.real_cloud import BOOT, RealCloud, real_cloud

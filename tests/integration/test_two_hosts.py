@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.libvirt_fixtures import guest_image_fixture  # noqa: F401 (fixture)
 from tests.integration.rabbit import Rabbit
 from tests.integration.real_cloud import BOOT, RealCloud, real_cloud
 from tests.integration.two_hosts import RealHosts, needs_hosts, real_hosts

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.integration.libvirt_fixtures import guest_image_fixture  # noqa: F401 (fixture)
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 from tests.integration.real_cloud import BOOT, RealCloud, real_cloud

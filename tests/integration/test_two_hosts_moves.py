@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integration.guest_shell import count_in_background
-from tests.integration.libvirt_fixtures import guest_image_fixture, migrates_emulated  # noqa: F401 (fixture)
+from tests.integration.libvirt_fixtures import migrates_emulated
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 from tests.integration.real_cloud import BOOT, RealCloud, real_cloud

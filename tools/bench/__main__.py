@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from tools.bench.world import World
 
 PARTS = ("starts", "boots", "counts", "overload", "reads", "memory", "growth", "resizes", "fairness", "selects",
-         "prices")
+         "prices", "novad")
 # What needs a suite of its own: with two hosts, to move between them, and thrown away with all that waits in it; and
 # what needs none.
-_TWO_HOSTS, _NONE = ("resizes", "fairness"), ("selects", "prices")
+_TWO_HOSTS, _NONE = ("resizes", "fairness"), ("selects", "prices", "novad")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -98,7 +98,7 @@ def measure(options: argparse.Namespace, amounts: Amounts, results: dict[str, An
 
 def _measure_parts(options: argparse.Namespace, amounts: Amounts, results: dict[str, Any],
                    part: Callable[[str], bool]) -> None:
-    from tools.bench import fairness, prices, resizes, selects, world
+    from tools.bench import fairness, novad, prices, resizes, selects, world
 
     if set(options.only) - {*_TWO_HOSTS, *_NONE}:
         with world.start(_setup(options)) as running:
@@ -118,6 +118,8 @@ def _measure_parts(options: argparse.Namespace, amounts: Amounts, results: dict[
         results |= selects.measure(amounts)
     if part("prices"):
         results |= prices.measure(amounts)
+    if part("novad"):
+        results |= novad.measure(amounts)
 
 
 def _measure_running(running: World, amounts: Amounts, results: dict[str, Any], part: Callable[[str], bool]) -> None:

@@ -72,6 +72,11 @@ TARGETS = (
     Target("stop beside another's thousands, worst", _key("fair_stop_s"), 0.5, "s"),
     Target("answers in time, 4x load vs peak", _key("goodput_ratio"), 0.8, "x", at_least=True),
     Target("boot rate, 80 clients vs 20", _key("overload_boots_ratio"), 0.8, "x", at_least=True),
+    Target("novad: deploy of one component", _key("novad_deploy_s"), 3, "s"),
+    Target("novad: resident memory", _key("novad_rss_mb"), 60, "MB"),
+    Target("novad: log lines to each of 10 readers", _key("novad_log_lines_per_s"), 1000, "/s", at_least=True),
+    Target("novad: log lines that readers miss", _key("novad_log_lost"), 0, ""),
+    Target("novad: deploy of the whole suite", _key("novad_suite_s"), 60, "s"),
     Target("resizes, each confirmed, 20 clients", _key("resizes_per_s"), None, "/s"),
 )
 

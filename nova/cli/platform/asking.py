@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Iterator
@@ -21,8 +22,12 @@ class Novad:
     """One daemon, named by the options of the command line. Raises CommandError and those derived from it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+
+    @functools.cached_property
+    def client(self) -> Client:
         try:
-            self.client = Client(options.addr, options.secret)
+            return Client(self._options.addr, self._options.secret)
         except Unreachable as error:
             raise UsageError(str(error)) from None
 

@@ -15,8 +15,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "shown": {
             "platform-info": "platform_info", "service-info": "service_info", "service-logs": "service_logs",
             "info": "info", "health": "health"},
+        "discovered": {"discover": "discover", "nodes list": "nodes_list", "nodes forget": "nodes_forget"},
+        "updates": {"update": "update"},
         "kept": {
             "backup list": "backup_list", "backup create": "backup_create", "backup prune": "backup_prune",
+            "backup restore": "backup_restore",
             "secrets list": "secrets_list", "secrets rotate": "secrets_rotate"},
     }.items() for name, function in functions.items()}
 

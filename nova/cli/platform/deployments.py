@@ -31,18 +31,21 @@ def deploy(novad: Novad, args: argparse.Namespace) -> None:
 def plan(novad: Novad, args: argparse.Namespace) -> Rows:
     """Show what deploy would do."""
     answer = novad.ask(novad.client.platform.Plan, pb.DeployRequest(components=_wanted(args.components)))
-    return ("Component", "Action", "Now", "Image", "Backup"), [
-        (one.component, one.action, one.before or "-", one.reference, size(one.backup)) for one in answer.changes]
+    return ("Component", "Action", "Now", "Image", "Backup", "Node"), [
+        (one.component, one.action, one.before or "-", one.reference, size(one.backup), one.node)
+        for one in answer.changes]
 
 
 @listing(arg("--limit", type=int, default=20, help="how many (20)"))
 def history(novad: Novad, args: argparse.Namespace) -> Rows:
     """List deployments, the newest first."""
     answer = novad.ask(novad.client.platform.History, pb.HistoryRequest(limit=args.limit))
-    return ("ID", "Kind", "State", "Started", "Seconds", "Components", "Error"), [
+    return ("ID", "Kind", "State", "Started", "Seconds", "Components", "Nodes", "Error"), [
         (one.id, one.kind, one.state, when(one.started), f"{one.ended - one.started:.1f}" if one.ended else "-",
          " ".join(f"{each.component}={each.version}" if each.version else each.component for each in one.components),
-         one.error) for one in answer.deployments]
+         f"for {one.control}" if one.control else "; ".join(
+             f"{each.node}: {each.components or '-'}{'' if each.settled else ' (does not know yet)'}"
+             for each in one.nodes), one.error) for one in answer.deployments]
 
 
 @doing(_NAMES, arg("--to", type=int, default=0, metavar="ID",

@@ -25,8 +25,14 @@ def backup_list(novad: Novad, args: argparse.Namespace) -> Any:
 
 @doing(_COMPONENT)
 def backup_create(novad: Novad, args: argparse.Namespace) -> None:
-    """Back up the data of components; they stop for it."""
+    """Back up the data of components; those without a dump command stop for it."""
     novad.follow(novad.client.backups.Create, pb.BackupsRequest(component=args.component))
+
+
+@doing(arg("id", type=int, metavar="ID", help="of a backup"))
+def backup_restore(novad: Novad, args: argparse.Namespace) -> None:
+    """Put a component's data back as a backup has them, with the image that wrote them."""
+    novad.follow(novad.client.backups.Restore, pb.RestoreRequest(id=args.id))
 
 
 @listing()

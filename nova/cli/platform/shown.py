@@ -19,15 +19,17 @@ _NAME = arg("name", metavar="COMPONENT", help="its name in the platform file")
 def platform_info(novad: Novad, args: argparse.Namespace) -> Any:
     """List deployed components, with the versions that they tell themselves."""
     answer = novad.ask(novad.client.platform.Show, pb.Empty())
-    return ("Component", "Version", "State", "Since", "Image", "Digest"), [
-        (one.name, one.version, one.state, when(one.started), one.image, one.digest) for one in answer.components]
+    return ("Component", "Version", "State", "Since", "Image", "Digest", "Node"), [
+        (one.name, one.version, one.state, when(one.started), one.image, one.digest, one.node)
+        for one in answer.components]
 
 
 @listing()
 def health(novad: Novad, args: argparse.Namespace) -> Any:
     """List components with their state, and why one is not healthy."""
     answer = novad.ask(novad.client.platform.Show, pb.Empty())
-    return ("Component", "State", "Why"), [(one.name, one.state, one.health) for one in answer.components]
+    return ("Component", "State", "Why", "Node"), [
+        (one.name, one.state, one.health, one.node) for one in answer.components]
 
 
 @doing(_NAME)

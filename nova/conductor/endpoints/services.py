@@ -10,7 +10,7 @@ from nova.conductor import announcer
 from nova.conductor.endpoints import telling
 from nova.conductor.endpoints.derived import Endpoint, reads, told, write
 from nova.context import RequestContext
-from nova.db import aggregates, compute_nodes, drains, precaches
+from nova.db import aggregates, compute_nodes, drains, precaches, share_accesses
 from nova.db import services as db
 from nova.objects.service import Service
 
@@ -43,6 +43,7 @@ class Services(Endpoint):
             changed = False
             if service.binary == db.COMPUTE:
                 removed = compute_nodes.remove_host(connection, service.host)
+                share_accesses.check_host(connection, service.host)
                 changed = aggregates.forget_host(connection, service.host)
                 drains.forget_host(connection, service.host)
                 precaches.forget(connection, service.host)

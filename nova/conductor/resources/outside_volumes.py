@@ -32,7 +32,7 @@ _LONGEST_NAME = 255
 
 
 class OutsideVolumes:
-    """A :class:`nova.operations.contexts.OutsideVolumes`. ``devices`` () stands for all volumes of the server."""
+    """A :class:`nova.operations.part_contexts.OutsideVolumes`. ``devices`` () stands for all volumes of the server."""
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes

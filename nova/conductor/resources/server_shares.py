@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
+import sqlalchemy as sa
 
 from nova import exception
 from nova.conductor.resources.server_volumes import Wishes
@@ -21,7 +24,7 @@ _PAUSE = 1.0
 
 
 class ServerShares:
-    """A :class:`nova.operations.contexts.ServerShares`."""
+    """A :class:`nova.operations.part_contexts.ServerShares`."""
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes
@@ -47,7 +50,10 @@ class ServerShares:
 
 
 class OutsideShares:
-    """A :class:`nova.operations.contexts.OutsideShares`. What is to be asked for is written before it is asked for."""
+    """A :class:`nova.operations.part_contexts.OutsideShares`.
+
+    What is to be asked for is written before it is asked for.
+    """
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes
@@ -72,25 +78,55 @@ class OutsideShares:
             if host in ("", access.host) and (not share_ids or access.share_id in share_ids):
                 self._deny(access.share_id, access.host)
 
-    def settle(self, *hosts: str) -> None:
-        wishes = self._wishes
-        places = set(hosts) or self._db.read(
-            lambda connection: servers.places(connection, [wishes.instance.uuid])).get(wishes.instance.uuid, set())
-        needed = set() if wishes.instance.deleted else {
-            mapping.share_id for mapping in wishes.instance.shares or () if mapping.status != ERROR}
+    def leave(self, *hosts: str) -> None:
         for access in self._known():
-            if access.leaving or access.host not in places or access.share_id not in needed:
-                self._deny(access.share_id, access.host)
+            with self._suppressed():
+                self._settle(access, hosts)
+
+    def settle(self, *hosts: str) -> None:
+        for access in self._known():
+            self._settle(access, hosts)
+
+    def _settle(self, access: ShareAccess, hosts: tuple[str, ...]) -> None:
+        self._deny(access.share_id, access.host, functools.partial(self._needs, access, hosts))
+        if access.leaving:
+            self._renew(access, hosts)
+
+    def _renew(self, access: ShareAccess, hosts: tuple[str, ...]) -> None:
+        """What was to be taken away, perhaps is, and is needed all the same, is given once more."""
+        if self._db.read(lambda connection: self._needs(access, hosts, connection)):
+            with contextlib.suppress(Wait):  # another server's is being taken away: it is looked at again
+                self._allow(access.share_id, access.host, 0)
+
+    def _needs(self, access: ShareAccess, hosts: tuple[str, ...], connection: sa.Connection) -> bool:
+        """Whether the server has the share, and may be there (or ``hosts`` are), as the rows say now."""
+        uuid = self._wishes.instance.uuid
+        now = servers.get(connection, uuid, deleted=True)
+        has = not now.deleted and any(
+            mapping.share_id == access.share_id and mapping.status != ERROR for mapping in now.shares or ())
+        return has and access.host in (hosts or servers.places(connection, [uuid]).get(uuid, set()))
 
     def release(self) -> None:
         for access in self._known():
-            self._deny(access.share_id, access.host)
+            with self._suppressed():
+                self._deny(access.share_id, access.host)
 
-    def _deny(self, share_id: str, host: str) -> None:
+    @contextlib.contextmanager
+    def _suppressed(self) -> Iterator[None]:
+        """Nobody's server waits for what is not needed any more, or is given up for it."""
+        try:
+            yield
+        except (exception.ShareAccessRemovalError, exception.ShareAccessGrantError) as error:
+            LOG.warning("[instance: %s] An access that nobody needs stays for now: %s", self._wishes.instance.uuid,
+                        error)
+
+    def _deny(self, share_id: str, host: str, unless: Callable[[sa.Connection], bool] | None = None) -> None:
         uuid = self._wishes.instance.uuid
-        if self._db.write(lambda connection: share_accesses.leave(connection, share_id, host, uuid)):
-            self._service.deny(self._wishes.ctx, share_id, host, self._connector(host))
-            self._db.write(lambda connection: share_accesses.gone(connection, share_id, host, uuid))
+        if self._db.write(lambda connection: share_accesses.leave(connection, share_id, host, uuid, unless)):
+            connector = self._connector(host)
+            self._service.deny(self._wishes.ctx, share_id, host, connector)
+            if self._db.write(lambda connection: share_accesses.gone(connection, share_id, host, uuid)):
+                self._service.allow(self._wishes.ctx, share_id, host, connector, uuid)
 
     def _known(self) -> list[ShareAccess]:
         uuid = self._wishes.instance.uuid

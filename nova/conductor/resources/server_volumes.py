@@ -43,7 +43,7 @@ class Wishes(Protocol):
 
 
 class ServerVolumes:
-    """A :class:`nova.operations.contexts.ServerVolumes`. ``devices`` () stands for all volumes of the server."""
+    """A :class:`nova.operations.part_contexts.ServerVolumes`. ``devices`` () stands for all volumes of the server."""
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes
@@ -244,7 +244,8 @@ def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, ins
         if volume is None:
             continue
         if device.source in ("volume", "snapshot") and device.boot_index == 0:
-            if not volume.bootable:
+            # Whoever names an image beside it says what boots; as upstream, the volume is not asked then.
+            if not volume.bootable and instance.image is None:
                 raise exception.InvalidVolume(
                     reason=f"{device.source} {volume.uuid or device.snapshot_id} is not bootable")
             instance.image = _image_of(instance.image, volume.image)

@@ -11,12 +11,14 @@ class Empty(_message.Message):
     def __init__(self) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("component", "message")
+    __slots__ = ("component", "message", "changed")
     COMPONENT_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
     component: str
     message: str
-    def __init__(self, component: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    changed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, component: _Optional[str] = ..., message: _Optional[str] = ..., changed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ComponentVersion(_message.Message):
     __slots__ = ("component", "version")
@@ -39,18 +41,20 @@ class PlanAnswer(_message.Message):
     def __init__(self, changes: _Optional[_Iterable[_Union[PlannedChange, _Mapping]]] = ...) -> None: ...
 
 class PlannedChange(_message.Message):
-    __slots__ = ("component", "action", "reference", "before", "backup")
+    __slots__ = ("component", "action", "reference", "before", "backup", "node")
     COMPONENT_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     BACKUP_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     component: str
     action: str
     reference: str
     before: str
     backup: int
-    def __init__(self, component: _Optional[str] = ..., action: _Optional[str] = ..., reference: _Optional[str] = ..., before: _Optional[str] = ..., backup: _Optional[int] = ...) -> None: ...
+    node: str
+    def __init__(self, component: _Optional[str] = ..., action: _Optional[str] = ..., reference: _Optional[str] = ..., before: _Optional[str] = ..., backup: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
 
 class PlatformAnswer(_message.Message):
     __slots__ = ("name", "components")
@@ -61,7 +65,7 @@ class PlatformAnswer(_message.Message):
     def __init__(self, name: _Optional[str] = ..., components: _Optional[_Iterable[_Union[ComponentState, _Mapping]]] = ...) -> None: ...
 
 class ComponentState(_message.Message):
-    __slots__ = ("name", "version", "state", "image", "digest", "deployment", "started", "health")
+    __slots__ = ("name", "version", "state", "image", "digest", "deployment", "started", "health", "node")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +74,7 @@ class ComponentState(_message.Message):
     DEPLOYMENT_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     state: str
@@ -78,7 +83,8 @@ class ComponentState(_message.Message):
     deployment: int
     started: float
     health: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[str] = ..., image: _Optional[str] = ..., digest: _Optional[str] = ..., deployment: _Optional[int] = ..., started: _Optional[float] = ..., health: _Optional[str] = ...) -> None: ...
+    node: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[str] = ..., image: _Optional[str] = ..., digest: _Optional[str] = ..., deployment: _Optional[int] = ..., started: _Optional[float] = ..., health: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
 
 class HistoryRequest(_message.Message):
     __slots__ = ("limit",)
@@ -93,7 +99,7 @@ class HistoryAnswer(_message.Message):
     def __init__(self, deployments: _Optional[_Iterable[_Union[DeploymentEntry, _Mapping]]] = ...) -> None: ...
 
 class DeploymentEntry(_message.Message):
-    __slots__ = ("id", "kind", "state", "started", "ended", "components", "error")
+    __slots__ = ("id", "kind", "state", "started", "ended", "components", "error", "nodes", "control")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +107,8 @@ class DeploymentEntry(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     COMPONENTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
     id: int
     kind: str
     state: str
@@ -108,7 +116,19 @@ class DeploymentEntry(_message.Message):
     ended: float
     components: _containers.RepeatedCompositeFieldContainer[ComponentVersion]
     error: str
-    def __init__(self, id: _Optional[int] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., started: _Optional[float] = ..., ended: _Optional[float] = ..., components: _Optional[_Iterable[_Union[ComponentVersion, _Mapping]]] = ..., error: _Optional[str] = ...) -> None: ...
+    nodes: _containers.RepeatedCompositeFieldContainer[NodePart]
+    control: str
+    def __init__(self, id: _Optional[int] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., started: _Optional[float] = ..., ended: _Optional[float] = ..., components: _Optional[_Iterable[_Union[ComponentVersion, _Mapping]]] = ..., error: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodePart, _Mapping]]] = ..., control: _Optional[str] = ...) -> None: ...
+
+class NodePart(_message.Message):
+    __slots__ = ("node", "components", "settled")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    COMPONENTS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    components: str
+    settled: bool
+    def __init__(self, node: _Optional[str] = ..., components: _Optional[str] = ..., settled: _Optional[bool] = ...) -> None: ...
 
 class RollbackRequest(_message.Message):
     __slots__ = ("components", "to")
@@ -195,6 +215,12 @@ class BackupsRequest(_message.Message):
     component: str
     def __init__(self, component: _Optional[str] = ...) -> None: ...
 
+class RestoreRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
+
 class BackupsAnswer(_message.Message):
     __slots__ = ("backups",)
     BACKUPS_FIELD_NUMBER: _ClassVar[int]
@@ -238,7 +264,7 @@ class RotateRequest(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DaemonAnswer(_message.Message):
-    __slots__ = ("version", "address", "started", "node", "roles", "runtime", "platform")
+    __slots__ = ("version", "address", "started", "node", "roles", "runtime", "platform", "id", "steered")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +272,8 @@ class DaemonAnswer(_message.Message):
     ROLES_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STEERED_FIELD_NUMBER: _ClassVar[int]
     version: str
     address: str
     started: float
@@ -253,4 +281,68 @@ class DaemonAnswer(_message.Message):
     roles: _containers.RepeatedScalarFieldContainer[str]
     runtime: str
     platform: str
-    def __init__(self, version: _Optional[str] = ..., address: _Optional[str] = ..., started: _Optional[float] = ..., node: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., runtime: _Optional[str] = ..., platform: _Optional[str] = ...) -> None: ...
+    id: str
+    steered: bool
+    def __init__(self, version: _Optional[str] = ..., address: _Optional[str] = ..., started: _Optional[float] = ..., node: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., runtime: _Optional[str] = ..., platform: _Optional[str] = ..., id: _Optional[str] = ..., steered: _Optional[bool] = ...) -> None: ...
+
+class UpdatesRequest(_message.Message):
+    __slots__ = ("ask",)
+    ASK_FIELD_NUMBER: _ClassVar[int]
+    ask: bool
+    def __init__(self, ask: _Optional[bool] = ...) -> None: ...
+
+class UpdatesAnswer(_message.Message):
+    __slots__ = ("version", "latest", "trial", "failed", "why")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    TRIAL_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    latest: str
+    trial: bool
+    failed: str
+    why: str
+    def __init__(self, version: _Optional[str] = ..., latest: _Optional[str] = ..., trial: _Optional[bool] = ..., failed: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
+class ShareRequest(_message.Message):
+    __slots__ = ("share",)
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    share: bytes
+    def __init__(self, share: _Optional[bytes] = ...) -> None: ...
+
+class SettleRequest(_message.Message):
+    __slots__ = ("coordinator", "number", "done")
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    coordinator: str
+    number: int
+    done: bool
+    def __init__(self, coordinator: _Optional[str] = ..., number: _Optional[int] = ..., done: _Optional[bool] = ...) -> None: ...
+
+class NodesAnswer(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeEntry]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeEntry, _Mapping]]] = ...) -> None: ...
+
+class NodeEntry(_message.Message):
+    __slots__ = ("node", "address", "roles", "state", "error")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    address: str
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    state: str
+    error: str
+    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., state: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+
+class NodeRequest(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...

@@ -528,6 +528,11 @@ class BackupsStub:
                 request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.BackupsRequest.SerializeToString,
                 response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
                 _registered_method=True)
+        self.Restore = channel.unary_stream(
+                '/nova.novad.v1.Backups/Restore',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.RestoreRequest.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+                _registered_method=True)
         self.Prune = channel.unary_unary(
                 '/nova.novad.v1.Backups/Prune',
                 request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.SerializeToString,
@@ -551,6 +556,13 @@ class BackupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Restore(self, request, context):
+        """Data, and the image that wrote them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Prune(self, request, context):
         """Remove those that retention does not keep.
         """
@@ -569,6 +581,11 @@ def add_BackupsServicer_to_server(servicer, server):
             'Create': grpc.unary_stream_rpc_method_handler(
                     servicer.Create,
                     request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.BackupsRequest.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.SerializeToString,
+            ),
+            'Restore': grpc.unary_stream_rpc_method_handler(
+                    servicer.Restore,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.RestoreRequest.FromString,
                     response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.SerializeToString,
             ),
             'Prune': grpc.unary_unary_rpc_method_handler(
@@ -631,6 +648,33 @@ class Backups:
             target,
             '/nova.novad.v1.Backups/Create',
             nova_dot_novad_dot_api_dot_novad__pb2.BackupsRequest.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Restore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/nova.novad.v1.Backups/Restore',
+            nova_dot_novad_dot_api_dot_novad__pb2.RestoreRequest.SerializeToString,
             nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
             options,
             channel_credentials,
@@ -853,6 +897,424 @@ class Daemon:
             '/nova.novad.v1.Daemon/Show',
             nova_dot_novad_dot_api_dot_novad__pb2.Empty.SerializeToString,
             nova_dot_novad_dot_api_dot_novad__pb2.DaemonAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class UpdatesStub:
+    """----------------------------------------------------------------------------------------------------------- updates
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Show = channel.unary_unary(
+                '/nova.novad.v1.Updates/Show',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.UpdatesRequest.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.UpdatesAnswer.FromString,
+                _registered_method=True)
+        self.Update = channel.unary_stream(
+                '/nova.novad.v1.Updates/Update',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+                _registered_method=True)
+
+
+class UpdatesServicer:
+    """----------------------------------------------------------------------------------------------------------- updates
+    """
+
+    def Show(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Update(self, request, context):
+        """Fetch and verify the latest release, and start it in place of this one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_UpdatesServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Show': grpc.unary_unary_rpc_method_handler(
+                    servicer.Show,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.UpdatesRequest.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.UpdatesAnswer.SerializeToString,
+            ),
+            'Update': grpc.unary_stream_rpc_method_handler(
+                    servicer.Update,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'nova.novad.v1.Updates', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('nova.novad.v1.Updates', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Updates:
+    """----------------------------------------------------------------------------------------------------------- updates
+    """
+
+    @staticmethod
+    def Show(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nova.novad.v1.Updates/Show',
+            nova_dot_novad_dot_api_dot_novad__pb2.UpdatesRequest.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.UpdatesAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Update(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/nova.novad.v1.Updates/Update',
+            nova_dot_novad_dot_api_dot_novad__pb2.Empty.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class NodesStub:
+    """----------------------------------------------------------------------------------------------------- several nodes
+    What the novad of a control node asks the others.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Plan = channel.unary_unary(
+                '/nova.novad.v1.Nodes/Plan',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.ShareRequest.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.PlanAnswer.FromString,
+                _registered_method=True)
+        self.Prepare = channel.unary_stream(
+                '/nova.novad.v1.Nodes/Prepare',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.ShareRequest.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+                _registered_method=True)
+        self.Apply = channel.unary_stream(
+                '/nova.novad.v1.Nodes/Apply',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.ShareRequest.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+                _registered_method=True)
+        self.Settle = channel.unary_stream(
+                '/nova.novad.v1.Nodes/Settle',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.SettleRequest.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+                _registered_method=True)
+        self.List = channel.unary_unary(
+                '/nova.novad.v1.Nodes/List',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.NodesAnswer.FromString,
+                _registered_method=True)
+        self.Forget = channel.unary_unary(
+                '/nova.novad.v1.Nodes/Forget',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.NodeRequest.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.FromString,
+                _registered_method=True)
+
+
+class NodesServicer:
+    """----------------------------------------------------------------------------------------------------- several nodes
+    What the novad of a control node asks the others.
+    """
+
+    def Plan(self, request, context):
+        """What a share would do.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Prepare(self, request, context):
+        """Fetch and check what it needs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Apply(self, request, context):
+        """Do it; it is pending then, or all is as it was before.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Settle(self, request, context):
+        """It stays, or is put back. It may be said again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def List(self, request, context):
+        """The nodes of this control node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Forget(self, request, context):
+        """A node that was discovered is none of ours any more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_NodesServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Plan': grpc.unary_unary_rpc_method_handler(
+                    servicer.Plan,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.ShareRequest.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.PlanAnswer.SerializeToString,
+            ),
+            'Prepare': grpc.unary_stream_rpc_method_handler(
+                    servicer.Prepare,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.ShareRequest.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.SerializeToString,
+            ),
+            'Apply': grpc.unary_stream_rpc_method_handler(
+                    servicer.Apply,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.ShareRequest.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.SerializeToString,
+            ),
+            'Settle': grpc.unary_stream_rpc_method_handler(
+                    servicer.Settle,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.SettleRequest.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Progress.SerializeToString,
+            ),
+            'List': grpc.unary_unary_rpc_method_handler(
+                    servicer.List,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.NodesAnswer.SerializeToString,
+            ),
+            'Forget': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forget,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.NodeRequest.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'nova.novad.v1.Nodes', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('nova.novad.v1.Nodes', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Nodes:
+    """----------------------------------------------------------------------------------------------------- several nodes
+    What the novad of a control node asks the others.
+    """
+
+    @staticmethod
+    def Plan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nova.novad.v1.Nodes/Plan',
+            nova_dot_novad_dot_api_dot_novad__pb2.ShareRequest.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.PlanAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prepare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/nova.novad.v1.Nodes/Prepare',
+            nova_dot_novad_dot_api_dot_novad__pb2.ShareRequest.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Apply(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/nova.novad.v1.Nodes/Apply',
+            nova_dot_novad_dot_api_dot_novad__pb2.ShareRequest.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Settle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/nova.novad.v1.Nodes/Settle',
+            nova_dot_novad_dot_api_dot_novad__pb2.SettleRequest.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.Progress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def List(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nova.novad.v1.Nodes/List',
+            nova_dot_novad_dot_api_dot_novad__pb2.Empty.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.NodesAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forget(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nova.novad.v1.Nodes/Forget',
+            nova_dot_novad_dot_api_dot_novad__pb2.NodeRequest.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.Empty.FromString,
             options,
             channel_credentials,
             insecure,

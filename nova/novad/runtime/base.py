@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from nova.novad.platform import PublishedPort
 
@@ -68,6 +68,9 @@ class Lines(Protocol):
 
     def __iter__(self) -> Iterator[str]: ...
 
+    def batches(self) -> Iterator[list[str]]:
+        """The same, those together that came together."""
+
     def close(self) -> None: ...
 
 
@@ -97,7 +100,12 @@ class Runtime(Protocol):
         """All of a platform, also those that do not run."""
 
     def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
-        """Exit code and output of a command in a running container; 124 when the time was over."""
+        """Exit code and output (its first 64 KiB) of a command in a running container; 124 when the time was over: it
+        is killed then."""
+
+    def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,
+             target: BinaryIO | None) -> tuple[int, str]:
+        """The same, with a file as its input, or its output; the text is the last of what it says on standard error."""
 
     def logs(self, name: str, follow: bool, tail: int) -> Lines:
         """Lines, the oldest first; ``follow`` goes on until the container ends."""

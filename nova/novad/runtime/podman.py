@@ -7,7 +7,7 @@ import datetime
 import re
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import requests
 from podman import PodmanClient
@@ -15,21 +15,26 @@ from podman import errors as podman_errors
 
 from nova.novad.addresses import on_loopback
 from nova.novad.errors import ImageFault, RuntimeFault
+from nova.novad.runtime import podman_stream
 from nova.novad.runtime.base import PLATFORM, Container, Image, Wanted
 from nova.novad.runtime.podman_logs import PodmanLines
 
-_TIMEOUT = 60.0  # seconds of an ordinary request
+_TIMEOUT = 60.0  # seconds of a request that does something
+_LOOK = 20.0  # of one that only looks: less than a caller waits
 _PULL_TIMEOUT = 1800.0
+_REASON = 400  # characters of the end of what podman says of a failure
+_OUTPUT = 1 << 16  # bytes of a command's output that are kept
 
 
 class Podman:
     """Implements :class:`nova.novad.runtime.base.Runtime`; ``socket``: the path of the service's socket."""
 
     def __init__(self, socket: str) -> None:
+        self._socket = socket
         self._url = f"unix://{socket}"
 
     def version(self) -> str:
-        with self._client() as client, _told("it does not answer"):
+        with self._client(_LOOK) as client, _told("it does not answer"):
             found: Any = client.version()  # type: ignore[no-untyped-call]
             return f"podman {found['Version']}"
 
@@ -37,16 +42,23 @@ class Podman:
     def fetch(self, reference: str) -> Image:
         with self._client(_PULL_TIMEOUT) as client, _told(f"{reference} cannot be fetched"):
             try:
-                found = client.images.pull(reference, tls_verify=not _on_loopback(reference))
+                # As a stream: otherwise the library keeps to itself what went wrong.
+                reports: Any = client.images.pull(reference, tls_verify=not _on_loopback(reference), stream=True,
+                                                  decode=True)
+                ident = ""
+                for report in reports:
+                    if report.get("error"):
+                        raise ImageFault(f"{reference} cannot be fetched: {str(report['error'])[-_REASON:]}")
+                    ident = report.get("id") or ident
+                image: Any = client.images.get(ident) if ident else None
             except (podman_errors.APIError, podman_errors.ImageNotFound, ValueError, KeyError) as error:
                 raise ImageFault(f"{reference} cannot be fetched: {_why(error)}") from None
-            image: Any = found[0] if isinstance(found, list) else found
-            if image is None or not getattr(image, "id", None):
-                raise ImageFault(f"{reference} cannot be fetched: the registry does not have it.")
+            if image is None or not image.id:
+                raise ImageFault(f"{reference} cannot be fetched: podman does not say why.")
             return Image(image.id.removeprefix("sha256:"), str(image.attrs.get("Digest") or ""))
 
     def has_image(self, ident: str) -> bool:
-        with self._client() as client, _told(f"image {ident} cannot be looked for"):
+        with self._client(_LOOK) as client, _told(f"image {ident} cannot be looked for"):
             return bool(client.images.exists(ident))
 
     # --- containers --------------------------------------------------------------------------------
@@ -94,30 +106,40 @@ class Podman:
                 client.containers.get(name).remove(force=True, v=True)
 
     def find(self, name: str) -> Container | None:
-        with self._client() as client, _told(f"container {name} cannot be looked at"):
+        with self._client(_LOOK) as client, _told(f"container {name} cannot be looked at"):
             try:
                 return _container(client.containers.get(name).attrs)
             except podman_errors.NotFound:
                 return None
 
     def containers(self, platform: str) -> list[Container]:
-        with self._client() as client, _told("containers cannot be listed"):
+        with self._client(_LOOK) as client, _told("containers cannot be listed"):
             return [_container(found.attrs) for found in client.containers.list(
                 all=True, filters={"label": f"{PLATFORM}={platform}"}, sparse=False)]
 
     def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
-        try:
-            with self._client(timeout) as client, _told(f"{command[0]} cannot be run in container {name}"):
-                code, output = client.containers.get(name).exec_run(list(command), demux=True)
-                parts: Any = output or ()
-        except RuntimeFault as fault:
-            if isinstance(fault.__cause__, requests.exceptions.ReadTimeout):
-                return 124, f"no answer in {timeout} seconds"
-            raise
-        return int(code or 0), b"".join(part or b"" for part in parts).decode(errors="replace")
+        output = bytearray()
+        code = podman_stream.run(self._socket, name, command, timeout, lambda _which, piece: output.extend(
+            piece[:max(0, _OUTPUT - len(output))]))
+        return code, output.decode(errors="replace") or (
+            f"no answer in {timeout:g} seconds" if code == podman_stream.EXPIRED else "")
+
+    def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,
+             target: BinaryIO | None) -> tuple[int, str]:
+        words = bytearray()
+
+        def take(which: int, piece: bytes) -> None:
+            if which == podman_stream.OUT and target is not None:
+                target.write(piece)
+            elif which == podman_stream.ERR:
+                words.extend(piece)
+                del words[:-_REASON]
+
+        code = podman_stream.run(self._socket, name, command, timeout, take, source)
+        return code, words.decode(errors="replace")
 
     def logs(self, name: str, follow: bool, tail: int) -> PodmanLines:
-        return PodmanLines(self._url.removeprefix("unix://"), name, follow, tail)
+        return PodmanLines(self._socket, name, follow, tail)
 
     # --- networks ----------------------------------------------------------------------------------
     def make_network(self, name: str) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pathlib
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
 from nova.novad.errors import RuntimeFault
 
 _START = 30.0  # seconds
+# Seconds between two times that it is asked whether it is there, and how often it may say nothing in _LATE seconds.
+_PING, _LATE, _SILENT = 10.0, 5.0, 4
 _RUN = pathlib.Path("/run/novad")
 _CONF = """\
 [engine]
@@ -43,6 +47,8 @@ class PodmanService:
         self._own_storage = own_storage
         self._pid = self.run / "podman.pid"
         self._process: subprocess.Popen[bytes] | None = None
+        self._pinged = 0.0
+        self._silent = 0
 
     def start(self) -> None:
         """Returns when it answers. Raises RuntimeFault."""
@@ -66,6 +72,7 @@ class PodmanService:
                  f"unix://{self.socket}"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, "CONTAINERS_CONF": str(conf)})
         self._pid.write_text(str(self._process.pid))
+        self._silent, self._pinged = 0, time.monotonic()
         end = time.monotonic() + _START
         while not self.socket.exists():
             if self._process.poll() is not None or time.monotonic() > end:
@@ -77,12 +84,28 @@ class PodmanService:
         try:
             pid = int(self._pid.read_text())
             if str(self.socket).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGKILL)  # one that is frozen would end later; containers go on
         except (OSError, ValueError):
             return
 
     def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        """Whether it runs and answers. One that has answered nothing for a minute is none, and is ended."""
+        if self._process is None or self._process.poll() is not None:
+            return False
+        # Between two of these it is taken for what it was.
+        now = time.monotonic()
+        if now < self._pinged + _PING:
+            return True
+        self._pinged = now
+        if _answers(self.socket):
+            self._silent = 0
+            return True
+        self._silent += 1
+        if self._silent < _SILENT:
+            return True
+        self._process.kill()
+        self._process.wait()
+        return False
 
     def stop(self) -> None:
         """Containers go on."""
@@ -96,6 +119,18 @@ class PodmanService:
             self._process.wait()
         self._process = None
         self._pid.unlink(missing_ok=True)
+
+
+def _answers(path: pathlib.Path) -> bool:
+    """Within a few seconds."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as sock:
+        sock.settimeout(_LATE)
+        try:
+            sock.connect(str(path))
+            sock.sendall(b"GET /_ping HTTP/1.0\r\nHost: d\r\n\r\n")
+            return bool(sock.recv(1))
+        except OSError:
+            return False
 
 
 def _limit(kind: int, most: int) -> int:

@@ -21,7 +21,8 @@ from tests.functional.client import wait_for
 
 VERBS = [("deploy",), ("plan",), ("history",), ("rollback",), ("restart",), ("remove", "--yes"), ("platform-info",),
          ("service-info", "db"), ("service-logs", "db"), ("info",), ("health",), ("backup", "list"),
-         ("backup", "create"), ("backup", "prune"), ("secrets", "list"), ("secrets", "rotate", "db")]
+         ("backup", "create"), ("backup", "restore", "1"), ("backup", "prune"), ("secrets", "list"),
+         ("secrets", "rotate", "db"), ("update",), ("update", "--check"), ("nodes", "list"), ("nodes", "forget", "n2")]
 
 
 def column(ended, name, key="Component"):
@@ -96,6 +97,8 @@ def test_backups_are_made_listed_and_pruned(node):
     node.nova("backup", "create")
     assert column(node.nova("backup", "list"), "Version") == {"db": "1 of the program"}
     assert column(node.nova("backup", "list", "api"), "Version") == {}
+    assert "deployment 3 is done: db" in node.nova("backup", "restore", 1).out
+    assert "no backup 99" in node.nova("backup", "restore", 99, code=3).err
     assert column(node.nova("backup", "prune"), "Version") == {}
 
 
@@ -122,7 +125,7 @@ def test_secrets_are_in_no_answer_no_log_record_and_no_journal(node, caplog, tmp
     values = [node.daemon.secrets.values(["db"])["db"]]
     node.runtime.said["suite-conductor"] = [f"cannot log in with {values[0]}"]
     for verb in VERBS[1:]:
-        if verb[0] not in ("remove", "rollback"):
+        if verb[0] not in ("remove", "rollback", "update", "nodes"):
             ended = node.nova(*verb)
             everything += ended.out + ended.err
     values.append(node.daemon.secrets.values(["db"])["db"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -27,10 +28,18 @@ def own_clock() -> Iterator[None]:
     clock.forget()
 
 
-@pytest.fixture
-def core(database_url: str) -> Iterator[Books]:
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A file with the schema; making it anew for each test would take longer than many a test."""
     conf.register()
-    migrate.sync(database_url)
+    path = tmp_path_factory.mktemp("schema") / "nova.sqlite"
+    migrate.sync(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def core(database_url: str, empty_database: pathlib.Path) -> Iterator[Books]:
+    shutil.copy(empty_database, database_url.removeprefix("sqlite:///"))
     books = Books(database_url)
     yield books
     books.db.close()

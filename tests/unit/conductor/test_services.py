@@ -15,7 +15,7 @@ from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.conductor.endpoints.hypervisors import Hypervisors
 from nova.conductor.endpoints.services import Services
 from nova.conf import CONF
-from nova.db import actions, allocations, drains, models
+from nova.db import actions, allocations, drains, models, share_accesses
 from nova.db import services as db
 from nova.db.sql import clock
 from nova.objects.action import Action
@@ -226,6 +226,17 @@ def test_a_host_with_servers_is_not_deleted(core: Books) -> None:
     with pytest.raises(exception.ServiceInUse):
         Services(core).delete(ctx(), uuid)
     assert Hypervisors(core).get(ctx(), found.uuid).inventory("VCPU").total == 8
+
+
+def test_a_host_that_may_reach_a_share_still_is_not_deleted(core: Books) -> None:
+    """Of a server that is gone, because the share service was away: it has to be told of the host by its address."""
+    uuid, share, instance = _register(core).uuid, new_uuid(), new_uuid()
+    core.db.write(lambda connection: share_accesses.want(connection, share, "h1", instance))
+    with pytest.raises(exception.ServiceInUse, match=share):
+        Services(core).delete(ctx(), uuid)
+    core.db.write(lambda connection: share_accesses.leave(connection, share, "h1", instance))
+    core.db.write(lambda connection: share_accesses.gone(connection, share, "h1", instance))
+    Services(core).delete(ctx(), uuid)
 
 
 def test_a_deleted_compute_takes_its_nodes_and_its_place_in_aggregates_along(core: Books) -> None:

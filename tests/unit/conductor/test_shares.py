@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from nova import exception
 from nova.conductor.endpoints.shares import Shares
+from nova.conductor.resources.shares import EmbeddedShares
+from nova.conductor.saga.control import ConductorControl
 from nova.db import audit, servers, share_accesses
 from nova.db import shares as db
 from nova.objects.base import new_uuid, utcnow
@@ -112,6 +115,69 @@ def test_servers_that_somebody_is_at_are_not_looked_at(core: Books) -> None:
 
     assert found() == sorted([free.uuid, unknown])
     assert found(found(limit=1)[0]) == found()[1:]
+
+
+# --- at the service ------------------------------------------------------------------------------------
+class Asked(EmbeddedShares):
+    """What the service was asked for; ``meanwhile``: what happens once while it takes something away."""
+
+    def __init__(self, core: Books) -> None:
+        super().__init__(core.db)
+        self.verbs: list[str] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def allow(self, *args: Any) -> None:
+        super().allow(*args)
+        self.verbs.append("allow")
+
+    def deny(self, *args: Any) -> None:
+        super().deny(*args)
+        self.verbs.append("deny")
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+
+
+@pytest.fixture
+def service(core: Books, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    found = Asked(core)
+    monkeypatch.setitem(core.__dict__, "shares", found)
+    return found
+
+
+def settle(core: Books, instance: Instance) -> None:
+    ConductorControl(core, ctx(), instance).outside_shares.settle()
+
+
+def give(core: Books, instance: Instance, share: str) -> None:
+    """As an operation does that began just now."""
+    core.db.write(lambda connection: servers.update(connection, instance.uuid, {"shares": [mapping(share)]}))
+    ConductorControl(core, ctx(), instance).outside_shares.allow("h1", 0, share)
+
+
+def test_what_a_server_is_given_while_somebody_looks_for_stale_accesses_stays(core: Books, service: Asked) -> None:
+    share = made(core).uuid
+    seen = server(core, host="h1")  # as whoever looks has read it
+    give(core, seen, share)
+    settle(core, seen)
+    assert (reaching(core, seen.uuid), service.verbs) == ([("h1", False)], ["allow"])
+
+
+def test_what_a_server_is_given_while_its_former_access_is_taken_away_is_given_once_more(
+        core: Books, service: Asked) -> None:
+    share, instance = made(core).uuid, server(core, host="h1")
+    want(core, share, "h1", instance.uuid)
+    service.meanwhile = lambda: give(core, instance, share)
+    settle(core, instance)
+    assert (reaching(core, instance.uuid), service.verbs) == ([("h1", False)], ["deny", "allow", "allow"])
+
+
+def test_what_was_to_be_taken_away_and_is_needed_is_given_once_more(core: Books, service: Asked) -> None:
+    share = made(core).uuid
+    instance = having(core, mapping(share))
+    want(core, share, "h1", instance.uuid)
+    assert leave(core, share, "h1", instance.uuid)
+    settle(core, instance)
+    assert (reaching(core, instance.uuid), service.verbs) == ([("h1", False)], ["allow"])
 
 
 # --- the audit -----------------------------------------------------------------------------------------

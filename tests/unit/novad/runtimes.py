@@ -10,6 +10,7 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime.base import Container, Image, Wanted
@@ -100,6 +101,19 @@ class FakeRuntime:
         reference, kind = self.images[self.made[name].image]
         return (1, "sick") if kind == "sick" else (0, f"{reference.rpartition(':')[2]} of the program\n")
 
+    def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,
+             target: BinaryIO | None) -> tuple[int, str]:
+        """``dump`` and ``load`` of what is written to its first volume; any other command fails."""
+        self._effect("pipe", name)
+        written = self.made[name].mounts[0].source / "written"
+        if target is not None and command == ("dump",):
+            target.write(b"a dump\n" + written.read_bytes())
+        elif source is not None and command == ("load",):
+            written.write_bytes(source.read().removeprefix(b"a dump\n"))
+        else:
+            return 3, "the program says why"
+        return 0, ""
+
     def logs(self, name: str, follow: bool, tail: int) -> FakeLines:
         self._reach()
         return FakeLines(self.said.get(name, ["a line"])[-tail:], follow)
@@ -108,6 +122,7 @@ class FakeRuntime:
         self.networks.add(name)
 
     def remove_network(self, name: str) -> None:
+        self._effect("remove network", name)
         self.networks.discard(name)
 
     def _effect(self, verb: str, name: str) -> None:
@@ -130,6 +145,9 @@ class FakeLines:
         yield from self._lines
         if self._follow:
             self.closed.wait()
+
+    def batches(self) -> Iterator[list[str]]:
+        return ([line] for line in self)
 
     def close(self) -> None:
         self.closed.set()

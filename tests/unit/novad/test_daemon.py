@@ -1,5 +1,6 @@
 """What the daemon does by itself, and what it refuses."""
 
+import threading
 import time
 
 import pytest
@@ -8,8 +9,10 @@ from nova.novad import daemon as module
 from nova.novad import deploy
 from nova.novad.daemon import Daemon
 from nova.novad.errors import Busy, Failed, Invalid, NotKnown, Refused
+from nova.novad.journal import Owed
 from nova.novad.options import Options
 from nova.novad.platform import parse
+from tests.functional.client import wait_for
 from tests.unit.novad.runtimes import FakeRuntime, Killed, content
 from tests.unit.novad.test_deploy import REGISTRY, TEXT
 
@@ -219,7 +222,7 @@ def test_a_first_upgrade_that_wrote_data_leaves_none_behind(options, runtime, tm
     daemon.deploy({}, QUIET)
     daemon.runtime.stop("suite-db", 1)
     daemon.data.clear("db", "rows")
-    (tmp_path / "volumes/db/rows").mkdir()
+    (tmp_path / "volumes/db/rows").mkdir(parents=True)
     runtime.registry["registry/db:sick"] = "sick"
     with pytest.raises(Failed):
         daemon.deploy({"db": "sick"}, QUIET)
@@ -252,3 +255,55 @@ def test_a_file_of_a_key_must_not_be_empty(tmp_path, option):
     with pytest.raises(Invalid, match=f"{option}: .* is empty"):
         Daemon(Options(data_dir=str(tmp_path / "data"), **{option: str(tmp_path / "empty")}), parse(TEXT, "toml"),
                FakeRuntime({})).shared_secret()
+
+
+def test_data_are_removed_also_when_nothing_is_deployed_any_more(daemon, tmp_path):
+    daemon.remove(False, False, QUIET)
+    assert content(tmp_path / "volumes")
+    daemon.remove(True, True, QUIET)
+    assert (content(tmp_path / "volumes"), daemon.secrets.names()) == ({}, [])
+
+
+def test_a_clock_that_was_put_back_gives_no_sick_component_time_to_start(daemon, runtime, clock):
+    runtime.images[runtime.made["suite-api"].image] = ("registry/api:1", "sick")
+    runtime.running["suite-api"] = clock.time() + 86400
+    seen = starts(runtime)
+    for _look in range(3):
+        clock.now += 10
+        daemon.look()
+    assert seen == ["suite-api"]
+
+
+def test_a_change_waits_for_the_look_at_one_component_and_not_for_all(daemon, runtime):
+    looked, waits, found = [], threading.Event(), runtime.find
+
+    def slow(name):
+        looked.append(name)
+        assert waits.wait(20)
+        while not daemon.deployer.awaited and not looked[1:]:
+            time.sleep(0.001)
+        return found(name)
+    runtime.find = slow
+    look = threading.Thread(target=daemon.look)
+    look.start()
+    wait_for(lambda: looked, 20)
+    change = threading.Thread(target=daemon.prune)
+    change.start()
+    waits.set()
+    look.join(20)
+    change.join(20)
+    assert set(looked) == {"suite-db"}
+
+
+def test_what_cannot_be_removed_now_keeps_nobody_from_looking_after_components(daemon, runtime, monkeypatch):
+    def refuse(_self):
+        raise PermissionError(1, "Operation not permitted")
+    monkeypatch.setattr("nova.novad.secrets.Secrets.forget", refuse)
+    daemon.journal.finish(daemon.journal.begin("rotate", "apply", []).id, "done", [], owed=[
+        Owed(kind="kept secrets", name="")])
+    runtime.remove("suite-api")
+    daemon.look()
+    assert (state(daemon, "api"), len(daemon.journal.owed())) == (module.RUNNING, 1)
+    monkeypatch.undo()
+    daemon.look()
+    assert daemon.journal.owed() == []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pathlib
 
+import msgspec
 import pytest
 
-from nova.novad import deploy
+from nova.novad import deploy, past
 from nova.novad.data import Data
 from nova.novad.deploy import Deployer
-from nova.novad.errors import Busy, Failed, ImageFault, NotKnown, NovadError, Refused
-from nova.novad.journal import DONE, STUCK, UNDONE, Journal
+from nova.novad.errors import Busy, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault
+from nova.novad.journal import DONE, STUCK, UNDONE, Change, Journal
 from nova.novad.platform import parse
 from nova.novad.secrets import Secrets
 from tests.unit.novad.runtimes import FakeRuntime, Killed, content
@@ -53,9 +54,9 @@ class Node:
         self.told: list[tuple[str, str]] = []
         self.start()
 
-    def start(self) -> None:
+    def start(self, text: str = TEXT) -> None:
         self.runtime.before = lambda _verb, _name: None
-        self.deployer = Deployer(parse(TEXT, "toml"), Journal(self.directory / "journal.sqlite"), self.runtime,
+        self.deployer = Deployer(parse(text, "toml"), Journal(self.directory / "journal.sqlite"), self.runtime,
                                  Data(self.directory), Secrets(self.directory / "secrets"))
 
     def deploy(self, **versions: str):
@@ -125,7 +126,6 @@ def test_an_image_of_another_digest_is_refused(deployed):
     change, = deployed.deployer.plan({"api": ""})
     component = change.after.component.of_version("2")
     wanted = change.after.__replace__ if hasattr(change.after, "__replace__") else None
-    import msgspec
     component = msgspec.structs.replace(component, digest="sha256:" + "0" * 64, version="")
     assert wanted is None or wanted
     deployed.runtime.registry[f"registry/api@sha256:{'0' * 64}"] = "good"
@@ -195,6 +195,116 @@ def test_a_disk_that_is_full_in_the_middle_of_a_backup_puts_all_back(deployed, m
     with pytest.raises(Failed, match=r"no space left\. All is as it was"):
         deployed.deploy(db="2")
     assert deployed.versions()["db"] == "1"
+
+
+def test_half_a_copy_is_dropped_and_copies_of_a_journal_that_was_lost_stay(deployed, monkeypatch):
+    deployed.deploy(db="2")
+    deployed.deployer.journal.path.unlink()
+    before = content(deployed.directory / "backups")
+    assert before
+    node = deployed
+    node.start()
+    whole = node.deployer.data.back_up
+
+    def half(name, volumes, deployment):
+        if name == "api":
+            return whole(name, volumes, deployment)
+        whole(name, volumes, deployment)
+        raise NovadError("no space left")
+
+    for _number in range(3):
+        monkeypatch.setattr(node.deployer.data, "back_up", half)
+        with pytest.raises(Failed, match="no space left"):
+            node.deploy(db="2")
+        assert content(node.directory / "backups") == before
+    monkeypatch.undo()
+    node.deploy(db="2")
+    assert before.items() < content(node.directory / "backups").items()
+
+
+def test_what_a_removed_component_alone_had_is_removed_even_if_the_runtime_refuses_for_a_while(node):
+    text = TEXT.replace("[secrets.db]", 'networks = ["inner", "outer"]\n[secrets.db]').replace(
+        'depends = ["db"]', 'depends = ["db"]\nnetworks = ["inner"]').replace(
+        'depends = ["conductor"]', 'depends = ["conductor"]\nnetworks = ["outer"]\nfiles = {"/a" = "${secret:db}"}')
+    node.start(text)
+    node.deploy()
+    assert node.runtime.networks == {"suite-inner", "suite-outer"}
+    node.start(text.partition("[components.api]")[0])
+
+    def refuse(verb, _name):
+        if verb == "remove network":
+            raise RuntimeFault("it is in use")
+    node.runtime.before = refuse
+    assert node.deploy().state == DONE
+    assert (sorted(path.name for path in (node.directory / "files").iterdir()), node.runtime.networks) == (
+        ["conductor", "db"], {"suite-inner", "suite-outer"})
+    node.runtime.before = lambda _verb, _name: None
+    node.deploy()
+    assert (node.runtime.networks, node.deployer.journal.owed()) == ({"suite-inner"}, [])
+
+
+@pytest.fixture
+def dumping(node):
+    node.start(TEXT.replace("[components.conductor]", 'dump = ["dump"]\nrestore = ["load"]\n[components.conductor]'))
+    node.deploy()
+    return node
+
+
+def back_up(node):
+    current = node.deployer.journal.components()
+    node.run(deploy.BACK_UP, [Change(name="db", before=current["db"], after=current["db"])])
+    return node.deployer.journal.backups("db")[0]
+
+
+def test_a_component_with_a_dump_command_is_backed_up_while_it_runs_and_restored_by_it(dumping):
+    rows, since = dumping.rows(), dict(dumping.runtime.running)
+    made = back_up(dumping)
+    assert dumping.runtime.running == since
+    assert (made.size, content(dumping.directory / made.path)) == (
+        len("a dump\nregistry/db:1\n"), {".dump": "a dump\nregistry/db:1\n"})
+    assert (dumping.directory / made.path / ".dump").stat().st_mode & 0o777 == 0o600
+    dumping.deploy(db="2")
+    assert dumping.rows() == [*rows, "2"]
+    restore = past.changes_restored(dumping.deployer.journal, made.id)
+    assert dumping.run(deploy.RESTORE, restore).state == DONE
+    assert (dumping.versions()["db"], dumping.rows()) == ("1", rows)
+    # a copy is restored in the same way
+    copy = next(one for one in dumping.deployer.journal.backups("db") if one.version == "2 of the program")
+    dumping.run(deploy.RESTORE, past.changes_restored(dumping.deployer.journal, copy.id))
+    assert (dumping.versions()["db"], dumping.rows()[:2]) == ("2", [*rows, "2"])
+
+
+@pytest.mark.parametrize("what", ["dump", "restore"])
+def test_a_dump_or_its_restoring_that_fails_changes_nothing(dumping, what):
+    made = back_up(dumping)
+    rows, kept = dumping.rows(), content(dumping.directory / "backups")
+
+    def fails(name, command, *_more):
+        raise RuntimeFault("podman: it broke off")
+    dumping.runtime.pipe = fails
+    restore = past.changes_restored(dumping.deployer.journal, made.id)
+    act = (lambda: back_up(dumping)) if what == "dump" else lambda: dumping.run(deploy.RESTORE, restore)
+    with pytest.raises(Failed, match=r"it broke off\. All is as it was before"):
+        act()
+    assert dumping.rows() == (rows if what == "dump" else [*rows, "1"])
+    assert kept.items() <= content(dumping.directory / "backups").items()
+    assert not [name for name in content(dumping.directory / "backups") if ".dump" in name and name not in kept]
+
+
+def test_a_dump_command_that_says_why_it_fails_is_heard(dumping):
+    current = dumping.deployer.journal.components()["db"]
+    other = msgspec.structs.replace(current, component=msgspec.structs.replace(current.component, dump=("none",)))
+    with pytest.raises(Failed, match="The dump command of db ended with 3: the program says why"):
+        dumping.run(deploy.BACK_UP, [Change(name="db", before=other, after=other)])
+
+
+def test_a_backup_that_is_gone_is_not_restored(dumping):
+    with pytest.raises(NotKnown, match="no backup 9"):
+        past.changes_restored(dumping.deployer.journal, 9)
+    made = back_up(dumping)
+    dumping.deployer.journal.drop_backup(made.id, "backup")
+    with pytest.raises(Refused, match="not kept any more"):
+        past.changes_restored(dumping.deployer.journal, made.id)
 
 
 def test_a_second_deployment_meanwhile_is_refused(deployed):
@@ -276,3 +386,16 @@ def test_a_novad_that_is_killed_anywhere_puts_the_platform_back(tmp_path, prepar
             row for row in rows if row not in versions["db"]], number
         node.start()
         assert act(node).state == DONE
+
+
+def test_what_the_runtime_says_of_a_container_has_no_secrets(deployed):
+    value = deployed.deployer.secrets.values(["db"])["db"]
+
+    def refuse(verb, name):
+        if (verb, name) == ("create", "suite-conductor") and deployed.runtime.networks is not None:
+            deployed.runtime.before = lambda _verb, _name: None
+            raise RuntimeFault(f"podman: invalid environment URL=db://user:{value}@db")
+    deployed.runtime.before = refuse
+    with pytest.raises(Failed, match=r"invalid environment URL=db://user:\*{8}@db"):
+        deployed.deploy(conductor="2")
+    assert value not in deployed.deployer.journal.deployments()[0].error

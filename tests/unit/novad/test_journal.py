@@ -1,6 +1,9 @@
 """The journal."""
 
 import sqlite3
+import subprocess
+import sys
+import threading
 
 import pytest
 
@@ -40,8 +43,13 @@ def test_what_is_stuck_is_unfinished_and_what_is_undone_is_not(tmp_path):
 def test_a_backup_that_was_dropped_is_remembered(tmp_path):
     journal = Journal(tmp_path / "j")
     backup = journal.add_backup("db", 1, ONE, "backups/db/1", 7)
-    journal.drop_backup(backup.id)
+    for _time in range(2):
+        journal.drop_backup(backup.id, "backup")
     assert journal.backups() == []
+    debt, = journal.owed()
+    assert (debt.kind, debt.name) == ("backup", "backups/db/1")
+    journal.paid(debt.id)
+    assert journal.owed() == []
     assert [(one.id, one.path) for one in journal.backups("db", dropped=True)] == [(backup.id, "")]
 
 
@@ -67,3 +75,46 @@ def test_rows_that_make_no_sense_are_a_clear_fault(tmp_path):
         journal.components()
     with pytest.raises(JournalFault, match="damaged: deployment 1"):
         journal.deployments()
+
+
+def test_a_journal_that_is_closed_meanwhile_is_a_clear_fault(tmp_path):
+    """A change may still tell what came of it when novad ends; SQLite crashes at the use of what was closed."""
+    journal = Journal(tmp_path / "j")
+    faults = []
+
+    def use():
+        try:
+            while True:
+                journal.components()
+        except JournalFault as fault:
+            faults.append(fault.message)
+    threads = [threading.Thread(target=use) for _number in range(4)]
+    for thread in threads:
+        thread.start()
+    journal.close()
+    for thread in threads:
+        thread.join()
+    assert len(faults) == 4
+    assert all("novad ends" in fault for fault in faults)
+
+
+def test_threads_that_read_a_new_journal_at_once_do_not_crash(tmp_path):
+    """msgspec does, where a type is decoded for the first time by two of them."""
+    journal = Journal(tmp_path / "j")
+    begun = journal.begin("deploy", "fetch", [Change(name="db", after=ONE)])
+    journal.finish(begun.id, DONE, [Change(name="db", after=ONE)])
+    code = f"""
+import pathlib, sys, threading
+from nova.novad.journal import Journal
+journal = Journal(pathlib.Path({str(tmp_path / "j")!r}))
+sys.setswitchinterval(1e-6)
+barrier = threading.Barrier(8)
+def read(one):
+    barrier.wait()
+    one()
+threads = [threading.Thread(target=read, args=(one,)) for one in [journal.deployments, journal.components] * 4]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    for _time in range(3):
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

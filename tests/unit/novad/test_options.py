@@ -23,7 +23,8 @@ def test_the_example_has_every_option_with_its_default():
     given = tomllib.loads(re.sub(r"^#(?=\w+ = )", "", EXAMPLE, flags=re.MULTILINE))
     options = msgspec.convert(given, Options)
     assert set(given) == set(Options.__struct_fields__)
-    examples = {"node", "secret_file", "tls_cert", "tls_key", "client_ca", "key_file", "podman_socket"}
+    examples = {"node", "secret_file", "tls_cert", "tls_key", "client_ca", "key_file", "podman_socket", "nodes",
+                "nodes_ca", "node_address", "update_url", "update_key"}
     assert {name for name in given if getattr(options, name) != getattr(Options(), name)} == examples
 
 
@@ -55,3 +56,14 @@ def test_beyond_loopback_novad_wants_tls(tmp_path, listen):
     ("127.0.0.1:1", ("127.0.0.1", 1)), ("[::1]:2", ("::1", 2)), ("localhost:3", ("localhost", 3))])
 def test_on_loopback_the_secret_is_enough(tmp_path, listen, address):
     assert load(written(tmp_path, f'listen = "tcp://{listen}"')).address == address
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ('nodes = ["10.0.0.2"]', "nodes"), ('nodes = ["tcp://10.0.0.2:1"]', "nodes: tcp://10.0.0.2:1: .*TLS only"),
+    ('nodes = ["tls://10.0.0.2:1"]\nplatform = ""', "platform: a control node"),
+    ('nodes = ["tls://10.0.0.2:1"]\nlisten = "tcp://0.0.0.0:1"\ntls_cert = "a"\ntls_key = "b"', "node_address"),
+    ("discover_nodes = true", "discover_nodes: it needs nodes_ca"),
+    ('discover_nodes = true\nplatform = ""', "platform: a control node"), ('announce = "eth0"', "announce")])
+def test_other_nodes_are_reached_with_tls_only_and_by_who_has_a_platform(tmp_path, text, said):
+    with pytest.raises(Invalid, match=f"novad.toml: {said}|novad.toml.*`{said}"):
+        load(written(tmp_path, text))

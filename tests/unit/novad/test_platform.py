@@ -67,6 +67,14 @@ X = 'name = "suite"\n[components.x]\nimage = "i"\n'
     (X + "stop_timeout = -1", "components.x.stop_timeout"),
     (X + "[secrets.s]\nlength = 2", "secrets.s.length"),
     (X + '[secrets.s]\nalphabet = "aaa"', "secrets.s.alphabet: it needs two"),
+    (X + '[secrets.s]\nalphabet = "ab\\n"', "secrets.s.alphabet: it needs two"),
+    (X + 'env = {A = "x\\u0000y"}', "components.x.env: a zero character"),
+    (X + 'health = {command = ["\\u0000"]}', "components.x.health: a zero character"),
+    (X + 'dump = ["a"]', "components.x.dump: it is given together"),
+    (X + 'dump = ["a"]\nrestore = ["b"]', "components.x.dump: without volumes"),
+    (X + 'dump = ["${secret:db}"]\nrestore = ["b"]\nvolumes = [{name = "a", destination = "/a"}]',
+     "components.x.dump: a secret there shows"),
+    (X + "command = " + "[" * 5000 + "]" * 5000, "it is no TOML"),
     (X + 'depends = ["y"]\n[components.y]\nimage = "i"\ndepends = ["x"]', "in a circle: "),
 ])
 def test_what_is_wrong_is_said_by_the_name_of_its_field(text, said):
@@ -97,7 +105,11 @@ components:
     assert fill(platform.component("api").env["URL"], {"db": "x"}) == "db://x@db"
 
 
-@pytest.mark.parametrize("text", ["a: [", "- a", "1", "", "components: {1: {image: i}}", "when: 2020-99-99"])
+@pytest.mark.parametrize("text", [
+    "a: [", "- a", "1", "", "components: {1: {image: i}}", "when: 2020-99-99", "&a [*a]", "x: &x\n  <<: *x\n",
+    "name: s\ncomponents: &a {x: *a}", "!!python/object/apply:os.system ['id']", "name: s\ncomponents: " + "[" * 3000,
+    "name: s\ncomponents: {x: {image: i, stop_timeout: " + "9" * 5000 + "}}",
+    "name: &a [x, x]\nnetworks: &b [*a, *a]\nsecrets: &c [*b, *b]\ncomponents: [*c, *c]"])
 def test_yaml_that_is_no_platform_is_refused(text):
     with pytest.raises(Invalid, match=r"^the file: "):
         parse(text, "yaml", "the file")
@@ -129,3 +141,10 @@ def test_a_node_runs_the_components_of_its_roles_and_those_without_any():
 def test_a_version_that_a_user_names_is_checked():
     with pytest.raises(Invalid, match="'a b' is not the name of a version"):
         parse(GOOD, "toml").component("db").of_version("a b")
+
+
+def test_a_file_without_end_is_not_read(tmp_path):
+    with open(tmp_path / "p.toml", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(Invalid, match="has more than"):
+        load(tmp_path / "p.toml")

@@ -48,6 +48,7 @@ class ManilaServer:
                     rule["state"] = "active"
             return 200, {"access_list": [rule for rule in self.rules.values() if rule["share_id"] == share]}
         share, _, rest = path.removeprefix("/shares/").partition("/")
+        share = share.lower()  # its database minds no case
         if share not in self.shares:
             return 404, {"itemNotFound": {"message": "no such share"}}
         if rest == "export_locations":

@@ -64,6 +64,20 @@ def test_a_share_that_its_user_does_not_see_is_not_there(manila: ManilaServer) -
         api(manila).get(ctx(), "p1", new_uuid(), "h1")
 
 
+def test_a_share_has_one_spelling(manila: ManilaServer) -> None:
+    """By another one a server would have it twice, and its host would not know it."""
+    with pytest.raises(exception.ShareNotFound):
+        api(manila).get(ctx(), "p1", manila.new().upper(), "h1")
+
+
+@pytest.mark.parametrize("owner", ["p2", None])
+def test_a_share_that_everybody_sees_is_for_the_servers_of_its_project_alone(
+        manila: ManilaServer, owner: str | None) -> None:
+    share = manila.new(project_id=owner, is_public=True)
+    with pytest.raises(exception.ShareNotFound):
+        api(manila).get(ctx(), "p1", share, "h1")
+
+
 def test_an_address_is_let_in_once_and_locked_and_let_out(manila: ManilaServer) -> None:
     share, shares = manila.new(), api(manila)
     manila.applies = 1

@@ -213,7 +213,7 @@ def test_progress_counts_up_and_an_abort_leaves_the_guest(hosts):
     one, two = hosts
     instance = boot(one)
     target = prepared(one, two, instance)
-    one.behaviour.latency["live_migrate"] = 60.0
+    one.behaviour.latency["live_migrate"] = 6.0
     seen = []
 
     def look(progress: MigrationProgress) -> None:

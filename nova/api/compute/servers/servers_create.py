@@ -287,21 +287,28 @@ def personality_of(wanted: Mapping[str, Any]) -> list[Personality]:
 def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> None:
     """Fill in the images that the server and its volumes are made from.
 
-    Where it boots from a volume, the image that was named beside it is not used, as clients have always known it.
+    Where it boots from a volume that is no copy of an image, the image that is named beside it says what the guest is
+    (its properties, its memory): of its data, its kernel and the volumes that it describes nothing is used.
     """
     root = root_volume(request.block_devices)
     if root is not None and request.trusted_certs:
         raise exception.InvalidInput("trusted_image_certificates are not for servers that boot from volumes.")
-    ident = image_ref if root is None else root.image_id
-    if root is None and not ident:
+    if root is None and not image_ref:
         raise exception.InvalidInput("Missing imageRef attribute")
-    find = lookup.find_to_boot if root is None else lookup.find
-    request.image = find(req.ctx, ident, request.trusted_certs or ()) if ident else None
-    if request.image and describes_volumes(request.image):
-        request.block_devices = with_devices_of(request.image, request.block_devices, request.max_count)
-        request.image.properties = without_description(request.image.properties)
-    request.kernel_id, request.ramdisk_id = lookup.boot_files(req.ctx, request.image)
-    known = request.image.id if request.image else None
+    known = image_ref if root is None else root.image_id
+    if known:
+        _find_image_to_boot(req, request, known)
+    elif image_ref:
+        request.image = lookup.find_description(req.ctx, image_ref)
     for device in request.block_devices:
         if device.is_volume and device.image_id and device.image_id != known:
             request.device_images[device.image_id] = lookup.find(req.ctx, device.image_id)
+
+
+def _find_image_to_boot(req: Request, request: ServerCreate, ident: str) -> None:
+    find = lookup.find if root_volume(request.block_devices) else lookup.find_to_boot
+    request.image = find(req.ctx, ident, request.trusted_certs or ())
+    if describes_volumes(request.image):
+        request.block_devices = with_devices_of(request.image, request.block_devices, request.max_count)
+        request.image.properties = without_description(request.image.properties)
+    request.kernel_id, request.ramdisk_id = lookup.boot_files(req.ctx, request.image)

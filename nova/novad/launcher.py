@@ -1,0 +1,146 @@
+"""The parent of a novad that may be updated: it starts the current release, and looks whether a new one is well.
+
+It is always the installed package's own, whatever release it starts; only the standard library is loaded. What it and a
+release agree on: RESTART, the variables of the environment below, and :mod:`nova.novad.releases`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import tomllib
+from collections.abc import Iterator, Sequence
+
+from nova import __version__
+from nova.novad.releases import Releases
+
+LOG = logging.getLogger(__name__)
+
+RESTART = 75  # the exit code of a novad that wants to be started anew
+# Of a novad that has a parent: the socket where it says that it is healthy, the release that it is, its parent.
+LAUNCHED, RELEASE, _PARENT = "NOVAD_SOCKET", "NOVAD_RELEASE", "NOVAD_LAUNCHER"
+_DATA, _WATCH = "/var/lib/novad", 60.0
+_STEADY = 5.0  # seconds that a new one is watched, once it is healthy
+_END = 60.0  # seconds that one gets to end
+_DEATH_SIGNAL = 1  # of prctl(2)
+
+
+def wanted(config: str | pathlib.Path) -> bool:
+    """Whether this novad can be updated. What is wrong with the configuration is said by who reads all of it."""
+    return LAUNCHED not in os.environ and bool(_configured(config).get("update_url"))
+
+
+def _configured(config: str | pathlib.Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(pathlib.Path(config).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def die_with_parent() -> None:
+    """For a novad that has one: nobody would restart it, and it would be in the way of the next."""
+    ctypes.CDLL(None, use_errno=True).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    if os.environ.get(_PARENT) != str(os.getppid()):
+        raise SystemExit("novad: its launcher has ended")
+
+
+class Launcher:
+    """``words``: what novad was called with. Returns novad's exit code."""
+
+    def __init__(self, config: str | pathlib.Path, words: Sequence[str]) -> None:
+        configured = _configured(config)
+        self.releases = Releases(str(configured.get("data_dir", _DATA)))
+        watch = configured.get("update_watch", _WATCH)
+        self._watch = float(watch) if isinstance(watch, int | float) else _WATCH
+        self._words = list(words)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._ended = threading.Event()
+
+    def run(self) -> int:
+        for one in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(one, self._end)
+        with _directory() as directory:
+            while True:
+                code = self._once(directory / "novad.sock")
+                if code != RESTART or self._ended.is_set():
+                    return code if code >= 0 else 128 - code
+
+    def _once(self, socket: pathlib.Path) -> int:
+        release = self.releases.current(__version__)
+        trial = release if release and self.releases.trial() == release else ""
+        socket.unlink(missing_ok=True)
+        command = [sys.executable, "-P", "-m", "nova.cmd.novad", *self._words]
+        try:
+            self._child = subprocess.Popen(command, env=self._environment(release, socket))
+        except OSError as error:
+            if not trial:
+                raise
+            return self._back(trial, f"it cannot be started: {error}")
+        if self._ended.is_set():
+            self._child.terminate()
+        if trial and (why := self._sick(self._child, socket)):
+            return self._back(trial, why)
+        if trial and not self._ended.is_set():
+            self.releases.succeeded()
+            LOG.info("novad %s is healthy, and stays", trial)
+        return self._child.wait()
+
+    def _environment(self, release: str, socket: pathlib.Path) -> dict[str, str]:
+        environment = {**os.environ, LAUNCHED: str(socket), RELEASE: release, _PARENT: str(os.getpid())}
+        if release:
+            paths = [str(self.releases.directory(release)), *filter(None, [os.environ.get("PYTHONPATH")])]
+            environment["PYTHONPATH"] = os.pathsep.join(paths)
+        return environment
+
+    def _sick(self, child: subprocess.Popen[bytes], socket: pathlib.Path) -> str:
+        """Why a new one is not well; "" if it is, or novad was told to end meanwhile: then it is still on trial."""
+        probe = subprocess.Popen(
+            [sys.executable, "-P", "-m", "nova.novad.probe", str(socket), str(self._watch), str(_STEADY)],
+            stdout=subprocess.PIPE, text=True)
+        try:
+            while probe.poll() is None and child.poll() is None and not self._ended.wait(0.1):
+                pass
+            if self._ended.is_set():
+                return ""
+            if child.poll() is not None:
+                return f"it ended with {child.returncode}"
+            words = probe.stdout.read().strip() if probe.stdout else ""
+            return "" if probe.returncode == 0 else words or f"its health could not be asked ({probe.returncode})"
+        finally:
+            probe.kill()
+            probe.wait()
+
+    def _back(self, version: str, why: str) -> int:
+        LOG.error("novad %s does not become healthy: %s. The one before is started again", version, why)
+        self.releases.failed(why)
+        if self._child is not None and self._child.poll() is None:
+            self._child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(_END)
+            self._child.kill()
+            self._child.wait()
+        return RESTART
+
+    def _end(self, number: int, _frame: object) -> None:
+        self._ended.set()
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _directory() -> Iterator[pathlib.Path]:
+    """For sockets, whose paths have to be short."""
+    place = tempfile.mkdtemp(prefix="novad-", dir="/run" if os.access("/run", os.W_OK) else None)
+    try:
+        yield pathlib.Path(place)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,152 @@
+"""novads on the network, by mDNS: what is announced, and who watches what others announce.
+
+What comes from the network is nobody's word: it is cut, letters that are not printed are left out, and whoever uses it
+has still to show the shared secret and a certificate.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import queue
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from nova.novad.addresses import shown
+
+TYPE = "_nova._tcp.local."
+
+_ROLE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_MOST_INSTANCES, _MOST_ROLES, _MOST_ADDRESSES = 500, 16, 16
+_RESOLVERS = 8  # instances that are asked at a time: one that does not answer delays no other
+_ANSWER = 2.0  # seconds that one has to tell its address
+_TTL = 120  # seconds until one that was killed is forgotten
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """A novad that says it is there. ``addresses``: tcp://HOST:PORT or tls://HOST:PORT."""
+
+    name: str
+    node: str
+    version: str
+    roles: tuple[str, ...]
+    addresses: tuple[str, ...]
+
+
+def quiet() -> None:
+    """zeroconf writes what strangers send into the log."""
+    logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)
+
+
+def printable(value: bytes | str | None, most: int) -> str:
+    """What can be shown of something that a stranger has sent."""
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value or ""
+    return "".join(letter for letter in text if letter.isprintable())[:most].strip()
+
+
+def instance(name: str, properties: Mapping[bytes, bytes | None], addresses: Sequence[bytes], port: int) -> Instance:
+    """Of what was sent; nothing that is sent makes it fail."""
+    label = printable(name.removesuffix(f".{TYPE}"), 63)
+    scheme = "tls" if properties.get(b"tls") == b"1" else "tcp"
+    found: list[str] = []
+    for one in addresses[:_MOST_ADDRESSES]:
+        with contextlib.suppress(ValueError):
+            found.append(f"{scheme}://{shown(one)}:{port}")
+    roles = printable(properties.get(b"roles"), 255).split(",")[:_MOST_ROLES]
+    return Instance(name=label, node=printable(properties.get(b"node"), 63) or label,
+                    version=printable(properties.get(b"version"), 40),
+                    roles=tuple(role for role in roles if _ROLE.fullmatch(role)), addresses=tuple(found))
+
+
+class Watch:
+    """What comes and goes, from now on. Raises OSError where there is no network to listen on."""
+
+    def __init__(self, interfaces: Sequence[str] | None = None) -> None:
+        from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf
+
+        quiet()
+        self._known: dict[str, Instance | None] = {}
+        self._told: queue.SimpleQueue[tuple[bool, str, Instance | None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._pool = concurrent.futures.ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="mdns")
+        self._zeroconf = Zeroconf(interfaces=list(interfaces) if interfaces else InterfaceChoice.All)
+        self._browser = ServiceBrowser(self._zeroconf, TYPE, handlers=[self._changed])
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._zeroconf.close()
+
+    def events(self, seconds: float | None = None) -> Iterator[tuple[bool, Instance]]:
+        """(whether it is there, which) for so many seconds; without them for ever."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while (left := 0.5 if end is None else min(0.5, end - time.monotonic())) > 0:
+            with contextlib.suppress(queue.Empty):
+                there, name, found = self._told.get(timeout=left)
+                before = self._known.get(name)
+                if there and found is not None and found != before:
+                    self._known[name] = found
+                    yield True, found
+                elif not there:
+                    self._known.pop(name, None)
+                    if before is not None:
+                        yield False, before
+
+    def _changed(self, zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
+        """Called by zeroconf's own thread, which may not wait."""
+        from zeroconf import ServiceStateChange
+
+        with self._lock, contextlib.suppress(RuntimeError):  # it is closed
+            if state_change is ServiceStateChange.Removed:
+                self._told.put((False, name, None))
+            elif name in self._known or len(self._known) < _MOST_INSTANCES:
+                self._known.setdefault(name, None)
+                self._pool.submit(self._resolve, name)
+
+    def _resolve(self, name: str) -> None:
+        try:
+            found = self._zeroconf.get_service_info(TYPE, name, int(_ANSWER * 1000))
+            if found is not None and found.port and (addresses := found.addresses_by_version(_all_versions())):
+                self._told.put((True, name, instance(name, found.properties, addresses, found.port)))
+        except Exception:  # whatever a stranger has sent: it is none that can be reached
+            logging.getLogger(__name__).debug("An instance could not be asked", exc_info=True)
+
+
+def _all_versions() -> Any:
+    from zeroconf import IPVersion
+
+    return IPVersion.All
+
+
+class Announcement:
+    """That a novad is there, on the interfaces that have these addresses. Returns when it was said, within seconds.
+    Raises OSError and zeroconf's own."""
+
+    def __init__(self, told: Instance, addresses: Sequence[str], port: int, tls: bool) -> None:
+        from zeroconf import ServiceInfo, Zeroconf
+
+        quiet()
+        label = printable(told.node, 63).encode()[:60].decode("utf-8", "ignore") or "novad"
+        host = re.sub(r"[^a-z0-9-]", "-", label.lower())[:50]
+        info = ServiceInfo(
+            TYPE, f"{label}.{TYPE}", port=port, server=f"{host}-novad.local.", host_ttl=_TTL, other_ttl=_TTL,
+            parsed_addresses=list(addresses), properties={
+                "version": told.version, "node": label, "roles": ",".join(told.roles)[:200],
+                "tls": "1" if tls else "0"})
+        self._zeroconf = Zeroconf(interfaces=list(addresses))
+        try:
+            self._zeroconf.register_service(info, allow_name_change=True)
+        except BaseException:
+            self._zeroconf.close()
+            raise
+
+    def withdraw(self) -> None:
+        """It is told that novad goes."""
+        with contextlib.suppress(Exception):
+            self._zeroconf.unregister_all_services()
+        self._zeroconf.close()

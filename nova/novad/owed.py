@@ -1,0 +1,70 @@
+"""What a change leaves to be removed once it is committed: it is written down with it, and done however often novad is
+killed before. Nothing here can be undone, and nothing that is deployed needs it any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from nova.novad.data import Data
+from nova.novad.errors import RuntimeFault
+from nova.novad.journal import Change, Deployed, Journal, Owed
+from nova.novad.runtime.base import Runtime
+from nova.novad.secrets import Secrets
+
+LOG = logging.getLogger(__name__)
+
+BACKUP, FILES, DATA, NETWORK, SECRETS, KEPT = "backup", "files", "data", "network", "secrets", "kept secrets"
+
+
+def left_by(changes: Iterable[Change], current: Iterable[Deployed]) -> list[Owed]:
+    """After these changes were made, or put back: files and networks that only what is not there any more had.
+
+    ``current``: what is deployed now.
+    """
+    kept = {one.name: one for one in current}
+    used = {network for one in kept.values() for network in one.component.networks}
+    gone = [deployed for change in changes for deployed in (change.before, change.after) if deployed is not None]
+    return [*(Owed(kind=FILES, name=name) for name in sorted({one.name for one in gone} - set(kept))),
+            *(Owed(kind=NETWORK, name=name) for name in sorted(
+                {network for one in gone for network in one.component.networks} - used))]
+
+
+class Payer:
+    """For who changes something, or puts it back: nobody else does meanwhile. ``platform``: what it is called now."""
+
+    def __init__(self, platform: Callable[[], str], journal: Journal, runtime: Runtime, data: Data,
+                 secrets: Secrets) -> None:
+        self._platform = platform
+        self._journal = journal
+        self._runtime = runtime
+        self._data = data
+        self._secrets = secrets
+
+    def pay(self, progress: Callable[[str, str], None]) -> None:
+        """All of it; what the runtime or the system refuses now is left for the next time."""
+        for one in self._journal.owed():
+            try:
+                self._pay(one, progress)
+            except (RuntimeFault, OSError) as error:
+                LOG.warning("%s %s is removed later: %s", one.kind, one.name, error)
+                continue
+            self._journal.paid(one.id)
+
+    def _pay(self, one: Owed, progress: Callable[[str, str], None]) -> None:
+        if one.kind == BACKUP:
+            self._data.drop_backup(one.name)
+        elif one.kind == FILES and one.name not in self._journal.components():
+            self._data.remove_files(one.name)
+        elif one.kind == DATA:
+            progress(one.name, "removing its data")
+            self._data.remove(one.name)
+        elif one.kind == NETWORK and not any(
+                one.name in deployed.component.networks for deployed in self._journal.components().values()):
+            self._runtime.remove_network(f"{self._platform()}-{one.name}")
+        elif one.kind == SECRETS:
+            progress("", "removing secrets")
+            self._secrets.remove()
+        elif one.kind == KEPT:
+            self._secrets.forget()

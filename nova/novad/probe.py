@@ -1,0 +1,44 @@
+"""Whether a novad is well: ``python -m nova.novad.probe SOCKET START STEADY``.
+
+It has START seconds to say so by the health service of gRPC, and has to go on saying it for STEADY more. Exit code 0;
+otherwise 1, and why on standard output.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+_PAUSE = 0.2
+
+
+def look(socket: str) -> str:
+    """Why it is not well now; "" if it is."""
+    with grpc.insecure_channel(f"unix:{socket}", [("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        except grpc.RpcError as error:
+            return f"it does not answer ({error.code().name.lower()})"
+    return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else "it says that it does not serve"
+
+
+def watch(socket: str, start: float, steady: float) -> str:
+    """The same after these seconds."""
+    limit, since = time.monotonic() + start, 0.0
+    while True:
+        why, now = look(socket), time.monotonic()
+        if why and (since or now > limit):
+            return why
+        since = (since or now) if not why else 0.0
+        if since and now >= since + steady:
+            return ""
+        time.sleep(_PAUSE)
+
+
+if __name__ == "__main__":
+    found = watch(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))
+    print(found)
+    sys.exit(1 if found else 0)

@@ -1,0 +1,129 @@
+"""Releases of novad that were fetched, and which of them runs. Only the standard library is needed.
+
+    releases/VERSION/      what its wheels contain
+    releases/current       a link to the one that runs; without it, or if it is older, what is installed runs
+    releases/trial         {"version", "previous"}: the one that runs has not shown yet that it is healthy
+    releases/failed        {"version", "why"}: the last one that was not
+
+``trial`` is written before the link is changed, and the link is put back before ``trial`` is removed: whoever is killed
+anywhere leaves a link to one of the two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+
+_VERSION = re.compile(r"\d{1,6}(\.\d{1,6}){0,3}")
+
+
+def number(version: str) -> tuple[int, ...]:
+    """To compare by. Raises ValueError: it is no version of a release."""
+    if not _VERSION.fullmatch(version):
+        raise ValueError(f"{version!r} is no version of a release: numbers with dots between them")
+    parts = [int(part) for part in version.split(".")]
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    return tuple(parts)
+
+
+class Releases:
+    """Those of a data directory."""
+
+    def __init__(self, data_dir: str | pathlib.Path) -> None:
+        self.place = pathlib.Path(data_dir) / "releases"
+
+    def directory(self, version: str) -> pathlib.Path:
+        return self.place / version
+
+    def current(self, installed: str) -> str:
+        """The version of the release that is to run; "": what is installed, which has this version."""
+        try:
+            version = self._linked()
+            newer = number(version) > number(installed)
+        except ValueError:
+            return ""
+        return version if newer and (self.place / version).is_dir() else ""
+
+    def begin(self, version: str, previous: str) -> None:
+        """From the next start on this one runs, on trial; ``previous``: the release that runs now."""
+        self._write("trial", {"version": version, "previous": previous})
+        self._link(version)
+
+    def trial(self) -> str:
+        """The version that runs and has not shown yet that it is healthy; "" if there is none."""
+        version = self._read("trial").get("version", "")
+        return version if version == self._linked() else ""
+
+    def succeeded(self) -> None:
+        """It stays. Of the others the one before is kept."""
+        kept = {self._linked(), self._read("trial").get("previous", "")}
+        self._drop("failed")
+        self._drop("trial")
+        for place in self.place.iterdir():
+            if place.is_dir() and not place.is_symlink() and place.name not in kept:
+                shutil.rmtree(place, ignore_errors=True)
+
+    def failed(self, why: str) -> None:
+        """The one before runs from the next start on."""
+        trial = self._read("trial")
+        self._write("failed", {"version": trial.get("version", ""), "why": why})
+        before = trial.get("previous", "")
+        if before:
+            self._link(before)
+        else:
+            self._drop("current")
+        self._drop("trial")
+
+    def failure(self) -> tuple[str, str]:
+        """(version, why) of the last one that did not become healthy."""
+        found = self._read("failed")
+        return found.get("version", ""), found.get("why", "")
+
+    def _linked(self) -> str:
+        try:
+            return os.readlink(self.place / "current")
+        except OSError:
+            return ""
+
+    # --- files -------------------------------------------------------------------------------------
+    def _link(self, version: str) -> None:
+        fresh = self.place / ".current.new"
+        with contextlib.suppress(FileNotFoundError):
+            fresh.unlink()
+        fresh.symlink_to(version)
+        fresh.replace(self.place / "current")
+        self._settle()
+
+    def _read(self, name: str) -> dict[str, str]:
+        try:
+            found = json.loads((self.place / name).read_text())
+        except (OSError, ValueError):
+            return {}
+        return {key: value for key, value in found.items() if isinstance(value, str)} if isinstance(found, dict) else {}
+
+    def _write(self, name: str, what: dict[str, str]) -> None:
+        fresh = self.place / f".{name}.new"
+        with open(fresh, "w") as file:
+            json.dump(what, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.place / name)
+        self._settle()
+
+    def _drop(self, name: str) -> None:
+        (self.place / name).unlink(missing_ok=True)
+        if self.place.is_dir():
+            self._settle()
+
+    def _settle(self) -> None:
+        """What was renamed is on the disk."""
+        opened = os.open(self.place, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

@@ -1,0 +1,208 @@
+"""What a container writes, from podman's service, read so that it can be given up and takes bounded memory: the client
+library collects all of it, and waits for what comes next.
+
+HTTP of version 1.0 on a socket of this machine: an answer ends when the connection does, and comes in no chunks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from nova.novad.errors import RuntimeFault
+
+OUT, ERR = 1, 2
+_HEADER = struct.Struct(">BxxxL")  # of each piece: which stream, how many bytes
+_API = "/v4.0.0/libpod"
+_TIMEOUT = 30.0  # seconds of an answer that is no stream
+_AT_ONCE = 1 << 18
+_HEAD = 1 << 16  # bytes that the head of an answer may have
+_MOST = 1 << 20  # bytes of an answer that is no stream
+EXPIRED = 124  # the exit code of a command whose time was over
+
+
+class PodmanStream:
+    """One request and its answer. Raises RuntimeFault, whose words begin with ``what``."""
+
+    def __init__(self, path: str, what: str, method: str, url: str, body: Any = None,
+                 timeout: float | None = _TIMEOUT) -> None:
+        self._what = what
+        self._closed = False
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sock.settimeout(_TIMEOUT if timeout is None else timeout)
+        self._buffer = b""
+        content = b"" if body is None else json.dumps(body).encode()
+        try:
+            self._sock.connect(path)
+            self._sock.sendall(
+                f"{method} {_API}{url} HTTP/1.0\r\nHost: d\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(content)}\r\n\r\n".encode() + content)
+            self.status = self._head()
+        except (OSError, ValueError, IndexError) as error:
+            self._sock.close()
+            raise self.fault(error) from error
+        if timeout is None:
+            self._sock.settimeout(None)
+
+    def _head(self) -> int:
+        while b"\r\n\r\n" not in self._buffer:
+            piece = self._sock.recv(_AT_ONCE)
+            if not piece or len(self._buffer) > _HEAD:
+                raise ValueError("it answers with no HTTP")
+            self._buffer += piece
+        head, self._buffer = self._buffer.split(b"\r\n\r\n", 1)
+        return int(head.split(None, 2)[1])
+
+    def fault(self, why: object) -> RuntimeFault:
+        return RuntimeFault(f"podman: {self._what}: {why}")
+
+    def expect(self, *codes: int) -> PodmanStream:
+        if self.status not in codes:
+            body = self.read()
+            self.close()
+            raise self.fault(_why(body))
+        return self
+
+    def read(self) -> bytes:
+        """The rest of an answer that is no stream."""
+        for piece in self._pieces():
+            self._buffer += piece
+            if len(self._buffer) > _MOST:
+                break
+        return self._buffer
+
+    def frames(self, pause: float = 0.0, deadline: float | None = None) -> Iterator[list[tuple[int, bytes]]]:
+        """(stream, bytes) of what came together. After each lot ``pause`` seconds, in which more can come: many small
+        ones cost more than few large ones. Raises TimeoutError at the ``deadline`` (time.monotonic())."""
+        left = memoryview(b"")
+        rest, self._buffer = self._buffer, b""
+        for piece in self._pieces(rest, deadline):
+            data = memoryview(bytes(left) + piece)
+            found = []
+            while len(data) >= _HEADER.size:
+                stream, length = _HEADER.unpack_from(data)
+                end = _HEADER.size + length
+                if length > _AT_ONCE * 16:
+                    raise self.fault("what it sends is no log")
+                if len(data) < end:
+                    break
+                found.append((stream, bytes(data[_HEADER.size:end])))
+                data = data[end:]
+            left = data
+            if found:
+                yield found
+                if pause:
+                    time.sleep(pause)
+
+    def _pieces(self, first: bytes = b"", deadline: float | None = None) -> Iterator[bytes]:
+        if first:
+            yield first
+        while True:
+            try:
+                if deadline is not None:
+                    self._sock.settimeout(max(0.001, deadline - time.monotonic()))
+                piece = self._sock.recv(_AT_ONCE)
+            except TimeoutError:
+                if deadline is not None:
+                    raise
+                raise self.fault("it does not answer") from None
+            except OSError as error:
+                if self._closed:
+                    return
+                raise self.fault(f"the answer broke off: {error}") from error
+            if not piece:
+                return
+            yield piece
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError
+
+    def feed(self, source: BinaryIO) -> None:
+        """All of a file as the input of what runs, then its end. Who does not read it ends without it."""
+        with contextlib.suppress(OSError, ValueError):
+            while piece := source.read(_AT_ONCE):
+                self._sock.sendall(piece)
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """From any thread: whoever reads is at the end."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def free(self) -> None:
+        """For who has read."""
+        self.close()
+        self._sock.close()
+
+
+def run(path: str, container: str, command: tuple[str, ...], timeout: float,
+        take: Callable[[int, bytes], None], source: BinaryIO | None = None) -> int:
+    """The exit code of a command in a running container, EXPIRED when its time was over: then it is killed.
+
+    What it writes is handed to ``take`` (stream, bytes). Raises RuntimeFault, and what ``take`` raises; then it ends.
+    """
+    what = f"{command[0]} cannot be run in container {container}"
+    deadline = time.monotonic() + timeout
+    asked = _json(PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
+        "Cmd": list(command), "AttachStdin": source is not None, "AttachStdout": True,
+        "AttachStderr": True}).expect(201))
+    ident = str(asked["Id"])
+    stream = PodmanStream(path, what, "POST", f"/exec/{ident}/start", {"Detach": False, "Tty": False}).expect(101, 200)
+    if source is not None:
+        threading.Thread(target=stream.feed, args=(source,), name="feed", daemon=True).start()
+    try:
+        for found in stream.frames(deadline=deadline):
+            for which, piece in found:
+                take(which, piece)
+    except TimeoutError:
+        _kill(path, what, ident)
+        return EXPIRED
+    except BaseException:
+        _kill(path, what, ident)
+        raise
+    finally:
+        stream.free()
+    for _look in range(50):  # its code is known a little after its last word
+        state = _state(path, what, ident)
+        if not state.get("Running"):
+            return int(state.get("ExitCode") or 0)
+        time.sleep(0.1)
+    _kill(path, what, ident)  # it has closed what it writes to, and goes on
+    return EXPIRED
+
+
+def _state(path: str, what: str, ident: str) -> Any:
+    return _json(PodmanStream(path, what, "GET", f"/exec/{ident}/json").expect(200))
+
+
+def _kill(path: str, what: str, ident: str) -> None:
+    """Commands that nobody waits for any more would gather in the container."""
+    with contextlib.suppress(RuntimeFault, OSError, ValueError):
+        state = _state(path, what, ident)
+        if state.get("Running") and int(state.get("Pid") or 0) > 1:
+            os.kill(int(state["Pid"]), signal.SIGKILL)
+
+
+def _json(stream: PodmanStream) -> Any:
+    try:
+        return json.loads(stream.read())
+    except ValueError as error:
+        raise stream.fault(error) from None
+    finally:
+        stream.free()
+
+
+def _why(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace")[:200] or "it gives no reason"

@@ -1,0 +1,234 @@
+"""novad replaces itself: the latest release is fetched and verified, and started on trial (:mod:`nova.novad.launcher`).
+
+``update_url`` is a directory with ``releases.json``, its signature ``releases.json.sig`` (Ed25519, base64), and wheels:
+
+    {"releases": [{"version": "1.2", "wheels": [{"file": "nova-1.2-py3-none-any.whl", "sha256": "…", "size": 123}]}]}
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import http.client
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+import msgspec
+
+from nova import __version__
+from nova.novad.deploy import Deployer, Progress
+from nova.novad.errors import Busy, Refused
+from nova.novad.launcher import LAUNCHED, RELEASE
+from nova.novad.options import Options
+from nova.novad.releases import Releases, number
+
+_INDEX = 1024 * 1024  # bytes of releases.json at most
+_UNPACKED = 1024 * 1024 * 1024  # bytes of a release at most
+_MARGIN = 64 * 1024 * 1024  # bytes that stay free
+_TIMEOUT, _FETCHED = 30.0, 1800.0  # seconds that a server may say nothing, and that a file may take
+_PIECE = 1024 * 1024
+_TRIED = 60.0  # seconds in which a release has to tell its version
+_AS_BEFORE = "Nothing was changed."
+_NAMES = r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,200}\.whl$"
+
+
+class Wheel(msgspec.Struct, frozen=True):
+    file: Annotated[str, msgspec.Meta(pattern=_NAMES)]
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+    size: Annotated[int, msgspec.Meta(ge=1, le=_UNPACKED)]
+
+
+class Release(msgspec.Struct, frozen=True):
+    version: str
+    wheels: Annotated[tuple[Wheel, ...], msgspec.Meta(min_length=1, max_length=200)]
+
+
+class Index(msgspec.Struct, frozen=True):
+    releases: tuple[Release, ...] = ()
+
+
+class Updates:
+    """``restart``: has novad end and be started again. All refuse with Refused, or Busy during a deployment."""
+
+    def __init__(self, options: Options, deployer: Deployer, restart: Callable[[], None]) -> None:
+        self.options = options
+        self.deployer = deployer
+        self.releases = Releases(options.data_dir)
+        self._restart = restart
+        self._one = threading.Lock()
+
+    def latest(self) -> Release | None:
+        """The newest release that there is; pre-releases are none. Raises Refused."""
+        self._configured()
+        data = self._get("releases.json", _INDEX)
+        self._verify(data)
+        try:
+            found = msgspec.json.decode(data, type=Index)
+        except msgspec.MsgspecError as error:
+            raise Refused(f"{self._url('releases.json')} is no list of releases: {error} {_AS_BEFORE}") from None
+        known: dict[tuple[int, ...], Release] = {}
+        for one in found.releases:
+            try:
+                known[number(one.version)] = one
+            except ValueError:
+                continue
+        return known[max(known)] if known else None
+
+    def update(self, progress: Progress) -> bool:
+        """Whether there is a newer one; it is started when this returns."""
+        if not self._one.acquire(blocking=False):
+            raise Busy("Another update is under way.")
+        try:
+            with self.deployer.changing("update"):
+                pass  # before anything is fetched
+            if self.releases.trial():
+                raise Busy(f"novad {__version__} has not shown yet that it is healthy.")
+            self._configured()
+            progress("", f"asking {self.options.update_url}")
+            found = self.latest()
+            if found is None or number(found.version) <= number(__version__):
+                progress("", f"novad {__version__} is the latest" if found is None or number(found.version) == number(
+                    __version__) else f"novad {__version__} is newer than the latest release, {found.version}")
+                return False
+            if not os.environ.get(LAUNCHED):
+                raise Refused("novad was started without update_url; start it again to let it be updated.")
+            self._fetch(found, progress)
+            self._try(found)
+            with self.deployer.changing("update"):
+                self.releases.begin(found.version, os.environ.get(RELEASE, ""))
+                self.deployer.ending.set()
+            progress("", f"starting novad {found.version} in place of {__version__}")
+            self._restart()
+            return True
+        finally:
+            self._one.release()
+
+    def _configured(self) -> None:
+        if not self.options.update_url:
+            raise Refused("update_url is not set in novad.toml: there is nothing to update from.")
+
+    # --- fetching ----------------------------------------------------------------------------------
+    def _fetch(self, release: Release, progress: Progress) -> None:
+        """Its directory, whole."""
+        place = self.releases.place
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A wheel unpacked is three to four times as large.
+        self._check_room(5 * sum(wheel.size for wheel in release.wheels))
+        fresh = place / f".{release.version}.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        try:
+            fresh.mkdir(mode=0o700)
+            for wheel in release.wheels:
+                progress("", f"fetching {wheel.file}")
+                self._unpack(self._wheel(wheel, fresh), fresh)
+            os.sync()
+            shutil.rmtree(self.releases.directory(release.version), ignore_errors=True)
+            fresh.rename(self.releases.directory(release.version))
+        except OSError as error:
+            raise Refused(f"The release {release.version} cannot be kept: {error}. {_AS_BEFORE}") from None
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+    def _wheel(self, wheel: Wheel, place: pathlib.Path) -> pathlib.Path:
+        """The file, with the checksum that it has to have."""
+        target, found = place / wheel.file, hashlib.sha256()
+        with open(target, "wb") as file:
+            for piece in self._pieces(wheel.file, wheel.size):
+                found.update(piece)
+                file.write(piece)
+        if found.hexdigest() != wheel.sha256:
+            raise Refused(f"{self._url(wheel.file)} does not have the checksum that releases.json tells. {_AS_BEFORE}")
+        return target
+
+    def _unpack(self, wheel: pathlib.Path, place: pathlib.Path) -> None:
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                members = [one for one in archive.infolist() if not one.is_dir()]
+                self._check_room(sum(one.file_size for one in members))
+                for one in members:
+                    path = pathlib.PurePosixPath(one.filename)
+                    if path.is_absolute() or ".." in path.parts or "\\" in one.filename or stat.S_ISLNK(
+                            one.external_attr >> 16):
+                        raise Refused(f"{wheel.name} has a file that would be written elsewhere: {one.filename!r}. "
+                                      f"{_AS_BEFORE}")
+                    archive.extract(one, place)
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+            raise Refused(f"{wheel.name} is no wheel: {error}. {_AS_BEFORE}") from None
+        wheel.unlink()
+
+    def _check_room(self, size: int) -> None:
+        free = shutil.disk_usage(self.releases.place).free
+        if size > _UNPACKED * 4 or free < size + _MARGIN:
+            raise Refused(f"The release takes up to {size} bytes, and {free} are free in {self.releases.place}. "
+                          f"{_AS_BEFORE}")
+
+    def _try(self, release: Release) -> None:
+        """It can be loaded here, and is the version that it is said to be."""
+        place = self.releases.directory(release.version)
+        paths = [str(place), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            told = subprocess.run([sys.executable, "-P", "-m", "nova.cmd.novad", "--version"], env=environment,
+                                  capture_output=True, text=True, timeout=_TRIED, check=False)
+            said = told.stdout.strip() if told.returncode == 0 else told.stderr.strip()[-300:]
+        except subprocess.TimeoutExpired:
+            said = "nothing"
+        if said != f"novad {release.version}":
+            shutil.rmtree(place, ignore_errors=True)
+            raise Refused(f"The release {release.version} cannot be used; asked for its version it says: {said}. "
+                          f"{_AS_BEFORE}")
+
+    def _url(self, name: str) -> str:
+        return f"{self.options.update_url.rstrip('/')}/{name}"
+
+    def _get(self, name: str, most: int) -> bytes:
+        return b"".join(self._pieces(name, most))
+
+    def _pieces(self, name: str, most: int) -> Iterator[bytes]:
+        """What stands there, ``most`` bytes of it at most. Raises Refused."""
+        left, end = most, time.monotonic() + _FETCHED
+        try:
+            with urllib.request.urlopen(self._url(name), timeout=_TIMEOUT) as answer:  # noqa: S310 (options checks it)
+                if self.options.update_url.startswith("https:") and not answer.geturl().startswith("https:"):
+                    raise ValueError(f"it is elsewhere, and without TLS: {answer.geturl()}")
+                while piece := answer.read(_PIECE):
+                    left -= len(piece)
+                    if left < 0:
+                        raise ValueError(f"it is larger than it may be, {most} bytes")
+                    if time.monotonic() > end:
+                        raise ValueError(f"it takes longer than {_FETCHED:.0f} seconds")
+                    yield piece
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            why = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise Refused(f"{self._url(name)} cannot be fetched: {why}. {_AS_BEFORE}") from None
+
+    def _verify(self, data: bytes) -> None:
+        """With a key nothing is believed that was not signed with it."""
+        if not self.options.update_key:
+            return
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+        try:
+            key = load_pem_public_key(pathlib.Path(self.options.update_key).read_bytes())
+        except (OSError, ValueError) as error:
+            raise Refused(f"update_key: {self.options.update_key} cannot be read: {error}. {_AS_BEFORE}") from None
+        if not isinstance(key, Ed25519PublicKey):
+            raise Refused(f"update_key: {self.options.update_key} is no key of Ed25519. {_AS_BEFORE}")
+        try:
+            key.verify(base64.b64decode(self._get("releases.json.sig", 1024).strip(), validate=True), data)
+        except (InvalidSignature, binascii.Error):
+            raise Refused(f"{self._url('releases.json')} was not signed with update_key. {_AS_BEFORE}") from None

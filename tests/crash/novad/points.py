@@ -1,0 +1,125 @@
+"""Every place where novad may end while it changes something, counted.
+
+The runtime's verbs (before, in the middle, after), writes of the journal (before, after), and whatever it does to files
+below its data directory (before each; in the middle of each copy).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import pathlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from nova.novad.errors import RuntimeFault
+from nova.novad.journal import JournalFault
+
+KILL, FAULT = "kill", "fault"
+FULL, ALL_FULL = "full", "all full"  # the disk; with its journal
+# Files: what an audit hook hears, by which of its arguments is a path.
+_FILES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.chown", "os.link", "os.symlink")
+_GROWS = ("os.mkdir", "open", "copy")  # what a full disk refuses
+_READS = {"close", "deployments", "deployment", "unfinished", "components", "backups", "fact", "owed"}
+COPY = "NOVA_TEST_COPY"  # what the tests' cp does in the middle of its work
+
+
+class Points:
+    """``at``: the number of the place where ``then`` happens (None: nowhere); places are written to ``story``.
+
+    They count while a change is carried out or put back; with ``from_start`` from the first moment on.
+    """
+
+    def __init__(self, data: pathlib.Path, story: pathlib.Path, at: int | None = None, then: str = KILL,
+                 from_start: bool = False) -> None:
+        self._data = f"{data}/"
+        self._at, self._then, self._from_start = at, then, from_start
+        self._story = os.open(story, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        self._relieved = story.with_name("relieved")
+        self._relieved.unlink(missing_ok=True)
+        self._count = 0
+        self._full = False
+        self._within = threading.local()
+
+    def watch(self) -> None:
+        """From now on, in this process."""
+        from nova.novad.deploy import LOOK, Deployer
+        from nova.novad.journal import Journal
+
+        alone = Deployer.alone
+
+        @contextlib.contextmanager
+        def watched(deployer: Deployer, what: str) -> Iterator[None]:
+            with alone(deployer, what):
+                self._within.change = what != LOOK
+                try:
+                    yield
+                finally:
+                    self._within.change = False
+
+        Deployer.alone = watched  # type: ignore[method-assign]
+        for name in [name for name in vars(Journal) if not name.startswith("_") and name not in _READS]:
+            setattr(Journal, name, self._around(name, getattr(Journal, name)))
+        sys.addaudithook(self._heard)
+
+    def passed(self, where: str) -> None:
+        """Somebody is at this place."""
+        if not self._here():
+            return
+        self._count += 1
+        os.write(self._story, f"{where}\n".encode())
+        if self._count - 1 != self._at:
+            return
+        if self._then == KILL:
+            if where == "copy middle":
+                os.environ[COPY] = KILL  # by the copy itself
+                return
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._then == FAULT:
+            raise RuntimeFault("podman: the connection broke off")
+        self._full = True
+
+    def _here(self) -> bool:
+        return self._from_start or getattr(self._within, "change", False)
+
+    def _around(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def around(*args: Any, **options: Any) -> Any:
+            self.passed(f"journal {name} before")
+            if self._then == ALL_FULL and self._is_full():
+                raise JournalFault("The journal cannot be used: database or disk is full")
+            found = method(*args, **options)
+            self.passed(f"journal {name} after")
+            return found
+
+        return around
+
+    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen" and self._here() and any("--reflink" in str(word) for word in args[1]):
+            self.passed("copy before")
+            self.passed("copy middle")
+            self._refuse("copy")
+        elif event in _FILES and self._ours(args[0], args[-1] if event in ("os.remove", "os.rmdir") else -1):
+            self.passed(f"{event} {os.path.basename(os.fsdecode(args[0]))}")
+            self._refuse(event)
+        elif event == "open" and isinstance(args[0], str | bytes) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) \
+                and self._ours(args[0]):
+            self.passed(f"open {os.path.basename(os.fsdecode(args[0]))}")
+            self._refuse("open")
+
+    def _ours(self, path: Any, directory: Any = -1) -> bool:
+        """Whether it is a file below the data directory; what is relative to an open directory is."""
+        return self._here() and (directory not in (-1, None) or (
+            isinstance(path, str | bytes | os.PathLike) and os.fsdecode(path).startswith(self._data)))
+
+    def _refuse(self, event: str) -> None:
+        if event in _GROWS and self._is_full():
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def _is_full(self) -> bool:
+        return self._full and not self._relieved.exists()

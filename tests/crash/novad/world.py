@@ -1,0 +1,292 @@
+"""A node with a real novad that is killed, beside containers that are a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import grpc
+
+from nova.novad.client import Client
+from tests.crash.novad.points import COPY, KILL
+from tests.crash.novad.runtime import DirectoryRuntime
+from tests.integration.novad_node import free_port
+
+SECRET = "what callers know"
+BOUND = 30.0  # seconds after its return until all is well
+PLATFORM = """
+name = "suite"
+networks = ["inner"]
+[secrets.db]
+length = 12
+[components.db]
+image = "registry/db"
+version = "1"
+networks = ["inner"]
+files = {{"/etc/db.conf" = "root = ${{secret:db}}"}}
+health = {{command = ["ok"], interval = 0.2, timeout = 1, start = 0.3}}
+volumes = [{{name = "rows", destination = "/rows"}}, {{name = "cache", destination = "/cache", backup = false}}]
+version_command = ["version"]
+dump = ["dump"]
+restore = ["load"]
+[components.conductor]
+image = "registry/conductor"
+version = "1"
+depends = ["db"]
+data_of = ["db"]
+binds = [{{source = "{rows}", destination = "/rows"}}]
+env = {{URL = "db://user:${{secret:db}}@db"}}
+files = {{"/etc/conductor.conf" = "password = ${{secret:db}}"}}
+health = {{command = ["ok"], interval = 0.2, timeout = 1, start = 0.3}}
+"""
+# A component that a later platform file does not have any more.
+API = """
+[components.api]
+image = "registry/api"
+version = "1"
+depends = ["conductor"]
+volumes = [{name = "state", destination = "/state"}]
+files = {"/etc/api.conf" = "an option"}
+health = {command = ["ok"], interval = 0.2, timeout = 1, start = 0.3}
+"""
+REGISTRY = {f"registry/{name}:{version}": "good" for name in ("db", "conductor", "api") for version in "1234"} | {
+    "registry/conductor:sick": "sick", "registry/api:bad": "broken"}
+# cp that may kill novad in the middle, and then go on for a while as if nothing had happened.
+_CP = f"""#!/bin/sh
+if [ "${COPY}" = {KILL} ]; then
+    unset {COPY}
+    for last in "$@"; do :; done
+    mkdir -p "$last" && echo half > "$last/half"
+    kill -9 $PPID
+    sleep 0.2
+fi
+exec /bin/cp "$@"
+"""
+
+
+class Zygote:
+    """Of novads; one for all tests of a process."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen([sys.executable, "-m", "tests.crash.novad.zygote"], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, text=True)
+
+    def fork(self, **order: Any) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(20)
+
+
+@dataclasses.dataclass
+class Answer:
+    """Of a change: no ``error`` if it was done; ``gone``: novad went away."""
+
+    error: str = ""
+    gone: bool = False
+
+
+class Gone(Exception):
+    """novad has ended."""
+
+
+class World:
+    """``start()`` and ``kill()`` novad; ``ask(...)`` for changes; ``settle()``, and look at what there is."""
+
+    def __init__(self, directory: pathlib.Path, zygote: Zygote) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self.keep = 2  # backups
+        self.runtime = DirectoryRuntime(directory / "runtime")
+        self._zygote = zygote
+        self._novad = -1  # a descriptor of its process
+        self._address = ""
+        (directory / "runtime" / "registry.json").write_text(json.dumps(REGISTRY))
+        (directory / "bin").mkdir()
+        (directory / "bin" / "cp").write_text(_CP)
+        (directory / "bin" / "cp").chmod(0o755)
+        (directory / "secret").write_text(SECRET)
+        self.platform()
+
+    def platform(self, api: bool = True) -> None:
+        """The platform file, with or without the api; novad reads it when it starts."""
+        (self.directory / "platform.toml").write_text(
+            PLATFORM.format(rows=self.data / "volumes/db/rows") + (API if api else ""))
+
+    # --- novad -------------------------------------------------------------------------------------
+    def start(self, at: int | None = None, then: str = KILL, from_start: bool = False) -> None:
+        """It may be gone again when this returns, if it is killed ``at`` a place."""
+        self._address = f"tcp://127.0.0.1:{free_port()}"
+        (self.directory / "novad.toml").write_text(
+            f'listen = "{self._address}"\ndata_dir = "{self.data}"\nplatform = "{self.directory}/platform.toml"\n'
+            f'secret_file = "{self.directory}/secret"\npodman_socket = "none"\ninterval = 0.05\n'
+            f'keep_backups = {self.keep}\nkeep_days = 0\n')
+        pid = self._zygote.fork(directory=str(self.directory), at=at, then=then, from_start=from_start)
+        self._novad = os.pidfd_open(pid)
+
+    def alive(self) -> bool:
+        return self._novad >= 0 and not select.select([self._novad], [], [], 0)[0]
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        if self._novad >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._novad, signal.SIGKILL)
+            assert select.select([self._novad], [], [], 20)[0], "novad does not die"
+            os.close(self._novad)
+            self._novad = -1
+
+    def strike(self) -> None:
+        """SIGKILL, for another thread than the one that asks."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._novad, signal.SIGKILL)
+
+    def ask(self, what: str, *words: str) -> Answer:
+        """Of novad, as the command does."""
+        try:
+            with self.client() as client:
+                for _progress in CHANGES[what](client, words):
+                    pass
+        except Gone:
+            return Answer("gone", gone=True)
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.UNAVAILABLE and not self._stays():
+                return Answer("gone", gone=True)
+            return Answer(error.details() or str(error.code()))
+        return Answer()
+
+    def _stays(self) -> bool:
+        """Whether it is still there in a moment: a connection ends a little before its process."""
+        return self._novad >= 0 and not select.select([self._novad], [], [], 0.5)[0]
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Client]:
+        """Of a novad that listens. Raises Gone."""
+        end = time.monotonic() + BOUND
+        port = int(self._address.rpartition(":")[2])
+        while True:
+            with contextlib.closing(socket.socket()) as found:
+                if found.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert time.monotonic() < end, f"novad does not start\n{self.log()}"
+            if not self.alive():
+                raise Gone
+            time.sleep(0.01)
+        client = Client(self._address, SECRET, {})
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def log(self) -> str:
+        path = self.directory / "novad.log"
+        return path.read_text(errors="replace")[-6000:] if path.exists() else ""
+
+    def story(self) -> list[str]:
+        """The places that the last novad came by."""
+        return (self.directory / "story").read_text().splitlines()
+
+    # --- what there is -----------------------------------------------------------------------------
+    def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Of the journal, beside novad."""
+        if not (self.data / "journal.sqlite").exists():
+            return []
+        with contextlib.closing(sqlite3.connect(self.data / "journal.sqlite", timeout=10)) as connection:
+            return list(connection.execute(statement, values))
+
+    def components(self) -> dict[str, dict[str, Any]]:
+        return {name: json.loads(text) for name, text in self.rows("select name, deployed from components")}
+
+    def settled(self) -> bool:
+        """Whether nothing is under way or owed, and all that should run does."""
+        try:
+            if self.rows("select 1 from deployments where state in ('running', 'stuck')"):
+                return False
+            if self.rows("select 1 from owed"):
+                return False
+            containers = self.runtime.all()
+            return all(containers.get(f"suite-{name}", {}).get("running") for name in self.components())
+        except sqlite3.OperationalError:
+            return False  # it has not begun yet
+
+    def settle(self) -> None:
+        end = time.monotonic() + BOUND
+        while not self.settled():
+            assert self.alive(), f"novad has ended\n{self.log()}"
+            assert time.monotonic() < end, f"it does not settle\n{self.log()}"
+            time.sleep(0.01)
+
+    def settle_or_die(self) -> None:
+        """The same of a novad that may be killed before."""
+        end = time.monotonic() + BOUND
+        while self.alive() and not self.settled():
+            assert time.monotonic() < end, f"it does not settle\n{self.log()}"
+            time.sleep(0.01)
+
+    # --- copies ------------------------------------------------------------------------------------
+    def save(self, name: str) -> None:
+        """Everything as it is now, while novad does not run."""
+        place = self.directory / "saved" / name
+        place.mkdir(parents=True)
+        for part in ("data", "runtime", "platform.toml"):
+            subprocess.run(["cp", "-a", self.directory / part, place], check=True)
+
+    def load(self, name: str) -> None:
+        self.kill()
+        (self.directory / "novad.log").unlink(missing_ok=True)
+        for part in ("data", "runtime", "platform.toml"):
+            target = self.directory / part
+            if target.is_dir():
+                shutil.rmtree(target)
+            subprocess.run(["cp", "-a", self.directory / "saved" / name / part, self.directory], check=True)
+
+
+def _progress(method: str, service: str = "platform") -> Callable[[Client, Any], Iterator[Any]]:
+    return lambda client, request: client.follow(getattr(getattr(client, service), method), request)
+
+
+def _deploy(client: Client, words: Sequence[str]) -> Iterator[Any]:
+    from nova.novad.api import novad_pb2 as pb
+
+    return client.follow(client.platform.Deploy, pb.DeployRequest(components=[
+        pb.ComponentVersion(component=name, version=version)
+        for name, _sign, version in (word.partition("=") for word in words)]))
+
+
+def _changes() -> dict[str, Callable[[Client, Sequence[str]], Iterator[Any]]]:
+    from nova.novad.api import novad_pb2 as pb
+
+    return {
+        "deploy": _deploy,
+        "rollback": lambda client, words: client.follow(client.platform.Rollback, pb.RollbackRequest(
+            components=words[1:], to=int(words[0]))),
+        "remove": lambda client, words: client.follow(client.platform.Remove, pb.RemoveRequest(
+            volumes="volumes" in words, secrets="secrets" in words)),
+        "restart": lambda client, words: client.follow(client.platform.Restart, pb.RestartRequest(components=words)),
+        "rotate": lambda client, words: client.follow(client.secrets.Rotate, pb.RotateRequest(names=words)),
+        "backup": lambda client, words: client.follow(client.backups.Create, pb.BackupsRequest()),
+        "restore": lambda client, words: client.follow(client.backups.Restore, pb.RestoreRequest(id=int(words[0]))),
+        "prune": lambda client, words: iter([client.ask(client.backups.Prune, pb.Empty())]),
+    }
+
+
+CHANGES = _changes()

@@ -1,0 +1,64 @@
+"""``nova discover``: who is announced, without a novad to ask."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from nova.novad.announcer import Announcer
+from nova.novad.options import Options
+from tests.functional.cli.conftest import run
+from tests.functional.client import wait_for
+
+_COMMAND = [sys.executable, "-c", "import sys; from nova.cli.main import main; sys.exit(main())", "discover"]
+
+
+@contextlib.contextmanager
+def announced(**options):
+    announcer = Announcer(Options(listen="tcp://127.0.0.1:18994", node="n1.of-discover", roles=("compute",), **options))
+    announcer.start()
+    try:
+        yield announcer
+    finally:
+        announcer.stop()
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    """No novad to connect to, not even an address of one."""
+    monkeypatch.setenv("NOVA_ADDR", "nonsense")
+
+
+def ours(*words):
+    return [one for one in json.loads(run("discover", *words, "-f", "json").out) if one["Node"] == "n1.of-discover"]
+
+
+def test_a_script_gets_a_list_of_who_is_there(nowhere):
+    with announced() as announcer:
+        wait_for(lambda: announcer._said, 20, "the announcement")
+        found = ours("-t", "2")
+    assert [(one["Roles"], one["Addresses"]) for one in found] == [("compute", "tcp://127.0.0.1:18994")]
+    assert ours("-t", "1") == []
+
+
+def test_one_that_does_not_want_to_be_announced_is_not(nowhere):
+    with announced(announce=False):
+        assert ours("-t", "3") == []
+
+
+def test_novads_are_shown_as_they_come_and_go_until_it_is_interrupted(nowhere):
+    with subprocess.Popen(_COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        lines = (line for line in watching.stdout if "n1.of-discover" in line)
+        with announced():
+            assert "+ n1.of-discover" in next(lines)
+        assert "- n1.of-discover" in next(lines)
+        watching.send_signal(signal.SIGINT)
+        assert (watching.wait(10), watching.stderr.read()) == (130, "")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "x", "1e9"])
+def test_a_time_that_is_none_is_refused(seconds):
+    assert "--timeout" in run("discover", "-t", seconds).err

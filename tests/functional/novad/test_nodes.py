@@ -1,0 +1,405 @@
+"""A control node and others, each with a novad of its own, over gRPC; the runtimes have no containers."""
+
+import contextlib
+import json
+import threading
+
+import pytest
+
+from nova.novad.announcer import Announcer
+from nova.novad.daemon import Daemon
+from nova.novad.errors import NovadError
+from nova.novad.mdns import Announcement, Instance
+from nova.novad.options import Options
+from nova.novad.platform import parse
+from nova.novad.server import Server
+from tests.certificates import authority
+from tests.functional.cli.conftest import run
+from tests.functional.client import wait_for
+from tests.functional.novad.conftest import free_port
+from tests.unit.novad.runtimes import FakeRuntime, Killed, content
+
+TEXT = """
+name = "suite"
+[secrets.db]
+length = 12
+[secrets.elsewhere]
+[components.db]
+image = "registry/db"
+version = "1"
+roles = ["control"]
+env = {PASSWORD = "${secret:db}"}
+health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}
+volumes = [{name = "rows", destination = "/rows"}]
+[components.compute]
+image = "registry/compute"
+version = "1"
+depends = ["db"]
+roles = ["compute"]
+env = {URL = "db://user:${secret:db}@${address:db}/"}
+health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}
+volumes = [{name = "instances", destination = "/instances"}]
+[components.volumes]
+image = "registry/volumes"
+roles = ["storage"]
+"""
+REGISTRY = {f"registry/{name}:{version}": "good" for name in ("db", "compute") for version in "123"} | {
+    f"registry/{name}:sick": "sick" for name in ("db", "compute")}
+
+
+class Node:
+    """A novad that can be killed and come back: nothing of it is left but its data and its containers."""
+
+    def __init__(self, directory, name, roles, **options):
+        self.name, self.port, self.runtime = name, free_port(), FakeRuntime(dict(REGISTRY))
+        self.text = TEXT if options.get("nodes") or options.get("discover_nodes") else None
+        (directory / "secret").write_text("the same of all")
+        self.options = Options(data_dir=str(directory / name), listen=f"tcp://127.0.0.1:{self.port}", node=name,
+                               roles=roles, interval=0.1, secret_file=str(directory / "secret"),
+                               **{"platform": "" if self.text is None else "x", **options})
+        self.data = directory / name
+        self.alive = False
+        self.start()
+
+    @property
+    def url(self):
+        return f"tcp://127.0.0.1:{self.port}"
+
+    def start(self):
+        self.runtime.before = lambda _verb, _name: None
+        self.runtime.away = False
+        self.daemon = Daemon(self.options, parse(self.text, "toml") if self.text else None, self.runtime)
+        self.server = Server(self.daemon)
+        self.daemon.start()
+        self.server.start()
+        self.alive = True
+
+    def kill(self):
+        """As SIGKILL does for who looks at it from outside: nothing more is done, and nobody answers."""
+        def dead(_verb, _name):
+            raise Killed
+        self.alive = False
+        self.runtime.before = dead
+        self.daemon.deployer.ending.set()
+        self.server._server.stop(0)
+        self.daemon.journal.close()
+
+    def stop(self):
+        if self.alive:
+            self.server.stop()
+            self.daemon.stop()
+            self.alive = False
+
+    def runs(self):
+        """{component: version}, as the runtime has it."""
+        return {name.removeprefix("suite-"): self.runtime.images[self.runtime.made[name].image][0].rpartition(":")[2]
+                for name in sorted(self.runtime.running)}
+
+    def states(self):
+        return [(one.kind, one.state) for one in self.daemon.journal.deployments()]
+
+    def secret(self, name):
+        return self.daemon.secrets.values([name])[name]
+
+
+class Nodes:
+    def __init__(self, directory, patch):
+        self.n2 = Node(directory, "n2", ("compute",))
+        self.n3 = Node(directory, "n3", ("compute",))
+        self.n1 = Node(directory, "n1", ("control",), nodes=(self.n2.url, self.n3.url), node_address="192.0.2.1")
+        self.all = [self.n1, self.n2, self.n3]
+        patch.setenv("NOVA_ADDR", self.n1.url)
+        patch.setenv("NOVA_SHARED_SECRET", "the same of all")
+
+    def nova(self, *words, code=0):
+        ended = run(*words)
+        assert ended.code == code, f"{words}: {ended.code}\n{ended.out}\n{ended.err}"
+        return ended
+
+    def listed(self, *words):
+        return json.loads(self.nova(*words, "-f", "json").out)
+
+    def run(self):
+        return [node.runs() for node in self.all]
+
+    def settled(self):
+        """All know how everything ended."""
+        wait_for(lambda: not any(node.daemon.journal.unfinished() or node.daemon.journal.pending()
+                                 for node in self.all) and not self.n1.daemon.journal.unsettled(), 30, "the end")
+
+
+@pytest.fixture
+def nodes(tmp_path, monkeypatch):
+    made = Nodes(tmp_path, monkeypatch)
+    yield made
+    for node in made.all:
+        with contextlib.suppress(NovadError):
+            node.stop()
+
+
+ONE = [{"db": "1"}, {"compute": "1"}, {"compute": "1"}]
+
+
+def test_a_deployment_of_the_control_node_brings_their_roles_to_all(nodes):
+    out = nodes.nova("deploy").out
+    assert "n2/compute: runs version 1" in out
+    assert "is done: db, compute on n2, compute on n3" in out
+    assert nodes.run() == ONE
+    shown = nodes.listed("platform-info")
+    assert [(one["Component"], one["Node"], one["State"]) for one in shown] == [
+        ("db", "n1", "running"), ("compute", "n2", "running"), ("compute", "n3", "running")]
+    assert [one["Nodes"] for one in nodes.listed("history")] == ["n2: compute; n3: compute"]
+    planned = nodes.listed("plan", "compute=2")
+    assert {one["Node"]: one["Action"] for one in planned} == {"n2": "replace", "n3": "replace"}
+    assert {one["Node"]: one["State"] for one in nodes.listed("nodes", "list")} == {
+        "n1": "this one", "n2": "ready", "n3": "ready"}
+    assert "there was nothing to do" in nodes.nova("deploy").out
+
+
+def test_a_node_gets_the_secrets_that_it_needs_and_the_address_of_the_others(nodes):
+    nodes.nova("deploy")
+    password = nodes.n1.secret("db")
+    made = nodes.n2.runtime.made["suite-compute"]
+    assert made.env == {"URL": f"db://user:{password}@192.0.2.1/"}
+    assert nodes.n2.daemon.secrets.names() == ["db"]
+    for node in nodes.all:
+        journal = b"".join(path.read_bytes() for path in node.data.glob("journal.sqlite*"))
+        assert password.encode() not in journal
+    nodes.nova("secrets", "rotate", "db")
+    assert nodes.n1.secret("db") == nodes.n3.secret("db") != password
+    assert nodes.n3.secret("db") in nodes.n3.runtime.made["suite-compute"].env["URL"]
+
+
+def test_only_what_is_named_is_changed_and_only_where_it_is(nodes):
+    nodes.nova("deploy")
+    nodes.nova("deploy", "compute=2")
+    assert nodes.run() == [{"db": "1"}, {"compute": "2"}, {"compute": "2"}]
+    assert [len(node.states()) for node in nodes.all] == [2, 2, 2]
+    nodes.nova("deploy", "db=2")
+    assert [len(node.states()) for node in nodes.all] == [3, 2, 2]
+    assert "no component dbb" in nodes.nova("deploy", "dbb", code=3).err
+    assert "no node has a role of volumes: storage" in nodes.nova("deploy", "volumes", code=1).err.lower()
+    assert "compute is not deployed on this node" in nodes.nova("restart", "compute", code=3).err
+
+
+@pytest.mark.parametrize("wanted", [("compute=sick",), ("db=2", "compute=sick"), ("db=sick", "compute=2")])
+def test_what_fails_on_one_node_is_undone_on_all(nodes, wanted):
+    nodes.nova("deploy")
+    before = [content(node.data / "volumes") for node in nodes.all]
+    err = nodes.nova("deploy", *wanted, code=1).err
+    assert "does not become healthy" in err
+    assert "All is as it was before." in err
+    nodes.settled()
+    assert nodes.run() == ONE
+    for node, written in zip(nodes.all, before, strict=True):  # the one before has started again on it
+        assert {line for text in content(node.data / "volumes").values() for line in text.split()} == {
+            line for text in written.values() for line in text.split()}
+
+
+def test_one_node_that_cannot_become_healthy_takes_back_the_other_that_could(nodes):
+    nodes.nova("deploy")
+    nodes.n3.runtime.registry["registry/compute:2"] = "sick"
+    assert "Node n3: Component compute does not become healthy" in nodes.nova("deploy", "db=2", "compute=2", code=1).err
+    nodes.settled()
+    assert nodes.run() == ONE
+    assert {one.state for one in nodes.n2.daemon.journal.deployments(1)} == {"undone"}
+    assert nodes.n2.daemon.journal.components()["compute"].component.tag == "1"
+    nodes.n3.runtime.registry["registry/compute:2"] = "good"
+    nodes.nova("deploy", "db=2", "compute=2")
+    assert nodes.run() == [{"db": "2"}, {"compute": "2"}, {"compute": "2"}]
+
+
+def test_all_are_prepared_before_anything_stops_on_any(nodes):
+    nodes.nova("deploy")
+    del nodes.n3.runtime.registry["registry/compute:2"]
+    done = []
+    for node in nodes.all:
+        node.runtime.before = lambda verb, name: done.append(verb) if verb != "fetch" else None
+    assert "Node n3: registry/compute:2 cannot be fetched" in nodes.nova("deploy", "db=2", "compute=2", code=1).err
+    assert set(done) <= {"start"}  # which is what undoing makes sure of
+    assert nodes.run() == ONE
+
+
+def test_a_node_that_does_not_answer_refuses_the_deployment(nodes):
+    nodes.nova("deploy")
+    nodes.n3.stop()
+    for verb in (("deploy",), ("plan",), ("rollback",), ("remove", "--yes")):
+        assert f"Node {nodes.n3.url} does not answer" in nodes.nova(*verb, code=1).err
+    assert [node.runs() for node in nodes.all] == ONE
+    assert ("unreachable", nodes.n3.url) in [(one["State"], one["Node"]) for one in nodes.listed("health")]
+    nodes.n3.start()
+    nodes.nova("deploy", "db=2", "compute=2")
+
+
+def test_going_back_goes_back_everywhere_with_the_data(nodes):
+    nodes.nova("deploy")
+    nodes.nova("deploy", "db=2")
+    nodes.nova("deploy", "compute=2")
+    nodes.nova("deploy", "db=3", "compute=3")
+    nodes.nova("rollback", "compute")
+    assert nodes.run() == [{"db": "3"}, {"compute": "2"}, {"compute": "2"}]
+    nodes.nova("rollback", "--to", "1")
+    assert nodes.run() == ONE
+    for node, name in ((nodes.n1, "db"), (nodes.n2, "compute")):
+        assert "3" not in "".join(content(node.data / "volumes" / name).values()).replace("registry", "")
+    assert "not deployed" in nodes.nova("rollback", "dbb", code=3).err
+
+
+def test_removing_removes_everywhere(nodes):
+    nodes.nova("deploy")
+    nodes.nova("remove", "--yes", "--remove-volumes", "--remove-secrets")
+    assert nodes.run() == [{}, {}, {}]
+    assert [content(node.data / "volumes") for node in nodes.all] == [{}, {}, {}]
+    assert [node.daemon.secrets.names() for node in nodes.all] == [[], [], []]
+    assert [node.states()[0] for node in nodes.all] == [("remove", "done")] * 3
+    nodes.nova("deploy")
+    assert nodes.run() == ONE
+
+
+def test_a_node_is_told_by_one_control_node_and_by_nobody_else(nodes, tmp_path):
+    nodes.nova("deploy")
+    for verb in (("deploy",), ("rollback",), ("secrets", "rotate", "db"), ("plan",)):
+        assert "control node tells" in nodes.nova("--addr", nodes.n2.url, *verb, code=1).err
+    (tmp_path / "other").mkdir()
+    other = Node(tmp_path / "other", "n9", ("control",), nodes=(nodes.n2.url,))
+    other.daemon.fleet._secret = "the same of all"
+    try:
+        assert "another control node (n1)" in nodes.nova("--addr", other.url, "deploy", code=1).err
+        alone = Node(tmp_path / "other", "n8", ("control",), nodes=(other.url,))
+        try:
+            assert "has a platform file of its own" in nodes.nova("--addr", alone.url, "deploy", code=1).err
+        finally:
+            alone.stop()
+    finally:
+        other.stop()
+    assert nodes.run() == ONE
+
+
+@pytest.fixture
+def found(tmp_path, monkeypatch):
+    """A control node that knows nobody, and another one that announces itself; both have certificates."""
+    with authority() as ca, contextlib.ExitStack() as stack:
+        made = []
+        for name, roles, options in (("n2", ("compute",), {}), ("n1", ("control",), {
+                "discover_nodes": True, "nodes_ca": ca.file, "platform": "x"})):
+            pair = ca.issue(name)
+            node = Node(tmp_path, name, roles, tls_cert=pair.certificate, tls_key=pair.key, **options)
+            stack.callback(node.stop)
+            made.append(node)
+        nodes = Nodes.__new__(Nodes)
+        nodes.n2, nodes.n1 = made
+        nodes.all = [nodes.n1, nodes.n2]
+        nodes.announcer = Announcer(nodes.n2.options)
+        nodes.announcer.start()
+        stack.callback(nodes.announcer.stop)
+        for variable, value in (("NOVA_ADDR", f"tls://127.0.0.1:{nodes.n1.port}"), ("NOVA_CACERT", ca.file),
+                                ("NOVA_SHARED_SECRET", "the same of all")):
+            monkeypatch.setenv(variable, value)
+        yield nodes
+
+
+def test_a_node_that_announces_itself_is_one_when_it_has_shown_its_certificate(found):
+    stranger = Instance(name="", node="stranger", version="1", roles=("compute",), addresses=())
+    with authority() as others:
+        pair = others.issue("stranger")
+        strange = Node(found.n1.data.parent, "stranger", ("compute",), tls_cert=pair.certificate, tls_key=pair.key)
+        announced = Announcement(stranger, ["127.0.0.1"], strange.port, tls=True)
+        try:
+            wait_for(lambda: len(found.n1.daemon.fleet._heard) >= 2, 60, "both")
+            listed = found.listed("nodes", "list")
+            assert [(one["Node"], one["State"]) for one in listed] == [("n1", "this one"), ("n2", "ready")]
+            found.nova("deploy")
+        finally:
+            announced.withdraw()
+            strange.stop()
+    assert (found.run(), strange.runs()) == ([{"db": "1"}, {"compute": "1"}], {})
+
+
+def test_a_discovered_node_that_is_away_refuses_deployments_until_it_is_forgotten(found):
+    wait_for(lambda: len(found.listed("nodes", "list")) == 2, 60, "the other node")
+    found.nova("deploy")
+    found.announcer.stop()
+    found.n2.stop()
+    assert "does not answer" in found.nova("deploy", code=1).err
+    assert "No node n9" in found.nova("nodes", "forget", "n9", code=3).err
+    found.nova("nodes", "forget", "n2")
+    found.nova("deploy", "db=2")
+    assert found.n1.runs() == {"db": "2"}
+
+
+MOMENTS = [("fetch", "registry/compute:2"), ("stop", "suite-compute"), ("create", "suite-compute"),
+           ("start", "suite-compute")]
+
+
+def kill_at(victim, node, moment):
+    """Kill one when a node is about to do this for the first time."""
+    done = threading.Event()
+
+    def before(verb, name):
+        if (verb, name) == moment and not done.is_set():
+            done.set()
+            victim.kill()
+            if victim is node:
+                raise Killed
+    node.runtime.before = before
+    return done
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids="-".join)
+def test_a_node_that_is_killed_in_the_middle_ends_as_the_others(nodes, moment):
+    nodes.nova("deploy")
+    done = kill_at(nodes.n3, nodes.n3, moment)
+    nodes.nova("deploy", "db=2", "compute=2", code=1)
+    assert done.is_set()
+    assert nodes.n1.runs() == ONE[0]
+    nodes.n3.start()
+    nodes.settled()
+    wait_for(lambda: nodes.run() == ONE, 20, "the versions before")
+    nodes.nova("deploy", "db=2", "compute=2")
+    assert nodes.run() == [{"db": "2"}, {"compute": "2"}, {"compute": "2"}]
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids="-".join)
+def test_a_control_node_that_is_killed_in_the_middle_undoes_it_on_all(nodes, moment):
+    nodes.nova("deploy")
+    done = kill_at(nodes.n1, nodes.n3, moment)
+    run("deploy", "db=2", "compute=2")
+    assert done.is_set()
+    wait_for(lambda: not nodes.n3.daemon.journal.unfinished(), 20, "that n3 has ended its part")
+    nodes.n1.start()
+    nodes.settled()
+    wait_for(lambda: nodes.run() == ONE, 20, "the versions before")
+    nodes.nova("deploy", "db=2", "compute=2")
+    assert nodes.run() == [{"db": "2"}, {"compute": "2"}, {"compute": "2"}]
+
+
+def test_what_was_decided_is_told_to_a_node_that_was_away(nodes, monkeypatch):
+    nodes.nova("deploy")
+    fleet, tell = nodes.n1.daemon.fleet, nodes.n1.daemon.fleet._tell
+    monkeypatch.setattr("nova.novad.fleet._TRY", 0.1)
+
+    def away(one, *rest):
+        if (one.node, one.deployment) == ("n3", 2) and nodes.n3.alive:
+            nodes.n3.kill()  # it has done its part, and does not know that it stays
+        return tell(one, *rest)
+    monkeypatch.setattr(fleet, "_tell", away)
+    out = nodes.nova("deploy", "compute=2").out
+    assert "n3 does not answer; it is told later that the deployment is done" in out
+    assert "n3: compute (does not know yet)" in nodes.listed("history")[0]["Nodes"]
+    monkeypatch.setattr(fleet, "_tell", tell)
+    nodes.n3.start()
+    nodes.settled()
+    assert nodes.run() == [{"db": "1"}, {"compute": "2"}, {"compute": "2"}]
+    assert nodes.n3.states()[0] == ("deploy", "done")
+    assert json.loads(nodes.nova("--addr", nodes.n3.url, "history", "-f", "json").out)[0]["Nodes"] == "for n1 2"
+
+
+def test_a_node_whose_control_node_never_comes_back_is_made_free_by_removing(nodes):
+    nodes.nova("deploy")
+    done = kill_at(nodes.n1, nodes.n3, MOMENTS[-1])
+    run("deploy", "compute=2")
+    assert done.is_set()
+    wait_for(lambda: nodes.n3.daemon.journal.pending(), 20, "that n3 waits")
+    assert "waits for the decision of n1" in nodes.nova("--addr", nodes.n3.url, "restart", code=1).err
+    nodes.nova("--addr", nodes.n3.url, "remove", "--yes")
+    assert nodes.n3.runs() == {}

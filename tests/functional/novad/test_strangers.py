@@ -1,0 +1,85 @@
+"""Callers who mean no good."""
+
+import contextlib
+import socket
+import threading
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from nova.novad import server as module
+from tests.functional.client import wait_for
+
+
+@pytest.fixture
+def channel(node):
+    with grpc.insecure_channel(f"127.0.0.1:{node.server.port}") as channel:
+        yield channel
+
+
+def unfinished(channel, method):
+    """A call that never says what it asks for; its code, once there is one."""
+    never = threading.Event()
+
+    def nothing():
+        never.wait(30)
+        yield from ()
+    call = channel.stream_unary(method).future(nothing(), timeout=30)
+    call.never = never
+    return call
+
+
+@pytest.mark.parametrize("method", ["/nova.novad.v1.Platform/Show", "/nova.novad.v1.Logs/Read", "/no.such/Method"])
+def test_who_does_not_know_the_secret_holds_no_thread_by_asking_nothing(node, channel, method):
+    calls = [unfinished(channel, method) for _number in range(module._THREADS + 8)]
+    assert {call.code() for call in calls} == {grpc.StatusCode.UNAUTHENTICATED}
+    assert node.nova("info").code == 0
+    for call in calls:
+        call.never.set()
+
+
+def test_whether_it_is_there_is_answered_before_the_question_has_come(node, channel):
+    """By the service of health, which holds no thread either."""
+    calls = [unfinished(channel, "/grpc.health.v1.Health/Check") for _number in range(module._THREADS + 8)]
+    assert {health_pb2.HealthCheckResponse.FromString(call.result()).status for call in calls} == {
+        health_pb2.HealthCheckResponse.SERVING}
+    for call in calls:
+        call.never.set()
+
+
+def test_nobody_watches_without_the_secret(node, channel):
+    with pytest.raises(grpc.RpcError) as raised:
+        list(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10))
+    assert raised.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_hundreds_of_connections_that_say_nothing_or_nonsense_disturb_nobody(node):
+    with contextlib.ExitStack() as stack:
+        for number in range(400):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.server.port), timeout=10))
+            if number % 2:
+                sock.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+        assert "api: runs version 1" in node.nova("deploy").out
+    wait_for(lambda: node.nova("info").code == 0, 10)
+
+
+def test_a_request_that_is_too_large_is_refused(node):
+    ended = node.nova("deploy", "db=" + "1" * (2 << 20), code=1)
+    assert "larger" in ended.err or "exceed" in ended.err
+    assert node.daemon.journal.deployments() == []
+
+
+def test_a_journal_that_breaks_meanwhile_is_said_and_nothing_is_deployed(node):
+    node.nova("deploy")
+    journal = node.daemon.journal
+    journal._connection.execute("pragma wal_checkpoint(truncate)")
+    with open(journal.path, "r+b") as file:
+        size = file.seek(0, 2)
+        file.seek(100)
+        file.write(b"\xff" * (size - 100))
+    journal._connection.execute("pragma shrink_memory")
+    before = dict(node.runtime.running)
+    for words in (("history",), ("deploy", "api=2"), ("platform-info",)):
+        assert "The journal" in node.nova(*words, code=1).err
+    assert node.runtime.running == before

@@ -1,0 +1,57 @@
+"""Looks at components, which may do their worst."""
+
+import contextlib
+import socket
+import threading
+
+import pytest
+
+from nova.novad import health
+from nova.novad.platform import Health
+from nova.novad.runtime.base import Wanted
+from tests.unit.novad.runtimes import FakeRuntime
+
+
+@pytest.fixture
+def runtime():
+    made = FakeRuntime({"i:1": "good"})
+    made.create(Wanted(name="c", image=made.fetch("i:1").ident, labels={}))
+    made.start("c")
+    return made
+
+
+@contextlib.contextmanager
+def server(answer):
+    """``answer(connection)`` speaks to whoever connects; the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        def serve():
+            with contextlib.suppress(OSError):
+                connection = listening.accept()[0]
+                with connection, contextlib.suppress(OSError):
+                    connection.recv(65536)
+                    answer(connection)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listening.getsockname()[1]
+        thread.join(20)
+
+
+def drip(connection):
+    """A byte now and then, for ever: none of them comes too late."""
+    end = threading.Event()
+    while not end.wait(0.05):
+        connection.sendall(b"a")
+
+
+@pytest.mark.parametrize(("answer", "said"), [
+    (drip, "no answer in 0.3 seconds"), (lambda one: one.sendall(b"nonsense\r\n" * 9), "does not answer"),
+    (lambda one: one.sendall(b"HTTP/1.1 503 No\r\n\r\n"), "answers 503"), (lambda one: None, "does not answer")])
+def test_what_is_no_answer_is_unhealthy_within_its_time(runtime, answer, said):
+    with server(answer) as port, pytest.raises(health.Unhealthy, match=said):
+        health.check(runtime, "c", Health(http=f"http://127.0.0.1:{port}/", timeout=0.3))
+
+
+@pytest.mark.parametrize("status", [200, 302, 404])
+def test_who_answers_is_healthy(runtime, status):
+    with server(lambda one: one.sendall(b"HTTP/1.1 %d So\r\nLocation: file:///etc/shadow\r\n\r\n" % status)) as port:
+        health.check(runtime, "c", Health(http=f"http://127.0.0.1:{port}/path?query", timeout=5))

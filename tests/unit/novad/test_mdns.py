@@ -1,0 +1,74 @@
+"""What novads tell the network, and what is made of what strangers tell."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova.novad import announcer
+from nova.novad.announcer import announced
+from nova.novad.mdns import TYPE, Announcement, Instance, Watch, instance
+from nova.novad.options import Options
+
+IPV4 = bytes([10, 0, 0, 7])
+
+
+def test_an_instance_is_what_its_record_says():
+    found = instance(f"n1.{TYPE}", {b"version": b"1.2", b"node": b"n1.example.org", b"roles": b"control,compute",
+                                    b"tls": b"1"}, [IPV4, bytes(15) + b"\1"], 18080)
+    assert found == Instance(name="n1", node="n1.example.org", version="1.2", roles=("control", "compute"),
+                             addresses=("tls://10.0.0.7:18080", "tls://[::1]:18080"))
+
+
+def test_what_a_stranger_sends_is_cut_and_shows_no_control_characters():
+    found = instance(f"\x1b[2Jevil\x07\r\n.{TYPE}", {
+        b"version": b"1\x1b]0;owned\x07" * 99, b"node": "\u202egnp.exe\x00".encode() + b"\xff" * 500,
+        b"roles": b",".join([b"../../etc", b"control", b"a b", b""] + [b"x"] * 500), b"tls": None}, [IPV4] * 99, 1)
+    assert found.name == "[2Jevil"
+    assert (len(found.version), len(found.node), len(found.addresses)) == (40, 63, 16)
+    assert set(found.roles) == {"control", "x"}
+    assert all(text.isprintable() for text in (found.name, found.version, found.node, *found.roles))
+
+
+@given(st.text(), st.dictionaries(st.binary(), st.none() | st.binary()), st.lists(st.binary()), st.integers(0, 65535))
+def test_nothing_that_is_sent_makes_it_fail(name, properties, addresses, port):
+    wanted = {b"version": b"", b"node": b"", b"roles": b"", b"tls": b""}
+    values = list(properties.values())
+    found = instance(name, {**properties, **dict(zip(wanted, values, strict=False))}, addresses, port)
+    assert (found.name + found.node + found.version).isprintable()
+
+
+ADDRESSES = {"127.0.0.1": "lo", "::1": "lo", "10.0.0.7": "eth0", "192.0.2.9": "eth1", "2001:db8::1": "eth1",
+             "fe80::1": "eth0"}
+
+
+class Adapter:
+    def __init__(self, name):
+        self.name = name
+        self.ips = [type("IP", (), {"ip": (ip, 0, 0) if ":" in ip else ip})
+                    for ip, at in ADDRESSES.items() if at == name]
+
+
+@pytest.mark.parametrize(("listen", "announce", "said"), [
+    ("127.0.0.1", True, ["127.0.0.1"]), ("localhost", True, ["127.0.0.1"]), ("10.0.0.7", True, ["10.0.0.7"]),
+    ("0.0.0.0", True, ["10.0.0.7", "192.0.2.9"]), ("[::]", True, ["10.0.0.7", "192.0.2.9", "2001:db8::1"]),
+    ("0.0.0.0", ("eth1",), ["192.0.2.9"]), ("0.0.0.0", ("10.0.0.7", "127.0.0.1"), ["10.0.0.7"]),
+    ("10.0.0.7", ("192.0.2.9",), []), ("127.0.0.1", ("eth0",), []), ("198.51.100.1", True, []),
+    ("no.such.name.invalid", True, [])])
+def test_no_address_is_announced_that_it_does_not_listen_on(listen, announce, said, monkeypatch):
+    monkeypatch.setattr("ifaddr.get_adapters", lambda: [Adapter(name) for name in ("lo", "eth0", "eth1")])
+    monkeypatch.setattr(announcer.socket, "getaddrinfo", lambda host, *_args, **_more: [
+        (0, 0, 0, "", ("127.0.0.1" if host == "localhost" else host, 0))])
+    assert announced(Options(listen=f"tcp://{listen}:1", announce=announce)) == said
+
+
+def test_who_watches_sees_a_novad_come_and_go():
+    told = Instance(name="", node="n1.test-of-mdns", version="1", roles=("control",), addresses=())
+    with contextlib.closing(Watch(["127.0.0.1"])) as watch:
+        made = Announcement(told, ["127.0.0.1"], 18993, tls=True)
+        events = ((here, one) for here, one in watch.events(20) if one.node == told.node)
+        here, one = next(events)
+        assert (here, one.version, one.roles, one.addresses) == (True, "1", ("control",), ("tls://127.0.0.1:18993",))
+        made.withdraw()
+        assert next(events) == (False, one)

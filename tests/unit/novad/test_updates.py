@@ -1,0 +1,329 @@
+"""Releases are fetched, verified, and switched to; whatever is wrong changes nothing."""
+
+import base64
+import contextlib
+import hashlib
+import json
+import shutil
+import zipfile
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+import nova
+from nova.novad import deploy, updates
+from nova.novad.data import Data
+from nova.novad.deploy import Deployer
+from nova.novad.errors import Busy, Refused
+from nova.novad.journal import Journal
+from nova.novad.options import Options
+from nova.novad.platform import parse
+from nova.novad.releases import Releases, number
+from nova.novad.secrets import Secrets
+from nova.novad.updates import Updates
+from tests.novad_wheels import wheel
+from tests.unit.novad.runtimes import FakeRuntime
+from tests.unit.novad.test_deploy import REGISTRY, TEXT
+from tools.novad_release import add, sign
+
+NEXT = "0.9.1"
+
+
+class Site:
+    """Where releases are, and a novad that may be updated from there."""
+
+    def __init__(self, directory):
+        self.place, self.data = directory / "site", directory / "data"
+        self.data.mkdir()
+        self.deployer = Deployer(parse(TEXT, "toml"), Journal(self.data / "journal.sqlite"), FakeRuntime(REGISTRY),
+                                 Data(self.data), Secrets(self.data / "secrets"))
+        self.restarts = []
+        self.said = []
+        self.key = directory / "key.pem"
+        self.public = directory / "key.pub"
+        self.new_key()
+
+    def new_key(self, kind=ed25519.Ed25519PrivateKey.generate):
+        key = kind()
+        self.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+                                               serialization.NoEncryption()))
+        self.public.write_bytes(key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+
+    def release(self, version, key=None, **changed):
+        add(self.place, [wheel(self.place, version, **changed)], key)
+
+    def update(self, **options):
+        options = Options(data_dir=str(self.data), **{"update_url": f"file://{self.place}", **options})
+        return Updates(options, self.deployer, lambda: self.restarts.append(1)).update(
+            lambda _name, what: self.said.append(what))
+
+    def index(self, change):
+        data = json.loads((self.place / "releases.json").read_text())
+        change(data["releases"][0])
+        (self.place / "releases.json").write_text(json.dumps(data))
+
+    def unchanged(self):
+        """What there was runs; nothing is left."""
+        assert self.restarts == []
+        assert not self.deployer.ending.is_set()
+        assert Releases(self.data).current(nova.__version__) == ""
+        assert list((self.data / "releases").glob("*")) == []
+        assert list((self.data / "releases").glob(".*.new")) == []
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    monkeypatch.setenv("NOVAD_SOCKET", "somewhere")
+    return Site(tmp_path)
+
+
+def test_the_latest_release_is_fetched_and_started_on_trial(site):
+    for version in ("0.9.1", "0.10", "0.2.7", nova.__version__):
+        site.release(version)
+    assert site.update() is True
+    releases = Releases(site.data)
+    assert (releases.current(nova.__version__), releases.trial(), site.restarts) == ("0.10", "0.10", [1])
+    assert (releases.directory("0.10") / "nova/novad/daemon.py").exists()
+    assert site.said[-1] == f"starting novad 0.10 in place of {nova.__version__}"
+    with pytest.raises(Busy, match="has not shown yet"):
+        site.update()
+
+
+@pytest.mark.parametrize(("version", "said"), [(nova.__version__, "is the latest"), ("0.0.9", "newer than the latest"),
+                                               ("0.9rc1", "is the latest"), ("0.1.0.0", "is the latest")])
+def test_what_is_not_newer_is_left_alone(site, version, said):
+    site.release("0.0.1")
+    site.index(lambda one: one.update(version=version))
+    assert site.update() is False
+    assert said in site.said[-1]
+    site.unchanged()
+
+
+def test_a_signed_release_is_taken(site):
+    site.release(NEXT, site.key)
+    assert site.update(update_key=str(site.public)) is True
+
+
+@pytest.mark.parametrize("wrong", ["other key", "unsigned", "changed behind it", "no signature at all"])
+def test_with_a_key_nothing_is_taken_that_was_not_signed_with_it(site, wrong):
+    site.release(NEXT, site.key)
+    if wrong == "other key":
+        site.new_key()
+    elif wrong == "unsigned":
+        (site.place / "releases.json.sig").unlink()
+    elif wrong == "changed behind it":
+        site.index(lambda one: one.update(version="9.9"))
+    else:
+        (site.place / "releases.json.sig").write_text("none!")
+    with pytest.raises(Refused, match=r"(was not signed with update_key|json\.sig cannot be fetched).*Nothing"):
+        site.update(update_key=str(site.public))
+    site.unchanged()
+
+
+def test_a_key_that_is_none_is_told(site):
+    site.release(NEXT, site.key)
+    with pytest.raises(Refused, match=r"update_key: /nowhere cannot be read"):
+        site.update(update_key="/nowhere")
+    site.new_key(lambda: ec.generate_private_key(ec.SECP256R1()))
+    with pytest.raises(Refused, match="is no key of Ed25519"):
+        site.update(update_key=str(site.public))
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"sha256": "0" * 64}, "does not have the checksum"), ({"size": 100}, "larger than it may be"),
+    ({"file": "other.whl"}, "cannot be fetched"), ({"file": "../../etc/passwd.whl"}, "no list of releases.*file"),
+    ({"file": "/etc/passwd"}, "no list of releases"), ({"sha256": "x"}, "no list of releases.*sha256"),
+    ({"size": 0}, "no list of releases.*size"), ({"size": 10**9}, "takes up to")])
+def test_what_is_not_as_the_list_says_is_refused(site, change, said):
+    site.release(NEXT)
+    site.index(lambda one: one["wheels"][0].update(change))
+    with pytest.raises(Refused, match=f"(?s){said}.*Nothing was changed"):
+        site.update()
+    site.unchanged()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"releases": 1}', '{"releases": [{}]}', "\xff"])
+def test_a_list_that_is_none_is_refused(site, text):
+    site.place.mkdir()
+    (site.place / "releases.json").write_text(text, encoding="latin-1")
+    with pytest.raises(Refused, match="is no list of releases"):
+        site.update()
+
+
+@pytest.mark.parametrize("url", ["file:///nowhere", "http://127.0.0.1:9/x"])
+def test_a_place_that_does_not_answer_is_told(site, url):
+    with pytest.raises(Refused, match=r"cannot be fetched.*Nothing was changed"):
+        site.update(update_url=url)
+    assert site.restarts == []
+
+
+def evil(site, name, content="x", mode=0o644):
+    path = site.place / f"nova-{NEXT}-py3-none-any.whl"
+    site.place.mkdir()
+    with zipfile.ZipFile(path, "w") as archive:
+        entry = zipfile.ZipInfo(name)
+        entry.external_attr = mode << 16
+        archive.writestr(entry, content)
+    add(site.place, [path])
+
+
+@pytest.mark.parametrize(("name", "mode"), [("../../escaped", 0o644), ("/tmp/escaped", 0o644), ("link", 0o120777)])
+def test_a_wheel_writes_nothing_elsewhere(site, name, mode):
+    evil(site, name, mode=mode)
+    with pytest.raises(Refused, match="would be written elsewhere"):
+        site.update()
+    site.unchanged()
+
+
+def test_a_wheel_that_is_none_is_refused(site):
+    site.place.mkdir()
+    path = site.place / f"nova-{NEXT}-py3-none-any.whl"
+    path.write_bytes(b"no zip")
+    add(site.place, [path])
+    with pytest.raises(Refused, match="is no wheel"):
+        site.update()
+    site.unchanged()
+
+
+@pytest.mark.parametrize("changed", [{"__init__.py": (nova.__version__, "7.7")},
+                                     {"cmd/novad.py": ("import argparse", "import no_such_module")}])
+def test_a_release_that_is_another_version_or_cannot_be_loaded_is_refused(site, changed):
+    site.release(NEXT, changed=changed)
+    with pytest.raises(Refused, match=r"(?s)cannot be used; asked for its version it says: .*(7.7|no_such_module)"):
+        site.update()
+    site.unchanged()
+
+
+def test_a_release_that_the_disk_has_no_room_for_is_refused_before_it_is_fetched(site, monkeypatch):
+    site.release(NEXT)
+    usage = shutil.disk_usage(site.data)
+    monkeypatch.setattr(updates.shutil, "disk_usage", lambda _path: usage._replace(free=updates._MARGIN + 1000))
+    monkeypatch.setattr(Updates, "_wheel", None)
+    with pytest.raises(Refused, match=r"free in .*Nothing was changed"):
+        site.update()
+    site.unchanged()
+
+
+def test_novad_is_not_replaced_during_a_deployment(site):
+    site.release(NEXT)
+    with site.deployer.changing(deploy.DEPLOY), pytest.raises(Busy, match="under way"):
+        site.update()
+    site.deployer.journal.begin(deploy.DEPLOY, deploy.FETCH, [])
+    with pytest.raises(Busy, match="still to be put back"):
+        site.update()
+    assert site.restarts == []
+
+
+def test_without_update_url_or_launcher_there_is_nothing_to_update_from(site, monkeypatch):
+    with pytest.raises(Refused, match="update_url is not set"):
+        site.update(update_url="")
+    site.release(NEXT)
+    monkeypatch.delenv("NOVAD_SOCKET")
+    with pytest.raises(Refused, match="start it again"):
+        site.update()
+
+
+# --- which one runs ------------------------------------------------------------------------------------
+@pytest.fixture
+def releases(tmp_path):
+    made = Releases(tmp_path)
+    for version in ("1.1", "1.2", "1.3"):
+        made.directory(version).mkdir(parents=True)
+    return made
+
+
+def test_one_that_is_healthy_stays_and_the_one_before_is_kept(releases):
+    releases.begin("1.1", "")
+    releases.succeeded()
+    assert (releases.current("1.0"), releases.trial(), releases.failure()) == ("1.1", "", ("", ""))
+    for version in ("1.2", "1.3"):
+        releases.directory(version).mkdir()
+    releases.begin("1.3", "1.1")
+    assert (releases.current("1.0"), releases.trial()) == ("1.3", "1.3")
+    releases.succeeded()
+    assert sorted(path.name for path in releases.place.iterdir()) == ["1.1", "1.3", "current"]
+
+
+@pytest.mark.parametrize("before", ["", "1.1"])
+def test_one_that_is_not_gives_way_to_the_one_before(releases, before):
+    if before:
+        releases.begin(before, "")
+        releases.succeeded()
+    else:
+        releases.begin("1.3", "")
+        releases.failed("first")
+    releases.directory("1.2").mkdir(exist_ok=True)
+    releases.begin("1.2", before)
+    releases.failed("it ended with 1")
+    assert (releases.current("1.0"), releases.trial()) == (before, "")
+    assert releases.failure() == ("1.2", "it ended with 1")
+
+
+def test_what_is_installed_runs_if_it_is_newer_or_the_release_is_gone(releases):
+    assert releases.current("1.0") == ""
+    releases.begin("1.2", "")
+    releases.succeeded()
+    assert [releases.current(installed) for installed in ("1.1.9", "1.2", "1.10")] == ["1.2", "", ""]
+    shutil.rmtree(releases.directory("1.2"))
+    assert releases.current("1.0") == ""
+
+
+@pytest.mark.parametrize("step", range(1, 12))
+@pytest.mark.parametrize("act", ["begin", "succeeded", "failed"])
+def test_killed_at_any_point_it_ends_with_one_of_the_two(releases, monkeypatch, act, step):
+    """The step-th effect on the disk does not happen any more, nor does anything behind it."""
+    releases.begin("1.1", "")
+    releases.succeeded()
+    releases.directory("1.2").mkdir(exist_ok=True)
+    if act != "begin":
+        releases.begin("1.2", "1.1")
+    left = [step]
+
+    class Killed(BaseException):
+        pass
+
+    def dying(function):
+        def wrapped(*args, **more):
+            left[0] -= 1
+            if left[0] <= 0:
+                raise Killed
+            return function(*args, **more)
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        for name in ("replace", "symlink_to", "unlink"):
+            patch.setattr(type(releases.place), name, dying(getattr(type(releases.place), name)))
+        with contextlib.suppress(Killed):
+            {"begin": lambda: releases.begin("1.2", "1.1"), "succeeded": releases.succeeded,
+             "failed": lambda: releases.failed("sick")}[act]()
+    runs = releases.current("1.0")
+    assert runs in ("1.1", "1.2")
+    assert releases.directory(runs).is_dir()
+    # one that has not shown that it is healthy is not taken for one that has
+    assert releases.trial() == runs or runs == "1.1" or act == "succeeded"
+    releases.begin("1.2", runs if runs != "1.2" else "1.1")
+    releases.failed("again")
+    assert releases.current("1.0") == "1.1"
+
+
+@pytest.mark.parametrize("version", ["", "1.", "a", "1.2rc1", "../1", "1.2.3.4.5", "1234567", "-1"])
+def test_what_is_no_version_of_a_release_is_none(version):
+    with pytest.raises(ValueError, match="no version of a release"):
+        number(version)
+
+
+def test_versions_are_compared_by_their_numbers():
+    assert sorted(["1.10", "1.9.1", "1.9", "2", "0.1.0"], key=number) == ["0.1.0", "1.9", "1.9.1", "1.10", "2"]
+    assert number("1.0") == number("1")
+
+
+def test_the_tool_signs_what_it_adds(site):
+    site.release(NEXT)
+    sign(site.place / "releases.json", site.key)
+    key = serialization.load_pem_public_key(site.public.read_bytes())
+    key.verify(base64.b64decode((site.place / "releases.json.sig").read_bytes()),
+               (site.place / "releases.json").read_bytes())
+    found = json.loads((site.place / "releases.json").read_text())["releases"][0]["wheels"][0]
+    assert found["sha256"] == hashlib.sha256((site.place / found["file"]).read_bytes()).hexdigest()
