@@ -126,7 +126,7 @@ class StepContext(StepHost):
         self.instance, self.rules = order.instance, order.rules
         self.cancelled = threading.Event()
         self.driver = self.network = guests
-        self.volumes = self.machine.volumes
+        self.volumes, self.shares = self.machine.volumes, self.machine.shares
         self.shutdown_timeout = 0
         self.changes, self.results = {}, {}
         self._tell = tell
