@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import logging
 import os
@@ -118,6 +119,8 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         name, words = words[0], ["--help"]
     name = ALIASES.get(name, name)
     verb = " ".join([name, *words[:1]])
+    if name in COMMANDS and name in PLATFORM:
+        return _either(name, words, options)
     if verb in PLATFORM or name in PLATFORM:
         return _platform_verb(verb, words[1:], options) if verb in PLATFORM else _platform_verb(name, words, options)
     if name not in COMMANDS:
@@ -134,6 +137,16 @@ def _command(name: str, words: Sequence[str], options: argparse.Namespace) -> in
 
     nova: Any = None if {"-h", "--help"} & set(words) else Nova(options)
     return shell.run(name, load(name), words, nova, sys.stdout)
+
+
+def _either(name: str, words: Sequence[str], options: argparse.Namespace) -> int:
+    """``update``: of the server that is named, of novad where none is."""
+    if {"-h", "--help"} & set(words):
+        with contextlib.suppress(SystemExit):  # of the parser that has told its help
+            _command(name, words, options)
+        return _platform_verb(name, words, options)
+    of_server = any(not word.startswith("-") for word in words)
+    return (_command if of_server else _platform_verb)(name, words, options)
 
 
 def _platform_verb(name: str, words: Sequence[str], options: argparse.Namespace) -> int:

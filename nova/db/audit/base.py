@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -61,16 +60,11 @@ class Check(abc.ABC):
 
     def page(self, connection: sa.Connection, after: str, limit: int) -> list[str]:
         """The next subjects in the order of keys, at most ``limit``."""
-        return list(connection.scalars(self._page, {"after": after, "limit": limit}))
-
-    @functools.cached_property
-    def _page(self) -> sa.Select[Any]:
-        return page(self.subjects())
+        return list(connection.scalars(page(self.subjects(), after, limit)))
 
 
-def page(sources: Sequence[sa.Select[Any]]) -> sa.Select[Any]:
-    """The first ``:limit`` values after ``:after`` that any source has. None is read further than that."""
-    after, limit = sa.bindparam("after", type_=sa.String), sa.bindparam("limit", type_=sa.Integer)
+def page(sources: Sequence[sa.Select[Any]], after: str, limit: int) -> sa.Select[Any]:
+    """The first ``limit`` values after ``after`` that any source has. None is read further than that."""
     parts = []
     for source in sources:
         column = source.selected_columns[0]

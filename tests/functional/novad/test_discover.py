@@ -50,7 +50,11 @@ def test_one_that_does_not_want_to_be_announced_is_not(nowhere):
 
 
 def test_novads_are_shown_as_they_come_and_go_until_it_is_interrupted(nowhere):
-    with subprocess.Popen(_COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+    def as_in_a_terminal():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # shells have it ignored by what runs in the background
+
+    with subprocess.Popen(_COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          preexec_fn=as_in_a_terminal) as watching:
         lines = (line for line in watching.stdout if "n1.of-discover" in line)
         with announced():
             assert "+ n1.of-discover" in next(lines)

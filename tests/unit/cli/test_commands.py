@@ -11,6 +11,7 @@ import pytest
 from nova.cli import completions, shell
 from nova.cli.commands import ALIASES, COMMANDS, load
 from nova.cli.main import main
+from nova.cli.platform.commands import COMMANDS as PLATFORM
 
 ROOT = pathlib.Path(__file__).parents[3]
 # What nobody would do without.
@@ -105,3 +106,12 @@ def test_listing_servers_with_a_remembered_token_loads_no_more_than_it_needs():
     assert {name for name in listing if name.startswith("nova.cli.resources.")} == {"nova.cli.resources.servers"}
     assert {name for name in listing if name.startswith("nova.") and not name.startswith("nova.cli")} == set()
     assert len(listing) < len(sdk) * 0.7
+
+
+def test_only_update_is_a_verb_of_servers_and_of_novad(capsys):
+    assert set(COMMANDS) & set(PLATFORM) == {"update"}
+    with pytest.raises(SystemExit) as ended:
+        main(["update", "--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert ("--hostname" in told, "--check" in told) == (True, True)
