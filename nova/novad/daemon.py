@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 
 from nova.novad import deploy, health, owed, past
+from nova.novad.containers import Progress
 from nova.novad.data import Data
-from nova.novad.deploy import Deployer, Progress, Terms
+from nova.novad.deploy import Deployer, Terms
 from nova.novad.errors import Busy, Cancelled, Invalid, Nothing, NotKnown, NovadError, Refused
 from nova.novad.fleet import Fleet, Part, Peer
 from nova.novad.journal import DONE, Backup, Change, Deployed, Journal
@@ -227,10 +228,10 @@ class Daemon:
             chosen = self._known(names, current)
             for name in reversed(chosen):
                 progress(name, "stopping")
-                self.runtime.stop(self.deployer.container(name), current[name].component.stop_timeout)
+                self.runtime.stop(self.deployer.containers.name(name), current[name].component.stop_timeout)
             for name in chosen:
                 progress(name, "starting")
-                self.deployer.bring_up(current[name])
+                self.deployer.containers.bring_up(current[name])
                 self._forget(name)
                 progress(name, "is healthy")
 
@@ -310,7 +311,7 @@ class Daemon:
         states = []
         current = self.journal.components()
         for name in self.deployer.order(current):
-            container = found.get(self.deployer.container(name))
+            container = found.get(self.deployer.containers.name(name))
             if container is None:
                 state = State(deployed=current[name], state=MISSING)
             elif not container.running:
@@ -359,7 +360,7 @@ class Daemon:
             return  # a deployment starts and stops them
 
     def _look_at(self, deployed: Deployed) -> None:
-        name, container = deployed.name, self.deployer.container(deployed.name)
+        name, container = deployed.name, self.deployer.containers.name(deployed.name)
         try:
             found = self.runtime.find(container)
             if found is None or not found.running:
@@ -383,7 +384,7 @@ class Daemon:
         LOG.warning("Component %s is started again: %s", deployed.name, why)
         self._starts[deployed.name] = (self._starts.get(deployed.name, (0, 0.0))[0] + 1, time.monotonic())
         self._failures.pop(deployed.name, None)
-        self.deployer.begin(deployed)
+        self.deployer.containers.begin(deployed)
 
     def _check(self, deployed: Deployed, started: float) -> None:
         check, name = deployed.component.health, deployed.name
@@ -392,14 +393,14 @@ class Daemon:
             return
         self._looked[name] = now
         try:
-            health.check(self.runtime, self.deployer.container(name), check)
+            health.check(self.runtime, self.deployer.containers.name(name), check)
         except health.Unhealthy as error:
             if 0 <= time.time() - started < check.start:
                 return  # not yet; a start in the future is one of another clock
             self._failures[name] = self._failures.get(name, 0) + 1
-            self._unhealthy[name] = self.deployer.masked(deployed, error.message)
+            self._unhealthy[name] = self.deployer.containers.masked(deployed, error.message)
             if self._failures[name] >= check.retries and self._may_start(name):
-                self.runtime.stop(self.deployer.container(name), deployed.component.stop_timeout)
+                self.runtime.stop(self.deployer.containers.name(name), deployed.component.stop_timeout)
                 self._start_again(deployed, self._unhealthy[name])
             return
         self._failures.pop(name, None)

@@ -16,19 +16,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import pathlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from nova.novad import dumps, health, owed, past
+from nova.novad import dumps, owed, past
+from nova.novad.containers import Containers, Progress
 from nova.novad.data import Data
-from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault, told
+from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, told
 from nova.novad.journal import DONE, PENDING, STUCK, UNDONE, Change, Deployed, Deployment, Journal, Origin, Owed
-from nova.novad.platform import Platform, Volume, fill, in_order
-from nova.novad.runtime.base import COMPONENT, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
+from nova.novad.platform import Platform, Volume, in_order
+from nova.novad.runtime.base import Runtime
 from nova.novad.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
@@ -38,9 +38,6 @@ DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP, RESTORE = "deploy", "rollback", "remo
 RESTART, PRUNE, LOOK = "restart", "prune", "look"
 
 _NOT_YET = " It could not be put back yet: "
-
-# (component, what happens with it): for whoever watches
-Progress = Callable[[str, str], None]
 
 
 class Others(Protocol):
@@ -84,12 +81,10 @@ class Deployer:
         self.payer = owed.Payer(lambda: self.platform.name, journal, runtime, data, secrets)
         self.others: Others | None = None
         self.ending = threading.Event()
+        self.containers = Containers(lambda: self.platform.name, runtime, data, secrets, self.ending)
         self._turn = threading.Condition()
         self._doing = ""
         self._waiting = 0  # for the end of a look
-
-    def container(self, name: str) -> str:
-        return f"{self.platform.name}-{name}"
 
     @contextlib.contextmanager
     def alone(self, what: str) -> Iterator[None]:
@@ -268,12 +263,12 @@ class Deployer:
             self._go_on()
             if change.after is None or change.after.image:
                 if change.after is not None:
-                    self._have_image(change.after, progress)
+                    self.containers.have_image(change.after, progress)
                 kept[change.name] = change
                 continue
             component = change.after.component
             progress(change.name, f"fetching {component.reference()}")
-            image = self._fetch(component.reference(), component.digest)
+            image = self.containers.fetch(component.reference(), component.digest)
             before = change.before
             if kind == DEPLOY and before is not None and before.wanted and (before.image, before.component) == (
                     image.ident, component):
@@ -286,24 +281,6 @@ class Deployer:
                 if owner in current and owner not in kept:
                     kept[owner] = Change(name=owner, before=current[owner], after=current[owner])
         return [kept[name] for name in self.order(kept)]
-
-    def _have_image(self, deployed: Deployed, progress: Progress | None = None) -> None:
-        """Fetch the image of something that was deployed, if this node has lost it. Raises ImageFault."""
-        if self.runtime.has_image(deployed.image):
-            return
-        if not deployed.digest:
-            raise ImageFault(f"The image {deployed.image} of {deployed.name} is gone, and its digest is not known.")
-        if progress is not None:
-            progress(deployed.name, f"fetching {deployed.digest}")
-        found = self._fetch(f"{deployed.component.image}@{deployed.digest}", deployed.digest)
-        if found.ident != deployed.image:
-            raise ImageFault(f"{deployed.component.image}@{deployed.digest} is not the image that was deployed.")
-
-    def _fetch(self, reference: str, digest: str) -> Image:
-        image = self.runtime.fetch(reference)
-        if digest and image.digest != digest:
-            raise ImageFault(f"{reference} is {image.digest}, and {digest} was expected.")
-        return image
 
     def _check(self, changes: Sequence[Change]) -> None:
         """What can be known before anything stops."""
@@ -321,7 +298,7 @@ class Deployer:
         for change in reversed(writers):
             assert change.before is not None
             progress(change.name, "stopping")
-            self.runtime.stop(self.container(change.name), change.before.component.stop_timeout)
+            self.runtime.stop(self.containers.name(change.name), change.before.component.stop_timeout)
         for change in changes:
             writer, volumes = change.before or change.after, _volumes(change)
             if writer is None or not self.data.holds(change.name, volumes):
@@ -329,8 +306,8 @@ class Deployer:
             if change.name in dumped:
                 progress(change.name, "dumping its data")
                 place = self.data.place(change.name, _label(begun))
-                with self._masking(writer):
-                    size = dumps.make(self.runtime, self.data, self.container(change.name), writer, place)
+                with self.containers.masking(writer):
+                    size = dumps.make(self.runtime, self.data, self.containers.name(change.name), writer, place)
             else:
                 progress(change.name, "backing up its data")
                 place, size = self.data.back_up(change.name, volumes, _label(begun))
@@ -341,7 +318,7 @@ class Deployer:
         """Whether the component can do it itself, and runs."""
         if change.before is None or not change.before.component.dump:
             return False
-        found = self.runtime.find(self.container(change.name))
+        found = self.runtime.find(self.containers.name(change.name))
         return found is not None and found.running
 
     def _apply(self, kind: str, changes: Sequence[Change], progress: Progress) -> list[Change]:
@@ -351,8 +328,8 @@ class Deployer:
             if change.after is None:
                 progress(change.name, "removing")
                 assert change.before is not None
-                self.runtime.stop(self.container(change.name), change.before.component.stop_timeout)
-                self.runtime.remove(self.container(change.name))
+                self.runtime.stop(self.containers.name(change.name), change.before.component.stop_timeout)
+                self.runtime.remove(self.containers.name(change.name))
                 applied.append(change)
         for change in changes:
             if change.after is None:
@@ -363,32 +340,32 @@ class Deployer:
                 self._replace(change, progress)
             else:
                 progress(change.name, "starting")
-                self.runtime.start(self.container(change.name))
+                self.runtime.start(self.containers.name(change.name))
             progress(change.name, "waiting until it is healthy")
-            self._wait(after)
+            self.containers.wait(after)
             if change.restore and (place := self._backup(change)) and self.data.dump(place).exists():
                 progress(change.name, "reading its dump")
-                with self._masking(after):
-                    dumps.restore(self.runtime, self.data, self.container(change.name), after, place)
-                self._wait(after)
-            version = self._version(after)
+                with self.containers.masking(after):
+                    dumps.restore(self.runtime, self.data, self.containers.name(change.name), after, place)
+                self.containers.wait(after)
+            version = self.containers.version(after)
             progress(change.name, f"runs version {version}")
             applied.append(msgspec.structs.replace(change, after=msgspec.structs.replace(after, version=version)))
         return applied
 
     def _replace(self, change: Change, progress: Progress) -> None:
         assert change.after is not None
-        found = self.runtime.find(self.container(change.name))
+        found = self.runtime.find(self.containers.name(change.name))
         if change.before is not None and found is not None and found.running:
             progress(change.name, "stopping")
-            self.runtime.stop(self.container(change.name), change.before.component.stop_timeout)
-        self.runtime.remove(self.container(change.name))
+            self.runtime.stop(self.containers.name(change.name), change.before.component.stop_timeout)
+        self.runtime.remove(self.containers.name(change.name))
         if change.restore:
             progress(change.name, "putting back its data")
             self._restore(change)
         progress(change.name, f"starting {change.after.component.reference()}")
-        self.make(change.after)
-        self.runtime.start(self.container(change.name))
+        self.containers.make(change.after)
+        self.runtime.start(self.containers.name(change.name))
 
     def _restore(self, change: Change) -> None:
         place = self._backup(change)
@@ -406,77 +383,9 @@ class Deployer:
             raise NotKnown(f"There is no backup {change.restore} of {change.name}.")
         return backup.path
 
-    def _wait(self, deployed: Deployed) -> None:
-        try:
-            health.wait(self.runtime, self.container(deployed.name), deployed.component, self.ending.is_set)
-        except health.Unhealthy as error:
-            raise Failed(f"Component {deployed.name} does not become healthy: "
-                         f"{self.masked(deployed, error.message)}.") from None
-
-    def masked(self, deployed: Deployed, text: str) -> str:
-        """What a component says, without the secrets that it knows."""
-        return self.secrets.masked(deployed.component.secrets(), text)
-
-    @contextlib.contextmanager
-    def _masking(self, deployed: Deployed) -> Iterator[None]:
-        """The same of what goes wrong meanwhile."""
-        try:
-            yield
-        except (RuntimeFault, Failed) as error:
-            error.message = self.masked(deployed, error.message)
-            raise
-
     def _go_on(self) -> None:
         if self.ending.is_set():
             raise Cancelled("novad ends; the deployment is put back when it starts again.")
-
-    def _version(self, deployed: Deployed) -> str:
-        """What its version command prints; without one, or if that fails, the name of the version."""
-        component = deployed.component
-        if component.version_command:
-            try:
-                code, output = self.runtime.execute(self.container(deployed.name), component.version_command, 10.0)
-            except RuntimeFault as error:
-                LOG.warning("The version command of %s: %s", deployed.name, error.message)
-                return component.tag
-            if code == 0 and output.strip():
-                line = "".join(one for one in output.strip().splitlines()[0] if one.isprintable())
-                return self.masked(deployed, line)[:200]
-        return component.tag
-
-    def begin(self, deployed: Deployed) -> None:
-        """Have it run: in its container, which is made if it is not there."""
-        if self.runtime.find(self.container(deployed.name)) is None:
-            self.make(deployed)
-        self.runtime.start(self.container(deployed.name))
-
-    def bring_up(self, deployed: Deployed) -> None:
-        """Have it run, and wait until it is healthy. Raises Failed."""
-        self.begin(deployed)
-        self._wait(deployed)
-
-    def make(self, deployed: Deployed) -> None:
-        """The container of a component as it was deployed, in place of any other."""
-        name, component = deployed.name, deployed.component
-        self._have_image(deployed)
-        for network in component.networks:
-            self.runtime.make_network(f"{self.platform.name}-{network}")
-        self.data.prepare(name, component)
-        secrets = self.secrets.values(component.secrets())
-        files = self.data.write_files(name, component, secrets)
-        wanted = Wanted(
-            name=self.container(name), image=deployed.image, command=component.command,
-            env={key: fill(value, secrets) for key, value in component.env.items()},
-            mounts=(*(Mount(self.data.volume(name, volume.name), volume.destination, volume.options)
-                      for volume in component.volumes),
-                    *(Mount(file, destination, ("ro",)) for destination, file in files.items()),
-                    *(Mount(pathlib.Path(bind.source), bind.destination, bind.options) for bind in component.binds)),
-            ports=component.ports, networks=tuple(f"{self.platform.name}-{each}" for each in component.networks),
-            aliases=(name,), user=component.user, privileged=component.privileged,
-            capabilities=component.capabilities, devices=component.devices, stop_timeout=component.stop_timeout,
-            labels={PLATFORM: self.platform.name, COMPONENT: name, DEPLOYMENT: str(deployed.deployment)})
-        with self._masking(deployed):
-            self.runtime.create(wanted)
 
     # --- putting back ------------------------------------------------------------------------------
     def recover(self, progress: Progress) -> list[Deployment]:
@@ -534,8 +443,8 @@ class Deployer:
             progress(change.name, "undo: stopping")
             stopping = change.after or change.before
             assert stopping is not None
-            self.runtime.stop(self.container(change.name), stopping.component.stop_timeout)
-            self.runtime.remove(self.container(change.name))
+            self.runtime.stop(self.containers.name(change.name), stopping.component.stop_timeout)
+            self.runtime.remove(self.containers.name(change.name))
         for change in changes:
             copied: set[str] = set()
             if change.name in copies:
@@ -552,17 +461,17 @@ class Deployer:
             before = change.before
             if before is None:
                 continue
-            if self.runtime.find(self.container(change.name)) is None:
-                self.make(before)
+            if self.runtime.find(self.containers.name(change.name)) is None:
+                self.containers.make(before)
             if before.wanted:
                 progress(change.name, "undo: starting the one before")
-                self.runtime.start(self.container(change.name))
+                self.runtime.start(self.containers.name(change.name))
         for change in changes:
             if change.before is not None and change.before.wanted:
                 try:
-                    health.wait(self.runtime, self.container(change.name), change.before.component, self.ending.is_set)
-                except health.Unhealthy as error:
-                    LOG.warning("Component %s is back, but not healthy: %s", change.name, error.message)
+                    self.containers.wait(change.before)
+                except Failed as error:
+                    LOG.warning("Component %s is back: %s", change.name, error.message)
 
 
 def _quietly(_name: str, _what: str) -> None:

@@ -23,6 +23,7 @@ import msgspec
 from nova.novad import errors
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.client import Client, Unreachable
+from nova.novad.containers import Progress
 from nova.novad.errors import Busy, Cancelled, Failed, Invalid, NovadError, Refused
 from nova.novad.journal import DONE, UNDONE, Journal
 from nova.novad.mdns import Watch
@@ -32,8 +33,6 @@ from nova.novad.secrets import Secrets
 from nova.novad.shares import Share
 
 LOG = logging.getLogger(__name__)
-
-Progress = Callable[[str, str], None]
 
 _MOST_STRANGERS = 32  # addresses that were announced, and are asked who they are
 _ANSWER = 10.0  # seconds that a node has to say who it is

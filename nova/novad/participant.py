@@ -12,7 +12,8 @@ import logging
 import msgspec
 
 from nova.novad import deploy
-from nova.novad.deploy import Deployer, Progress, Terms
+from nova.novad.containers import Progress
+from nova.novad.deploy import Deployer, Terms
 from nova.novad.errors import Failed, Invalid, Nothing, NotKnown, Refused
 from nova.novad.journal import DONE, PENDING, RUNNING, STUCK, Change, Deployment, Origin
 from nova.novad.platform import Platform

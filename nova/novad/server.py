@@ -21,8 +21,8 @@ from nova import __version__
 from nova.novad import errors
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
+from nova.novad.containers import Progress
 from nova.novad.daemon import Daemon
-from nova.novad.deploy import Progress
 from nova.novad.errors import NovadError
 from nova.novad.fleet import Away
 from nova.novad.journal import Backup, Change, JournalFault
@@ -325,7 +325,7 @@ class _Logs(services.LogsServicer):
             if not self._readers.acquire(blocking=False):
                 raise errors.Refused(f"{_READERS} read logs already.")
             try:
-                lines = self.daemon.runtime.logs(self.daemon.deployer.container(request.name), request.follow,
+                lines = self.daemon.runtime.logs(self.daemon.deployer.containers.name(request.name), request.follow,
                                                  max(request.tail, 0) or 100)
                 # A component that says nothing must not hold the thread of a caller who went away.
                 if not context.add_callback(lines.close):

@@ -28,7 +28,8 @@ from typing import Annotated
 import msgspec
 
 from nova import __version__
-from nova.novad.deploy import Deployer, Progress
+from nova.novad.containers import Progress
+from nova.novad.deploy import Deployer
 from nova.novad.errors import Busy, Refused
 from nova.novad.launcher import LAUNCHED, RELEASE
 from nova.novad.options import Options
