@@ -141,7 +141,10 @@ class World:
             f'secret_file = "{self.directory}/secret"\npodman_socket = "none"\ninterval = 0.05\n'
             f'keep_backups = {self.keep}\nkeep_days = 0\n')
         pid = self._zygote.fork(directory=str(self.directory), at=at, then=then, from_start=from_start)
-        self._novad = os.pidfd_open(pid)
+        try:
+            self._novad = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._novad = -1  # gone, and forgotten, already
 
     def alive(self) -> bool:
         return self._novad >= 0 and not select.select([self._novad], [], [], 0)[0]
@@ -157,7 +160,7 @@ class World:
 
     def strike(self) -> None:
         """SIGKILL, for another thread than the one that asks."""
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(OSError):  # it is gone
             signal.pidfd_send_signal(self._novad, signal.SIGKILL)
 
     def ask(self, what: str, *words: str) -> Answer:
