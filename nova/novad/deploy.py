@@ -3,7 +3,8 @@
 A deployment goes through stages, each written to the journal before it begins:
 
     fetch    all images are there, and are the ones that were expected
-    backup   components with data (and those that write the data of others) are stopped, and their data copied
+    backup   components with data, those that write the data of others, and those that depend on one of them are
+             stopped, and the data copied
     apply    in the order of dependencies: the container is made anew, started, and waited for until it is healthy
     undo     after any failure: new containers are removed, data are put back, the ones before are made and started
 
@@ -17,7 +18,7 @@ import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import msgspec
@@ -293,12 +294,9 @@ class Deployer:
 
     def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
         dumped = {change.name for change in changes if begun.kind == BACK_UP and self._dumps(change)}
-        writers = [change for change in changes if change.before is not None and change.name not in dumped
-                   and (change.before.component.volumes or change.before.component.data_of)]
-        for change in reversed(writers):
-            assert change.before is not None
-            progress(change.name, "stopping")
-            self.runtime.stop(self.containers.name(change.name), change.before.component.stop_timeout)
+        for name, before in reversed(_stopping(changes, dumped).items()):
+            progress(name, "stopping")
+            self.runtime.stop(self.containers.name(name), before.component.stop_timeout)
         for change in changes:
             writer, volumes = change.before or change.after, _volumes(change)
             if writer is None or not self.data.holds(change.name, volumes):
@@ -488,6 +486,18 @@ def _volumes(change: Change) -> list[Volume]:
     found = {volume.name: volume for deployed in (change.after, change.before) if deployed is not None
              for volume in deployed.component.volumes}
     return list(found.values())
+
+
+def _stopping(changes: Sequence[Change], dumped: Set[str]) -> dict[str, Deployed]:
+    """What does not run while data are copied: those that write them, and those of the changes that depend on one that
+    stops: they would wait for it in vain, and some do not end before they have it again."""
+    found: dict[str, Deployed] = {}
+    for change in changes:
+        before = change.before
+        if before is not None and change.name not in dumped and (
+                before.component.volumes or before.component.data_of or found.keys() & set(before.component.depends)):
+            found[change.name] = before
+    return found
 
 
 def _sentence(error: Exception) -> str:

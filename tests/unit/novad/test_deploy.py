@@ -41,7 +41,8 @@ version = "1"
 depends = ["conductor"]
 health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}
 """
-REGISTRY = {f"registry/{name}:{version}": "good" for name in ("db", "conductor", "api") for version in "1234"} | {
+ORDER = ("db", "conductor", "api")
+REGISTRY = {f"registry/{name}:{version}": "good" for name in ORDER for version in "1234"} | {
     "registry/conductor:bad": "broken", "registry/conductor:sick": "sick", "registry/db:bad": "broken"}
 
 
@@ -111,6 +112,23 @@ def test_what_is_up_to_date_stays(deployed):
     assert deployed.deploy(api="2").state == DONE
     assert deployed.versions() == {"db": "1", "conductor": "1", "api": "2"}
     assert deployed.runtime.running["suite-db"] == before["suite-db"]
+
+
+@pytest.mark.parametrize("kind", [deploy.DEPLOY, deploy.REMOVE, deploy.ROTATE])
+def test_nothing_runs_on_without_what_it_depends_on(deployed, kind):
+    users = {"suite-db": {"suite-conductor", "suite-api"}, "suite-conductor": {"suite-api"}, "suite-api": set()}
+    stops = []
+    current = deployed.deployer.journal.components()
+    changes = {
+        deploy.DEPLOY: deployed.deployer.plan({"db": "2", "conductor": "2", "api": "2"}),
+        deploy.REMOVE: [Change(name=name, before=current[name]) for name in ORDER],
+        deploy.ROTATE: [Change(name=name, before=current[name], after=current[name]) for name in ORDER],
+    }[kind]
+    deployed.runtime.before = lambda verb, name: stops.append(
+        (name, set(deployed.runtime.running))) if verb in ("stop", "remove") else None
+    deployed.run(kind, changes)
+    assert {name for name, _running in stops} == users.keys()
+    assert [(name, running) for name, running in stops if name in running and users[name] & running] == []
 
 
 def test_a_component_or_a_version_that_is_not_known_is_refused_before_anything_stops(deployed):
