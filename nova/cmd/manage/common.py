@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import argparse
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import prettytable
@@ -32,6 +33,21 @@ def core() -> Core:
     publisher = FleetAnnouncer(scheduler_proxy, name)
     return Core(name=name, db=db, transport=transport, scheduler=scheduler_proxy,
                 compute=bus.client(transport, compute.Compute), fleet=publisher, usage=UsageFeed(db, publisher))
+
+
+Run = Callable[[argparse.Namespace], None]
+
+
+def add_list_show_delete(group: Any, thing: str, runs: tuple[Run, Run, Run], deletes: str) -> None:
+    """The three actions on what projects own: list [--project ID], show UUID, delete UUID (``deletes``: its help)."""
+    listing = group.add_parser("list", help=f"list the {thing}s")
+    listing.add_argument("--project", help="only those of this project")
+    show = group.add_parser("show", help=f"all that is known of a {thing}")
+    delete = group.add_parser("delete", help=deletes)
+    for one in (show, delete):
+        one.add_argument(thing, help="its uuid")
+    for parser, run in zip((listing, show, delete), runs, strict=True):
+        parser.set_defaults(run=run)
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

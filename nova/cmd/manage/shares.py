@@ -18,15 +18,8 @@ def add_commands(commands: Any) -> None:
     create.add_argument("--project", required=True, help="the id of the project that owns it")
     create.add_argument("--name", default="")
     create.set_defaults(run=_create)
-    listing = group.add_parser("list", help="list the shares")
-    listing.add_argument("--project", help="only those of this project")
-    listing.set_defaults(run=_list)
-    show = group.add_parser("show", help="all that is known of a share")
-    show.add_argument("share", help="its uuid")
-    show.set_defaults(run=_show)
-    delete = group.add_parser("delete", help="forget a share that no server has; its directory stays")
-    delete.add_argument("share", help="its uuid")
-    delete.set_defaults(run=_delete)
+    common.add_list_show_delete(group, "share", (_list, _show, _delete),
+                                "forget a share that no server has; its directory stays")
 
 
 def _create(arguments: argparse.Namespace) -> None:

@@ -25,15 +25,8 @@ def add_commands(commands: Any) -> None:
     create.add_argument("--image", help="the id of the image that it is made from: servers can boot from it then")
     create.add_argument("--availability-zone")
     create.set_defaults(run=_create)
-    listing = group.add_parser("list", help="list the volumes")
-    listing.add_argument("--project", help="only those of this project")
-    listing.set_defaults(run=_list)
-    show = group.add_parser("show", help="all that is known of a volume")
-    show.add_argument("volume", help="its uuid")
-    show.set_defaults(run=_show)
-    delete = group.add_parser("delete", help="delete a volume that no server has")
-    delete.add_argument("volume", help="its uuid")
-    delete.set_defaults(run=_delete)
+    common.add_list_show_delete(group, "volume", (_list, _show, _delete),
+                                "delete a volume that no server has")
 
 
 def _create(arguments: argparse.Namespace) -> None:
