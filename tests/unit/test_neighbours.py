@@ -59,7 +59,8 @@ def ask(neighbour, token="user:project", path="/"):  # noqa: S107
         return str(error)
 
 
-def test_few_wait_for_a_service_that_says_nothing_and_all_can_ask_one_that_answers_again(neighbour, slow):
+def test_few_wait_for_a_service_that_says_nothing_and_all_can_ask_one_that_answers_again(neighbour, slow, monkeypatch):
+    monkeypatch.setattr(neighbours, "_SUSPECT", 2.0)  # so long they wait for their turn, on a busy machine too
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
         asked = [pool.submit(ask, neighbour) for _number in range(12)]
         first = itertools.islice(concurrent.futures.as_completed(asked, 60), 8)
