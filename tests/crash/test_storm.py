@@ -91,8 +91,10 @@ def test_a_storm_leaves_nothing_undone(nova: Cluster, plan: Plan, rabbitmq: Rabb
         assert not storm.violations, "\n".join(storm.violations)
         nova.delete_all(invariants.BOUND, at_once=True)
         storm.note(f"all holds after {invariants.check(nova, accepted, deleted=accepted):.1f} s")
-        eventually(lambda: not left_over(nova, storm.volumes), invariants.LEASE, "hosts have removed volumes")
-        assert left_over(nova, storm.volumes) == {}
+        try:
+            eventually(lambda: not left_over(nova, storm.volumes), invariants.SLACK, "hosts have removed volumes")
+        finally:
+            storm.note(f"what is left over: {left_over(nova, storm.volumes)}")
     except BaseException as error:  # pytest.fail's, too
         (nova.directory / "storm.log").write_text(storm.story())
         error.add_note(storm.story())
