@@ -32,7 +32,8 @@ exit codes: 0 done, 1 failed or refused, 2 bad usage, 3 no such thing or several
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nova", description="Servers, and what belongs to them, over the Compute API.", epilog=_SUMMARY,
+        prog="nova", epilog=_SUMMARY,
+        description="Servers, and what belongs to them, over the Compute API; platforms of containers, by novad.",
         allow_abbrev=False, add_help=False, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("-h", "--help", action="store_true", help="this help, with all commands")
