@@ -33,6 +33,7 @@ IMAGES = (
     ("nova-guest-ami", "rootfs.img", "ami", "ami"),
 )
 PROMPT = "login: "
+NO_METADATA = " source=none "  # what the guest image says of itself when nobody told it who it is
 BOOT_LIMIT = 180  # seconds to the login prompt: an emulated CPU is slow, and slower when others are busy
 
 
@@ -141,13 +142,14 @@ def boot(cloud, options):
     name = options.name
     for server in list(cloud.compute.servers(details=True, name=f"^{name}$")):
         server = cloud.compute.get_server(server.id)
-        if server.status == "ACTIVE" and PROMPT in console(cloud, server):
+        text = console(cloud, server)
+        if server.status == "ACTIVE" and PROMPT in text and NO_METADATA not in text:
             say(f"server {name} runs; booting another one to check")
             check = boot_new(cloud, f"{name}-check", options)
             delete(cloud, check)
             say(f"server {check.name} is deleted again")
             return
-        say(f"server {name} is {server.status} without a login prompt: deleting it")
+        say(f"server {name} is {server.status} and did not boot as it should: deleting it")
         delete(cloud, server)
     boot_new(cloud, name, options)
 
@@ -189,6 +191,9 @@ def wait_prompt(cloud, server, start):
         if PROMPT in text:
             say(f"server {server.name}: login prompt after {time.monotonic() - start:.1f} s; its console log:")
             print("\n".join("       | " + line.rstrip() for line in text.splitlines()), flush=True)
+            if NO_METADATA in text:
+                sys.exit(f"server {server.name} found no metadata service: it has neither its name nor its keys; "
+                         "nova-metadata's log may tell why")
             return
         if time.monotonic() - told > 10:
             told = time.monotonic()

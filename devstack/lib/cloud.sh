@@ -35,6 +35,6 @@ boot_server() { # NAME HOST LOG
     if ! cloud boot "$1" "$FIRST_SERVER_FLAVOR" nova-guest stack "$2"; then
         warn "the end of nova-conductor's log:"
         tail -n 15 "$DATA_DIR/logs/nova-conductor.log" >&2 || true
-        die "the server $1 did not reach its login prompt" "$DATA_DIR/logs/$3.log"
+        die "the server $1 did not boot as it should" "$DATA_DIR/logs/$3.log"
     fi
 }

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from nova.service import run  # isort: skip  (chooses oslo.service's threading back end)
 
+from kombu.transport import TRANSPORT_ALIASES
+
 import nova.conf
 from nova import bus, exception
 from nova.api.guest_metadata import namespaces
@@ -34,8 +36,9 @@ LOG = logging.getLogger(__name__)
 # Seconds between two looks whether the other process is there, and that it has to end.
 _LOOK = 0.2
 _END = 15.0
-# What the bus imports at first use: whom the process becomes may be unable to read the code of this Python (a home).
-_AT_FIRST_USE = ("kombu.transport.pyamqp", "difflib", "encodings.idna")
+# What the bus imports at first use: whom the process becomes may be unable to read the code of this Python, or Nova's
+# (in a home). The bus has put Nova's own transport in kombu's place.
+_AT_FIRST_USE = (TRANSPORT_ALIASES["amqp"].partition(":")[0], "difflib", "encodings.idna")
 
 
 def main() -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pathlib
 import pwd
+import shutil
 import signal
 
 import pytest
 
+import nova
 from nova.conf import CONF
 from tests.integration.cluster import _command, _environment
 from tests.integration.linuxnet_lab import Net, needs_root, rules
@@ -17,14 +19,32 @@ from tests.integration.processes import Process, eventually, free_port
 pytestmark = [needs_root, pytest.mark.root]
 
 
-@pytest.fixture
-def service(lab, tmp_path):
-    config = tmp_path / "nova.conf"
-    config.write_text(f"[DEFAULT]\ntransport_url = kombu+memory://\nstate_path = {CONF.state_path}\n"
+def configured(directory, transport_url):
+    config = directory / "nova.conf"
+    config.write_text(f"[DEFAULT]\ntransport_url = {transport_url}\nstate_path = {CONF.state_path}\n"
                       f"rpc_response_timeout = 1\n[metadata]\nport = {free_port()}\nuser = nobody\n")
     config.chmod(0o600)
-    made = Process("metadata", [*_command("metadata"), "--config-file", str(config)], tmp_path / "log",
+    return ["--config-file", str(config)]
+
+
+@pytest.fixture
+def service(lab, tmp_path):
+    made = Process("metadata", [*_command("metadata"), *configured(tmp_path, "kombu+memory://")], tmp_path / "log",
                    env=_environment())
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def service_of_a_home(lab, tmp_path):
+    """Its code is where root alone may read, and its broker nowhere."""
+    home = tmp_path / "home"
+    shutil.copytree(pathlib.Path(nova.__file__).parent, home / "nova", ignore=shutil.ignore_patterns("__pycache__"))
+    home.chmod(0o700)
+    options = configured(tmp_path, f"rabbit://nova:nova@127.0.0.1:{free_port()}/")
+    made = Process("metadata", [*_command("metadata"), *options], tmp_path / "log",
+                   env={**_environment(), "PYTHONPATH": str(home)})
     made.start()
     yield made
     made.kill()
@@ -40,8 +60,8 @@ def status(pid):
     return {name: value.split() for name, _colon, value in (line.partition(":") for line in lines)}
 
 
-def answered(guest):
-    done = guest.run("curl", "-s", "-m", "5", "-w", "%{http_code}", "-o", "/dev/null", "http://169.254.169.254/")
+def answered(guest, path=""):
+    done = guest.run("curl", "-s", "-m", "5", "-w", "%{http_code}", "-o", "/dev/null", f"http://169.254.169.254/{path}")
     return done.stdout if done.stdout != "000" else ""
 
 
@@ -69,3 +89,14 @@ def test_neither_process_stays_without_the_other(lab, service, which):
     os.kill(service.pid if which == "root" else answering, signal.SIGKILL)
     eventually(lambda: not service.running(), 30, "the first has ended")
     eventually(lambda: not pathlib.Path(f"/proc/{answering}").exists(), 30, "the second has ended")
+
+
+def test_who_may_not_read_the_code_still_finds_the_broker(lab, service_of_a_home):
+    instance = Net().instance(6)
+    lab.driver.plug(instance, rules())
+    guest = lab.guest(instance)
+    guest.static()
+    log = service_of_a_home.log
+    eventually(lambda: answered(guest, "latest/meta-data/instance-id"), 60, "somebody answers")
+    eventually(lambda: b"Connection refused" in log.read_bytes(), 30, "the broker was looked for")
+    assert b"No module named" not in log.read_bytes()
