@@ -1,6 +1,7 @@
 """The platform file: which components there are, of which images, with which data. TOML or YAML.
 
-Everything is checked when it is read: :func:`load` raises Invalid, whose message names the field.
+Everything is checked when it is read: :func:`load` raises Invalid, whose message names the field. A file with ``base``
+changes another one.
 """
 
 from __future__ import annotations
@@ -218,23 +219,59 @@ def fill(text: str, secrets: Mapping[str, str]) -> str:
 
 
 def load(path: str | pathlib.Path) -> Platform:
-    """The platform of a file that ends in .toml, .yaml or .yml. Raises Invalid."""
+    """The platform of a file that ends in .toml, .yaml or .yml, and of those that it is based on. Raises Invalid."""
     file = pathlib.Path(path)
+    return _platform(_read(file, ()), str(file))
+
+
+def parse(text: str, kind: Literal["toml", "yaml"], name: str = "platform") -> Platform:
+    """Of a text that is based on no other. Raises Invalid, which begins with ``name`` and says which field."""
+    return _platform(_data(text, kind, name), name)
+
+
+def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
+    """What a file says, joined with what its base says; ``above``: those that are based on it."""
+    if file.resolve() in above:
+        raise Invalid(f"{file}: base: it is based on itself")
     try:
         if file.stat().st_size > _MOST:
             raise Invalid(f"The platform file {file} has more than {_MOST} bytes.")
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid(f"The platform file {file} cannot be read: {error}") from None
-    return parse(text, "toml" if file.suffix == ".toml" else "yaml", str(file))
-
-
-def parse(text: str, kind: Literal["toml", "yaml"], name: str = "platform") -> Platform:
-    """Raises Invalid, which begins with ``name`` and says which field."""
+    data = _data(text, "toml" if file.suffix == ".toml" else "yaml", str(file))
+    if not isinstance(data, dict) or "base" not in data:
+        return data
+    base = data.pop("base")
+    if not isinstance(base, str) or not base or "\0" in base:
+        raise Invalid(f"{file}: base: it is the path of another platform file")
     try:
-        data = tomllib.loads(text) if kind == "toml" else _yaml(text)
+        return _joined(_read(file.parent / base, (*above, file.resolve())), data)
+    except RecursionError:
+        raise Invalid(f"{file}: base: its tables, or files, have no end") from None
+
+
+def _joined(base: Any, change: Any) -> Any:
+    """Tables field by field, where null takes one away; all else as ``change`` says."""
+    if not isinstance(base, dict) or not isinstance(change, dict):
+        return change
+    joined = dict(base)
+    for key, value in change.items():
+        if value is None:
+            joined.pop(key, None)
+        else:
+            joined[key] = _joined(base.get(key), value)
+    return joined
+
+
+def _data(text: str, kind: Literal["toml", "yaml"], name: str) -> Any:
+    try:
+        return tomllib.loads(text) if kind == "toml" else _yaml(text)
     except (ValueError, RecursionError) as error:
         raise Invalid(f"{name}: it is no {kind.upper()}: {error}") from None
+
+
+def _platform(data: Any, name: str) -> Platform:
     try:
         platform = msgspec.convert(data, Platform)
     except msgspec.ValidationError as error:

@@ -48,15 +48,17 @@ def free_port() -> int:
 
 
 class Registry:
-    """``push(name, version)`` puts an image of a program there."""
+    """``push(name, version)`` puts an image of a program there. ``tls``: files of its certificate, and of the key."""
 
-    def __init__(self, directory: pathlib.Path) -> None:
+    def __init__(self, directory: pathlib.Path, tls: tuple[str, str] | None = None) -> None:
         self.directory = directory
         self.run = pathlib.Path(tempfile.mkdtemp(prefix="novad-", dir="/run"))  # podman wants a short path
         self.host = f"127.0.0.1:{free_port()}"
+        secured = f", tls: {{certificate: {tls[0]}, key: {tls[1]}}}" if tls else ""
         (directory / "registry.yml").write_text(
             f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {directory}/images}}}}\n"
-            f"http: {{addr: '{self.host}'}}\nlog: {{level: error}}\n")
+            f"http: {{addr: '{self.host}'{secured}}}\n"
+            "log: {level: error}\n")
         (directory / "containers.conf").write_text(_CONF)
         with open(directory / "registry.log", "ab") as log:
             self.process = subprocess.Popen(["docker-registry", "serve", directory / "registry.yml"], stdout=log,
@@ -72,6 +74,10 @@ class Registry:
         (place / "Dockerfile").write_text(
             "FROM scratch\nCOPY busybox /bin/busybox\nCOPY run /run.sh\n"
             'ENTRYPOINT ["/bin/busybox", "sh", "/run.sh"]\n')
+        self.build(place, name, version)
+
+    def build(self, place: pathlib.Path, name: str, version: str) -> None:
+        """Of a directory with a Dockerfile."""
         reference = f"{self.host}/{name}:{version}"
         self._podman("build", "-q", "-t", reference, str(place))
         self._podman("push", "-q", "--tls-verify=false", reference)
@@ -151,7 +157,7 @@ class Node:
         """In novad's own storage, beside novad."""
         place, run = self.data / "podman", PodmanService(self.data / "podman").run
         return subprocess.run(
-            ["podman", "--root", str(place / "storage"), "--runroot", str(run / "root"), "--tmpdir",
+            [*self.inside, "podman", "--root", str(place / "storage"), "--runroot", str(run / "root"), "--tmpdir",
              str(run / "tmp"), "--network-config-dir", str(place / "networks"), *words], check=True,
             capture_output=True, text=True, timeout=60,
             env={**os.environ, "CONTAINERS_CONF": str(place / "containers.conf")}).stdout
@@ -173,8 +179,8 @@ class Node:
 
 
 @contextlib.contextmanager
-def node(directory: pathlib.Path, platform: str, kind: str = "toml") -> Iterator[Node]:
-    made = Node(directory, platform, kind)
+def node(directory: pathlib.Path, platform: str, kind: str = "toml", inside: Sequence[str] = ()) -> Iterator[Node]:
+    made = Node(directory, platform, kind, inside=inside)
     try:
         made.start()
         yield made

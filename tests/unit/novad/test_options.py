@@ -7,6 +7,7 @@ import tomllib
 import msgspec
 import pytest
 
+from nova.cmd import novad
 from nova.novad import platform
 from nova.novad.errors import Invalid
 from nova.novad.options import EXAMPLE, Options, load
@@ -28,10 +29,16 @@ def test_the_example_has_every_option_with_its_default():
     assert {name for name in given if getattr(options, name) != getattr(Options(), name)} == examples
 
 
-def test_the_packaged_files_are_the_example_and_a_platform_that_can_be_read():
-    assert (ROOT / "etc/novad/novad.toml").read_text() == EXAMPLE
+def test_the_packaged_file_is_what_novad_prints_and_can_be_read(capsys):
+    assert novad.main(["config"]) == 0
+    assert capsys.readouterr().out == (ROOT / "etc/novad/novad.toml").read_text()
     assert load(ROOT / "etc/novad/novad.toml") == Options()
-    assert platform.load(ROOT / "etc/novad/platform.toml").components
+
+
+@pytest.mark.parametrize("name", sorted(
+    {file.name for file in (ROOT / "etc/novad").iterdir() if file.suffix in (".toml", ".yaml")} - {"novad.toml"}))
+def test_every_packaged_platform_can_be_read(name):
+    assert all(one.health for one in platform.load(ROOT / "etc/novad" / name).components.values())
 
 
 @pytest.mark.parametrize(("text", "said"), [

@@ -120,6 +120,48 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         load(tmp_path / "none.toml")
 
 
+def test_a_file_says_what_it_changes_of_its_base(tmp_path):
+    (tmp_path / "base.toml").write_text(GOOD)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below/middle.yaml").write_text("""
+base: ../base.toml
+secrets: {more: {}}
+components:
+  api: {env: {MORE: "${secret:more}"}, ports: []}
+  extra: {image: registry/extra}
+""")
+    (tmp_path / "top.yaml").write_text("""
+base: below/middle.yaml
+name: other
+components: {api: {channel: null, version: "2"}, extra: null}
+""")
+    top, base = load(tmp_path / "top.yaml"), parse(GOOD, "toml")
+    assert (top.name, top.networks, list(top.components), sorted(top.secrets)) == (
+        "other", ("inner",), ["db", "api"], ["db", "more"])
+    assert top.component("db") == base.component("db")
+    api = top.component("api")
+    assert (api.reference(), api.ports, api.depends) == ("registry/api:2", (), ("db",))
+    assert api.env == {"URL": "db://${secret:db}@db", "MORE": "${secret:more}"}
+
+
+@pytest.mark.parametrize(("top", "base", "said"), [
+    ("base: none.yaml", "", "none.yaml cannot be read"), ("base: [a]", "", "top.yaml: base: it is the path"),
+    ("base: ''", "", "top.yaml: base: it is the path"), ('base: "a\\0"', "", "top.yaml: base: it is the path"),
+    ("base: top.yaml", "", "top.yaml: base: it is based on itself"),
+    ("base: base.yaml", "base: top.yaml", "top.yaml: base: it is based on itself"),
+    ("base: base.yaml", "a: [", "base.yaml: it is no YAML"),
+    ("base: base.yaml", "- a", "top.yaml: .*Expected `object`|top.yaml: Object missing"),
+    ("base: base.yaml\ncomponents: &a {x: *a}", "components: &a {x: *a}", "top.yaml: base: its tables, or files"),
+    ("base: base.yaml\ncomponents: {x: {health: {tcp: 'a:1'}}}",
+     "name: s\ncomponents: {x: {image: i, health: {http: 'http://a'}}}", "top.yaml: components.x.health: give one of"),
+])
+def test_what_is_wrong_with_a_base_is_said_by_its_file(tmp_path, top, base, said):
+    (tmp_path / "top.yaml").write_text(top)
+    (tmp_path / "base.yaml").write_text(base)
+    with pytest.raises(Invalid, match=said):
+        load(tmp_path / "top.yaml")
+
+
 def test_components_come_behind_what_they_depend_on_in_the_same_order_every_time():
     text = 'name = "s"\n' + "".join(f'[components.{name}]\nimage = "i"\ndepends = {depends}\n' for name, depends in (
         ("a", '["b", "c"]'), ("b", '["d"]'), ("c", '["d"]'), ("d", "[]"), ("e", "[]")))
