@@ -14,6 +14,8 @@ from nova.novad.addresses import on_loopback
 from nova.novad.api import novad_pb2_grpc as services
 
 DEFAULT = "tcp://127.0.0.1:18080"
+# In the metadata behind an error of novad's own; behind one of the connection there is none.
+ANSWERED = "novad-answered"
 # Where a novad without secret_file keeps it: whoever may read that may do everything anyway.
 _SECRET_FILE = pathlib.Path("/var/lib/novad/shared-secret")
 _TIMEOUT = 30.0  # seconds of an answer that is no stream

@@ -21,6 +21,7 @@ from nova import __version__
 from nova.novad import errors
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
+from nova.novad.client import ANSWERED
 from nova.novad.containers import Progress
 from nova.novad.daemon import Daemon
 from nova.novad.errors import NovadError
@@ -134,6 +135,7 @@ def _told(context: grpc.ServicerContext) -> Iterator[None]:
         yield
     except NovadError as error:
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+        context.set_trailing_metadata(((ANSWERED, "1"),))
         context.abort(code, error.message)
     except OSError as error:  # a full disk, say
         LOG.exception("What was asked for could not be done")

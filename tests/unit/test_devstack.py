@@ -1,9 +1,14 @@
 """What of devstack can be shown without a cloud."""
 
 import ast
+import importlib.util
 import pathlib
 import stat
 import subprocess
+import time
+import types
+
+import pytest
 
 LIBRARY = pathlib.Path(__file__).parents[2] / "devstack" / "lib" / "supervisor.sh"
 
@@ -74,3 +79,25 @@ def test_no_account_of_a_service_is_an_administrator():
                if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "ROLES"]
     assert roles
     assert {name for names in roles.values() for name in names} == {"service"}
+
+
+# --- the first server --------------------------------------------------------------------------------
+_CONSOLE = "=== nova guest ready: hostname={} ip=10.0.0.2 ip6=none source={} up=8.16s ===\n\n{} login: "
+
+
+def prove(name, source):
+    """What stack.sh makes of a server with this console."""
+    spec = importlib.util.spec_from_file_location("devstack_cloud", LIBRARY.parent / "cloud.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    output = _CONSOLE.format(name, source, name)
+    cloud = types.SimpleNamespace(compute=types.SimpleNamespace(
+        get_server_console_output=lambda _ident: {"output": output}))
+    module.wait_prompt(cloud, types.SimpleNamespace(id="1", name="first"), time.monotonic())
+
+
+def test_a_server_without_metadata_does_not_prove_the_stack():
+    prove("first", "metadata-service")
+    prove("first", "config-drive")
+    with pytest.raises(SystemExit, match="first found no metadata service"):
+        prove("nova-guest", "none")

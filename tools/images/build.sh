@@ -82,6 +82,7 @@ build() {
     trap end_jobs EXIT
     [ "$FRESH" = False ] || rm -rf "$OUTPUT/layers" "$OUTPUT/wheels"
     mkdir -p "$OUTPUT/layers"
+    [ -e "$OUTPUT/layers/base.stamp" ] || say "building the layers, the base first: the first time that takes minutes"
     build_layers
     assemble_images
     prune
@@ -110,8 +111,10 @@ check_again() { # the digests of a second build that reuses nothing
     if ! OUTPUT=$other PUSH=False CHECK=False FRESH=False IMAGES=$IMAGES "$HERE/build.sh" \
         > "$OUTPUT/logs/check.log" 2>&1 9>&-; then
         tail -n 20 "$OUTPUT/logs/check.log" >&2
+        rm -rf "$OUTPUT/logs/check"
+        mv "$other/logs" "$OUTPUT/logs/check"
         rm -rf "$other"
-        die "the second build failed"
+        die "the second build failed; its logs are in $OUTPUT/logs/check"
     fi
     local result=0
     diff <(digests_of "$OUTPUT") <(digests_of "$other") || result=1

@@ -97,12 +97,14 @@ layer_base() { # OUT
 }
 
 debian_layer() { # NAME OUT PACKAGE…: what they add to the base
-    local name=$1 out=$2 hooks=()
+    local name=$1 out=$2 base="$OUTPUT/layers/debian.tar" hooks=()
     shift 2
     [ ! -e "$HERE/hooks/$name" ] || hooks=(--customize-hook="$HERE/hooks/$name")
-    debootstrap --variant=custom --skip=tar-in/mknod --setup-hook="tar-in '$OUTPUT/layers/debian.tar' /" \
+    # by tar itself: mmdebstrap's own tar-in goes through pipes, and now and then breaks when the machine is busy
+    debootstrap --variant=custom \
+        --setup-hook="tar -C \"\$1\" --numeric-owner --xattrs-include='*' --exclude='./dev/?*' -xpf '$base'" \
         --include="$(IFS=,; echo "$*")" "${hooks[@]}" --customize-hook="$HERE/hooks/clean" bookworm "$WORK/full.tar" $MIRROR
-    oci subtract "$OUTPUT/layers/debian.tar" "$WORK/full.tar" --tar "$out"
+    oci subtract "$base" "$WORK/full.tar" --tar "$out"
     rm -f "$WORK/full.tar"
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from nova.cli.errors import CommandError, LoginFailed, NotFound, UsageError
-from nova.novad.client import Client, Unreachable
+from nova.novad.client import ANSWERED, Client, Unreachable
 
 _LOGIN = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
@@ -56,8 +56,9 @@ class Novad:
             if code == grpc.StatusCode.NOT_FOUND:
                 raise NotFound(details) from None
             if code in _LOGIN:
-                raise LoginFailed(f"{self.client.address}: {details}" if code != grpc.StatusCode.UNAVAILABLE
-                                  else f"{details} ({self.client.address}; is novad serve running there?)") from None
+                away = code == grpc.StatusCode.UNAVAILABLE and ANSWERED not in dict(error.trailing_metadata() or ())
+                raise LoginFailed(f"{details} ({self.client.address}; is novad serve running there?)" if away
+                                  else f"{self.client.address}: {details}") from None
             if code == grpc.StatusCode.INVALID_ARGUMENT:
                 raise UsageError(details) from None
             raise CommandError(details) from None

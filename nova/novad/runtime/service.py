@@ -19,6 +19,11 @@ _START = 30.0  # seconds
 # Seconds between two times that it is asked whether it is there, and how often it may say nothing in _LATE seconds.
 _PING, _LATE, _SILENT = 10.0, 5.0, 4
 _RUN = pathlib.Path("/run/novad")
+# Podman, and what it starts. It would miss some of them only when a container starts, without saying which; without
+# aardvark-dns components would just not find one another.
+_PROGRAMS = ("podman", "runc", "netavark", "aardvark-dns", "catatonit", "iptables")
+_INSTEAD = {"runc": "crun"}
+_HELPERS = "/usr/local/libexec/podman:/usr/local/lib/podman:/usr/libexec/podman:/usr/lib/podman:/usr/sbin:/sbin"
 _CONF = """\
 [engine]
 runtime = "{runtime}"
@@ -52,6 +57,10 @@ class PodmanService:
 
     def start(self) -> None:
         """Returns when it answers. Raises RuntimeFault."""
+        absent = missing()
+        if absent:
+            raise RuntimeFault(f"What containers need is not installed: {', '.join(absent)} (Debian has packages of "
+                               "these names).")
         for place in (self.directory, self.run):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
         conf = self.directory / "containers.conf"
@@ -59,16 +68,13 @@ class PodmanService:
             runtime="runc" if shutil.which("runc") else "crun",
             manager="systemd" if os.path.isdir("/run/systemd/system") else "cgroupfs",
             files=_limit(resource.RLIMIT_NOFILE, 65536), processes=_limit(resource.RLIMIT_NPROC, 32768)))
-        program = shutil.which("podman")
-        if program is None:
-            raise RuntimeFault("podman is not installed.")
         storage = ["--root", str(self.directory / "storage"), "--runroot", str(self.run / "root"),
                    "--tmpdir", str(self.run / "tmp"), "--network-config-dir", str(self.directory / "networks")]
         self._end_former()
         self.socket.unlink(missing_ok=True)
         with open(self.directory / "podman.log", "ab") as log:
             self._process = subprocess.Popen(
-                [program, *(storage if self._own_storage else []), "system", "service", "--time=0",
+                ["podman", *(storage if self._own_storage else []), "system", "service", "--time=0",
                  f"unix://{self.socket}"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, "CONTAINERS_CONF": str(conf)})
         self._pid.write_text(str(self._process.pid))
@@ -119,6 +125,13 @@ class PodmanService:
             self._process.wait()
         self._process = None
         self._pid.unlink(missing_ok=True)
+
+
+def missing(path: str | None = None) -> list[str]:
+    """Programs that podman needs and that are not on ``path`` (None: this process's, and where podman has helpers)."""
+    path = f"{os.environ.get('PATH', os.defpath)}:{_HELPERS}" if path is None else path
+    return [name for name in _PROGRAMS
+            if not any(shutil.which(each, path=path) for each in (name, _INSTEAD.get(name, name)))]
 
 
 def _answers(path: pathlib.Path) -> bool:
