@@ -11,11 +11,12 @@ from nova.network import netns
 
 
 class PortRelay:
-    """Whoever connects to ``address`` and ``port`` in the ``namespace`` speaks to 127.0.0.1 and that port out here."""
+    """Whoever connects to ``address`` and ``port`` in the ``namespace`` speaks to 127.0.0.1 and that port out here, or
+    to ``outer``."""
 
-    def __init__(self, namespace: str, address: str, port: int) -> None:
+    def __init__(self, namespace: str, address: str, port: int, outer: int = 0) -> None:
         self._listener = netns.call(namespace, lambda: socket.create_server((address, port)))
-        start_relay(self._listener, lambda: socket.create_connection(("127.0.0.1", port), timeout=5))
+        start_relay(self._listener, lambda: socket.create_connection(("127.0.0.1", outer or port), timeout=5))
 
     def close(self) -> None:
         """Nobody new reaches the port."""

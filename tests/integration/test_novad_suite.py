@@ -8,7 +8,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,15 +15,9 @@ from typing import Any
 import pytest
 
 from tests.integration import novad_node
-from tests.integration.novad_node import Node, Registry, free_port
-from tools.images import oci
+from tests.integration.novad_node import free_port
+from tests.integration.novad_suite import IMAGES, LONG, OUTPUT, REPO, START, Images, Suite, build
 
-REPO = pathlib.Path(__file__).parents[2]
-# What is built is kept for the next run, as build.sh does by itself.
-OUTPUT = pathlib.Path(os.environ.get("NOVA_IMAGES", "/var/lib/nova-images"))
-START = (REPO / "tools/images/rootfs/nova/usr/local/bin/start").read_text()
-IMAGES = ("database", "rabbitmq", "memcached", "keystone", "glance", "nova-conductor", "nova-scheduler", "nova-api",
-          "nova-metadata", "nova-novncproxy", "nova-serialproxy", "nova-spicehtml5proxy", "nova-compute")
 # Before the conductor of an image below does anything else, with Nova's account of the database.
 _SQL = """\
 python - <<'PYTHON'
@@ -36,51 +29,9 @@ with sqlalchemy.create_engine(conf["database"]["connection"]).begin() as connect
         connection.execute(sqlalchemy.text(statement))
 PYTHON
 """
-_LONG = 900  # seconds that a deployment of everything may take on a machine that has much else to do
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(3600),
               pytest.mark.skipif(bool(novad_node.missing()), reason=novad_node.missing())]
-
-
-def build(output: pathlib.Path = OUTPUT, **options: str) -> None:
-    done = subprocess.run([REPO / "tools/images/build.sh"], capture_output=True, text=True, check=False, timeout=3000,
-                          env={**os.environ, "OUTPUT": str(output), "PUSH": "False", **options})
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-
-
-class Images(Registry):
-    """A registry that has the suite's images, and such as are made of them."""
-
-    def __init__(self, directory: pathlib.Path) -> None:
-        super().__init__(directory)
-        self.layout = directory / "oci"
-        shutil.copytree(OUTPUT / "oci", self.layout, copy_function=os.symlink, dirs_exist_ok=True,
-                        ignore=lambda _place, names: {"index.json", "oci-layout"} & set(names))
-        shutil.copy(OUTPUT / "oci/index.json", self.layout)
-        self.version = re.search(r'__version__ = "(.*)"', (REPO / "nova/__init__.py").read_text())[1]  # type: ignore
-        for name in IMAGES:
-            oci.push(f"nova/{name}:{self.version}", self.layout, self.host, ["stable"])
-
-    def derive(self, name: str, tag: str, start: str) -> None:
-        """An image with another start, pushed as another version."""
-        place = self.directory / tag
-        (place / "usr/local/bin").mkdir(parents=True)
-        (place / "usr/local/bin/start").write_text(start)
-        (place / "usr/local/bin/start").chmod(0o755)
-        os.environ.setdefault("SOURCE_DATE_EPOCH", "1577836800")
-        oci.pack(place, ["usr"], self.directory / f"{tag}.tar")
-        layer = oci.compress(self.directory / f"{tag}.tar", self.layout)
-        manifest = self._blob(next(one["digest"] for one in json.loads((self.layout / "index.json").read_text())[
-            "manifests"] if one["annotations"].popitem()[1] == f"nova/{name}:{self.version}"))
-        config = self._blob(manifest["config"]["digest"])
-        layers = [{**one, "diff_id": diff, "name": "known"} for one, diff in
-                  zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True)]
-        oci.image({"name": f"nova/{name}", "tag": tag, "layers": [*layers, {**layer, "name": tag}], "created": config[
-            "created"], "architecture": config["architecture"], "config": config["config"]}, self.layout)
-        oci.push(f"nova/{name}:{tag}", self.layout, self.host, [])
-
-    def _blob(self, digest: str) -> Any:
-        return json.loads((self.layout / "blobs/sha256" / digest.removeprefix("sha256:")).read_bytes())
 
 
 def conductor(*statements: str, end: str = "") -> str:
@@ -104,34 +55,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
         made.stop()
 
 
-class Suite:
-    """The suite on a node, and its administrator."""
-
-    def __init__(self, node: Node, name: str, keystone: str) -> None:
-        self.node, self.name, self.keystone = node, name, keystone
-
-    def cloud(self) -> Any:
-        import openstack
-
-        return openstack.connect(
-            auth_url=self.keystone, username="admin", password=(self.node.data / "secrets/admin").read_text(),
-            project_name="admin", user_domain_name="Default", project_domain_name="Default", region_name="RegionOne",
-            load_yaml_config=False, load_envvars=False)
-
-    def sql(self, statement: str) -> list[str]:
-        return self.node.podman("exec", f"{self.name}-database", "mariadb", "--no-defaults", "-S", "/tmp/mysqld.sock",
-                                "-N", "-e", statement, "nova").split()
-
-    def versions(self) -> dict[str, tuple[str, str]]:
-        """By component: the version that it tells, and its state."""
-        rows = [[cell.strip() for cell in line.strip("|").split("|")]
-                for line in self.node.nova("platform-info").stdout.splitlines() if line.startswith("|")]
-        return {row[0]: (row[1], row[2]) for row in rows[1:]}
-
-    def tables(self) -> set[str]:
-        return {name for name in self.sql("SHOW TABLES") if name.startswith(("release_", "half_"))}
-
-
 @pytest.fixture(scope="module")
 def suite(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     name, ports = f"s{os.getpid()}", {}
@@ -143,7 +66,7 @@ def suite(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
                                                                              f"127.0.0.1:{ports[port]}")
     with novad_node.node(tmp_path_factory.mktemp("node"), text, "yaml") as node:
         begun = time.monotonic()
-        out = node.nova("deploy", timeout=_LONG).stdout
+        out = node.nova("deploy", timeout=LONG).stdout
         print(f"deployed in {time.monotonic() - begun:.1f} s\n{out}")
         yield Suite(node, name, f"http://127.0.0.1:{ports['5000']}/v3")
 
@@ -179,7 +102,7 @@ def test_images_and_answers_have_no_secrets(suite: Suite, images: Images) -> Non
 
 
 def test_a_broken_conductor_goes_back_by_itself_with_the_database_as_it_was(suite: Suite, server: Any) -> None:
-    failed = suite.node.nova("deploy", "nova-conductor=broken", check=False, timeout=_LONG)
+    failed = suite.node.nova("deploy", "nova-conductor=broken", check=False, timeout=LONG)
     assert (failed.returncode, "All is as it was before" in failed.stderr) == (1, True)
     assert suite.tables() == set()
     assert suite.sql("SELECT display_name FROM instances") == ["first"]
@@ -191,11 +114,11 @@ def test_a_broken_conductor_goes_back_by_itself_with_the_database_as_it_was(suit
 
 def test_a_rollback_brings_back_the_image_and_the_data_of_two_versions_ago(suite: Suite, server: Any) -> None:
     for number in (2, 3):
-        suite.node.nova("deploy", f"nova-conductor=r{number}", timeout=_LONG)
+        suite.node.nova("deploy", f"nova-conductor=r{number}", timeout=LONG)
     assert suite.tables() == {"release_2", "release_3"}
     with contextlib.closing(suite.cloud()) as cloud:
         cloud.compute.create_keypair(name="later")
-    suite.node.nova("rollback", "nova-conductor", "--to", "1", timeout=_LONG)
+    suite.node.nova("rollback", "nova-conductor", "--to", "1", timeout=LONG)
     assert suite.tables() == set()
     with contextlib.closing(suite.cloud()) as cloud:
         assert [key.name for key in cloud.compute.keypairs()] == ["mine"]
@@ -207,7 +130,7 @@ def test_a_rollback_brings_back_the_image_and_the_data_of_two_versions_ago(suite
 
 def test_nothing_is_left_of_it_when_it_is_removed(suite: Suite) -> None:
     node = suite.node
-    node.nova("remove", "--yes", "--remove-volumes", "--remove-secrets", timeout=_LONG)
+    node.nova("remove", "--yes", "--remove-volumes", "--remove-secrets", timeout=LONG)
     assert node.podman("ps", "-a", "-q") == ""
     assert f"{suite.name}-" not in node.podman("network", "ls")
     assert [list((node.data / place).iterdir()) for place in ("volumes", "secrets", "files")] == [[], [], []]

@@ -115,9 +115,9 @@ class RealHost:
 
 
 class RealHosts:
-    """``count`` hosts, nova-host1 and so on, that are on."""
+    """``count`` hosts, nova-host1 and so on, that are on. ``own``: where each has one more directory of its own."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, own: str = "") -> None:
         troubles = sweep()
         assert not troubles, f"an earlier run left what cannot be removed: {troubles}"
         self.site = Site.temporary()
@@ -126,12 +126,17 @@ class RealHosts:
         try:
             self._switch.start()
             eventually(self.site.switch.usable, _BOOT, f"the switch is on\n{self._switch.tail()}")
-            self.hosts = [RealHost(self.site.add(number + 1, f"nova-host{number + 1}")) for number in range(count)]
+            self.hosts = [self._add(number + 1, own) for number in range(count)]
             for host in self.hosts:
                 host.power_on()
         except BaseException:
             self.close()
             raise
+
+    def _add(self, number: int, own: str) -> RealHost:
+        disk = self.site.directory / f"host-{number}/disk"
+        binds = [(str(disk / "state"), str(self.site.state)), *([(str(disk / "own"), own)] if own else [])]
+        return RealHost(self.site.add(number, f"nova-host{number}", binds=binds))
 
     def close(self) -> None:
         for relay in self._relays.values():
@@ -175,8 +180,8 @@ def _empty(directory: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def real_hosts(count: int) -> Iterator[RealHosts]:
-    made = RealHosts(count)
+def real_hosts(count: int, own: str = "") -> Iterator[RealHosts]:
+    made = RealHosts(count, own)
     try:
         yield made
     finally:
