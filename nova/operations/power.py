@@ -122,13 +122,14 @@ class SyncPower(PowerAction):
 _GONE = frozenset({states.SHUTDOWN, states.CRASHED, states.POWER_SUSPENDED})
 # Off, and not as a user has stopped it.
 _PUT_AWAY = frozenset({states.SHELVED, states.SOFT_DELETED})
-_OFF = frozenset({states.STOPPED, *_PUT_AWAY})
+# A guest that is gone is as off as can be: whoever wants it on defines it anew.
+OFF = frozenset({states.STOPPED, *_PUT_AWAY})
 _ON = frozenset({states.RUNNING, states.POWER_PAUSED, states.POWER_SUSPENDED})
 
 
 def differs(vm_state: str, power_state: int) -> bool:
     """Whether a guest in this power state is not what its server says, so that it has to be powered off."""
-    return ((vm_state == states.ACTIVE and power_state in _GONE) or (vm_state in _OFF and power_state in _ON)
+    return ((vm_state == states.ACTIVE and power_state in _GONE) or (vm_state in OFF and power_state in _ON)
             or (vm_state == states.PAUSED and power_state in (states.SHUTDOWN, states.CRASHED)))
 
 

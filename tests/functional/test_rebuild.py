@@ -5,6 +5,7 @@ import uuid
 
 import pytest
 
+from nova.cmd import manage
 from nova.conf import CONF
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.hosts import error_of, events_of, refused, used
@@ -184,7 +185,8 @@ def test_a_host_that_is_full_or_disabled_is_no_matter(suite, admin, server, new_
 
 @pytest.mark.parametrize("repair", ["rebuild", "reboot", "stop"])
 @pytest.mark.parametrize(("verb", "done"), [("rebuild", False), ("spawn", True)])
-def test_a_failure_leaves_an_error_that_can_be_repaired(admin, server, driver, image_id, new_image, repair, verb, done):
+def test_a_failure_leaves_an_error_that_can_be_repaired(
+        admin, server, driver, image_id, new_image, repair, verb, done, capsys):
     disk, image = driver.disk(server), new_image()
     driver.behaviour.failure[verb] = 1.0
     rebuild(admin, server, image)
@@ -199,6 +201,7 @@ def test_a_failure_leaves_an_error_that_can_be_repaired(admin, server, driver, i
     else:  # a guest that is gone is as off as can be
         admin.action(server, "os-stop")
         admin.wait(server, "SHUTOFF")
+        assert (manage.main(["audit", "--settle", "0.1"]), capsys.readouterr().out) == (0, "")
         admin.action(server, "os-start")
     shown = admin.wait(server, "ACTIVE")
     assert (shown["OS-EXT-STS:power_state"], used(admin, CONF.host)[1]) == (1, 1)

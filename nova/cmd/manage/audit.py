@@ -16,6 +16,7 @@ from nova.db import audit, evictions, servers, services
 from nova.db.audit import Finding
 from nova.objects import states
 from nova.objects.instance import Instance
+from nova.operations.power import OFF
 
 _PAGE = 1000
 
@@ -92,7 +93,7 @@ def _compare(core: Core, host: str, running: dict[str, int]) -> Iterable[Finding
     for uuid, instance in expected.items():
         if instance.host != host:
             continue  # the other place of a server that was moved and may come back
-        if instance.task_state is None and instance.vm_state != states.ERROR and uuid not in running:
+        if instance.task_state is None and instance.vm_state not in (states.ERROR, *OFF) and uuid not in running:
             yield Finding("guest", uuid, f"does not exist on {host}, though its server is {instance.vm_state}")
 
 
