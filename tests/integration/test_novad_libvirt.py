@@ -10,10 +10,12 @@ import contextlib
 import os
 import pathlib
 import re
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from websockets.sync.client import connect
 
 from nova.network import netns
 from tests.integration import novad_node
@@ -127,6 +129,27 @@ def test_a_guest_boots_with_an_address_and_the_name_that_it_was_told(suite: Real
     assert address.startswith("10.77.0.")
     assert f"hostname=real ip={address}" in suite.console(server)
     assert re.search(r"source=(metadata-service|ec2)\b", suite.console(server))
+
+
+def test_its_screen_is_seen_through_the_proxy(suite: RealSuite, server: str) -> None:
+    """What QEMU says of it comes through nova-novncproxy to a client on the node."""
+    url = suite.ask(lambda cloud: cloud.compute.create_server_remote_console(
+        server, protocol="vnc", type="novnc")["url"])
+    [token] = re.findall(r"%3D([0-9a-f-]{36})", url)
+    greeting = b"RFB 003.008\n\x01\x01"
+
+    def look() -> bytes:
+        with connect(f"ws://127.0.0.1:6080/?token={token}", compression=None, proxy=None) as console:
+            console.send(greeting + b"\x01")
+            heard = b""
+            while len(heard) < len(greeting) + 4 + 24:  # up to what QEMU says of the screen
+                heard += bytes(console.recv(timeout=60, decode=False))
+            return heard
+
+    heard = netns.call(suite.host.host.netns, look)
+    assert heard.startswith(greeting)
+    width, height = struct.unpack_from(">HH", heard, len(greeting) + 4)
+    assert (width, height) >= (640, 400)
 
 
 def test_it_stops_and_starts(suite: RealSuite, server: str) -> None:
