@@ -2,6 +2,8 @@
 # What every other file uses: saying what happens, waiting with a limit, running things once, keeping secrets.
 
 STARTED_AT=${STARTED_AT:-$SECONDS}
+# Seconds that a service gets to answer: many, as beside other work a broker that takes 5 takes 65.
+START_LIMIT=180
 
 say() { printf '%s\n' "$*"; }
 clock() { printf '%d:%02d' $(((SECONDS - STARTED_AT) / 60)) $(((SECONDS - STARTED_AT) % 60)); }

@@ -85,7 +85,7 @@ start_hosts() {
 wait_for_hosts() {
     local number
     for number in $(other_hosts); do
-        as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/cloud.py" wait-compute "$(host_name "$number")" 60 ||
+        as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/cloud.py" wait-compute "$(host_name "$number")" "$START_LIMIT" ||
             die "nova-compute on host $number did not come up" "$DATA_DIR/logs/host$number-nova-compute.log"
         note "nova-compute on $(host_name "$number") is up"
     done
