@@ -21,6 +21,14 @@ _SECRET_FILE = pathlib.Path("/var/lib/novad/shared-secret")
 _TIMEOUT = 30.0  # seconds of an answer that is no stream
 
 
+def was_lost(error: Any) -> bool:
+    """Whether the connection was, or there was none, so that nobody knows what novad did. Of a stream that was under
+    way gRPC says UNKNOWN now and then."""
+    return ANSWERED not in dict(error.trailing_metadata() or ()) and (
+        error.code() == grpc.StatusCode.UNAVAILABLE
+        or (error.code() == grpc.StatusCode.UNKNOWN and "Stream removed" in (error.details() or "")))
+
+
 class Unreachable(Exception):
     """The address is no address, or a file of the login cannot be read."""
 

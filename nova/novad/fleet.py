@@ -22,7 +22,7 @@ import msgspec
 
 from nova.novad import errors
 from nova.novad.api import novad_pb2 as pb
-from nova.novad.client import Client, Unreachable
+from nova.novad.client import Client, Unreachable, was_lost
 from nova.novad.containers import Progress
 from nova.novad.errors import Busy, Cancelled, Failed, Invalid, NovadError, Refused
 from nova.novad.journal import DONE, UNDONE, Journal
@@ -46,6 +46,7 @@ _CHANNEL = [("grpc.keepalive_time_ms", 15000), ("grpc.keepalive_timeout_ms", 150
 _ERRORS: dict[grpc.StatusCode, type[NovadError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: Invalid, grpc.StatusCode.FAILED_PRECONDITION: Refused,
     grpc.StatusCode.UNAUTHENTICATED: Refused, grpc.StatusCode.NOT_FOUND: errors.NotKnown}
+_SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
 class Away(NovadError):
@@ -304,7 +305,7 @@ def _told(node: str) -> Iterator[None]:
     except grpc.RpcError as error:
         code, details = error.code(), error.details() or ""
         words = f"Node {node}: {details.removesuffix(_AS_BEFORE)}"
-        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED):
+        if was_lost(error) or code in _SILENT:
             raise Away(f"Node {node} does not answer: {details}") from None
         if code == grpc.StatusCode.ABORTED and "under way" in details:
             raise Busy(words) from None

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from nova.cli.errors import CommandError, LoginFailed, NotFound, UsageError
-from nova.novad.client import ANSWERED, Client, Unreachable
+from nova.novad.client import Client, Unreachable, was_lost
 
 _LOGIN = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
@@ -55,10 +55,10 @@ class Novad:
             code, details = error.code(), error.details()
             if code == grpc.StatusCode.NOT_FOUND:
                 raise NotFound(details) from None
+            if was_lost(error):
+                raise LoginFailed(f"{details} ({self.client.address}; is novad serve running there?)") from None
             if code in _LOGIN:
-                away = code == grpc.StatusCode.UNAVAILABLE and ANSWERED not in dict(error.trailing_metadata() or ())
-                raise LoginFailed(f"{details} ({self.client.address}; is novad serve running there?)" if away
-                                  else f"{self.client.address}: {details}") from None
+                raise LoginFailed(f"{self.client.address}: {details}") from None
             if code == grpc.StatusCode.INVALID_ARGUMENT:
                 raise UsageError(details) from None
             raise CommandError(details) from None

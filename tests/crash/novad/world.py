@@ -20,7 +20,7 @@ from typing import Any
 
 import grpc
 
-from nova.novad.client import Client
+from nova.novad.client import Client, was_lost
 from tests.crash.novad.points import COPY, KILL
 from tests.crash.novad.runtime import DirectoryRuntime
 from tests.integration.novad_node import free_port
@@ -172,7 +172,7 @@ class World:
         except Gone:
             return Answer("gone", gone=True)
         except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.UNAVAILABLE and not self._stays():
+            if was_lost(error) and not self._stays():
                 return Answer("gone", gone=True)
             return Answer(error.details() or str(error.code()))
         return Answer()
