@@ -71,7 +71,7 @@ def main(template, target):
         "FLAVOR_ALT": flavor_alt, "NETWORK": network["label"], "NETWORK_ID": network["id"],
         "FILTERS": "ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,"
                    "ServerGroupAffinityFilter,SameHostFilter,DifferentHostFilter",
-        "HOSTS": str(len(hosts)), "SPICE": env.get("NOVA_SPICE", "false"), "POOL": pools[0] if pools else "",
+        "HOSTS": str(len(hosts)), "SPICE": env.get("NOVA_SPICE") or "False", "POOL": pools[0] if pools else "",
         "CINDER": str(bool(types)), "MULTIATTACH": str("multiattach" in [kind["name"] for kind in types]),
         "VALIDATE": env.get("TEMPEST_VALIDATE", str(bool(pools))),
     }

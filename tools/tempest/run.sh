@@ -8,7 +8,8 @@
 #
 # The cloud is the one of the OS_* variables of an administrator, or that of devstack/stack.sh in DATA_DIR. TEMPEST_DIR
 # keeps the virtual environment and the workspace (default: DATA_DIR/tempest), TEMPEST_WORKERS says how many tests run at
-# a time (default: 2). What runs stands in tests.txt and exclude.txt.
+# a time (default: 2), NOVA_SPICE whether there are SPICE consoles (default: what the stack's nova.conf says). What runs
+# stands in tests.txt and exclude.txt.
 set -euo pipefail
 
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
@@ -19,13 +20,16 @@ workspace=$home/workspace
 # shellcheck source=/dev/null
 if [ -z "${OS_AUTH_URL:-}" ] && [ -r "$data/openrc" ]; then . "$data/openrc"; fi
 : "${OS_AUTH_URL:?no openrc in $data: source one of an administrator first}"
+# No request tells.
+NOVA_SPICE=${NOVA_SPICE:-$(sed -n '/^\[spice\]/,/^\[/s/^enabled *= *//p' "$data/etc/nova/nova.conf" 2> /dev/null || true)}
+export NOVA_SPICE
 # Compiling tempest anew in every process would take longer than many a test.
 unset PYTHONDONTWRITEBYTECODE
 update='' regex=''
 for argument in "$@"; do
     case $argument in
         --update) update=--update ;;
-        -*) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        -*) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
         *) regex=$argument ;;
     esac
 done
