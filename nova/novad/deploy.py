@@ -18,17 +18,18 @@ import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from nova.novad import dumps, owed, past
+from nova.novad.changes import check_depends, stopping, volumes_of
 from nova.novad.containers import Containers, Progress
 from nova.novad.data import Data
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, told
 from nova.novad.journal import DONE, PENDING, STUCK, UNDONE, Change, Deployed, Deployment, Journal, Origin, Owed
-from nova.novad.platform import Platform, Volume, in_order
+from nova.novad.platform import Platform, in_order
 from nova.novad.runtime.base import Runtime
 from nova.novad.secrets import Secrets
 
@@ -134,7 +135,7 @@ class Deployer:
     def plan(self, wanted: Mapping[str, str]) -> list[Change]:
         """What deploying these components at these versions ("": the platform file's) would do. All, if none is
         named: then those that the platform file does not have any more are removed. Images that are not fetched yet
-        have no id. Raises NotKnown, Invalid."""
+        have no id. Raises NotKnown, Invalid, Refused."""
         current = self.journal.components()
         for name in wanted:
             self.platform.component(name)
@@ -146,11 +147,13 @@ class Deployer:
                 component = component.of_version(wanted[name])
             changes.append(Change(name=name, before=current.get(name),
                                   after=Deployed(name=name, component=component, image="")))
+        check_depends(changes, current)
         return changes
 
     def plan_rollback(self, names: Sequence[str], to: int | None) -> list[Change]:
         """See :func:`nova.novad.past.changes_back`."""
         changes = past.changes_back(self.journal, names, to)
+        check_depends(list(changes.values()), self.journal.components())
         return [changes[name] for name in self.order(changes)]
 
     def order(self, names: Iterable[str]) -> list[str]:
@@ -285,7 +288,7 @@ class Deployer:
 
     def _check(self, changes: Sequence[Change]) -> None:
         """What can be known before anything stops."""
-        self.data.check_room([self.data.size(change.name, _volumes(change)) for change in changes])
+        self.data.check_room([self.data.size(change.name, volumes_of(change)) for change in changes])
         for change in changes:
             if change.after is not None:
                 self.secrets.make({name: self.platform.secrets[name] for name in change.after.component.secrets()
@@ -294,11 +297,11 @@ class Deployer:
 
     def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
         dumped = {change.name for change in changes if begun.kind == BACK_UP and self._dumps(change)}
-        for name, before in reversed(_stopping(changes, dumped).items()):
+        for name, before in reversed(stopping(changes, dumped).items()):
             progress(name, "stopping")
             self.runtime.stop(self.containers.name(name), before.component.stop_timeout)
         for change in changes:
-            writer, volumes = change.before or change.after, _volumes(change)
+            writer, volumes = change.before or change.after, volumes_of(change)
             if writer is None or not self.data.holds(change.name, volumes):
                 continue
             if change.name in dumped:
@@ -370,7 +373,7 @@ class Deployer:
         if not self.data.dump(place).exists():
             self.data.restore(change.name, place)
             return
-        for volume in _volumes(change):
+        for volume in volumes_of(change):
             if volume.backup:
                 self.data.clear(change.name, volume.name)
 
@@ -449,7 +452,7 @@ class Deployer:
                 progress(change.name, "undo: putting back its data")
                 self.data.restore(change.name, copies[change.name].path)
                 copied = self.data.kept(copies[change.name].path)
-            for volume in _volumes(change):
+            for volume in volumes_of(change):
                 if volume.backup and volume.name not in copied:
                     # It was empty before: what a first start left half done would disturb the next one.
                     self.data.clear(change.name, volume.name)
@@ -479,25 +482,6 @@ def _quietly(_name: str, _what: str) -> None:
 def _label(deployment: Deployment) -> str:
     """Of its backups. Numbers begin anew with a new journal, and copies that the old one knew stay."""
     return f"{deployment.id}-{int(deployment.started * 1000)}"
-
-
-def _volumes(change: Change) -> list[Volume]:
-    """Those that the component had, and those that it gets."""
-    found = {volume.name: volume for deployed in (change.after, change.before) if deployed is not None
-             for volume in deployed.component.volumes}
-    return list(found.values())
-
-
-def _stopping(changes: Sequence[Change], dumped: Set[str]) -> dict[str, Deployed]:
-    """What does not run while data are copied: those that write them, and those of the changes that depend on one that
-    stops: they would wait for it in vain, and some do not end before they have it again."""
-    found: dict[str, Deployed] = {}
-    for change in changes:
-        before = change.before
-        if before is not None and change.name not in dumped and (
-                before.component.volumes or before.component.data_of or found.keys() & set(before.component.depends)):
-            found[change.name] = before
-    return found
 
 
 def _sentence(error: Exception) -> str:

@@ -179,7 +179,7 @@ class World:
 
     def _stays(self) -> bool:
         """Whether it is still there in a moment: a connection ends a little before its process."""
-        return self._novad >= 0 and not select.select([self._novad], [], [], 0.5)[0]
+        return self._novad >= 0 and not select.select([self._novad], [], [], 5.0)[0]
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:

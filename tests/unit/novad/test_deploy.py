@@ -140,6 +140,18 @@ def test_a_component_or_a_version_that_is_not_known_is_refused_before_anything_s
     assert (deployed.runtime.running, deployed.versions()["api"]) == (before, "1")
 
 
+def test_what_depends_on_a_component_that_is_not_there_is_refused_and_touches_none_of_its_data(deployed):
+    current = deployed.deployer.journal.components()
+    deployed.run(deploy.REMOVE, [Change(name=name, before=current[name]) for name in ORDER])
+    rows = deployed.rows()
+    with pytest.raises(Refused, match="conductor depends on what is not deployed: db"):
+        deployed.deploy(conductor="2")
+    assert (deployed.versions(), deployed.rows()) == ({}, rows)
+    deployed.deploy(db="1", conductor="2")
+    deployed.deploy(api="1")
+    assert deployed.versions() == {"db": "1", "conductor": "2", "api": "1"}
+
+
 def test_an_image_of_another_digest_is_refused(deployed):
     change, = deployed.deployer.plan({"api": ""})
     component = change.after.component.of_version("2")
