@@ -1,19 +1,19 @@
 """novad with real containers: how long a deployment takes, what it weighs, whether readers of a busy log get all of it.
 
 As root, with podman and docker-registry; without them nothing is measured. The deployment of Nova's own suite wants its
-images in a registry: NOVA_BENCH_PLATFORM names its platform file (etc/novad/nova.toml).
+images in a registry (tools/images/build.sh); NOVA_BENCH_PLATFORM names another platform file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import statistics
 import tempfile
 import threading
 import time
-import tomllib
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -22,6 +22,7 @@ from typing import Any
 import grpc
 import psutil
 
+from nova.novad import platform
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.client import Client
 from tests.integration import novad_node
@@ -30,7 +31,7 @@ from tools.bench.amounts import Amounts
 
 READERS = 10
 _REST = 12.0  # seconds after which memory that was only used for the moment is given back
-_SUITE = pathlib.Path(__file__).parents[2] / "etc/novad/nova.toml"
+_SUITE = pathlib.Path(__file__).parents[2] / "etc/novad/nova.yaml"
 # Says a little more than a thousand numbered lines each second: the shell itself takes its time for them.
 _TALKER = """\
 n=0
@@ -72,7 +73,8 @@ def measure(amounts: Amounts) -> dict[str, Any]:
                 registry.push("toy", version)
             registry.push("talker", "1", program=_TALKER)
             with novad_node.node(place / "node", _PLATFORM.format(name=f"b{os.getpid()}", host=registry.host)) as node:
-                return _measured(node, amounts) | _suite(node)
+                results = _measured(node, amounts)
+            return results | _suite(place)
         finally:
             registry.stop()
 
@@ -151,32 +153,29 @@ def _read(client: Client, seconds: float) -> tuple[float, int]:
     return (len(numbers) - 1) / took, numbers[-1] - numbers[0] + 1 - len(numbers)
 
 
-def _suite(node: Node) -> dict[str, Any]:
+def _suite(place: pathlib.Path) -> dict[str, Any]:
     """``novad_suite_s``: the whole suite on a node that has no image of it yet."""
     path = pathlib.Path(os.environ.get("NOVA_BENCH_PLATFORM") or _SUITE)
     if not path.exists() or not _registry_has(path):
         print("  the suite is not deployed: there are no images of it (tools/images/build.sh)", flush=True)
         return {}
-    (node.directory / "platform.toml").write_text(path.read_text())
-    try:
-        assert node.nova("remove", "--yes").returncode == 0
-        node.kill(15)
-        node.start()
-        with _client(node) as client:
-            took = round(_deploy(client), 1)
-    except grpc.RpcError as error:
-        raise AssertionError(f"the suite is not deployed: {error.details()}") from None
+    (place / "suite").mkdir()
+    with novad_node.node(place / "suite", json.dumps({"base": str(path), "name": f"s{os.getpid()}"}), "yaml") as node:
+        try:
+            with _client(node) as client:
+                took = round(_deploy(client), 1)
+        except grpc.RpcError as error:
+            raise AssertionError(f"the suite is not deployed: {error.details()}") from None
     print(f"  {'novad_suite_s':26} {took:10.2f}", flush=True)
     return {"novad_suite_s": took}
 
 
 def _registry_has(path: pathlib.Path) -> bool:
     """Whether the first image of the platform file can be fetched."""
-    component = next(iter(tomllib.loads(path.read_text())["components"].values()))
-    host, _slash, name = component["image"].partition("/")
-    tag = component.get("version") or component.get("channel") or "stable"
+    component = next(iter(platform.load(path).components.values()))
+    host, _slash, name = component.image.partition("/")
     try:
         with urllib.request.urlopen(f"http://{host}/v2/{urllib.parse.quote(name)}/tags/list", timeout=3) as answer:
-            return tag.encode() in answer.read(1 << 20)
+            return component.tag.encode() in answer.read(1 << 20)
     except (OSError, ValueError):
         return False
