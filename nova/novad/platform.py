@@ -22,6 +22,8 @@ NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
 _ADDRESS = re.compile(r"\$\{address:([^}]*)\}")
+_NODE = "${node}"
+_NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
 _SECRET = re.compile(r"\$\{secret:([^}]*)\}")
 _MOST = 1 << 20  # bytes of a platform file
 _ALPHABETS = {"letters+digits": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
@@ -56,7 +58,8 @@ class Bind(Part, frozen=True, kw_only=True):
 
 
 class PublishedPort(Part, frozen=True, kw_only=True):
-    """A port of the container on an address of the node (without a network of its own it has the node's anyway)."""
+    """A port of the container on an address of the node (without a network of its own it has the node's anyway);
+    ``${address:COMPONENT}`` is the one by which other nodes reach it."""
 
     container: Port
     node: Port
@@ -181,27 +184,43 @@ class Platform(Part, frozen=True, kw_only=True):
             data_of=tuple(each for each in one.data_of if each in chosen)) for name, one in chosen.items()}
         return msgspec.structs.replace(self, components=kept)
 
-
     def at(self, place: Place, places: Sequence[Place]) -> Platform:
-        """What a node runs, one of ``places``, with the addresses of what runs on the others. Raises Invalid: a
-        component whose address is wanted runs nowhere, or on several other nodes."""
+        """What a node runs, one of ``places``, with its name and the addresses of what runs on the others. Raises
+        Invalid: a component whose address is wanted runs nowhere, or on several other nodes; or its name cannot be
+        written into files."""
         kept = self.of_roles(place.roles)
-        return msgspec.structs.replace(kept, components={name: msgspec.structs.replace(
-            one, **{field: {key: self._addressed(f"{name}.{field}.{key}", text, place, places)
-                            for key, text in getattr(one, field).items()} for field in ("env", "files")})
-            for name, one in kept.components.items()})
+        placed = msgspec.structs.replace(kept, components={name: self._placed(name, one, place, places)
+                                                           for name, one in kept.components.items()})
+        _check_ports(placed)
+        return placed
 
-    def _addressed(self, where: str, text: str, place: Place, places: Sequence[Place]) -> str:
+    def _placed(self, name: str, one: Component, place: Place, places: Sequence[Place]) -> Component:
+        def told(field: str, text: str) -> str:
+            return self._told(f"components.{name}.{field}", text, place, places)
+
+        ports = [msgspec.structs.replace(port, address=told(f"ports[{number}].address", port.address).strip("[]"))
+                 for number, port in enumerate(one.ports)]
+        return msgspec.structs.replace(
+            one, env={key: told(f"env.{key}", text) for key, text in one.env.items()},
+            files={key: told(f"files.{key}", text) for key, text in one.files.items()},
+            ports=tuple(dict.fromkeys(ports)),  # of a node on loopback the address of others' is its own
+            health=one.health and msgspec.structs.replace(one.health, command=tuple(
+                told("health.command", word) for word in one.health.command)))
+
+    def _told(self, where: str, text: str, place: Place, places: Sequence[Place]) -> str:
         def address(match: re.Match[str]) -> str:
             component = self.components[match.group(1)]
             found = [place] if place.runs(component) else [each for each in places if each.runs(component)]
             if len(found) != 1:
                 nodes = ", ".join(each.node for each in found)
-                raise Invalid(f"components.{where}: {match.group(0)}: it runs on "
+                raise Invalid(f"{where}: {match.group(0)}: it runs on "
                               f"{f'several nodes: {nodes}' if nodes else 'no node'}.")
             return found[0].address
 
-        return _ADDRESS.sub(address, text)
+        if _NODE in text and not _NODE_NAME.fullmatch(place.node):
+            raise Invalid(f"{where}: {_NODE}: the name of node {place.node!r} (node in novad.toml) is not of letters, "
+                          "digits, dots, hyphens and underscores alone.")
+        return _ADDRESS.sub(address, text.replace(_NODE, place.node))
 
 
 def in_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
@@ -377,11 +396,9 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
         for key, text in texts.items():
             if "${secret:" in _SECRET.sub("", text):
                 raise Invalid(f"{where}.{field}.{key}: a secret is written ${{secret:NAME}}")
-            for other in _ADDRESS.findall(text):
-                if other not in platform.components:
-                    raise Invalid(f"{where}.{field}.{key}: there is no component {other!r} to have an address")
-            if "${address:" in _ADDRESS.sub("", text):
-                raise Invalid(f"{where}.{field}.{key}: an address is written ${{address:COMPONENT}}")
+            _check_told(platform, f"{where}.{field}.{key}", text)
+    for word in health.command if health else ():
+        _check_told(platform, f"{where}.health.command", word)
     for field in Component.__struct_fields__:
         if _has_zero(msgspec.to_builtins(getattr(component, field))):
             raise Invalid(f"{where}.{field}: a zero character cannot be in there")
@@ -397,6 +414,17 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
     if len({volume.name for volume in component.volumes}) < len(component.volumes):
         raise Invalid(f"{where}.volumes: two have the same name")
     _check_health(where, health)
+
+
+def _check_told(platform: Platform, where: str, text: str) -> None:
+    """What a node fills in."""
+    for other in _ADDRESS.findall(text):
+        if other not in platform.components:
+            raise Invalid(f"{where}: there is no component {other!r} to have an address")
+    if "${address:" in _ADDRESS.sub("", text):
+        raise Invalid(f"{where}: an address is written ${{address:COMPONENT}}")
+    if "${node:" in text:
+        raise Invalid(f"{where}: the node's name is written {_NODE}")
 
 
 def _has_zero(value: Any) -> bool:
@@ -420,8 +448,10 @@ def _check_ports(platform: Platform) -> None:
     taken: dict[tuple[str, int, str], str] = {}
     for name, component in platform.components.items():
         for number, port in enumerate(component.ports):
-            if not is_address(port.address):
-                raise Invalid(f"components.{name}.ports[{number}].address: {port.address!r} is no address")
+            where = f"components.{name}.ports[{number}].address"
+            _check_told(platform, where, port.address)
+            if not is_address(port.address) and not _ADDRESS.fullmatch(port.address):
+                raise Invalid(f"{where}: {port.address!r} is no address")
             key = (port.address, port.node, port.protocol)
             if key in taken:
                 raise Invalid(f"components.{name}.ports: port {port.node} of {port.address} is that of "

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
+from nova.network import netns
 from tests.integration.novad_node import Node, Registry
 from tools.images import oci
 
@@ -64,10 +67,10 @@ class Images(Registry):
 
 
 class Suite:
-    """The suite on a node, and its administrator."""
+    """The suite on a node, and its administrator, in the node's ``namespace`` of the network if it has one."""
 
-    def __init__(self, node: Node, name: str, keystone: str) -> None:
-        self.node, self.name, self.keystone = node, name, keystone
+    def __init__(self, node: Node, name: str, keystone: str = "http://127.0.0.1:5000/v3", namespace: str = "") -> None:
+        self.node, self.name, self.keystone, self.namespace = node, name, keystone, namespace
 
     def cloud(self) -> Any:
         import openstack
@@ -76,6 +79,14 @@ class Suite:
             auth_url=self.keystone, username="admin", password=(self.node.data / "secrets/admin").read_text(),
             project_name="admin", user_domain_name="Default", project_domain_name="Default", region_name="RegionOne",
             load_yaml_config=False, load_envvars=False)
+
+    def ask(self, what: Callable[[Any], Any]) -> Any:
+        """What a client on the node is told."""
+        def asked() -> Any:
+            with contextlib.closing(self.cloud()) as cloud:
+                return what(cloud)
+
+        return netns.call(self.namespace, asked) if self.namespace else asked()
 
     def sql(self, statement: str) -> list[str]:
         return self.node.podman("exec", f"{self.name}-database", "mariadb", "--no-defaults", "-S", "/tmp/mysqld.sock",
@@ -89,3 +100,10 @@ class Suite:
 
     def tables(self) -> set[str]:
         return {name for name in self.sql("SHOW TABLES") if name.startswith(("release_", "half_"))}
+
+
+def left(node: Node, name: str) -> list[str]:
+    """What a node still has of platform ``name``: containers, networks, and what novad keeps."""
+    return [*node.podman("ps", "-a", "-q").split(),
+            *re.findall(rf"{name}-\S+", node.podman("network", "ls")),
+            *(str(path) for place in ("volumes", "secrets", "files") for path in (node.data / place).glob("*"))]

@@ -7,6 +7,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -61,6 +62,20 @@ def versions(node: Node) -> dict[str, str]:
     rows = [[cell.strip() for cell in line.strip("|").split("|")]
             for line in node.nova("platform-info").stdout.splitlines() if line.startswith("|")]
     return {row[0]: row[4].rpartition(":")[2] for row in rows[1:] if row[2] == "running"}
+
+
+def test_a_port_of_a_container_is_published_wherever_the_file_says(registry: Registry, tmp_path: pathlib.Path) -> None:
+    name, ports = f"t{os.getpid()}", [("127.0.0.1", novad_node.free_port()), ("127.0.0.2", novad_node.free_port())]
+    program = "/bin/busybox mkdir /w\necho here > /w/x\nexec /bin/busybox httpd -f -p 80 -h /w\n"
+    registry.push("web", "1", program=program)
+    listed = ", ".join(f'{{container = 80, node = {port}, address = "{address}"}}' for address, port in ports)
+    health = f'{{tcp = "127.0.0.1:{ports[0][1]}", interval = 0.5, start = 20}}'
+    with novad_node.node(tmp_path, f'name = "{name}"\n[components.web]\nimage = "{registry.host}/web"\nversion = "1"\n'
+                                   f"ports = [{listed}]\nhealth = {health}\nstop_timeout = 2\n") as node:
+        node.nova("deploy")
+        for address, port in ports:
+            with urllib.request.urlopen(f"http://{address}:{port}/x", timeout=10) as answer:
+                assert answer.read() == b"here\n"
 
 
 def test_a_platform_is_deployed_upgraded_and_goes_back_with_its_data(node: Node) -> None:

@@ -11,7 +11,7 @@ import os
 import pathlib
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -48,19 +48,11 @@ _STATE = "/var/lib/nova"
 
 
 class RealSuite(Suite):
-    """The suite on a host with libvirt, where the administrator asks it, too."""
+    """The suite on a host with libvirt."""
 
     def __init__(self, node: Node, name: str, host: RealHost) -> None:
-        super().__init__(node, name, "http://127.0.0.1:5000/v3")
+        super().__init__(node, name, namespace=host.host.netns)
         self.host = host
-
-    def ask(self, what: Callable[[Any], Any]) -> Any:
-        """What a client on the host is told."""
-        def asked() -> Any:
-            with contextlib.closing(self.cloud()) as cloud:
-                return what(cloud)
-
-        return netns.call(self.host.host.netns, asked)
 
     def manage(self, *words: str) -> str:
         return self.node.podman("exec", f"{self.name}-nova-conductor", "nova-manage", *words)

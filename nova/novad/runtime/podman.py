@@ -82,8 +82,10 @@ class Podman:
         else:
             options["network_mode"] = "host"
         if wanted.ports:
-            options["ports"] = {f"{port.container}/{port.protocol}": (port.address, port.node)
-                                for port in wanted.ports}
+            published: dict[str, list[tuple[str, int]]] = {}
+            options["ports"] = published
+            for port in wanted.ports:
+                published.setdefault(f"{port.container}/{port.protocol}", []).append((port.address, port.node))
         with self._client() as client, _told(f"container {wanted.name} cannot be made"):
             client.containers.create(wanted.image, list(wanted.command) or None, **options)
 

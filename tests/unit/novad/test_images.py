@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from nova.novad.platform import load
+from nova.novad.platform import Place, load
 from tools.images import oci
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -34,7 +34,7 @@ def packed(place, out):
     return out
 
 
-@pytest.fixture(params=["nova.yaml", "nova-libvirt.yaml"])
+@pytest.fixture(params=["nova.yaml", "nova-libvirt.yaml", "nova-nodes.yaml"])
 def platform(request):
     return load(ROOT / "etc/novad" / request.param)
 
@@ -45,7 +45,9 @@ def test_the_platform_of_the_suite_starts_what_is_built(platform):
     assert sorted(f"127.0.0.1:5050/nova/{name}" for name in built) == sorted(
         one.image for one in platform.components.values())
     assert all(one.health and one.version_command for one in platform.components.values())
-    assert all(port.address == "127.0.0.1" for one in platform.components.values() for port in one.ports)
+    here = Place(node="n1", address="127.0.0.1", roles=("control", "compute"))
+    assert all(port.address == "127.0.0.1" for one in platform.at(here, [here]).components.values()
+               for port in one.ports)
     assert [name for name, one in platform.components.items() if one.files and not one.user.isdigit()] == []
 
 
@@ -56,6 +58,25 @@ def test_only_conductors_know_the_database_of_nova_and_hosts_not_the_master_key(
     hosts = [one for one in components.values() if one.roles == ("compute",)]
     assert hosts
     assert not [one.image for one in hosts if "master-key" in one.secrets()]
+
+
+def test_hosts_are_called_like_their_nodes_and_find_what_they_need_at_the_control_node():
+    control = Place(node="ctl", address="10.0.0.1", roles=("control",))
+    places = [control, *(Place(node=f"host{each}", address=f"10.0.1.{each}", roles=("compute",)) for each in (1, 2))]
+    whole = load(ROOT / "etc/novad/nova-nodes.yaml")
+    first, *hosts = [whole.at(place, places) for place in places]
+    assert {(name, port.node, port.address) for name, one in first.components.items() for port in one.ports
+            if port.address != "127.0.0.1"} == {(name, port, "10.0.0.1") for name, port in (
+                ("rabbitmq", 5672), ("keystone", 5000), ("glance", 9292))}
+    assert "nova-compute" not in first.components
+    for number, host in enumerate(hosts, 1):
+        [(name, compute)] = host.components.items()
+        *_nova, own, reached = [compute.files[name] for name in sorted(compute.files)]
+        assert name == "nova-compute"
+        assert f"host = host{number}\n" in own
+        assert compute.health.command[-1] == f"compute.host{number}"
+        assert [line.partition("@10.0.0.1:")[2] for line in reached.replace("://10", "://@10").splitlines()
+                if "://" in line] == ["5672/nova", "5000/v3", "9292"]
 
 
 def test_a_layer_does_not_depend_on_times_and_the_order_of_directories(tmp_path):

@@ -1,5 +1,7 @@
 """Which node runs what, and by which address it reaches the others."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -18,7 +20,9 @@ image = "registry/compute"
 depends = ["db"]
 roles = ["compute"]
 env = {URL = "db://${secret:db}@${address:db}:1", SELF = "${address:compute}"}
-files = {"/etc/hosts" = "${address:db} db"}
+files = {"/etc/hosts" = "${address:db} db", "/etc/hostname" = "${node}.example"}
+ports = [{container = 1, node = 1}, {container = 1, node = 1, address = "${address:compute}"}]
+health = {command = ["ask", "${address:db}", "of.${node}"]}
 """
 CONTROL = Place(node="n1", address="10.0.0.1", roles=("control",))
 N2, N3 = (Place(node=f"n{each}", address=f"10.0.0.{each}", roles=("compute",)) for each in (2, 3))
@@ -29,7 +33,29 @@ def test_each_node_runs_what_its_roles_say_and_knows_the_others_by_their_address
     assert set(platform.at(CONTROL, [CONTROL, N2]).components) == {"db"}
     compute = platform.at(N3, [CONTROL, N2, N3]).components["compute"]
     assert compute.env == {"URL": "db://${secret:db}@10.0.0.1:1", "SELF": "10.0.0.3"}
-    assert (compute.files, compute.depends) == ({"/etc/hosts": "10.0.0.1 db"}, ())
+    assert (compute.files, compute.depends) == ({"/etc/hosts": "10.0.0.1 db", "/etc/hostname": "n3.example"}, ())
+    assert compute.health.command == ("ask", "10.0.0.1", "of.n3")
+    assert [port.address for port in compute.ports] == ["127.0.0.1", "10.0.0.3"]
+
+
+@pytest.mark.parametrize(("address", "ports"), [("127.0.0.1", ["127.0.0.1"]), ("[fd00::1]", ["127.0.0.1", "fd00::1"])])
+def test_a_port_is_published_once_at_each_address(address, ports):
+    here = Place(node="n1", address=address, roles=("control", "compute"))
+    assert [port.address for port in parse(TEXT, "toml").at(here, [here]).components["compute"].ports] == ports
+
+
+def test_a_node_that_is_reached_by_a_name_cannot_publish_there():
+    here = Place(node="n1", address="n1.example", roles=("control", "compute"))
+    with pytest.raises(Invalid, match=r"components\.compute\.ports\[1\]\.address: 'n1\.example' is no address"):
+        parse(TEXT, "toml").at(here, [here])
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\nuser = root", "a/b", "-a", "ä", "a" * 256])
+def test_a_name_that_would_change_the_meaning_of_a_file_is_refused_where_it_is_written(name):
+    place = Place(node=name, address="10.0.0.2", roles=("compute",))
+    with pytest.raises(Invalid, match=r"components\.compute\.files\./etc/hostname: \$\{node}: the name of node"):
+        parse(TEXT, "toml").at(place, [CONTROL, place])
+    assert parse(TEXT, "toml").at(msgspec.structs.replace(place, roles=("control",)), [CONTROL, place])
 
 
 @pytest.mark.parametrize(("places", "said"), [([N2, N3], "no node"), (
@@ -39,10 +65,16 @@ def test_an_address_that_is_none_or_several_is_refused_by_the_name_of_the_field(
         parse(TEXT, "toml").at(N2, places)
 
 
-@pytest.mark.parametrize("wrong", ["${address:nobody}", "${address:db"])
-def test_an_address_of_nothing_is_refused_when_the_file_is_read(wrong):
-    with pytest.raises(Invalid, match=r"platform: components\.compute\.env\.URL: .*(nobody|address:COMPONENT)"):
-        parse(TEXT.replace("${address:db}:1", wrong), "toml")
+@pytest.mark.parametrize(("right", "field"), [
+    ("${address:db}:1", "env.URL"), ('${address:db} db', "files./etc/hosts"), ("${address:db}\",", "health.command"),
+    ("${address:compute}", r"ports[1].address")])
+@pytest.mark.parametrize(("wrong", "said"), [
+    ("${address:nobody}", "nobody"), ("${address:db", "address:COMPONENT"), ("${node:n1}", r"is written \$\{node}")])
+def test_what_a_node_cannot_fill_in_is_refused_when_the_file_is_read(right, field, wrong, said):
+    text = TEXT.replace('SELF = "${address:compute}"', 'SELF = ""')
+    assert right in text
+    with pytest.raises(Invalid, match=rf"platform: components\.compute\.{re.escape(field)}: .*{said}"):
+        parse(text.replace(right, wrong + right.partition("}")[2]), "toml")
 
 
 def test_a_share_travels_and_does_not_show_its_secrets():
