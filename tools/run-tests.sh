@@ -94,10 +94,9 @@ case "${1:-all}" in
     all)
         lint
         in_memory tests tests/unit -n 3 --timeout 120
-        # These wait more than they work: more than two at a time, on two cores. Who has no more tests takes others': some
-        # files take minutes, and would be the last.
-        in_memory crowded tests/functional -n 4 --dist worksteal
-        crowded tests/integration tests/bench -n 4 --dist worksteal -m 'not slow' # "integration" runs those too
+        # These wait more than they work: more than two at a time, on two cores. A file's tests share what takes long to set up.
+        in_memory crowded tests/functional -n 4 --dist loadfile
+        crowded tests/integration tests/bench -n 4 --dist loadfile -m 'not slow' # "integration" runs those too
         crowded tests/crash --quick -n 4 --dist loadfile
         tests tests/fuzz --quick -n 2
         ;;

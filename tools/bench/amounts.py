@@ -10,7 +10,8 @@ class Amounts:
     """``boots``: servers by number of clients; ``idle`` and ``read``: seconds; ``growth``: servers at each point.
 
     ``crowd``: servers that one project asks for, ``fair``: seconds that another one's servers are measured beside
-    them; ``overload``: seconds of each load; ``prices``: rounds of each.
+    them; ``overload``: seconds of each load; ``prices``: rounds of each; ``suite``: whether Nova's own suite is
+    deployed, which takes the ports that its users know.
     """
 
     boots: dict[int, int]
@@ -29,6 +30,7 @@ class Amounts:
     sizes: tuple[int, ...] = (10, 1000, 10_000)
     selects: int = 5
     prices: int = 5
+    suite: bool = True
 
 
 FULL = Amounts(boots={1: 60, 10: 300, 20: 800}, counted=100, idle=60.0, starts=5, listed=1000, read=5.0,
@@ -39,4 +41,5 @@ QUICK = Amounts(boots={1: 20, 10: 100, 20: 240}, counted=30, idle=20.0, starts=3
                 overload=6.0)
 # Everything once, for the test of all this.
 TINY = Amounts(boots={1: 2, 10: 5, 20: 5}, counted=10, idle=10.0, starts=1, listed=30, read=0.2, growth=(30, 60),
-               growth_boots=5, growth_rounds=1, resizes=5, crowd=20, fair=2.0, overload=1.0, selects=1, prices=1)
+               growth_boots=5, growth_rounds=1, resizes=5, crowd=20, fair=2.0, overload=1.0, selects=1, prices=1,
+               suite=False)

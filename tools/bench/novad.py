@@ -74,7 +74,7 @@ def measure(amounts: Amounts) -> dict[str, Any]:
             registry.push("talker", "1", program=_TALKER)
             with novad_node.node(place / "node", _PLATFORM.format(name=f"b{os.getpid()}", host=registry.host)) as node:
                 results = _measured(node, amounts)
-            return results | _suite(place)
+            return results | (_suite(place) if amounts.suite else {})
         finally:
             registry.stop()
 
