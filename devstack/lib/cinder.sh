@@ -128,7 +128,7 @@ sync_cinder() {
 start_cinder() {
     # shellcheck disable=SC2086  # a list of names
     start_services $CINDER_SERVICES
-    wait_for $START_LIMIT "Cinder" "$DATA_DIR/logs/cinder-api.log" http_answers "$CINDER_URL/"
+    wait_for "Cinder" "$DATA_DIR/logs/cinder-api.log" http_answers "$CINDER_URL/"
     BACKENDS=$CINDER_BACKENDS as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/volume_types.py" > "$DATA_DIR/logs/stack/volume-types.log" 2>&1 ||
         die "Cinder's backends and volume types" "$DATA_DIR/logs/cinder-volume.log"
     note "Cinder answers at $CINDER_URL; types of volumes: $CINDER_BACKENDS"

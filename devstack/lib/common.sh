@@ -111,9 +111,9 @@ run_logged() { # NAME WHAT COMMAND…: a long command with progress, its output 
     finish_task "$name" "$what"
 }
 
-wait_for() { # SECONDS WHAT LOGFILE COMMAND…: poll until the command succeeds
-    local limit=$((SECONDS + $1)) what=$2 log=$3 next=$((SECONDS + 10))
-    shift 3
+wait_for() { # WHAT LOGFILE COMMAND…: poll until the command succeeds, for START_LIMIT seconds at most
+    local limit=$((SECONDS + START_LIMIT)) what=$1 log=$2 next=$((SECONDS + 10))
+    shift 2
     until "$@" > /dev/null 2>&1; do
         [ "$SECONDS" -lt "$limit" ] || die "$what: not within the time limit" "$log"
         if [ "$SECONDS" -ge "$next" ]; then

@@ -26,12 +26,12 @@ wait_for_database() {
     case "$NOVA_DATABASE" in
         sqlite) note "SQLite files in $DATA_DIR/sqlite" ;;
         postgresql)
-            wait_for $START_LIMIT "PostgreSQL" "$DATA_DIR/logs/postgresql.log" postgresql_command -c 'select 1'
+            wait_for "PostgreSQL" "$DATA_DIR/logs/postgresql.log" postgresql_command -c 'select 1'
             create_postgresql_databases
             note "PostgreSQL answers on port $POSTGRESQL_PORT"
             ;;
         mysql)
-            wait_for $START_LIMIT "MariaDB" "$DATA_DIR/logs/mariadb.log" mysql_answers
+            wait_for "MariaDB" "$DATA_DIR/logs/mariadb.log" mysql_answers
             note "MariaDB answers on port $MYSQL_PORT"
             ;;
     esac

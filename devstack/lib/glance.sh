@@ -60,6 +60,6 @@ sync_glance() {
 }
 
 wait_for_glance() {
-    wait_for $START_LIMIT "Glance" "$DATA_DIR/logs/glance.log" http_answers "$GLANCE_URL/"
+    wait_for "Glance" "$DATA_DIR/logs/glance.log" http_answers "$GLANCE_URL/"
     note "Glance answers at $GLANCE_URL"
 }

@@ -78,7 +78,7 @@ sync_keystone() {
 keystone_manage() { "$VENV/bin/keystone-manage" --config-dir "$DATA_DIR/etc/keystone" "$@"; }
 
 wait_for_keystone() {
-    wait_for $START_LIMIT "Keystone" "$DATA_DIR/logs/keystone.log" http_answers "$KEYSTONE_URL"
+    wait_for "Keystone" "$DATA_DIR/logs/keystone.log" http_answers "$KEYSTONE_URL"
     note "Keystone answers at $KEYSTONE_URL"
 }
 

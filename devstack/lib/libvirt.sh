@@ -43,7 +43,7 @@ open_kvm() { # as udev would: of a /dev/kvm for root alone libvirtd thinks anew,
 }
 
 wait_for_libvirt() {
-    wait_for $START_LIMIT "libvirtd" "$DATA_DIR/logs/libvirtd.log" libvirt_answers
+    wait_for "libvirtd" "$DATA_DIR/logs/libvirtd.log" libvirt_answers
     note "libvirtd answers: $(virsh -c qemu:///system version | sed -n 's/^Running hypervisor: //p')"
 }
 

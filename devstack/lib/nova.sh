@@ -186,18 +186,18 @@ start_nova_services() { # the conductor first: the others ask it for everything,
     services=$(nova_services)
     read -r -a others <<< "${services/nova-conductor/}"
     start_services nova-conductor
-    wait_for $START_LIMIT "nova-conductor" "$DATA_DIR/logs/nova-conductor.log" queue_is_served conductor
+    wait_for "nova-conductor" "$DATA_DIR/logs/nova-conductor.log" queue_is_served conductor
     start_services "${others[@]}"
-    wait_for $START_LIMIT "nova-scheduler" "$DATA_DIR/logs/nova-scheduler.log" queue_is_served scheduler
+    wait_for "nova-scheduler" "$DATA_DIR/logs/nova-scheduler.log" queue_is_served scheduler
 }
 
 wait_for_nova() {
-    wait_for $START_LIMIT "nova-api" "$DATA_DIR/logs/nova-api.log" http_answers "http://$SERVICE_HOST:$NOVA_API_PORT/"
+    wait_for "nova-api" "$DATA_DIR/logs/nova-api.log" http_answers "http://$SERVICE_HOST:$NOVA_API_PORT/"
     note "nova-api answers at $NOVA_URL"
     as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/cloud.py" wait-compute "$HOST_NAME" "$START_LIMIT" ||
         die "nova-compute did not come up" "$DATA_DIR/logs/nova-compute.log"
     note "nova-compute on $HOST_NAME is up"
-    wait_for $START_LIMIT "nova-novncproxy" "$DATA_DIR/logs/nova-novncproxy.log" \
+    wait_for "nova-novncproxy" "$DATA_DIR/logs/nova-novncproxy.log" \
         http_answers "http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/vnc_auto.html"
     note "screens of servers are at http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/ (openstack console url show SERVER)"
 }

@@ -67,7 +67,7 @@ rabbit_answers() { # logs in as Nova will
 }
 
 wait_for_rabbitmq() {
-    wait_for $START_LIMIT "RabbitMQ" "$DATA_DIR/logs/rabbitmq.log" rabbit_answers
+    wait_for "RabbitMQ" "$DATA_DIR/logs/rabbitmq.log" rabbit_answers
     note "RabbitMQ answers on port $RABBIT_PORT, vhost nova"
 }
 

@@ -33,7 +33,7 @@ start_supervisor() {
     fi
     # not from within a directory that may go away, and without this shell's environment of options
     (cd / && env -u PYTHONDONTWRITEBYTECODE "$VENV/bin/supervisord" -c "$DATA_DIR/etc/supervisord.conf")
-    wait_for $START_LIMIT "supervisord" "$DATA_DIR/logs/supervisord.log" supervisorctl pid
+    wait_for "supervisord" "$DATA_DIR/logs/supervisord.log" supervisorctl pid
     note "supervisord started"
 }
 

@@ -95,6 +95,7 @@ def test_a_storm_leaves_nothing_undone(nova: Cluster, plan: Plan, rabbitmq: Rabb
             eventually(lambda: not left_over(nova, storm.volumes), invariants.SLACK, "hosts have removed volumes")
         finally:
             storm.note(f"what is left over: {left_over(nova, storm.volumes)}")
+        assert left_over(nova, storm.volumes) == {}
     except BaseException as error:  # pytest.fail's, too
         (nova.directory / "storm.log").write_text(storm.story())
         error.add_note(storm.story())

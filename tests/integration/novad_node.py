@@ -14,9 +14,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from nova.novad.runtime import service
 from nova.novad.runtime.service import PodmanService
 
-NEEDED = ("podman", "docker-registry", "busybox", "runc")
+NEEDED = ("docker-registry", "busybox", "runc")  # beside what novad itself looks for
 # Writes its version to its data, and says so; "broken" ends at once.
 _PROGRAM = """\
 echo "version {version} starts"
@@ -38,7 +39,8 @@ def missing() -> str:
     """Why this machine cannot have such a node; "" if it can."""
     if os.geteuid() != 0:
         return "needs root"
-    return ", ".join(f"no {name}" for name in NEEDED if shutil.which(name) is None)
+    absent = dict.fromkeys([*service.missing(), *(name for name in NEEDED if shutil.which(name) is None)])
+    return ", ".join(f"no {name}" for name in absent)
 
 
 def free_port() -> int:
