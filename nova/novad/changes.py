@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
-from nova.novad.errors import Refused
+from nova.novad.errors import Invalid, Refused
 from nova.novad.journal import Change, Deployed
-from nova.novad.platform import Volume
+from nova.novad.platform import Component, Volume, in_order
+
+
+def ordered(components: Mapping[str, Component], sure: Collection[str] = ()) -> list[str]:
+    """Names behind those that they depend on.
+
+    What components of several platform files say of one another may be a circle; then only what those of ``sure`` say
+    counts, which are of one file.
+    """
+    known = {name: [each for each in one.depends if each in components] for name, one in components.items()}
+    try:
+        return in_order(known)
+    except Invalid:
+        return in_order({name: depends if name in sure else [] for name, depends in known.items()})
 
 
 def volumes_of(change: Change) -> list[Volume]:
@@ -16,15 +29,15 @@ def volumes_of(change: Change) -> list[Volume]:
     return list(found.values())
 
 
-def stopping(changes: Sequence[Change], dumped: Set[str]) -> dict[str, Deployed]:
-    """What does not run while data are copied: those that write them, and those of the changes that depend on one that
-    stops: they would wait for it in vain, and some do not end before they have it again."""
+def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Deployed]:
+    """What does not run while data are copied, of what is to be changed (``former``, in order): those that write them,
+    and those that depend on one that stops: they would wait for it in vain, and some do not end before they have it
+    again."""
     found: dict[str, Deployed] = {}
-    for change in changes:
-        before = change.before
-        if before is not None and change.name not in dumped and (
-                before.component.volumes or before.component.data_of or found.keys() & set(before.component.depends)):
-            found[change.name] = before
+    for name, one in former.items():
+        component = one.component
+        if name not in dumped and (component.volumes or component.data_of or found.keys() & set(component.depends)):
+            found[name] = one
     return found
 
 

@@ -22,7 +22,7 @@ from nova.novad.fleet import Fleet, Part, Peer
 from nova.novad.journal import DONE, Backup, Change, Deployed, Journal
 from nova.novad.options import Options
 from nova.novad.participant import Participant
-from nova.novad.platform import Place, Platform
+from nova.novad.platform import Platform
 from nova.novad.runtime.base import Runtime
 from nova.novad.secrets import Secrets, write_private
 from nova.novad.shares import Share
@@ -66,9 +66,9 @@ class Daemon:
         self.journal = Journal(root / "journal.sqlite")
         self.secrets = Secrets(root / "secrets", passphrase)
         self.whole = platform or Platform(name="none", components={})
-        place = Place(node=options.name, address=options.node_address or options.address[0], roles=options.roles)
+        here = options.place
         self.deployer = Deployer(self.whole.of_roles(options.roles) if options.coordinates else
-                                 self.whole.at(place, [place]), self.journal, runtime, self.data, self.secrets)
+                                 self.whole.at(here, [here]), self.journal, runtime, self.data, self.secrets)
         self.participant = Participant(self.deployer, options.name, platform is None)
         if platform is not None:
             self._same_platform()
@@ -179,7 +179,7 @@ class Daemon:
             peers: list[Peer] = []
             if self.fleet is not None:
                 peers = self.fleet.survey()
-                here = self.fleet.place
+                here = self.options.place
                 self.deployer.platform = self.whole.at(here, [here, *(peer.place for peer in peers)])
             yield peers
 
@@ -187,7 +187,7 @@ class Daemon:
         """Of this node. Raises NotKnown, Refused."""
         if self.fleet is None:
             return self.deployer.plan(wanted)
-        places = [self.fleet.place, *(peer.place for peer in peers)]
+        places = [self.options.place, *(peer.place for peer in peers)]
         for name in wanted:
             if not any(place.runs(self.whole.component(name)) for place in places):
                 raise Refused(f"No node has a role of {name}: {', '.join(self.whole.component(name).roles)}.")
@@ -199,7 +199,7 @@ class Daemon:
         """What the others have to do; nothing for those that have none of what is named."""
         if self.fleet is None:
             return []
-        places = [self.fleet.place, *(peer.place for peer in peers)]
+        places = [self.options.place, *(peer.place for peer in peers)]
         parts = []
         for peer in peers:
             platform = self.whole.at(peer.place, places)

@@ -24,12 +24,12 @@ from typing import Any, Protocol
 import msgspec
 
 from nova.novad import dumps, owed, past
-from nova.novad.changes import check_depends, stopping, volumes_of
+from nova.novad.changes import check_depends, ordered, stopping, volumes_of
 from nova.novad.containers import Containers, Progress
 from nova.novad.data import Data
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, told
 from nova.novad.journal import DONE, PENDING, STUCK, UNDONE, Change, Deployed, Deployment, Journal, Origin, Owed
-from nova.novad.platform import Platform, in_order
+from nova.novad.platform import Platform
 from nova.novad.runtime.base import Runtime
 from nova.novad.secrets import Secrets
 
@@ -69,6 +69,7 @@ class Terms:
 
 
 _ALONE = Terms()
+_NONE: Mapping[str, Deployed] = {}
 
 
 class Deployer:
@@ -153,16 +154,21 @@ class Deployer:
     def plan_rollback(self, names: Sequence[str], to: int | None) -> list[Change]:
         """See :func:`nova.novad.past.changes_back`."""
         changes = past.changes_back(self.journal, names, to)
-        check_depends(list(changes.values()), self.journal.components())
-        return [changes[name] for name in self.order(changes)]
+        return self._ordered(changes)
 
-    def order(self, names: Iterable[str]) -> list[str]:
-        """By the dependencies of what is deployed and what is in the platform file."""
-        current = self.journal.components()
-        components = {**{name: one.component for name, one in current.items()}, **self.platform.components}
-        known = {name: [each for each in one.depends if each in components] for name, one in components.items()}
+    def order(self, names: Iterable[str], of: Mapping[str, Deployed] = _NONE) -> list[str]:
+        """By the dependencies of what is deployed and what is in the platform file; for those of ``of``, by theirs."""
+        file = self.platform.components
+        components = {**{name: one.component for name, one in self.journal.components().items()}, **file,
+                      **{name: one.component for name, one in of.items()}}
         wanted = set(names)
-        return [name for name in in_order(known) if name in wanted]
+        sure = {name for name, one in file.items() if components[name] == one}
+        return [name for name in ordered(components, sure) if name in wanted]
+
+    def _ordered(self, changes: Mapping[str, Change]) -> list[Change]:
+        """By what they bring, or take away: a rollback brings what the platform file does not say."""
+        of = {name: one for name, change in changes.items() if (one := change.after or change.before) is not None}
+        return [changes[name] for name in self.order(changes, of)]
 
     # --- carrying it out ---------------------------------------------------------------------------
     def run(self, kind: str, changes: Sequence[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
@@ -284,7 +290,7 @@ class Deployer:
             for owner in change.after.component.data_of if change.after else ():
                 if owner in current and owner not in kept:
                     kept[owner] = Change(name=owner, before=current[owner], after=current[owner])
-        return [kept[name] for name in self.order(kept)]
+        return self._ordered(kept)
 
     def _check(self, changes: Sequence[Change]) -> None:
         """What can be known before anything stops."""
@@ -297,7 +303,9 @@ class Deployer:
 
     def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
         dumped = {change.name for change in changes if begun.kind == BACK_UP and self._dumps(change)}
-        for name, before in reversed(stopping(changes, dumped).items()):
+        former = {change.name: change.before for change in changes if change.before is not None}
+        stops = stopping({name: former[name] for name in self.order(former, former)}, dumped)
+        for name, before in reversed(stops.items()):
             progress(name, "stopping")
             self.runtime.stop(self.containers.name(name), before.component.stop_timeout)
         for change in changes:

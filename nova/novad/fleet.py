@@ -88,12 +88,6 @@ class Fleet:
         self._threads = [threading.Thread(target=work, name=work.__name__.strip("_"), daemon=True)
                          for work in (self._keep, *([self._listen] if options.discover_nodes else []))]
 
-    @property
-    def place(self) -> Place:
-        """This node's own."""
-        options = self.options
-        return Place(node=options.name, address=options.node_address or options.address[0], roles=options.roles)
-
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
@@ -120,7 +114,7 @@ class Fleet:
             if peer.url in left:
                 raise Refused(f"Node {peer.node} could not be told yet how deployment {left[peer.url].deployment} "
                               "ended. Nothing was changed.")
-        names = [self.place.node, *(peer.node for peer in found)]
+        names = [self.options.name, *(peer.node for peer in found)]
         if len(set(names)) < len(names):
             raise Refused(f"Two nodes have the same name: {', '.join(sorted(names))} (node in novad.toml).")
         return found

@@ -12,7 +12,7 @@ import msgspec
 
 from nova.novad.addresses import on_loopback
 from nova.novad.errors import Invalid
-from nova.novad.platform import Absolute, Count, Name, Part, Seconds
+from nova.novad.platform import Absolute, Count, Name, Part, Place, Seconds
 
 PORT = 18080
 
@@ -107,6 +107,12 @@ class Options(Part, frozen=True, kw_only=True):
     def address(self) -> tuple[str, int]:
         host, _colon, port = self.listen.removeprefix("tcp://").rpartition(":")
         return host.strip("[]"), int(port)
+
+    @property
+    def place(self) -> Place:
+        """This node, with its address as it is written in URLs."""
+        address = (self.node_address or self.address[0]).strip("[]")
+        return Place(node=self.name, address=f"[{address}]" if ":" in address else address, roles=self.roles)
 
     @property
     def coordinates(self) -> bool:

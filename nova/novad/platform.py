@@ -9,6 +9,7 @@ from __future__ import annotations
 import graphlib
 import pathlib
 import re
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -21,10 +22,12 @@ from nova.novad.errors import Invalid, NotKnown
 NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
-_ADDRESS = re.compile(r"\$\{address:([^}]*)\}")
+# No "$" within: what is never closed is not looked through again from each of its beginnings.
+_ADDRESS = re.compile(r"\$\{address:([^}$]*)\}")
+_TOLD = re.compile(r"\$\{(?:node|address:([^}$]*))\}")
 _NODE = "${node}"
 _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
-_SECRET = re.compile(r"\$\{secret:([^}]*)\}")
+_SECRET = re.compile(r"\$\{secret:([^}$]*)\}")
 _MOST = 1 << 20  # bytes of a platform file
 _ALPHABETS = {"letters+digits": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
               "digits": "0123456789", "hex": "0123456789abcdef"}
@@ -208,7 +211,9 @@ class Platform(Part, frozen=True, kw_only=True):
                 told("health.command", word) for word in one.health.command)))
 
     def _told(self, where: str, text: str, place: Place, places: Sequence[Place]) -> str:
-        def address(match: re.Match[str]) -> str:
+        def told(match: re.Match[str]) -> str:
+            if match.group(1) is None:
+                return place.node
             component = self.components[match.group(1)]
             found = [place] if place.runs(component) else [each for each in places if each.runs(component)]
             if len(found) != 1:
@@ -220,7 +225,7 @@ class Platform(Part, frozen=True, kw_only=True):
         if _NODE in text and not _NODE_NAME.fullmatch(place.node):
             raise Invalid(f"{where}: {_NODE}: the name of node {place.node!r} (node in novad.toml) is not of letters, "
                           "digits, dots, hyphens and underscores alone.")
-        return _ADDRESS.sub(address, text.replace(_NODE, place.node))
+        return _TOLD.sub(told, text)
 
 
 def in_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
@@ -250,13 +255,16 @@ def parse(text: str, kind: Literal["toml", "yaml"], name: str = "platform") -> P
 
 def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
     """What a file says, joined with what its base says; ``above``: those that are based on it."""
-    if file.resolve() in above:
-        raise Invalid(f"{file}: base: it is based on itself")
     try:
-        if file.stat().st_size > _MOST:
+        about = file.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise Invalid(f"The platform file {file} cannot be read: it is no file.")
+        if about.st_size > _MOST:
             raise Invalid(f"The platform file {file} has more than {_MOST} bytes.")
+        if (place := file.resolve()) in above:
+            raise Invalid(f"{file}: base: it is based on itself")
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeError) as error:
         raise Invalid(f"The platform file {file} cannot be read: {error}") from None
     data = _data(text, "toml" if file.suffix == ".toml" else "yaml", str(file))
     if not isinstance(data, dict) or "base" not in data:
@@ -265,21 +273,21 @@ def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
     if not isinstance(base, str) or not base or "\0" in base:
         raise Invalid(f"{file}: base: it is the path of another platform file")
     try:
-        return _joined(_read(file.parent / base, (*above, file.resolve())), data)
+        return _joined(_read(file.parent / base, (*above, place)), data)
     except RecursionError:
         raise Invalid(f"{file}: base: its tables, or files, have no end") from None
 
 
 def _joined(base: Any, change: Any) -> Any:
     """Tables field by field, where null takes one away; all else as ``change`` says."""
-    if not isinstance(base, dict) or not isinstance(change, dict):
+    if not isinstance(change, dict):
         return change
-    joined = dict(base)
+    joined = dict(base) if isinstance(base, dict) else {}
     for key, value in change.items():
         if value is None:
             joined.pop(key, None)
         else:
-            joined[key] = _joined(base.get(key), value)
+            joined[key] = _joined(joined.get(key), value)
     return joined
 
 

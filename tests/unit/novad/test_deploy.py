@@ -152,6 +152,46 @@ def test_what_depends_on_a_component_that_is_not_there_is_refused_and_touches_no
     assert deployed.versions() == {"db": "1", "conductor": "2", "api": "1"}
 
 
+def suite(**depends):
+    """A platform file; ``a="c"``: component a depends on c."""
+    return 'name = "suite"\n' + "".join(
+        f'[components.{name}]\nimage = "registry/api"\nversion = "1"\ndepends = {needed.split()}\n'
+        'health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}\n' for name, needed in depends.items())
+
+
+def test_a_rollback_goes_back_past_a_dependency_that_has_left_the_platform_file(node):
+    node.start(suite(cache="", api="cache"))
+    node.deploy()
+    node.start(suite(api=""))
+    node.deploy()
+    assert node.rollback().state == DONE
+    assert node.deployer.journal.components()["api"].component.depends == ("cache",)
+    node.deploy()
+    assert node.rollback(to=1).state == DONE
+
+
+def test_a_rollback_starts_in_the_order_of_what_it_brings(node):
+    node.start(suite(a="c", c=""))
+    node.deploy()
+    node.start(suite(a="", c=""))
+    node.deploy(a="2", c="2")
+    node.told.clear()
+    node.rollback(to=1)
+    assert [name for name, what in node.told if what.startswith("starting")] == ["c", "a"]
+
+
+def test_what_files_of_several_days_say_of_one_another_may_be_a_circle_and_all_goes_on(node):
+    node.start(suite(a="c", c=""))
+    node.deploy()
+    node.start(suite(a="", c="a"))
+    node.deploy(c="2")
+    node.start(suite(new=""))
+    order = node.deployer.order(["a", "c", "new"])
+    assert sorted(order) == ["a", "c", "new"]
+    node.deploy()
+    assert node.versions() == {"new": "1"}
+
+
 def test_an_image_of_another_digest_is_refused(deployed):
     change, = deployed.deployer.plan({"api": ""})
     component = change.after.component.of_version("2")

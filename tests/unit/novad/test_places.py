@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from nova.novad.errors import Invalid
+from nova.novad.options import Options
 from nova.novad.platform import Place, parse
 from nova.novad.shares import Share, unpacked
 
@@ -56,6 +57,21 @@ def test_a_name_that_would_change_the_meaning_of_a_file_is_refused_where_it_is_w
     with pytest.raises(Invalid, match=r"components\.compute\.files\./etc/hostname: \$\{node}: the name of node"):
         parse(TEXT, "toml").at(place, [CONTROL, place])
     assert parse(TEXT, "toml").at(msgspec.structs.replace(place, roles=("control",)), [CONTROL, place])
+
+
+def test_what_a_nodes_name_makes_of_a_text_is_not_read_again():
+    text = TEXT.replace('SELF = "${address:compute}"', 'SELF = "${addr${node}:nobody} ${sec${node}:none}"')
+    place = Place(node="ess", address="10.0.0.2", roles=("compute",))
+    assert parse(text, "toml").at(place, [CONTROL, place]).components["compute"].env["SELF"] == (
+        "${address:nobody} ${secess:none}")
+
+
+@pytest.mark.parametrize(("listen", "given", "address"), [
+    ("tcp://127.0.0.1:1", "", "127.0.0.1"), ("tcp://[fd00::1]:1", "", "[fd00::1]"),
+    ("tcp://[::]:1", "fd00::2", "[fd00::2]"), ("tcp://[::]:1", "[fd00::2]", "[fd00::2]"),
+    ("tcp://0.0.0.0:1", "n1.example", "n1.example")])
+def test_a_nodes_own_address_is_written_as_those_of_others(listen, given, address):
+    assert Options(listen=listen, node_address=given).place.address == address
 
 
 @pytest.mark.parametrize(("places", "said"), [([N2, N3], "no node"), (

@@ -1,5 +1,7 @@
 """Platform files: what is wrong is said by the name of its field."""
 
+import os
+
 import pytest
 
 from nova.novad.errors import Invalid, NotKnown
@@ -142,6 +144,29 @@ components: {api: {channel: null, version: "2"}, extra: null}
     api = top.component("api")
     assert (api.reference(), api.ports, api.depends) == ("registry/api:2", (), ("db",))
     assert api.env == {"URL": "db://${secret:db}@db", "MORE": "${secret:more}"}
+
+
+def test_what_is_taken_away_need_not_be_in_the_base(tmp_path):
+    (tmp_path / "base.yaml").write_text("name: s\ncomponents: {db: {image: registry/db}}")
+    (tmp_path / "top.yaml").write_text("base: base.yaml\ncomponents: {db: {env: {X: null}, files: {/a: null}}}")
+    assert load(tmp_path / "top.yaml") == load(tmp_path / "base.yaml")
+
+
+def test_what_is_no_file_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("link")
+    for name, said in (("fifo", "it is no file"), (".", "it is no file"), ("link", "cannot be read"),
+                       ('"\\ud800"', "cannot be read")):
+        (tmp_path / "top.yaml").write_text(f"base: {name}")
+        with pytest.raises(Invalid, match=said):
+            load(tmp_path / "top.yaml")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["address", "secret"])
+def test_what_is_never_closed_is_told_at_once(kind):
+    with pytest.raises(Invalid, match="is written"):
+        parse(GOOD.replace("db://", f"${{{kind}:" * 60000), "toml")
 
 
 @pytest.mark.parametrize(("top", "base", "said"), [
