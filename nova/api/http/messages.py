@@ -75,6 +75,8 @@ def _request_line(request: h11.Request, lenient: bool) -> Environ:
     target = request.target.decode("latin-1")
     if lenient and target.startswith("http://"):
         target = "/" + target.removeprefix("http://").partition("/")[2]
+    if target == "*" and request.method == b"OPTIONS":  # the server as a whole, RFC 9112 section 3.2.4
+        target = "/"
     if not target.startswith("/") or "#" in target:
         raise Refused(400, "The request's target must be a path.")
     path, _mark, query = target.partition("?")
