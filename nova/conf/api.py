@@ -70,8 +70,8 @@ OPTIONS = {
     ],
     "healthcheck": [
         cfg.StrOpt("disable_by_file_path",
-                   help="While this file exists, /healthcheck answers 503, so that a load balancer takes the server out "
-                        "of service. Unset: no such file. Read by nova-api and nova-metadata."),
+                   help="While this file exists, /healthcheck answers 503, so that a load balancer takes the server "
+                        "out of service. Unset: no such file. Read by nova-api and nova-metadata."),
     ],
     "oslo_middleware": [
         cfg.IntOpt("max_request_body_size", default=114688, min=0,
