@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import falcon
 import msgspec
@@ -120,7 +120,7 @@ class Dispatcher:
                 status, resp.content_type, resp.data = self._healthcheck.answer(environ)
                 resp.status = falcon.code_to_http_status(status)
             elif path in openapi.PATHS and environ["REQUEST_METHOD"] in ("GET", "HEAD"):
-                _send(resp, 200, openapi.document(self._table, _version(environ), versions.host_url(environ)))
+                _send(resp, 200, openapi.encoded(self._table, _version(environ), versions.host_url(environ)))
             elif CONF.api.status_page and path in status_page.FILES and environ["REQUEST_METHOD"] == "GET":
                 status_page.show(path, resp)
             else:
@@ -146,7 +146,7 @@ class Dispatcher:
 
     def _serve(self, environ: auth.Environ, path: str, resp: falcon.Response) -> None:
         method = environ["REQUEST_METHOD"]
-        segments = path.split("/")[1:]
+        segments = _segments(environ, path)
         legacy = _PREFIXES[segments.pop(0)]
         project = segments.pop(0) if len(segments) > 1 and router.PROJECT.fullmatch(segments[0]) else None
         ctx = auth.context_of(environ, project)
@@ -213,6 +213,18 @@ def _path(environ: auth.Environ) -> str:
     """The path as text. Raises UnicodeDecodeError; NUL is in no name, and databases choke on it."""
     path: str = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8")
     return path.replace("\0", "\ufffd")
+
+
+def _segments(environ: auth.Environ, path: str) -> list[str]:
+    """Return the decoded segments of the path. An encoded slash is a character of its segment.
+
+    ``path`` has encoded slashes as they are in the URL. Raises UnicodeDecodeError.
+    """
+    segments = path.split("/")
+    raw = environ.get("REQUEST_URI", "").partition("?")[0].split("/")[-len(segments):]
+    if "%2F" in path and len(raw) == len(segments):
+        segments = [unquote(segment, errors="strict").replace("\0", "\ufffd") for segment in raw]
+    return segments[1:]
 
 
 def _version(environ: auth.Environ) -> int:
