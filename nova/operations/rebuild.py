@@ -130,7 +130,7 @@ class Rebuild(Operation):
         instance, image, had = ctl.instance, request.image, ctl.instance.image
         if had is None or had.id != image.id:
             wanted = requested_resources(instance.flavor, image).required
-            known = requested_resources(instance.flavor, had).required
+            known = requested_resources(instance.flavor, had, existing=True).required
             self.data.spec = RequestSpec(
                 instance_uuids=[instance.uuid], project_id=instance.project_id, user_id=instance.user_id,
                 flavor=instance.flavor, image=image, required_traits=sorted(set(wanted) - set(known)),
@@ -277,4 +277,4 @@ def _check_claim(instance: Instance, image: Image) -> None:
 
 
 def _amounts(instance: Instance, image: Image | None) -> dict[str, int]:
-    return requested_resources(instance.flavor, image, instance.volume_backed).total
+    return requested_resources(instance.flavor, image, instance.volume_backed, existing=True).total
