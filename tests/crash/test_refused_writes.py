@@ -124,7 +124,8 @@ def _small_sqlite() -> Iterator[tuple[str, Refuse]]:
         yield f"sqlite:///{disk}/nova.sqlite", lambda: refusals.full(disk)
 
 
-@pytest.fixture(params=["terminated", *(pytest.param(name, marks=FULL) for name in ("postgresql", "mariadb", "sqlite"))])
+@pytest.fixture(params=["terminated", pytest.param("postgresql", marks=FULL), pytest.param("mariadb", marks=FULL),
+                        pytest.param("sqlite", marks=FULL)])
 def nova(request: pytest.FixtureRequest, rabbitmq: Rabbit, tmp_path: pathlib.Path) -> Iterator[tuple[Cluster, Refuse]]:
     """A cluster, and what refuses its writes."""
     with contextlib.ExitStack() as stack:
