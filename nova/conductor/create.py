@@ -28,10 +28,11 @@ from nova.db import (
     services,
     volumes,
 )
+from nova.db.sql import clock
 from nova.image import lookup
 from nova.notifications.messages import Teller, publisher
 from nova.objects import states
-from nova.objects.base import new_uuid, utcnow
+from nova.objects.base import new_uuid
 from nova.objects.flavor import Flavor
 from nova.objects.hostname import hostname_of
 from nova.objects.image import Image, check_image_fits, metadata_of
@@ -156,7 +157,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         scheduler_hints=request.scheduler_hints, server_group=group.uuid if group else None,
         trusted_certs=request.trusted_certs, encrypted_pass=engine.core.vault.encrypt(request.admin_pass),
         request_digest=request.request_digest,
-        created_at=utcnow(), updated_at=utcnow())
+        created_at=clock.now(), updated_at=clock.now())
     runs = []
     for index in range(count):
         instance = _named(template, request, index, count)

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import models, quotas
-from nova.db.sql import rows
-from nova.objects.base import new_uuid, utcnow
+from nova.db.sql import clock, rows
+from nova.objects.base import new_uuid
 from nova.objects.scheduling import AFFINITY, ANTI_AFFINITY, GroupSpec
 from nova.objects.server_group import ServerGroup
 
@@ -113,7 +113,7 @@ def create(connection: sa.Connection, group: ServerGroup) -> ServerGroup:
             raise exception.QuotaLimit("Quota exceeded, too many server groups.")
     uuid = group.uuid or new_uuid()
     connection.execute(sa.insert(TABLE).values(
-        {**rows.values_of(TABLE, group), "uuid": uuid, "created_at": utcnow()}))
+        {**rows.values_of(TABLE, group), "uuid": uuid, "created_at": clock.now()}))
     return get(connection, uuid)
 
 

@@ -14,7 +14,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.db import aggregates, deployment, liveness, models, network_hosts, server_migrations
 from nova.db.sql import clock, rows
-from nova.objects.base import new_uuid, utcnow, whole
+from nova.objects.base import new_uuid, whole
 from nova.objects.scheduling import ServiceFlags
 from nova.objects.service import Service, WorkerStats
 
@@ -271,7 +271,7 @@ def update(connection: sa.Connection, service_id: str, disabled: bool | None, re
     row = _row(connection, service_id, lock=True)
     if row.forced_down and forced_down is False and server_migrations.evacuated(connection, row.host):
         raise exception.HostEvacuated(host=row.host)
-    values: dict[str, Any] = {"updated_at": utcnow(), "generation": _NEXT}
+    values: dict[str, Any] = {"updated_at": clock.now(), "generation": _NEXT}
     if disabled is not None:
         values.update(disabled=disabled, disabled_reason=reason if disabled else None)
     elif reason is not None:

@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 from nova import exception
 from nova.objects import states
 from nova.objects.action import Failure
-from nova.objects.base import Object, utcnow
+from nova.objects.base import Object
 from nova.objects.external_event import FAILED
 from nova.objects.guest import PASSWORD_KEYS
 from nova.objects.image import METADATA, Image, check_image_fits, metadata_of
@@ -234,7 +234,7 @@ class Rebuild(Operation):
     # --- the end ---------------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         self._end_reimage(ctl, done=True)
-        ctl.set(vm_state=states.STOPPED if self.data.off else states.ACTIVE, task_state=None, launched_at=utcnow())
+        ctl.set(vm_state=states.STOPPED if self.data.off else states.ACTIVE, task_state=None, launched_at=ctl.now())
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         # How far a host came that was lost is not known: the server has what its user wanted.

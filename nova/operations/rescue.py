@@ -10,7 +10,7 @@ import contextlib
 from nova import exception
 from nova.objects import states
 from nova.objects.action import Failure
-from nova.objects.base import Object, utcnow
+from nova.objects.base import Object
 from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.requirements import hardware
@@ -93,7 +93,7 @@ class Rescue(_Rescue):
 
     def succeeded(self, ctl: Control) -> None:
         super().succeeded(ctl)
-        ctl.set_items({SINCE: utcnow().isoformat()})
+        ctl.set_items({SINCE: ctl.now().isoformat()})
 
     def put_back(self, host: Host) -> None:
         host.driver.unrescue(host.instance)

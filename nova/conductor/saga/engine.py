@@ -27,10 +27,11 @@ from nova.conductor.saga.run import Run, current, owner_of
 from nova.conductor.saga.walk import Walk, lease
 from nova.conf import CONF
 from nova.db import actions, servers
+from nova.db.sql import clock
 from nova.notifications.messages import publisher
 from nova.notifications.requests import Asked
 from nova.objects.action import Action
-from nova.objects.base import new_uuid, utcnow
+from nova.objects.base import new_uuid
 from nova.objects.instance import Instance
 from nova.objects.order import StepOrder, StepReport
 from nova.operations.base import OUTSIDE, Journal, Operation, Step, context_of
@@ -76,8 +77,8 @@ class Engine:
             uuid=new_uuid(), instance_uuid=instance.uuid, action=operation.action, operation=operation.name,
             payload=msgspec.to_builtins(Journal(data=data, trace=tracing.traceparent())),
             step=first.name if first else None, attempt=1, owner=self.core.name, lease_until=lease(),
-            request_id=ctx.request_id, user_id=ctx.user_id, project_id=ctx.project_id, start_time=utcnow(),
-            updated_at=utcnow())
+            request_id=ctx.request_id, user_id=ctx.user_id, project_id=ctx.project_id, start_time=clock.now(),
+            updated_at=clock.now())
 
     def submit(self, ctx: context.RequestContext, run: Run) -> None:
         """Advance a run in the background."""

@@ -293,7 +293,9 @@ def test_a_full_page_links_to_the_next(api, keys):
 ])
 def test_an_error_keeps_its_status_and_message(api, keys, error, expected):
     keys.fail = error
-    assert api.get("/v2.1/os-keypairs").error == expected
+    answer = api.get("/v2.1/os-keypairs")
+    assert answer.error == expected
+    assert ("retry-after" in answer.headers) == (answer.error[1] == 503)
 
 
 @pytest.mark.parametrize("error", [ValueError("secret"), exception.InternalError(where="secret"), KeyError("secret")])
