@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.compute.service import ComputeService
+from nova.conductor.endpoints import services
 from nova.conf import CONF
 from nova.db import models
 from tests.functional.client import wait_for
@@ -216,6 +217,45 @@ def test_a_server_of_a_lost_host_goes_on_elsewhere(pair, admin, lost, version, s
     returns()
     assert pair.only_on(server, pair.first)
     wait_for(lambda: migration_of(admin, server)["status"] == "completed")
+
+
+@pytest.fixture
+def evacuated(pair, admin):
+    """A server evacuated from the second host, which was only forced down: its nova-compute runs on."""
+    uuid = admin.boot(pair.flavor, pair.image_id, availability_zone=f"nova:{SECOND}")
+    admin.wait(uuid, "ACTIVE")
+    set_service(admin, SECOND, forced_down=True)
+    admin.action(uuid, "evacuate", {}, version="2.94")
+    admin.wait(uuid, "ACTIVE")
+    yield uuid
+    admin.delete(f"/servers/{uuid}")
+    admin.wait_gone(uuid)
+
+
+def test_a_running_host_is_forced_up_as_soon_as_it_has_removed_what_was_evacuated(pair, admin, evacuated):
+    set_service(admin, SECOND, forced_down=False)
+    assert pair.where(evacuated)[0] == [pair.first.host], "the guest is removed before the host counts as up"
+    assert migration_of(admin, evacuated)["status"] == "completed"
+    wait_for(lambda: service_of(admin, SECOND)["state"] == "up")
+
+
+def test_a_host_that_cannot_remove_what_was_evacuated_stays_down_and_the_refusal_says_what_it_waits_for(
+        pair, admin, evacuated, monkeypatch):
+    def stuck(uuid, keep_disks):
+        raise exception.NovaException("The guest does not go.")
+
+    monkeypatch.setattr(services, "_EVICTION_WAIT", 0.5)
+    with monkeypatch.context() as broken:
+        broken.setattr(pair.second.machine.driver, "remove_orphan", stuck)
+        code, message = refused(lambda: set_service(admin, SECOND, forced_down=False))
+    assert (code, message) == (400, (
+        f"Unable to force up host {SECOND}: servers were evacuated from it, and it has not confirmed the removal of "
+        "their guests (1 left). The removal has been requested from nova-compute: repeat this request in a few "
+        "seconds. If it is refused again, the log of nova-compute on that host names the guests that it cannot "
+        "remove."))
+    assert service_of(admin, SECOND)["state"] == "down"
+    set_service(admin, SECOND, forced_down=False)
+    assert pair.where(evacuated)[0] == [pair.first.host]
 
 
 def test_the_password_of_an_evacuation_is_given_to_the_new_guest_and_kept_nowhere(
