@@ -106,10 +106,11 @@ def under_way(connection: sa.Connection, host: str) -> bool:
         sa.or_(TABLE.c.source_compute == host, TABLE.c.dest_compute == host)).limit(1)) is not None
 
 
-def evacuated(connection: sa.Connection, host: str) -> bool:
-    """Whether there were evacuations from the host of which it has not removed the guests yet."""
+def unconfirmed_evacuations(connection: sa.Connection, host: str, limit: int = 1000) -> list[str]:
+    """Return the uuids of servers evacuated from the host whose guests the host has not confirmed as removed."""
     left = sa.exists().where(EVICTIONS.c.host == host, EVICTIONS.c.instance_uuid == TABLE.c.instance_uuid)
-    return connection.scalar(sa.select(TABLE.c.id).where(_evacuations(host), left).limit(1)) is not None
+    return list(connection.scalars(sa.select(TABLE.c.instance_uuid).where(_evacuations(host), left)
+                                   .distinct().order_by(TABLE.c.instance_uuid).limit(limit)))
 
 
 def complete_evacuations(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> None:

@@ -64,8 +64,7 @@ class Build(Operation):
         ctl.check_secrets()
         if not data.selected:
             ctl.group_hosts(data.spec)
-            data.candidates = ctl.select(data.spec)[0]
-            data.selected = True
+            placing.select(ctl, data, data.spec)
         if not data.candidates:
             raise exception.MaxRetriesExceeded(instance_uuid=self.instance.uuid)
         selection = data.candidates[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -144,8 +145,13 @@ class Engine:
             with tracing.span("conductor place together", ctx, servers=len(runs)):
                 chosen = self.core.scheduler.select(ctx, spec)
             runs[0].asked.append(Asked(spec, found=True))
+            planned = Counter(candidates[0].host for candidates in chosen)
             for run, candidates in zip(runs, chosen, strict=True):
-                run.operation.data.candidates, run.operation.data.selected = candidates, True
+                data = run.operation.data
+                data.candidates, data.selected = candidates, True
+                if spec.group is not None:  # claims check the policy against what was planned for all of them
+                    hosts = Counter(spec.group.hosts) + planned - Counter([candidates[0].host])
+                    data.spec.group = msgspec.structs.replace(spec.group, hosts=dict(hosts))
         except Exception as error:
             # Each asks for itself then, and fails with its own fault.
             LOG.info("%d servers could not be placed together: %s", len(runs), error)

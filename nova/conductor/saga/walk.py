@@ -102,6 +102,7 @@ class Walk:
             if isinstance(error, exception.ClaimLost):
                 metrics.CLAIMS.inc("lost")
                 LOG.info("[instance: %s] Its claim at node %s is lost", run.instance.uuid, error.kwargs.get("node"))
+                self.core.usage.touch({str(error.kwargs["node"])})  # schedulers count the server as placed there
             elif not step.external:
                 run.operation.data = msgspec.convert(before, run.operation.data_type)
             self._renew_instance(run)
