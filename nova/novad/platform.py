@@ -293,7 +293,11 @@ def _joined(base: Any, change: Any) -> Any:
 
 def _data(text: str, kind: Literal["toml", "yaml"], name: str) -> Any:
     try:
-        return tomllib.loads(text) if kind == "toml" else _yaml(text)
+        if kind == "toml":
+            return tomllib.loads(text)
+        from nova.novad import bounded_yaml
+
+        return bounded_yaml.load(text)
     except (ValueError, RecursionError) as error:
         raise Invalid(f"{name}: it is no {kind.upper()}: {error}") from None
 
@@ -310,15 +314,6 @@ def _platform(data: Any, name: str) -> Platform:
     except Invalid as error:
         raise Invalid(f"{name}: {error.message}") from None
     return platform
-
-
-def _yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
 
 
 # The tables whose keys are names of the file: what their values are, and what their keys look like.
