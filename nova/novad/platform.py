@@ -29,6 +29,8 @@ _NODE = "${node}"
 _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
 _SECRET = re.compile(r"\$\{secret:([^}$]*)\}")
 _MOST = 1 << 20  # bytes of a platform file
+# A TOML key of more parts than any field has: the time that tomllib takes grows with the cube of their number.
+_LONG_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""", re.ASCII)
 _ALPHABETS = {"letters+digits": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
               "digits": "0123456789", "hex": "0123456789abcdef"}
 
@@ -294,6 +296,8 @@ def _joined(base: Any, change: Any) -> Any:
 def _data(text: str, kind: Literal["toml", "yaml"], name: str) -> Any:
     try:
         if kind == "toml":
+            if found := _LONG_KEY.search(text):
+                raise ValueError(f"line {text.count(chr(10), 0, found.start()) + 1}: a key has more than 16 parts")
             return tomllib.loads(text)
         from nova.novad import bounded_yaml
 

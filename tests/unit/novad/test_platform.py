@@ -216,3 +216,11 @@ def test_a_file_without_end_is_not_read(tmp_path):
         file.truncate(1 << 40)
     with pytest.raises(Invalid, match="has more than"):
         load(tmp_path / "p.toml")
+
+
+@pytest.mark.parametrize("part", ["a", '"a"', "'a'", "a "])
+def test_a_key_of_toml_with_more_parts_than_any_field_is_refused_with_its_line(part):
+    """tomllib takes minutes for a line of 200 KB."""
+    with pytest.raises(Invalid, match="it is no TOML: line 3: a key has more than 16 parts"):
+        parse(f'name = "s"\n\n{".".join([part] * 100_000)} = 1', "toml")
+    assert parse(X + 'env = {A = "' + "a." * 1000 + '"}', "toml").components["x"].env["A"] == "a." * 1000
