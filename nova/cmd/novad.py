@@ -22,6 +22,7 @@ from nova.novad import help_page
 LOG = logging.getLogger("nova.novad")
 _CONF = "/etc/novad/novad.toml"
 _M_ARENA_MAX = -8  # of mallopt(3)
+_DUMPABLE = 4  # PR_SET_DUMPABLE of prctl(2)
 _TRIM = 10  # seconds between two times that unused memory is given back
 
 
@@ -113,6 +114,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from nova.novad.updates import Updates
 
     libc = _few_heaps()
+    _forbid_core_dumps(libc)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # who connects in great numbers must not leave it without
     options = configuration.load(arguments.config)
@@ -125,10 +127,6 @@ def _serve(arguments: argparse.Namespace) -> int:
         signal.signal(number, lambda *_args: ended.set())
     with contextlib.ExitStack() as stack:
         stack.enter_context(_only_one(pathlib.Path(options.data_dir)))
-        if arguments.pprof_addr:
-            from nova.novad import profiling
-
-            profiling.serve(arguments.pprof_addr)
         podman = None
         if not options.podman_socket:
             podman = PodmanService(pathlib.Path(options.data_dir) / "podman")
@@ -136,6 +134,10 @@ def _serve(arguments: argparse.Namespace) -> int:
             podman.start()
         daemon = Daemon(options, platform, Podman(options.podman_socket or str(podman.socket if podman else "")))
         stack.callback(daemon.stop)
+        if arguments.pprof_addr:
+            from nova.novad import profiling
+
+            profiling.serve(arguments.pprof_addr, daemon.shared_secret())
         server = Server(daemon, Updates(options, daemon.deployer, again.set), local)
         stack.callback(server.stop)
         daemon.start()
@@ -174,6 +176,16 @@ def _few_heaps() -> ctypes.CDLL:
     with contextlib.suppress(AttributeError):
         libc.mallopt(_M_ARENA_MAX, 1)
     return libc
+
+
+def _forbid_core_dumps(libc: ctypes.CDLL) -> None:
+    """Keep secrets out of core files, also where the kernel pipes cores to a program, which ignores RLIMIT_CORE.
+
+    Containers inherit the limit. Root can still debug and profile the process.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if libc.prctl(_DUMPABLE, 0, 0, 0, 0):
+        raise OSError("prctl(PR_SET_DUMPABLE) failed: core files of novad would contain secrets")
 
 
 @contextlib.contextmanager

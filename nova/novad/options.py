@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import socket
 import tomllib
-import urllib.parse
 from typing import Annotated
 
 import msgspec
@@ -70,9 +69,9 @@ EXAMPLE = """\
 #keep_backups = 5
 #keep_days = 30
 
-# Where releases of novad are (nova update): a directory at https://, http:// or file:///. With update_key (a public key
-# of Ed25519, PEM) only what was signed with it is believed; http:// wants it. A new one that is not healthy after
-# update_watch seconds goes back by itself.
+# Where releases of novad are (nova update): a directory at https://, http:// or file:///, whose list of releases is
+# signed and has not expired. update_key (a public key of Ed25519, PEM) verifies the signature, and is needed with
+# update_url. A new release that is not healthy after update_watch seconds goes back by itself.
 #update_url = "https://releases.example.org/novad"
 #update_key = "/etc/novad/releases.pub"
 #update_watch = 60.0
@@ -143,9 +142,8 @@ def load(path: str | pathlib.Path) -> Options:
     if not 0 < options.address[1] <= 65535:
         raise Invalid(f"{path}: listen: {options.address[1]} is no port")
     _check_nodes(path, options)
-    if options.update_url.startswith("http://") and not options.update_key and not on_loopback(
-            urllib.parse.urlsplit(options.update_url).hostname or ""):
-        raise Invalid(f"{path}: update_key: it is needed where update_url is http://")
+    if options.update_url and not options.update_key:
+        raise Invalid(f"{path}: update_key: it is needed with update_url: novad installs signed releases only")
     return options
 
 
