@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from nova.novad.addresses import on_loopback
+from nova.novad.addresses import is_wildcard, on_loopback
 from nova.novad.errors import Invalid
 from nova.novad.platform import Absolute, Count, Name, Part, Place, Seconds
 
@@ -109,8 +109,10 @@ class Options(Part, frozen=True, kw_only=True):
 
     @property
     def place(self) -> Place:
-        """This node, with its address as it is written in URLs."""
+        """Return this node; its address is as in URLs, and "" if novad listens on all addresses without node_address."""
         address = (self.node_address or self.address[0]).strip("[]")
+        if is_wildcard(address):
+            address = ""
         return Place(node=self.name, address=f"[{address}]" if ":" in address else address, roles=self.roles)
 
     @property
@@ -151,9 +153,13 @@ def _check_nodes(path: str | pathlib.Path, options: Options) -> None:
     for url in options.nodes:
         if url.startswith("tcp://") and not on_loopback(url.removeprefix("tcp://").rpartition(":")[0]):
             raise Invalid(f"{path}: nodes: {url}: beyond loopback secrets travel with TLS only: tls://")
+        if is_wildcard(url.partition("://")[2].rpartition(":")[0]):
+            raise Invalid(f"{path}: nodes: {url}: it is no address of one node")
     if options.coordinates and not options.platform:
         raise Invalid(f"{path}: platform: a control node (nodes, discover_nodes) has a platform file")
     if options.discover_nodes and not (options.nodes_ca or options.client_ca):
         raise Invalid(f"{path}: discover_nodes: it needs nodes_ca, by which nodes are known from strangers")
-    if options.coordinates and not options.node_address and options.address[0] in ("0.0.0.0", "::"):
+    if is_wildcard(options.node_address):
+        raise Invalid(f"{path}: node_address: other nodes cannot reach {options.node_address}: give one address")
+    if options.coordinates and not options.node_address and is_wildcard(options.address[0]):
         raise Invalid(f"{path}: node_address: it is needed where novad listens on all addresses and has other nodes")
