@@ -32,7 +32,7 @@ def on_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Return True if ``host`` (in brackets or not) stands for all addresses of a machine, which nobody can connect to."""
+    """Return True if ``host`` (in brackets or not) stands for all addresses of a machine (0.0.0.0, ::)."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_unspecified
     except ValueError:

@@ -109,7 +109,7 @@ class Options(Part, frozen=True, kw_only=True):
 
     @property
     def place(self) -> Place:
-        """Return this node; its address is as in URLs, and "" if novad listens on all addresses without node_address."""
+        """Return this node. Its address is written as in URLs, "" if novad listens on all and has no node_address."""
         address = (self.node_address or self.address[0]).strip("[]")
         if is_wildcard(address):
             address = ""

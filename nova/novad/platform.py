@@ -223,8 +223,8 @@ class Platform(Part, frozen=True, kw_only=True):
                 raise Invalid(f"{where}: {match.group(0)}: it runs on "
                               f"{f'several nodes: {nodes}' if nodes else 'no node'}.")
             if not found[0].address:
-                raise Invalid(f"{where}: {match.group(0)}: node {found[0].node} listens on all addresses, so that its own "
-                              "is not known: set node_address in its novad.toml.")
+                raise Invalid(f"{where}: {match.group(0)}: node {found[0].node} listens on all addresses, so "
+                              "that its own is not known: set node_address in its novad.toml.")
             return found[0].address
 
         if _NODE in text and not _NODE_NAME.fullmatch(place.node):
