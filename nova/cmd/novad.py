@@ -132,7 +132,8 @@ def _serve(arguments: argparse.Namespace) -> int:
             podman = PodmanService(pathlib.Path(options.data_dir) / "podman")
             stack.callback(podman.stop)
             podman.start()
-        daemon = Daemon(options, platform, Podman(options.podman_socket or str(podman.socket if podman else "")))
+        runtime = Podman(options.podman_socket or str(podman.socket if podman else ""), options.image_limit << 20)
+        daemon = Daemon(options, platform, runtime)
         stack.callback(daemon.stop)
         if arguments.pprof_addr:
             from nova.novad import profiling

@@ -62,6 +62,10 @@ EXAMPLE = """\
 # The socket of podman's service. Without it novad runs a service of its own, with its own images and containers.
 #podman_socket = "/run/podman/podman.sock"
 
+# MiB that the layers of an image may have as they travel; larger images are refused before they are pulled. 0: any
+# size that the disk has room for.
+#image_limit = 0
+
 # Seconds between two looks at what should run.
 #interval = 5.0
 
@@ -95,6 +99,7 @@ class Options(Part, frozen=True, kw_only=True):
     client_ca: str = ""
     key_file: str = ""
     podman_socket: str = ""
+    image_limit: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 0
     interval: Seconds = 5.0
     keep_backups: Count = 5
     keep_days: Annotated[int, msgspec.Meta(ge=0, le=36500)] = 30
