@@ -25,8 +25,8 @@ def platform_info(novad: Novad, args: argparse.Namespace) -> Any:
     components = novad.ask(novad.client.platform.Show, pb.Empty()).components
     if args.formatter == TEXT:
         several = len({one.node for one in components}) > 1
-        return ("Name", "Version", "State", "Node"), [
-            (one.name, one.version, "" if one.state == "running" else one.state, one.node if several else "")
+        return ("Name", "Version", "Node", "State"), [
+            (one.name, one.version, one.node if several else "", "" if one.state == "running" else one.state)
             for one in components]
     return ("Component", "Version", "State", "Since", "Image", "Digest", "Node"), [
         (one.name, one.version, one.state, when(one.started), one.image, one.digest, one.node) for one in components]
