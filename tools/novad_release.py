@@ -1,39 +1,50 @@
-"""Adds a release of novad to a directory that update_url may name: ``python -m tools.novad_release DIRECTORY WHEEL…``.
+"""Add a release of novad to a directory for update_url: ``python -m tools.novad_release DIRECTORY --key FILE WHEEL…``.
 
-The first wheel is Nova's own and says the version; others are what it needs beyond what is installed. With --key FILE
-(a private key of Ed25519, PEM: ``openssl genpkey -algorithm ed25519``) the list of releases is signed.
+The first wheel is Nova's own and has the version; others are what it needs beyond what is installed. The list of
+releases is signed with the key (a private key of Ed25519, PEM: ``openssl genpkey -algorithm ed25519``), and expires
+after --days. Without wheels the list that is there is signed again, with a new expiry.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import datetime
 import hashlib
 import json
 import pathlib
 import shutil
 from collections.abc import Sequence
+from typing import Any
 
 from nova.novad.releases import number
 
+DAYS = 90
 
-def add(directory: pathlib.Path, wheels: Sequence[pathlib.Path], key: pathlib.Path | None = None) -> None:
-    """Raises ValueError: the first wheel has no version of a release."""
-    version = wheels[0].name.split("-")[1]
-    number(version)
+
+def add(directory: pathlib.Path, wheels: Sequence[pathlib.Path], key: pathlib.Path, days: float = DAYS) -> None:
+    """Write and sign the list of releases. Raises ValueError: the first wheel has no version of a release."""
     directory.mkdir(parents=True, exist_ok=True)
     index = directory / "releases.json"
     known = json.loads(index.read_text())["releases"] if index.exists() else []
+    if wheels:
+        known = _with(known, directory, wheels)
+    expires = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+    index.write_text(json.dumps({"expires": f"{expires:%Y-%m-%dT%H:%M:%SZ}", "releases": known}, indent=1))
+    sign(index, key)
+
+
+def _with(known: list[Any], directory: pathlib.Path, wheels: Sequence[pathlib.Path]) -> list[Any]:
+    """Copy the wheels to the directory, and return the releases with theirs."""
+    version = wheels[0].name.split("-")[1]
+    number(version)
     entries = []
     for wheel in wheels:
         if wheel.resolve().parent != directory.resolve():
             shutil.copy(wheel, directory / wheel.name)
         content = wheel.read_bytes()
         entries.append({"file": wheel.name, "sha256": hashlib.sha256(content).hexdigest(), "size": len(content)})
-    known = [one for one in known if one["version"] != version] + [{"version": version, "wheels": entries}]
-    index.write_text(json.dumps({"releases": known}, indent=1))
-    if key is not None:
-        sign(index, key)
+    return [one for one in known if one["version"] != version] + [{"version": version, "wheels": entries}]
 
 
 def sign(index: pathlib.Path, key: pathlib.Path) -> None:
@@ -49,7 +60,8 @@ def sign(index: pathlib.Path, key: pathlib.Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=pathlib.Path)
-    parser.add_argument("wheels", type=pathlib.Path, nargs="+")
-    parser.add_argument("--key", type=pathlib.Path)
+    parser.add_argument("wheels", type=pathlib.Path, nargs="*")
+    parser.add_argument("--key", type=pathlib.Path, required=True)
+    parser.add_argument("--days", type=float, default=DAYS, help=f"until the list expires (default: {DAYS})")
     given = parser.parse_args()
-    add(given.directory, given.wheels, given.key)
+    add(given.directory, given.wheels, given.key, given.days)

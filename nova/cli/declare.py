@@ -56,12 +56,16 @@ class Argument:
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """A command: its kind, its arguments and the first microversion with it."""
+    """A command: its kind, its arguments and the first microversion with it.
+
+    ``title``: the heading of the text format (output.Text), which is the default format then.
+    """
 
     kind: str
     arguments: tuple[Argument, ...]
     since: int
     function: Function
+    title: str = ""
 
     @property
     def help(self) -> str:
@@ -118,17 +122,17 @@ def truth(text: str) -> bool:
     return known[text.lower()]
 
 
-def _declare(kind: str, arguments: Sequence[Argument], since: int) -> Callable[[Function], Function]:
+def _declare(kind: str, arguments: Sequence[Argument], since: int, title: str = "") -> Callable[[Function], Function]:
     def mark(function: Function) -> Function:
-        function.declared = Declared(kind, tuple(arguments), since, function)  # type: ignore[attr-defined]
+        function.declared = Declared(kind, tuple(arguments), since, function, title)  # type: ignore[attr-defined]
         return function
 
     return mark
 
 
-def listing(*arguments: Argument, since: int = 1) -> Callable[[Function], Function]:
-    """A command that returns (columns, rows)."""
-    return _declare("list", arguments, since)
+def listing(*arguments: Argument, since: int = 1, title: str = "") -> Callable[[Function], Function]:
+    """A command that returns (columns, rows); ``title``: see Declared."""
+    return _declare("list", arguments, since, title)
 
 
 def showing(*arguments: Argument, since: int = 1) -> Callable[[Function], Function]:

@@ -17,6 +17,7 @@ from nova import __version__
 from nova.cli.commands import ALIASES, COMMANDS, load
 from nova.cli.errors import CommandError, UsageError
 from nova.cli.platform.commands import COMMANDS as PLATFORM
+from nova.cli.platform.commands import DESCRIPTIONS
 from nova.cli.platform.commands import load as load_platform
 
 # What a shell shows of a program that SIGINT ended.
@@ -25,62 +26,66 @@ _UNEXPECTED = 255
 # Which extra of the package has a library.
 _EXTRAS = {"cliff": "cli", "openstack": "cli", "keystoneauth1": "cli", "grpc": "novad", "google": "novad",
            "zeroconf": "novad"}
-_SUMMARY = """\
-exit codes: 0 done, 1 failed or refused, 2 bad usage, 3 no such thing or several of the name, 4 no login or no answer,
-130 interrupted. nova help lists the commands, nova help COMMAND explains one."""
+_DEFAULT_ADDRESS = "tcp://127.0.0.1:18080"
+# The loggers of requests and responses, shown by --debug.
+_CALLS = ("keystoneauth", "nova.novad.client")
+_EXIT_CODES = [
+    ("0", "success"), ("1", "the command failed, or a service refused it"), ("2", "bad usage"),
+    ("3", "no such object, or several objects with the name"), ("4", "not logged in, or the service does not answer"),
+    ("130", "interrupted"), ("255", "a bug; --debug shows where")]
+# Global options of the Compute API: the flags, what argparse is given, the description.
+_COMPUTE_OPTIONS: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
+    (("--os-compute-api-version",), {"metavar": "2.N"},
+     "microversion (default: the newest that server and client support) [$OS_COMPUTE_API_VERSION]"),
+    *(((f"--os-{name}",), {"metavar": name.rpartition("-")[2].upper()}, f"[$OS_{name.upper().replace('-', '_')}]")
+      for name in ("cloud", "auth-type", "auth-url", "username", "user-id", "password", "token", "endpoint",
+                   "project-name", "project-id", "user-domain-name", "user-domain-id", "project-domain-name",
+                   "project-domain-id", "system-scope", "region-name")),
+    (("--os-interface", "--os-endpoint-type"), {"metavar": "INTERFACE"}, "public, internal or admin [$OS_INTERFACE]"),
+    (("--os-endpoint-override",), {"metavar": "URL"}, "URL of the Compute API, instead of the catalogue's"),
+    (("--os-cacert",), {"metavar": "FILE"}, "certificate authorities of the services [$OS_CACERT]"),
+    (("--os-cert",), {"metavar": "FILE"}, "client certificate [$OS_CERT]"),
+    (("--os-key",), {"metavar": "FILE"}, "key of the client certificate [$OS_KEY]"),
+    (("--insecure",), {"action": "store_true"}, "do not verify the services' certificates"),
+    (("--timeout",), {"type": float, "metavar": "SECONDS"}, "timeout of a request"),
+    (("--os-cache",), {"action": argparse.BooleanOptionalAction},
+     "keep the token for the next command; --no-os-cache does not (default: true) [$OS_CACHE]")]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nova", epilog=_SUMMARY,
-        description="Servers, and what belongs to them, over the Compute API; platforms of containers, by novad.",
-        allow_abbrev=False, add_help=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+        prog="nova", usage="nova [global options] command [command options]", allow_abbrev=False, add_help=False)
     add = parser.add_argument
-    add("-h", "--help", action="store_true", help="this help, with all commands")
+    add("-h", "--help", action="store_true")
     add("-v", "--version", action="version", version=f"nova {__version__}")
-    add("-D", "--debug", action="store_true", help="show requests and answers, and where an error came from")
-    add("--os-compute-api-version", metavar="2.N",
-        help="microversion (default: OS_COMPUTE_API_VERSION, else the newest "
-                                                        "that server and client know)")
-    login = parser.add_argument_group("login (default: OS_* variables and clouds.yaml, as openstacksdk reads them)")
-    for name in ("cloud", "auth-type", "auth-url", "username", "user-id", "password", "token", "endpoint",
-                 "project-name", "project-id", "user-domain-name", "user-domain-id", "project-domain-name",
-                 "project-domain-id", "system-scope", "region-name"):
-        login.add_argument(f"--os-{name}", metavar=name.rpartition("-")[2].upper())
-    login.add_argument("--os-interface", "--os-endpoint-type", metavar="INTERFACE", help="public, internal or admin")
-    login.add_argument("--os-endpoint-override", metavar="URL", help="of the Compute API, instead of the catalogue's")
-    login.add_argument("--os-cacert", metavar="FILE")
-    login.add_argument("--os-cert", metavar="FILE")
-    login.add_argument("--os-key", metavar="FILE")
-    login.add_argument("--insecure", action="store_true", help="do not verify the services' certificates")
-    login.add_argument("--timeout", type=float, metavar="SECONDS", help="of a request")
-    login.add_argument("--os-cache", action=argparse.BooleanOptionalAction,
-                       help="keep the token for the next command (default: yes, unless OS_CACHE=0)")
-    novad = parser.add_argument_group("novad (deploy, platform-info and the like)")
-    novad.add_argument("-a", "--addr", metavar="tcp://HOST:PORT",
-                       help="default: NOVA_ADDR, else tcp://127.0.0.1:18080; tls://HOST:PORT with NOVA_CACERT, "
-                            "NOVA_CERT and NOVA_KEY")
-    novad.add_argument("--secret", help="default: NOVA_SHARED_SECRET, else that of novad on this machine")
+    add("-D", "--debug", action="store_true")
+    add("-a", "--addr", metavar="tcp://HOST:PORT")
+    add("--secret")
+    for names, options, _description in _COMPUTE_OPTIONS:
+        add(*names, **options)
     add("command", nargs="?", help=argparse.SUPPRESS)
     add("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: see _SUMMARY; 255 is a bug."""
+    """Run one command and return its exit code (_EXIT_CODES)."""
     parser = _parser()
     options = parser.parse_args(sys.argv[1:] if argv is None else argv)
     if not options.debug:
         warnings.simplefilter("ignore")  # of libraries, to their users
         logging.getLogger("keystoneauth").setLevel(logging.CRITICAL)
         return _told(parser, options)
-    handler, logger = logging.StreamHandler(sys.stderr), logging.getLogger("keystoneauth")
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
+    handler, loggers = logging.StreamHandler(sys.stderr), [logging.getLogger(name) for name in _CALLS]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
     try:
         return _told(parser, options)
     finally:
-        logger.removeHandler(handler)
+        for logger in loggers:
+            logger.removeHandler(handler)
+            logger.setLevel(logging.NOTSET)
 
 
 def _told(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -112,11 +117,10 @@ def _told(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     name, words = options.command, options.words
-    if options.help or name is None or (name == "help" and not words):
-        print(parser.format_help())
-        _print_commands()
+    if options.help or name is None or (name in ("help", "h") and not words):
+        print(_help(), end="")
         return 0 if options.help or name else 2
-    if name == "help":
+    if name in ("help", "h"):
         name, words = words[0], ["--help"]
     name = ALIASES.get(name, name)
     verb = " ".join([name, *words[:1]])
@@ -158,13 +162,27 @@ def _platform_verb(name: str, words: Sequence[str], options: argparse.Namespace)
     return shell.run(name, load_platform(name), words, novad, sys.stdout)
 
 
-def _print_commands() -> None:
-    print("commands:")
-    for name in sorted(COMMANDS):
-        print(f"  {name:<30} {load(name).help}")
-    print("\ncommands for novad (--addr, --secret):")
-    for name in sorted(PLATFORM):
+def _help() -> str:
+    """Return the page of ``nova help``: platform commands and options first, then those of the Compute API."""
+    from nova.novad import help_page
+
+    def platform_help(name: str) -> str:
         try:
-            print(f"  {name:<30} {load_platform(name).help}")
+            return load_platform(name).help
         except ModuleNotFoundError:
-            print(f"  {name:<30} (pip install 'nova[novad]')")
+            return "(pip install 'nova[novad]')"
+
+    return help_page.render(
+        "nova - Axyon Systems Control Manager", "nova [global options] command [command options]", {
+            "COMMANDS": [*DESCRIPTIONS.items(), help_page.HELP_COMMAND],
+            "GLOBAL OPTIONS": [
+                help_page.DEBUG_OPTION,
+                ("--addr value, -a value", f'nova grpc server address (default: "{_DEFAULT_ADDRESS}") [$NOVA_ADDR]'),
+                ("--secret value", "nova shared authentication secret [$NOVA_SHARED_SECRET]"),
+                help_page.HELP_OPTION, help_page.VERSION_OPTION],
+            "MORE PLATFORM COMMANDS": [(name, platform_help(name)) for name in sorted(PLATFORM)
+                                       if name not in DESCRIPTIONS],
+            "COMPUTE COMMANDS": [(name, load(name).help) for name in sorted(COMMANDS)],
+            "COMPUTE OPTIONS": [(" ".join([", ".join(flags), *([options["metavar"]] if "metavar" in options else [])]),
+                                 description) for flags, options, description in _COMPUTE_OPTIONS],
+            "EXIT CODES": _EXIT_CODES}, author=help_page.AUTHOR)

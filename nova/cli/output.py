@@ -7,8 +7,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from cliff.formatters import commaseparated, json_format, shell, table, value
+from cliff.formatters import base, commaseparated, json_format, shell, table, value
 
+# The name of the format that Text writes.
+TEXT = "text"
 # Formats that keep numbers, lists and null as they are.
 DOCUMENTS = ("json", "yaml")
 
@@ -24,6 +26,24 @@ class Table(table.TableFormatter):
     def emit_one(self, column_names: Sequence[str], data: Sequence[Any], stdout: TextIO,
                  parsed_args: argparse.Namespace) -> None:
         self.emit_list(("Property", "Value"), list(zip(column_names, data, strict=True)), stdout, parsed_args)
+
+
+class Text(base.ListFormatter):
+    """A title, and an item per row: "- Name: fusion", then a line per further column. Empty values are left out."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+
+    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
+        """Add no options: the format has none."""
+
+    def emit_list(self, column_names: Sequence[str], data: Iterable[Sequence[Any]], stdout: TextIO,
+                  parsed_args: argparse.Namespace) -> None:
+        print(self._title, file=stdout)
+        for row in data:
+            lines = [f"{name}: {text}" for name, text in zip(column_names, row, strict=True) if text]
+            for number, line in enumerate(lines):
+                print(f"{'    ' if number else '  - '}{line}", file=stdout)
 
 
 class _Plugin:
@@ -45,11 +65,13 @@ class _Plugin:
 class Formatters:
     """The formats of a command, without a search through all that is installed."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, title: str = "") -> None:
         chosen: dict[str, Any] = {"table": Table(), "json": json_format.JSONFormatter(), "yaml": None,
                                   "value": value.ValueFormatter()}
         if kind == "list":
             chosen["csv"] = commaseparated.CSVLister()
+            if title:
+                chosen[TEXT] = Text(title)
         else:
             chosen["shell"] = shell.ShellFormatter()
         self._plugins = {name: _Plugin(name, made) for name, made in chosen.items()}

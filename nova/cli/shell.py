@@ -11,7 +11,7 @@ from cliff import command, lister, show
 from nova.cli.client import Nova
 from nova.cli.declare import Declared
 from nova.cli.errors import UsageError
-from nova.cli.output import Formatters, shown
+from nova.cli.output import TEXT, Formatters, shown
 
 
 class Terminal:
@@ -58,8 +58,12 @@ class _Columns(_Declared):
 
 
 class _Listing(_Columns, lister.Lister):
+    @property
+    def formatter_default(self) -> str:
+        return TEXT if self.declared.title else str(super().formatter_default)
+
     def _load_formatter_plugins(self) -> Any:
-        return Formatters("list")
+        return Formatters("list", self.declared.title)
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
         rows = [tuple(shown(value, parsed_args.formatter) for value in row) for row in data]

@@ -17,17 +17,38 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from nova import __version__
+from nova.novad import help_page
 
 LOG = logging.getLogger("nova.novad")
 _CONF = "/etc/novad/novad.toml"
 _M_ARENA_MAX = -8  # of mallopt(3)
+_DUMPABLE = 4  # PR_SET_DUMPABLE of prctl(2)
 _TRIM = 10  # seconds between two times that unused memory is given back
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that prints ``page`` as its help."""
+
+    page = ""
+
+    def format_help(self) -> str:
+        return self.page or super().format_help()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 it was told to end, 1 it cannot start, 2 bad usage; launcher.RESTART, to its launcher."""
+    """Run novad. Return 0 after a requested end, 1 if it cannot start, launcher.RESTART to be started again.
+
+    Raises SystemExit(2) for bad usage.
+    """
     words = sys.argv[1:] if argv is None else list(argv)
-    options = _parser().parse_args(words)
+    parser, commands = _parsers()
+    options = parser.parse_args(words)
+    if options.command in (None, "help", "h"):
+        topic = getattr(options, "topic", None)
+        if topic and topic not in commands:
+            parser.error(f"no help topic for {topic!r}: the commands are serve, config and help")
+        print((commands[topic] if topic else parser).format_help(), end="")
+        return 0
     if options.command == "config":
         from nova.novad.options import EXAMPLE
 
@@ -50,17 +71,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="novad", description=__doc__)
+def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser of the command line, and those of the commands by name and alias."""
+    parser = _Parser(prog="novad", allow_abbrev=False)
+    parser.page = help_page.render(
+        "nova - Axyon Systems Control Manager (daemon)", "nova [global options] command [command options]", {
+            "COMMANDS": [("serve", "start nova server"), ("config", ""), help_page.HELP_COMMAND],
+            "GLOBAL OPTIONS": [help_page.DEBUG_OPTION, help_page.HELP_OPTION, help_page.VERSION_OPTION]},
+        author=help_page.AUTHOR)
     parser.add_argument("--version", "-v", action="version", version=f"novad {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    serve = commands.add_parser("serve", help="run the daemon")
-    serve.add_argument("--config", metavar="FILE", default=_CONF, help=f"default: {_CONF}")
-    serve.add_argument("--debug", "-D", action="store_true", help="log everything")
-    serve.add_argument("--pprof-addr", metavar="HOST:PORT", help="profiles over HTTP, on loopback alone: "
-                                                                "/debug/pprof/profile, /debug/pprof/heap")
-    commands.add_parser("config", help="print an example of the configuration")
-    return parser
+    parser.add_argument("--debug", "-D", action="store_true")
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    serve = commands.add_parser("serve", allow_abbrev=False)
+    serve.page = help_page.render("novad serve - start nova server", "novad serve [command options]", {"OPTIONS": [
+        ("--config value", f'the path to the configuration file (default: "{_CONF}")'),
+        ("--pprof-addr value", "start a performance profiling server on the specified address (HOST:PORT of loopback)"),
+        help_page.DEBUG_OPTION, help_page.HELP_OPTION]})
+    serve.add_argument("--config", metavar="FILE", default=_CONF)
+    serve.add_argument("--debug", "-D", action="store_true", default=argparse.SUPPRESS)
+    serve.add_argument("--pprof-addr", metavar="HOST:PORT")
+    config = commands.add_parser("config", allow_abbrev=False)
+    config.page = help_page.render("novad config - print an example configuration file", "novad config",
+                                   {"OPTIONS": [help_page.HELP_OPTION]})
+    shown = commands.add_parser("help", aliases=["h"], allow_abbrev=False)
+    shown.page = help_page.render(f"novad help - {help_page.HELP_COMMAND[1]}", "novad help [command]",
+                                  {"OPTIONS": [help_page.HELP_OPTION]})
+    shown.add_argument("topic", nargs="?", metavar="command")
+    return parser, {"serve": serve, "config": config, "help": shown, "h": shown}
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -77,6 +114,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from nova.novad.updates import Updates
 
     libc = _few_heaps()
+    _forbid_core_dumps(libc)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # who connects in great numbers must not leave it without
     options = configuration.load(arguments.config)
@@ -89,17 +127,18 @@ def _serve(arguments: argparse.Namespace) -> int:
         signal.signal(number, lambda *_args: ended.set())
     with contextlib.ExitStack() as stack:
         stack.enter_context(_only_one(pathlib.Path(options.data_dir)))
-        if arguments.pprof_addr:
-            from nova.novad import profiling
-
-            profiling.serve(arguments.pprof_addr)
         podman = None
         if not options.podman_socket:
             podman = PodmanService(pathlib.Path(options.data_dir) / "podman")
             stack.callback(podman.stop)
             podman.start()
-        daemon = Daemon(options, platform, Podman(options.podman_socket or str(podman.socket if podman else "")))
+        runtime = Podman(options.podman_socket or str(podman.socket if podman else ""), options.image_limit << 20)
+        daemon = Daemon(options, platform, runtime)
         stack.callback(daemon.stop)
+        if arguments.pprof_addr:
+            from nova.novad import profiling
+
+            profiling.serve(arguments.pprof_addr, daemon.shared_secret())
         server = Server(daemon, Updates(options, daemon.deployer, again.set), local)
         stack.callback(server.stop)
         daemon.start()
@@ -138,6 +177,16 @@ def _few_heaps() -> ctypes.CDLL:
     with contextlib.suppress(AttributeError):
         libc.mallopt(_M_ARENA_MAX, 1)
     return libc
+
+
+def _forbid_core_dumps(libc: ctypes.CDLL) -> None:
+    """Keep secrets out of core files, also where the kernel pipes cores to a program, which ignores RLIMIT_CORE.
+
+    Containers inherit the limit. Root can still debug and profile the process.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if libc.prctl(_DUMPABLE, 0, 0, 0, 0):
+        raise OSError("prctl(PR_SET_DUMPABLE) failed: core files of novad would contain secrets")
 
 
 @contextlib.contextmanager

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pathlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
+from google.protobuf import text_format
 
 from nova.novad.addresses import on_loopback
+from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
+
+LOG = logging.getLogger(__name__)
 
 DEFAULT = "tcp://127.0.0.1:18080"
 # In the metadata behind an error of novad's own; behind one of the connection there is none.
@@ -51,6 +57,8 @@ class Client:
         options = [*dict([*options, *channel]).items()]
         self._channel = grpc.insecure_channel(where, options) if scheme == "tcp" else \
             grpc.secure_channel(where, _credentials(environ), options)
+        if LOG.isEnabledFor(logging.DEBUG):
+            self._channel = grpc.intercept_channel(self._channel, _CallLog(self.address))
         self.platform = services.PlatformStub(self._channel)
         self.services = services.ServicesStub(self._channel)
         self.logs = services.LogsStub(self._channel)
@@ -75,6 +83,25 @@ class Client:
 
     def _metadata(self) -> list[tuple[str, str]]:
         return [("authorization", f"Bearer {self._secret}")] if self._secret else []
+
+
+class _CallLog(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    """Logs calls, their requests and outcomes. Metadata and node assignments are left out: they contain secrets."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def _logged(self, continuation: Any, details: Any, request: Any) -> Any:
+        method = details.method.decode() if isinstance(details.method, bytes) else details.method
+        text = "..." if isinstance(request, pb.ShareRequest) else text_format.MessageToString(request, as_one_line=True)
+        LOG.debug("%s: %s {%s}", self._address, method, text)
+        begun = time.monotonic()
+        call = continuation(details, request)
+        call.add_done_callback(lambda ended: LOG.debug("%s: %s: %s after %.3f s", self._address, method,
+                                                       ended.code().name, time.monotonic() - begun))
+        return call
+
+    intercept_unary_unary = intercept_unary_stream = _logged
 
 
 class _Cancelling:

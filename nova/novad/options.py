@@ -5,12 +5,11 @@ from __future__ import annotations
 import pathlib
 import socket
 import tomllib
-import urllib.parse
 from typing import Annotated
 
 import msgspec
 
-from nova.novad.addresses import on_loopback
+from nova.novad.addresses import is_wildcard, on_loopback
 from nova.novad.errors import Invalid
 from nova.novad.platform import Absolute, Count, Name, Part, Place, Seconds
 
@@ -63,6 +62,10 @@ EXAMPLE = """\
 # The socket of podman's service. Without it novad runs a service of its own, with its own images and containers.
 #podman_socket = "/run/podman/podman.sock"
 
+# MiB that the layers of an image may have as they travel; larger images are refused before they are pulled. 0: any
+# size that the disk has room for.
+#image_limit = 0
+
 # Seconds between two looks at what should run.
 #interval = 5.0
 
@@ -70,9 +73,9 @@ EXAMPLE = """\
 #keep_backups = 5
 #keep_days = 30
 
-# Where releases of novad are (nova update): a directory at https://, http:// or file:///. With update_key (a public key
-# of Ed25519, PEM) only what was signed with it is believed; http:// wants it. A new one that is not healthy after
-# update_watch seconds goes back by itself.
+# Where releases of novad are (nova update): a directory at https://, http:// or file:///, whose list of releases is
+# signed and has not expired. update_key (a public key of Ed25519, PEM) verifies the signature, and is needed with
+# update_url. A new release that is not healthy after update_watch seconds goes back by itself.
 #update_url = "https://releases.example.org/novad"
 #update_key = "/etc/novad/releases.pub"
 #update_watch = 60.0
@@ -96,6 +99,7 @@ class Options(Part, frozen=True, kw_only=True):
     client_ca: str = ""
     key_file: str = ""
     podman_socket: str = ""
+    image_limit: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 0
     interval: Seconds = 5.0
     keep_backups: Count = 5
     keep_days: Annotated[int, msgspec.Meta(ge=0, le=36500)] = 30
@@ -110,8 +114,10 @@ class Options(Part, frozen=True, kw_only=True):
 
     @property
     def place(self) -> Place:
-        """This node, with its address as it is written in URLs."""
+        """Return this node. Its address is written as in URLs, "" if novad listens on all and has no node_address."""
         address = (self.node_address or self.address[0]).strip("[]")
+        if is_wildcard(address):
+            address = ""
         return Place(node=self.name, address=f"[{address}]" if ":" in address else address, roles=self.roles)
 
     @property
@@ -143,9 +149,8 @@ def load(path: str | pathlib.Path) -> Options:
     if not 0 < options.address[1] <= 65535:
         raise Invalid(f"{path}: listen: {options.address[1]} is no port")
     _check_nodes(path, options)
-    if options.update_url.startswith("http://") and not options.update_key and not on_loopback(
-            urllib.parse.urlsplit(options.update_url).hostname or ""):
-        raise Invalid(f"{path}: update_key: it is needed where update_url is http://")
+    if options.update_url and not options.update_key:
+        raise Invalid(f"{path}: update_key: it is needed with update_url: novad installs signed releases only")
     return options
 
 
@@ -153,9 +158,13 @@ def _check_nodes(path: str | pathlib.Path, options: Options) -> None:
     for url in options.nodes:
         if url.startswith("tcp://") and not on_loopback(url.removeprefix("tcp://").rpartition(":")[0]):
             raise Invalid(f"{path}: nodes: {url}: beyond loopback secrets travel with TLS only: tls://")
+        if is_wildcard(url.partition("://")[2].rpartition(":")[0]):
+            raise Invalid(f"{path}: nodes: {url}: it is no address of one node")
     if options.coordinates and not options.platform:
         raise Invalid(f"{path}: platform: a control node (nodes, discover_nodes) has a platform file")
     if options.discover_nodes and not (options.nodes_ca or options.client_ca):
         raise Invalid(f"{path}: discover_nodes: it needs nodes_ca, by which nodes are known from strangers")
-    if options.coordinates and not options.node_address and options.address[0] in ("0.0.0.0", "::"):
+    if is_wildcard(options.node_address):
+        raise Invalid(f"{path}: node_address: other nodes cannot reach {options.node_address}: give one address")
+    if options.coordinates and not options.node_address and is_wildcard(options.address[0]):
         raise Invalid(f"{path}: node_address: it is needed where novad listens on all addresses and has other nodes")

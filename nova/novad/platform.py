@@ -29,6 +29,8 @@ _NODE = "${node}"
 _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
 _SECRET = re.compile(r"\$\{secret:([^}$]*)\}")
 _MOST = 1 << 20  # bytes of a platform file
+# A TOML key of more parts than any field has: the time that tomllib takes grows with the cube of their number.
+_LONG_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""", re.ASCII)
 _ALPHABETS = {"letters+digits": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
               "digits": "0123456789", "hex": "0123456789abcdef"}
 
@@ -220,6 +222,9 @@ class Platform(Part, frozen=True, kw_only=True):
                 nodes = ", ".join(each.node for each in found)
                 raise Invalid(f"{where}: {match.group(0)}: it runs on "
                               f"{f'several nodes: {nodes}' if nodes else 'no node'}.")
+            if not found[0].address:
+                raise Invalid(f"{where}: {match.group(0)}: node {found[0].node} listens on all addresses, so "
+                              "that its own is not known: set node_address in its novad.toml.")
             return found[0].address
 
         if _NODE in text and not _NODE_NAME.fullmatch(place.node):
@@ -293,7 +298,13 @@ def _joined(base: Any, change: Any) -> Any:
 
 def _data(text: str, kind: Literal["toml", "yaml"], name: str) -> Any:
     try:
-        return tomllib.loads(text) if kind == "toml" else _yaml(text)
+        if kind == "toml":
+            if found := _LONG_KEY.search(text):
+                raise ValueError(f"line {text.count(chr(10), 0, found.start()) + 1}: a key has more than 16 parts")
+            return tomllib.loads(text)
+        from nova.novad import bounded_yaml
+
+        return bounded_yaml.load(text)
     except (ValueError, RecursionError) as error:
         raise Invalid(f"{name}: it is no {kind.upper()}: {error}") from None
 
@@ -310,15 +321,6 @@ def _platform(data: Any, name: str) -> Platform:
     except Invalid as error:
         raise Invalid(f"{name}: {error.message}") from None
     return platform
-
-
-def _yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
 
 
 # The tables whose keys are names of the file: what their values are, and what their keys look like.

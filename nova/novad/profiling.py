@@ -5,7 +5,8 @@
     GET /debug/pprof/heap?seconds=10        what was allocated meanwhile and is still there, by place
 
 Answers are gzipped profile.proto, or with ``&format=speedscope`` JSON for https://speedscope.app. For callers of this
-machine only, one at a time. Nothing of this is imported without the option, nothing measured before it is asked for.
+machine that know novad's shared secret ("Authorization: Bearer SECRET"), one at a time. Nothing of this is imported
+without the option, nothing measured before it is asked for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import collections
 import contextlib
 import gc
 import gzip
+import hmac
 import http.server
 import json
 import pathlib
@@ -38,21 +40,27 @@ Frame = tuple[str, str, int]  # function, file, its line
 Stacks = collections.Counter[tuple[Frame, ...]]  # the outermost first
 
 
-def serve(address: str) -> http.server.ThreadingHTTPServer:
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    expected = b""  # the header of a caller who knows the secret
+
+
+def serve(address: str, secret: str) -> http.server.ThreadingHTTPServer:
     """Answers from now on, in a thread. Raises Invalid (no address of loopback), Refused (it is not free)."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or not on_loopback(host):
         raise Invalid(f"--pprof-addr: {address} is not HOST:PORT of loopback; profiles are for this machine only.")
     try:
-        server = http.server.ThreadingHTTPServer((host.strip("[]"), int(port)), _Handler)
+        server = _Server((host.strip("[]"), int(port)), _Handler)
     except (OSError, OverflowError) as error:
         raise Refused(f"--pprof-addr: {address}: {error}") from None
-    server.daemon_threads = True
+    server.expected = f"Bearer {secret}".encode()
     threading.Thread(target=server.serve_forever, name="pprof", daemon=True).start()
     return server
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
     timeout = 30  # seconds of a caller who says nothing
     turn = threading.Lock()
 
@@ -66,6 +74,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         seconds = _seconds(query.get("seconds"), None if what == "heap" else _DEFAULT)
         if not on_loopback(self.headers.get("Host", "").rpartition(":")[0]):
             return self._say(403, "Profiles are for this machine only.")  # a page of a browser that was misled
+        given = self.headers.get("Authorization", "").encode("latin-1", "replace")
+        if not hmac.compare_digest(given, self.server.expected):
+            return self._say(401, "The shared secret of novad is missing or wrong: Authorization: Bearer SECRET.")
         if what not in ("profile", "heap"):
             return self._say(404, __doc__ or "")
         if seconds is not None and not 0 < seconds <= _LONGEST:
@@ -90,6 +101,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _send(self, status: int, body: bytes, kind: str) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
+        if status == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -9,7 +9,7 @@ import logging
 import pathlib
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -23,7 +23,7 @@ from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
 from nova.novad.client import ANSWERED
 from nova.novad.containers import Progress
-from nova.novad.daemon import Daemon
+from nova.novad.daemon import Daemon, State
 from nova.novad.errors import NovadError
 from nova.novad.fleet import Away
 from nova.novad.journal import Backup, Change, JournalFault
@@ -209,13 +209,18 @@ class _Platform(services.PlatformServicer):
                 name=one.deployed.name, version=one.deployed.version, state=one.state, node=node,
                 image=one.deployed.component.reference(), digest=one.deployed.digest or one.deployed.image,
                 deployment=one.deployed.deployment, started=one.started, health=one.health)
-                for one in self.daemon.states()])
+                for one in self._states()])
             if self.daemon.fleet is not None:
                 peers, silent = self.daemon.fleet.look()
                 answer.components.extend(one for peer in peers if peer.steered for one in peer.components)
                 answer.components.extend(pb.ComponentState(node=url, state="unreachable", health=why)
                                          for url, why in silent.items())
             return answer
+
+    def _states(self) -> list[State]:
+        """Return the components in the order of the platform file, those that have left it last."""
+        order = {name: number for number, name in enumerate(self.daemon.platform.components)}
+        return sorted(self.daemon.states(), key=lambda one: order.get(one.deployed.name, len(order)))
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> pb.HistoryAnswer:
         with _told(context):
@@ -307,11 +312,17 @@ class _Services(services.ServicesServicer):
                 version_cmd=component.version_command,
                 env={name: MASK if "${secret:" in value else value for name, value in component.env.items()},
                 volumes=[
-                    *(pb.VolumeEntry(type="volume", name=one.name, destination=one.destination, options=one.options)
-                      for one in component.volumes),
-                    *(pb.VolumeEntry(type="bind", name=one.source, destination=one.destination, options=one.options)
-                      for one in component.binds),
+                    *(pb.VolumeEntry(type="bind", name=one.name, destination=one.destination,
+                                     options=_mount_options(one.options)) for one in component.volumes),
+                    *(pb.VolumeEntry(type="bind", name=one.source, destination=one.destination,
+                                     options=_mount_options(one.options)) for one in component.binds),
                     *(pb.VolumeEntry(type="file", destination=path, options=["ro"]) for path in component.files)])
+
+
+def _mount_options(given: Sequence[str]) -> list[str]:
+    """Return the options that the runtime mounts with: the access mode, "rbind", then the propagation."""
+    access = "ro" if "ro" in given else "rw"
+    return [access, "rbind", *(option for option in given if option not in ("ro", "rw"))]
 
 
 class _Logs(services.LogsServicer):

@@ -2,13 +2,15 @@
 
 ``update_url`` is a directory with ``releases.json``, its signature ``releases.json.sig`` (Ed25519, base64), and wheels:
 
-    {"releases": [{"version": "1.2", "wheels": [{"file": "nova-1.2-py3-none-any.whl", "sha256": "…", "size": 123}]}]}
+    {"expires": "2027-02-23T12:00:00Z",
+     "releases": [{"version": "1.2", "wheels": [{"file": "nova-1.2-py3-none-any.whl", "sha256": "…", "size": 123}]}]}
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import datetime
 import hashlib
 import http.client
 import os
@@ -56,7 +58,10 @@ class Release(msgspec.Struct, frozen=True):
     wheels: Annotated[tuple[Wheel, ...], msgspec.Meta(min_length=1, max_length=200)]
 
 
-class Index(msgspec.Struct, frozen=True):
+class Index(msgspec.Struct, frozen=True, kw_only=True):
+    """The list of releases. Without an expiry an old list could hide newer releases for ever."""
+
+    expires: Annotated[datetime.datetime, msgspec.Meta(tz=True)]
     releases: tuple[Release, ...] = ()
 
 
@@ -79,6 +84,10 @@ class Updates:
             found = msgspec.json.decode(data, type=Index)
         except msgspec.MsgspecError as error:
             raise Refused(f"{self._url('releases.json')} is no list of releases: {error} {_AS_BEFORE}") from None
+        now, expires = datetime.datetime.now(datetime.UTC), found.expires.astimezone(datetime.UTC)
+        if expires <= now:
+            raise Refused(f"{self._url('releases.json')} expired at {expires:%Y-%m-%d %H:%M} UTC, and it is "
+                          f"{now:%Y-%m-%d %H:%M} UTC here: it has to be signed again. {_AS_BEFORE}")
         known: dict[tuple[int, ...], Release] = {}
         for one in found.releases:
             try:
@@ -119,6 +128,8 @@ class Updates:
     def _configured(self) -> None:
         if not self.options.update_url:
             raise Refused("update_url is not set in novad.toml: there is nothing to update from.")
+        if not self.options.update_key:
+            raise Refused("update_key is not set in novad.toml: releases cannot be verified.")
 
     # --- fetching ----------------------------------------------------------------------------------
     def _fetch(self, release: Release, progress: Progress) -> None:
@@ -216,9 +227,7 @@ class Updates:
             raise Refused(f"{self._url(name)} cannot be fetched: {why}. {_AS_BEFORE}") from None
 
     def _verify(self, data: bytes) -> None:
-        """With a key nothing is believed that was not signed with it."""
-        if not self.options.update_key:
-            return
+        """Raise Refused unless the list was signed with update_key."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key

@@ -95,7 +95,7 @@ class Suite:
     def versions(self) -> dict[str, tuple[str, str]]:
         """By component: the version that it tells, and its state."""
         rows = [[cell.strip() for cell in line.strip("|").split("|")]
-                for line in self.node.nova("platform-info").stdout.splitlines() if line.startswith("|")]
+                for line in self.node.nova("platform-info", "-f", "table").stdout.splitlines() if line.startswith("|")]
         return {row[0]: (row[1], row[2]) for row in rows[1:]}
 
     def tables(self) -> set[str]:

@@ -60,7 +60,7 @@ def node(registry: Registry, tmp_path: pathlib.Path) -> Iterator[Node]:
 def versions(node: Node) -> dict[str, str]:
     """What runs, as a user sees it."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")]
-            for line in node.nova("platform-info").stdout.splitlines() if line.startswith("|")]
+            for line in node.nova("platform-info", "-f", "table").stdout.splitlines() if line.startswith("|")]
     return {row[0]: row[4].rpartition(":")[2] for row in rows[1:] if row[2] == "running"}
 
 
@@ -82,7 +82,7 @@ def test_a_platform_is_deployed_upgraded_and_goes_back_with_its_data(node: Node)
     out = node.nova("deploy").stdout
     assert "db: runs version 1" in out
     assert versions(node) == {"db": "1", "web": "1"}
-    assert "alive" in node.nova("service-logs", "db").stdout
+    assert "alive" in node.nova("service-logs", "db", "--no-follow").stdout
     assert json.loads(node.nova("service-info", "web").stdout)["env"] == {"KEY": "********"}
 
     node.nova("deploy", "db=2", "web=2")

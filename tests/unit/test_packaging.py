@@ -219,6 +219,10 @@ def test_a_unit_has_no_privileges_that_it_does_not_need(path):
         assert not rights
 
 
+def test_novad_and_its_components_write_no_core_files():
+    assert unit(ROOT / "etc/systemd/novad.service")["Service"]["LimitCORE"] == "0"
+
+
 def test_nothing_is_denied_to_novad_since_containers_would_inherit_it():
     """Filters of system calls kill programs of other architectures; mounts in a namespace of novad's own would be gone
     with it; and a directory below /run that systemd removes has what podman knows of containers that run."""

@@ -23,6 +23,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
             "secrets list": "secrets_list", "secrets rotate": "secrets_rotate"},
     }.items() for name, function in functions.items()}
 
+# The first commands of ``nova help``, with their descriptions there; other commands are described by their docstrings.
+DESCRIPTIONS = {
+    "discover": "Discover Axyon Nova Services",
+    "deploy": "deploy platform",
+    "platform-info": "show current platform info",
+    "service-info": "show service info",
+    "service-logs": "stream service logs",
+    "restart": "restart platform services (default: all)",
+    "remove": "remove all components of the platform",
+    "info": "show app info",
+    "update": "update the application"}
+
 
 def load(name: str) -> Declared:
     module, function = COMMANDS[name]

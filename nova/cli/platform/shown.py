@@ -7,21 +7,29 @@ import json
 import time
 from typing import Any
 
-from nova.cli.declare import arg, doing, flag, listing, showing
+from nova.cli.declare import arg, doing, listing, showing
 from nova.cli.errors import CommandError
+from nova.cli.output import TEXT
 from nova.cli.platform.asking import Novad, when
 from nova.novad.api import novad_pb2 as pb
 
 _NAME = arg("name", metavar="COMPONENT", help="its name in the platform file")
 
 
-@listing()
+@listing(title="Services")
 def platform_info(novad: Novad, args: argparse.Namespace) -> Any:
-    """List deployed components, with the versions that they tell themselves."""
-    answer = novad.ask(novad.client.platform.Show, pb.Empty())
+    """Show the deployed components and the versions that they report.
+
+    The text format names a component's state if it does not run, and its node if there are several nodes.
+    """
+    components = novad.ask(novad.client.platform.Show, pb.Empty()).components
+    if args.formatter == TEXT:
+        several = len({one.node for one in components}) > 1
+        return ("Name", "Version", "Node", "State"), [
+            (one.name, one.version, one.node if several else "", "" if one.state == "running" else one.state)
+            for one in components]
     return ("Component", "Version", "State", "Since", "Image", "Digest", "Node"), [
-        (one.name, one.version, one.state, when(one.started), one.image, one.digest, one.node)
-        for one in answer.components]
+        (one.name, one.version, one.state, when(one.started), one.image, one.digest, one.node) for one in components]
 
 
 @listing()
@@ -37,16 +45,17 @@ def service_info(novad: Novad, args: argparse.Namespace) -> None:
     """Print a component's image, volumes, environment and commands as JSON, secrets masked."""
     one = novad.ask(novad.client.services.Show, pb.ServiceRequest(name=args.name))
     print(json.dumps({
-        "name": one.name, "image": one.image, "env": dict(one.env), "cmd": list(one.cmd),
-        "versionCmd": list(one.version_cmd), "volumes": [
+        "name": one.name, "image": one.image, "volumes": [
             {"type": each.type, "name": each.name, "destination": each.destination, "options": list(each.options)}
-            for each in one.volumes]}, indent=2))
+            for each in one.volumes],
+        "env": dict(sorted(one.env.items())), "cmd": list(one.cmd), "versionCmd": list(one.version_cmd)}, indent=2))
 
 
-@doing(_NAME, flag("-f", "--follow", help="go on with what comes"),
-       arg("--tail", type=int, default=100, help="how many lines of the past (100)"))
+@doing(_NAME, arg("-f", "--follow", action=argparse.BooleanOptionalAction, default=True,
+                  help="follow the log until the component ends, or print what is there and end"),
+       arg("--tail", type=int, default=100, metavar="LINES", help="number of earlier lines to print (default: 100)"))
 def service_logs(novad: Novad, args: argparse.Namespace) -> None:
-    """Print what a component writes to its standard output and error."""
+    """Stream the standard output and error of a component."""
     wanted = pb.LogsRequest(name=args.name, follow=args.follow, tail=args.tail)
     for line in novad.stream(novad.client.logs.Read, wanted):
         print(line.text, flush=args.follow)

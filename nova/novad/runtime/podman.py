@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import re
+import pathlib
 import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -13,52 +13,46 @@ import requests
 from podman import PodmanClient
 from podman import errors as podman_errors
 
-from nova.novad.addresses import on_loopback
-from nova.novad.errors import ImageFault, RuntimeFault
-from nova.novad.runtime import podman_stream
+from nova.novad.errors import RuntimeFault
+from nova.novad.runtime import podman_images, podman_stream
 from nova.novad.runtime.base import PLATFORM, Container, Image, Wanted
 from nova.novad.runtime.podman_logs import PodmanLines
 
 _TIMEOUT = 60.0  # seconds of a request that does something
 _LOOK = 20.0  # of one that only looks: less than a caller waits
-_PULL_TIMEOUT = 1800.0
 _REASON = 400  # characters of the end of what podman says of a failure
 _OUTPUT = 1 << 16  # bytes of a command's output that are kept
 
 
 class Podman:
-    """Implements :class:`nova.novad.runtime.base.Runtime`; ``socket``: the path of the service's socket."""
+    """Implements :class:`nova.novad.runtime.base.Runtime`.
 
-    def __init__(self, socket: str) -> None:
+    ``socket``: the path of the service's socket; ``image_limit``: the bytes that an image's layers may have as they
+    travel (0: any).
+    """
+
+    def __init__(self, socket: str, image_limit: int = 0) -> None:
         self._socket = socket
+        self._image_limit = image_limit
+        self._storage: pathlib.Path | None = None  # of the service's images, once it was asked
         self._url = f"unix://{socket}"
 
     def version(self) -> str:
-        with self._client(_LOOK) as client, _told("it does not answer"):
+        with self._client(_LOOK) as client, self._told("it does not answer"):
             found: Any = client.version()  # type: ignore[no-untyped-call]
             return f"podman {found['Version']}"
 
     # --- images ------------------------------------------------------------------------------------
     def fetch(self, reference: str) -> Image:
-        with self._client(_PULL_TIMEOUT) as client, _told(f"{reference} cannot be fetched"):
-            try:
-                # As a stream: otherwise the library keeps to itself what went wrong.
-                reports: Any = client.images.pull(reference, tls_verify=not _on_loopback(reference), stream=True,
-                                                  decode=True)
-                ident = ""
-                for report in reports:
-                    if report.get("error"):
-                        raise ImageFault(f"{reference} cannot be fetched: {str(report['error'])[-_REASON:]}")
-                    ident = report.get("id") or ident
-                image: Any = client.images.get(ident) if ident else None
-            except (podman_errors.APIError, podman_errors.ImageNotFound, ValueError, KeyError) as error:
-                raise ImageFault(f"{reference} cannot be fetched: {_why(error)}") from None
-            if image is None or not image.id:
-                raise ImageFault(f"{reference} cannot be fetched: podman does not say why.")
+        if self._storage is None:
+            self._storage = podman_images.graph_root(self._socket)
+        ident = podman_images.pull(self._socket, reference, self._storage, self._image_limit)
+        with self._client(_LOOK) as client, self._told(f"{reference} cannot be fetched"):
+            image: Any = client.images.get(ident)
             return Image(image.id.removeprefix("sha256:"), str(image.attrs.get("Digest") or ""))
 
     def has_image(self, ident: str) -> bool:
-        with self._client(_LOOK) as client, _told(f"image {ident} cannot be looked for"):
+        with self._client(_LOOK) as client, self._told(f"image {ident} cannot be looked for"):
             return bool(client.images.exists(ident))
 
     # --- containers --------------------------------------------------------------------------------
@@ -86,36 +80,36 @@ class Podman:
             options["ports"] = published
             for port in wanted.ports:
                 published.setdefault(f"{port.container}/{port.protocol}", []).append((port.address, port.node))
-        with self._client() as client, _told(f"container {wanted.name} cannot be made"):
+        with self._client() as client, self._told(f"container {wanted.name} cannot be made"):
             client.containers.create(wanted.image, list(wanted.command) or None, **options)
 
     def start(self, name: str) -> None:
-        with self._client() as client, _told(f"container {name} cannot be started"):
+        with self._client() as client, self._told(f"container {name} cannot be started"):
             container = client.containers.get(name)
             if not container.attrs["State"].get("Running"):  # the library fails at "not modified"
                 container.start()
 
     def stop(self, name: str, timeout: int) -> None:
-        with self._client(_TIMEOUT + timeout) as client, _told(f"container {name} cannot be stopped"):
+        with self._client(_TIMEOUT + timeout) as client, self._told(f"container {name} cannot be stopped"):
             with contextlib.suppress(podman_errors.NotFound):
                 container = client.containers.get(name)
                 if container.attrs["State"].get("Running"):
                     container.stop(timeout=timeout)
 
     def remove(self, name: str) -> None:
-        with self._client() as client, _told(f"container {name} cannot be removed"):
+        with self._client() as client, self._told(f"container {name} cannot be removed"):
             with contextlib.suppress(podman_errors.NotFound):
                 client.containers.get(name).remove(force=True, v=True)
 
     def find(self, name: str) -> Container | None:
-        with self._client(_LOOK) as client, _told(f"container {name} cannot be looked at"):
+        with self._client(_LOOK) as client, self._told(f"container {name} cannot be looked at"):
             try:
                 return _container(client.containers.get(name).attrs)
             except podman_errors.NotFound:
                 return None
 
     def containers(self, platform: str) -> list[Container]:
-        with self._client(_LOOK) as client, _told("containers cannot be listed"):
+        with self._client(_LOOK) as client, self._told("containers cannot be listed"):
             return [_container(found.attrs) for found in client.containers.list(
                 all=True, filters={"label": f"{PLATFORM}={platform}"}, sparse=False)]
 
@@ -145,16 +139,26 @@ class Podman:
 
     # --- networks ----------------------------------------------------------------------------------
     def make_network(self, name: str) -> None:
-        with self._client() as client, _told(f"network {name} cannot be made"):
+        with self._client() as client, self._told(f"network {name} cannot be made"):
             if not client.networks.exists(name):
                 client.networks.create(name, dns_enabled=True)
 
     def remove_network(self, name: str) -> None:
-        with self._client() as client, _told(f"network {name} cannot be removed"):
+        with self._client() as client, self._told(f"network {name} cannot be removed"):
             with contextlib.suppress(podman_errors.NotFound):
                 client.networks.get(name).remove(force=True)
 
     # --- the service -------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Raise RuntimeFault for what goes wrong, with podman's reason and that the disk is full if it is."""
+        try:
+            yield
+        except (podman_errors.APIError, podman_errors.PodmanError, podman_errors.NotFound,
+                requests.exceptions.RequestException, OSError) as error:
+            note = podman_images.disk_note(self._storage)
+            raise RuntimeFault(f"podman: {what}: {_why(error)}{note}") from error
+
     @contextlib.contextmanager
     def _client(self, timeout: float | None = _TIMEOUT) -> Iterator[PodmanClient]:
         client = PodmanClient(base_url=self._url, timeout=timeout)
@@ -164,27 +168,19 @@ class Podman:
             client.close()  # type: ignore[no-untyped-call]
 
 
-@contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (podman_errors.APIError, podman_errors.PodmanError, podman_errors.NotFound,
-            requests.exceptions.RequestException, OSError) as error:
-        raise RuntimeFault(f"podman: {what}: {_why(error)}") from error
-
-
 def _why(error: Exception) -> str:
-    return str(getattr(error, "explanation", None) or error)
+    """Return podman's reason; where the library only says that a request failed, what broke the connection."""
+    said = str(getattr(error, "explanation", None) or error)
+    if error.__cause__ is None or not said.endswith("operation failed"):
+        return said
+    cause: BaseException = error.__cause__
+    while isinstance(cause.args[0] if cause.args else None, BaseException):  # requests wraps what urllib3 raises
+        cause = cause.args[0]
+    return f"{said}: {cause or type(cause).__name__}"
 
 
 def _propagation(options: tuple[str, ...]) -> str:
     return next((each for each in options if each in ("rshared", "rslave")), "")
-
-
-def _on_loopback(reference: str) -> bool:
-    """A registry on this machine speaks no TLS."""
-    host, slash, _rest = reference.partition("/")
-    return bool(slash) and on_loopback(re.sub(r":\d+$", "", host))
 
 
 def _container(attrs: dict[str, Any]) -> Container:

@@ -80,6 +80,28 @@ class PodmanStream:
                 break
         return self._buffer
 
+    def documents(self) -> Iterator[dict[str, Any]]:
+        """The JSON objects of an answer that has one per line."""
+        rest, self._buffer = self._buffer, b""
+        left = b""
+        for piece in self._pieces(rest):
+            *lines, left = (left + piece).split(b"\n")
+            if len(left) > _MOST:
+                raise self.fault("a line of its answer is too long")
+            for line in lines:
+                yield from self._document(line)
+        yield from self._document(left)
+
+    def _document(self, line: bytes) -> Iterator[dict[str, Any]]:
+        try:
+            found = json.loads(line) if line.strip() else None
+        except ValueError as error:
+            if self._closed:  # it broke off there
+                return
+            raise self.fault(error) from None
+        if isinstance(found, dict):
+            yield found
+
     def frames(self, pause: float = 0.0, deadline: float | None = None) -> Iterator[list[tuple[int, bytes]]]:
         """(stream, bytes) of what came together. After each lot ``pause`` seconds, in which more can come: many small
         ones cost more than few large ones. Raises TimeoutError at the ``deadline`` (time.monotonic())."""

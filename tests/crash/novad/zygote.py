@@ -29,7 +29,7 @@ def serve(directory: pathlib.Path, order: dict[str, Any]) -> int:
     faulthandler.enable()
     os.environ["PATH"] = f"{directory / 'bin'}:{os.environ['PATH']}"
     points = Points(directory / "data", directory / "story", order["at"], order["then"], order["from_start"])
-    podman.Podman = lambda _socket: DirectoryRuntime(directory / "runtime", points.passed)  # type: ignore
+    podman.Podman = lambda *_arguments: DirectoryRuntime(directory / "runtime", points.passed)  # type: ignore
     points.watch()
     return nova.cmd.novad.main(["serve", "--config", str(directory / "novad.toml")])
 

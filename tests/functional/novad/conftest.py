@@ -40,12 +40,12 @@ def free_port():
 
 @pytest.fixture
 def serve(tmp_path, monkeypatch, caplog):
-    """``serve(tls_cert=…)``: a node whose novad has these options."""
+    """``serve(tls_cert=…)``: a node whose novad has these options, and a platform file with images of a registry."""
     caplog.set_level(logging.DEBUG)
     with contextlib.ExitStack() as stack:
-        def serve(**options):
+        def serve(platform=TEXT, registry=REGISTRY, **options):
             daemon = Daemon(Options(data_dir=str(tmp_path / "data"), listen=f"tcp://127.0.0.1:{free_port()}", node="n1",
-                                    interval=0.1, **options), parse(TEXT, "toml"), FakeRuntime(dict(REGISTRY)))
+                                    interval=0.1, **options), parse(platform, "toml"), FakeRuntime(dict(registry)))
             stack.callback(daemon.stop)
             server = Server(daemon)
             stack.callback(server.stop)

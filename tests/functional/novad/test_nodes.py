@@ -148,6 +148,8 @@ def test_a_deployment_of_the_control_node_brings_their_roles_to_all(nodes):
     shown = nodes.listed("platform-info")
     assert [(one["Component"], one["Node"], one["State"]) for one in shown] == [
         ("db", "n1", "running"), ("compute", "n2", "running"), ("compute", "n3", "running")]
+    assert nodes.nova("platform-info").out == "Services\n" + "".join(
+        f"  - Name: {one['Component']}\n    Version: {one['Version']}\n    Node: {one['Node']}\n" for one in shown)
     assert [one["Nodes"] for one in nodes.listed("history")] == ["n2: compute; n3: compute"]
     planned = nodes.listed("plan", "compute=2")
     assert {one["Node"]: one["Action"] for one in planned} == {"n2": "replace", "n3": "replace"}
@@ -226,6 +228,7 @@ def test_a_node_that_does_not_answer_refuses_the_deployment(nodes):
     for verb in (("deploy",), ("plan",), ("rollback",), ("remove", "--yes")):
         assert f"Node {nodes.n3.url} does not answer" in nodes.nova(*verb, code=1).err
     assert [node.runs() for node in nodes.all] == ONE
+    assert nodes.nova("platform-info").out.endswith(f"  - Node: {nodes.n3.url}\n    State: unreachable\n")
     assert ("unreachable", nodes.n3.url) in [(one["State"], one["Node"]) for one in nodes.listed("health")]
     nodes.n3.start()
     nodes.nova("deploy", "db=2", "compute=2")

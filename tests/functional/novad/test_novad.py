@@ -20,7 +20,7 @@ from nova.novad.server import Server
 from tests.functional.client import wait_for
 
 VERBS = [("deploy",), ("plan",), ("history",), ("rollback",), ("restart",), ("remove", "--yes"), ("platform-info",),
-         ("service-info", "db"), ("service-logs", "db"), ("info",), ("health",), ("backup", "list"),
+         ("service-info", "db"), ("service-logs", "db", "--no-follow"), ("info",), ("health",), ("backup", "list"),
          ("backup", "create"), ("backup", "restore", "1"), ("backup", "prune"), ("secrets", "list"),
          ("secrets", "rotate", "db"), ("update",), ("update", "--check"), ("nodes", "list"), ("nodes", "forget", "n2")]
 
@@ -46,7 +46,7 @@ def test_a_platform_is_deployed_with_progress_and_shown(node):
     out = node.nova("deploy").out
     assert re.search(r"\[ +\d+\.\d\] db: starting registry/db:1\n", out)
     assert "deployment 1 is done: db, conductor, api" in out
-    assert column(node.nova("platform-info"), "Version") == {
+    assert column(node.nova("platform-info", "-f", "table"), "Version") == {
         "db": "1 of the program", "conductor": "1 of the program", "api": "1"}
     assert set(column(node.nova("health"), "State").values()) == {"running"}
     assert column(node.nova("plan", "db=2"), "Action") == {"db": "replace"}
@@ -60,7 +60,7 @@ def test_a_component_is_explained_and_its_secrets_are_masked(node):
     found = json.loads(node.nova("service-info", "conductor").out)
     assert (found["env"], found["image"]) == ({"URL": "********"}, "registry/conductor:1")
     assert found["volumes"] == [{"type": "file", "name": "", "destination": "/etc/conductor.conf", "options": ["ro"]}]
-    assert node.nova("service-logs", "db").out == "a line\n"
+    assert node.nova("service-logs", "db", "--no-follow").out == "a line\n"
     assert "no component dbb" in node.nova("service-info", "dbb", code=3).err
     assert "dbb is not deployed" in node.nova("service-logs", "dbb", code=3).err
 
@@ -71,9 +71,9 @@ def test_an_upgrade_goes_back_by_itself_or_by_its_user(node):
     failed = node.nova("deploy", "db=3", "conductor=sick", code=1)
     assert "conductor does not become healthy" in failed.err
     assert column(node.nova("history"), "State", key="ID") == {"1": "done", "2": "done", "3": "undone"}
-    assert column(node.nova("platform-info"), "Image")["db"] == "registry/db:2"
+    assert column(node.nova("platform-info", "-f", "table"), "Image")["db"] == "registry/db:2"
     node.nova("rollback", "db")
-    assert column(node.nova("platform-info"), "Image")["db"] == "registry/db:1"
+    assert column(node.nova("platform-info", "-f", "table"), "Image")["db"] == "registry/db:1"
     assert "nothing to go back to" in node.nova("rollback", "api", code=1).err
 
 
@@ -122,7 +122,7 @@ def test_removing_asks_first(node, monkeypatch):
         assert len(node.runtime.running) == 3
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     node.nova("remove")
-    assert (node.runtime.made, column(node.nova("platform-info"), "State")) == ({}, {})
+    assert (node.runtime.made, column(node.nova("platform-info", "-f", "table"), "State")) == ({}, {})
 
 
 def test_secrets_are_in_no_answer_no_log_record_and_no_journal(node, caplog, tmp_path):
@@ -136,7 +136,7 @@ def test_secrets_are_in_no_answer_no_log_record_and_no_journal(node, caplog, tmp
     values.append(node.daemon.secrets.values(["db"])["db"])
     node.runtime.said["suite-conductor"] = [f"cannot log in with {values[1]}"]
     everything += node.nova("deploy", "conductor=bad", code=1).err
-    everything += node.nova("service-logs", "conductor").out + node.nova("history").out
+    everything += node.nova("service-logs", "conductor", "--no-follow").out + node.nova("history").out
     assert "cannot log in with ********" in everything
     assert values[0] != values[1]
     everything += caplog.text + node.secret.join(str(path.read_bytes())
@@ -180,7 +180,7 @@ def test_readers_of_logs_who_go_away_hold_nothing(node):
         stream.close()
         client.close()
         time.sleep(0.05)
-    assert node.nova("service-logs", "db").out == "a line\n"
+    assert node.nova("service-logs", "db", "--no-follow").out == "a line\n"
 
 
 def test_too_many_readers_of_logs_leave_threads_for_others(node):

@@ -3,6 +3,9 @@
 import gzip
 import http.client
 import json
+import os
+import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -15,16 +18,16 @@ from tests.functional.novad.conftest import free_port
 
 @pytest.fixture
 def serve(tmp_path):
-    """``serve("--pprof-addr", …)``: the process, which may end at once."""
+    """``serve("--pprof-addr", …)``: the process, which may end at once; ``before``: global options."""
     (tmp_path / "platform.toml").write_text('name = "s"\n[components.x]\nimage = "i"\n')
     (tmp_path / "novad.toml").write_text(
         f'listen = "tcp://127.0.0.1:{free_port()}"\ndata_dir = "{tmp_path}/data"\n'
         f'platform = "{tmp_path}/platform.toml"\npodman_socket = "{tmp_path}/none"\n')
     started = []
 
-    def serve(*words):
-        process = subprocess.Popen([sys.executable, "-m", "nova.cmd.novad", "serve", "--config",
-                                    tmp_path / "novad.toml", *words], stderr=subprocess.PIPE, text=True)
+    def serve(*words, before=(), **more):
+        process = subprocess.Popen([sys.executable, "-m", "nova.cmd.novad", *before, "serve", "--config",
+                                    tmp_path / "novad.toml", *words], stderr=subprocess.PIPE, text=True, **more)
         started.append(process)
         return process
 
@@ -34,15 +37,17 @@ def serve(tmp_path):
         process.communicate()
 
 
-def test_a_running_novad_is_profiled(serve):
+def test_a_running_novad_is_profiled_by_who_knows_its_secret(serve, tmp_path):
     port = free_port()
     process = serve("--pprof-addr", f"127.0.0.1:{port}")
     answers = {}
 
-    def ask(path):
+    def ask(path, secret=True):
+        file = tmp_path / "data/shared-secret"
+        known = {"Authorization": f"Bearer {file.read_text()}"} if secret and file.exists() else {}
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers=known)
             answer = connection.getresponse()
             answers[path] = answer.read()
             return answer.status == 200
@@ -53,6 +58,7 @@ def test_a_running_novad_is_profiled(serve):
             connection.close()
 
     wait_for(lambda: ask("/debug/pprof/heap"), 60)
+    assert not ask("/debug/pprof/heap?seconds=9", secret=False)
     assert ask("/debug/pprof/profile?seconds=0.5&format=speedscope")
     assert b"builtins.dict" in gzip.decompress(answers["/debug/pprof/heap"])
     assert json.loads(answers["/debug/pprof/profile?seconds=0.5&format=speedscope"])["profiles"][0]["type"] == "sampled"
@@ -65,3 +71,43 @@ def test_profiles_are_not_for_others(serve, address):
     process = serve("--pprof-addr", address)
     assert "--pprof-addr" in process.communicate(timeout=60)[1]
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize(("before", "words", "debug"), [
+    (["-D"], [], True), ([], [], False)], ids=["-D serve", "serve"])
+def test_a_novad_logs_calls_and_more_with_debug_only(serve, before, words, debug):
+    process = serve(*words, before=before)
+    log = []
+    while "serves platform s" not in (line := process.stderr.readline()):
+        assert line, "novad ended"
+        log.append(line)
+    process.send_signal(signal.SIGTERM)
+    log += process.communicate(timeout=60)[0:2][1].splitlines()
+    assert any(" DEBUG " in line for line in log) == debug
+
+
+def _unlimited():
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+
+
+def test_a_novad_that_crashes_leaves_no_core(serve, tmp_path):
+    """Also where its parent has set no limit."""
+    process = serve(preexec_fn=_unlimited, cwd=tmp_path)
+    while "serves platform s" not in (line := process.stderr.readline()):
+        assert line, "novad ended"
+    limits = pathlib.Path(f"/proc/{process.pid}/limits").read_text().splitlines()
+    assert [line.split()[4:6] for line in limits if line.startswith("Max core file size")] == [["0", "0"]]
+    if os.geteuid() != 0:  # files of a process that is not dumpable belong to root
+        assert pathlib.Path(f"/proc/{process.pid}/status").stat().st_uid == 0
+    os.kill(process.pid, signal.SIGABRT)
+    _pid, status = os.waitpid(process.pid, 0)
+    assert (os.WTERMSIG(status), os.WCOREDUMP(status)) == (signal.SIGABRT, False)
+    assert not list(tmp_path.glob("*core*"))
+
+
+def test_the_process_of_novad_is_not_dumpable():
+    code = ("import ctypes, nova.cmd.novad as novad; libc = ctypes.CDLL(None); before = libc.prctl(3, 0, 0, 0, 0); "
+            "novad._forbid_core_dumps(libc); print(before, libc.prctl(3, 0, 0, 0, 0))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 0\n"

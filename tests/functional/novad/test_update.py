@@ -11,6 +11,8 @@ import sys
 import threading
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 import nova
 from nova.novad.client import Client
@@ -37,7 +39,13 @@ class Novad:
         (directory / "novad.toml").write_text(
             f'listen = "tcp://127.0.0.1:{self.port}"\ndata_dir = "{self.data}"\n'
             f'platform = "{directory}/platform.toml"\n'
-            f'podman_socket = "{directory}/none"\nannounce = false\nupdate_url = "{site}"\nupdate_watch = {watch}\n')
+            f'podman_socket = "{directory}/none"\nannounce = false\nupdate_url = "{site}"\nupdate_watch = {watch}\n'
+            f'update_key = "{directory}/key.pub"\n')
+        key = ed25519.Ed25519PrivateKey.generate()
+        (directory / "key.pem").write_bytes(key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+        (directory / "key.pub").write_bytes(key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
 
     def start(self):
         with open(self.directory / "log", "ab") as log:
@@ -105,7 +113,7 @@ def novad(tmp_path, site, monkeypatch, request):
 def test_a_novad_replaces_itself_and_stays_itself(novad, site):
     place, _url = site
     assert "cannot be fetched" in novad.update(code=1).err
-    add(place, [wheel(place, NEXT)])
+    add(place, [wheel(place, NEXT)], novad.directory / "key.pem")
     assert run("update", "--check").out == f"novad {nova.__version__} runs, {NEXT} is the latest release\n"
     pid = novad.process.pid
     assert novad.update().out.endswith(f"novad {NEXT} runs, and is healthy\n")
@@ -120,7 +128,7 @@ def test_a_novad_replaces_itself_and_stays_itself(novad, site):
 def test_with_a_wrong_checksum_everything_is_as_before(novad, site):
     place, _url = site
     made = wheel(place, NEXT)
-    add(place, [made])
+    add(place, [made], novad.directory / "key.pem")
     made.write_bytes(made.read_bytes()[:-1] + b"x")
     child = novad.children()
     assert "does not have the checksum" in novad.update(code=1).err
@@ -132,20 +140,21 @@ def test_with_a_wrong_checksum_everything_is_as_before(novad, site):
 def test_one_that_never_becomes_healthy_gives_way_to_the_one_before(novad, site, how):
     place, _url = site
     path, change = SICK[how]
-    add(place, [wheel(place, NEXT, {path: change})])
+    add(place, [wheel(place, NEXT, {path: change})], novad.directory / "key.pem")
     err = novad.update(code=1).err
     assert f"novad {NEXT} does not become healthy: " in err
     assert f"novad {nova.__version__} runs again." in err
     assert novad.version() == nova.__version__
     if how == "ends":
-        add(place, [wheel(place, "0.9.2")])
+        add(place, [wheel(place, "0.9.2")], novad.directory / "key.pem")
         assert "novad 0.9.2 runs" in novad.update().out
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="reads the environment of a process that is not dumpable")
 @pytest.mark.parametrize("victim", ["launcher", "novad"])
 def test_killed_on_trial_it_comes_back_as_one_of_the_two(novad, site, victim):
     place, _url = site
-    add(place, [wheel(place, NEXT)])
+    add(place, [wheel(place, NEXT)], novad.directory / "key.pem")
     updating = threading.Thread(target=run, args=("update",), daemon=True)
     releases = Releases(novad.data)
     updating.start()

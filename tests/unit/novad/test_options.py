@@ -69,6 +69,9 @@ def test_on_loopback_the_secret_is_enough(tmp_path, listen, address):
     ('nodes = ["10.0.0.2"]', "nodes"), ('nodes = ["tcp://10.0.0.2:1"]', "nodes: tcp://10.0.0.2:1: .*TLS only"),
     ('nodes = ["tls://10.0.0.2:1"]\nplatform = ""', "platform: a control node"),
     ('nodes = ["tls://10.0.0.2:1"]\nlisten = "tcp://0.0.0.0:1"\ntls_cert = "a"\ntls_key = "b"', "node_address"),
+    ('nodes = ["tls://0.0.0.0:1"]', "nodes: tls://0.0.0.0:1: it is no address"),
+    ('nodes = ["tls://[::]:1"]', "nodes: tls://.*: it is no address"),
+    ('node_address = "0.0.0.0"', "node_address: other nodes cannot"), ('node_address = "::"', "node_address: other"),
     ("discover_nodes = true", "discover_nodes: it needs nodes_ca"),
     ('discover_nodes = true\nplatform = ""', "platform: a control node"), ('announce = "eth0"', "announce")])
 def test_other_nodes_are_reached_with_tls_only_and_by_who_has_a_platform(tmp_path, text, said):

@@ -104,3 +104,19 @@ def test_a_share_travels_and_does_not_show_its_secrets():
 def test_a_share_that_is_none_is_refused(data):
     with pytest.raises(Invalid, match="share of a deployment"):
         unpacked(data)
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0", "[::]", "[0:0::0]"])
+def test_an_address_that_stands_for_all_is_never_that_of_a_component(listen):
+    """Of each place in the platform file that may have one; none is left out, so that none is filled in."""
+    options = Options(listen=f"tcp://{listen}:18080", node="n1")
+    for field, line in (("env.A", 'env = {A = "${address:x}"}'), ("files./a", 'files = {"/a" = "${address:x}"}'),
+                        ("health.command", 'health = {command = ["${address:x}"]}'),
+                        (r"ports\[0\].address", 'ports = [{container = 1, node = 1, address = "${address:x}"}]')):
+        platform = parse(f'name = "s"\n[components.x]\nimage = "i"\n{line}', "toml")
+        with pytest.raises(Invalid, match=rf"components.x.{field}: .*node n1 listens on all.*set node_address"):
+            platform.at(options.place, [options.place])
+        known = msgspec.structs.replace(options, node_address="10.0.0.1").place
+        assert platform.at(known, [known]).components["x"] != platform.components["x"]
+    without = parse('name = "s"\n[components.x]\nimage = "i"\nenv = {N = "${node}"}', "toml")
+    assert without.at(options.place, [options.place]).components["x"].env == {"N": "n1"}

@@ -13,6 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from nova.novad import profiling
 from nova.novad.errors import Invalid, Refused
 
+SECRET = "a-shared-secret"
 _KINDS = {"int": descriptor_pb2.FieldDescriptorProto.TYPE_INT64, "id": descriptor_pb2.FieldDescriptorProto.TYPE_UINT64,
           "str": descriptor_pb2.FieldDescriptorProto.TYPE_STRING}
 # profile.proto, as far as it is used here: {message: {field: (number, type, repeated)}}
@@ -48,7 +49,7 @@ def profile_class():
 
 @pytest.fixture
 def address():
-    server = profiling.serve("127.0.0.1:0")
+    server = profiling.serve("127.0.0.1:0", SECRET)
     yield server.server_address
     server.shutdown()
     server.server_close()
@@ -56,7 +57,7 @@ def address():
 
 def get(address, path, **headers):
     connection = http.client.HTTPConnection(*address, timeout=30)
-    connection.request("GET", path, headers=headers)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {SECRET}", **headers})
     answer = connection.getresponse()
     return answer.status, answer.read()
 
@@ -126,7 +127,9 @@ def test_memory_is_told_by_type_and_what_came_meanwhile_by_place(address, profil
     ("/debug/pprof/profile?seconds=301", {}, 400), ("/debug/pprof/profile?seconds=0", {}, 400),
     ("/debug/pprof/profile?seconds=nan", {}, 400), ("/debug/pprof/heap?seconds=x", {}, 400),
     ("/debug/pprof/profile?format=svg", {}, 400), ("/debug/pprof/", {}, 404), ("/etc/passwd", {}, 404),
-    ("/debug/pprof/heap", {"Host": "attacker.example:6060"}, 403)])
+    ("/debug/pprof/heap", {"Host": "attacker.example:6060"}, 403),
+    *((path, {"Authorization": given}, 401) for path in ("/debug/pprof/heap", "/debug/pprof/profile", "/")
+      for given in ("", "Bearer", "Bearer wrong", f"Bearer {SECRET}x", f"Basic {SECRET}", "Bearer \xff"))])
 def test_what_is_asked_wrongly_is_refused(address, path, headers, status):
     assert get(address, path, **headers)[0] == status
 
@@ -139,12 +142,12 @@ def test_one_at_a_time(address):
 @pytest.mark.parametrize("given", ["0.0.0.0:6060", ":6060", "6060", "192.0.2.1:1", "127.0.0.1:x"])
 def test_it_is_for_this_machine_only(given):
     with pytest.raises(Invalid, match="--pprof-addr"):
-        profiling.serve(given)
+        profiling.serve(given, SECRET)
 
 
 def test_an_address_that_is_taken_is_said(address):
     with pytest.raises(Refused, match="--pprof-addr: 127"):
-        profiling.serve(f"127.0.0.1:{address[1]}")
+        profiling.serve(f"127.0.0.1:{address[1]}", SECRET)
 
 
 def test_nothing_of_it_is_imported_without_the_option():

@@ -15,9 +15,9 @@ import nova
 from nova.novad import deploy, updates
 from nova.novad.data import Data
 from nova.novad.deploy import Deployer
-from nova.novad.errors import Busy, Refused
+from nova.novad.errors import Busy, Invalid, Refused
 from nova.novad.journal import Journal
-from nova.novad.options import Options
+from nova.novad.options import Options, load
 from nova.novad.platform import parse
 from nova.novad.releases import Releases, number
 from nova.novad.secrets import Secrets
@@ -51,18 +51,21 @@ class Site:
         self.public.write_bytes(key.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
 
-    def release(self, version, key=None, **changed):
-        add(self.place, [wheel(self.place, version, **changed)], key)
+    def release(self, version, days=90, **changed):
+        add(self.place, [wheel(self.place, version, **changed)], self.key, days)
 
     def update(self, **options):
-        options = Options(data_dir=str(self.data), **{"update_url": f"file://{self.place}", **options})
+        options = Options(data_dir=str(self.data), **{
+            "update_url": f"file://{self.place}", "update_key": str(self.public), **options})
         return Updates(options, self.deployer, lambda: self.restarts.append(1)).update(
             lambda _name, what: self.said.append(what))
 
-    def index(self, change):
+    def index(self, change, signed=True):
         data = json.loads((self.place / "releases.json").read_text())
         change(data["releases"][0])
         (self.place / "releases.json").write_text(json.dumps(data))
+        if signed:
+            sign(self.place / "releases.json", self.key)
 
     def unchanged(self):
         """What there was runs; nothing is left."""
@@ -101,34 +104,60 @@ def test_what_is_not_newer_is_left_alone(site, version, said):
     site.unchanged()
 
 
-def test_a_signed_release_is_taken(site):
-    site.release(NEXT, site.key)
-    assert site.update(update_key=str(site.public)) is True
-
-
 @pytest.mark.parametrize("wrong", ["other key", "unsigned", "changed behind it", "no signature at all"])
 def test_with_a_key_nothing_is_taken_that_was_not_signed_with_it(site, wrong):
-    site.release(NEXT, site.key)
+    site.release(NEXT)
     if wrong == "other key":
         site.new_key()
     elif wrong == "unsigned":
         (site.place / "releases.json.sig").unlink()
     elif wrong == "changed behind it":
-        site.index(lambda one: one.update(version="9.9"))
+        site.index(lambda one: one.update(version="9.9"), signed=False)
     else:
         (site.place / "releases.json.sig").write_text("none!")
     with pytest.raises(Refused, match=r"(was not signed with update_key|json\.sig cannot be fetched).*Nothing"):
-        site.update(update_key=str(site.public))
+        site.update()
+    site.unchanged()
+
+
+@pytest.mark.parametrize("url", ["https://releases.example.org/x", "http://127.0.0.1:9/x", "file:///nowhere"])
+def test_without_a_key_nothing_is_asked_for(site, url, tmp_path):
+    with pytest.raises(Refused, match="update_key is not set"):
+        site.update(update_url=url, update_key="")
+    (tmp_path / "novad.toml").write_text(f'update_url = "{url}"')
+    with pytest.raises(Invalid, match=r"novad.toml: update_key: it is needed with update_url"):
+        load(tmp_path / "novad.toml")
+
+
+def test_a_list_that_has_expired_is_refused_until_it_is_signed_again(site):
+    site.release(NEXT, days=-0.01)
+    with pytest.raises(Refused, match=r"releases.json expired at .* UTC here: it has to be signed again. Nothing was"):
+        site.update()
+    site.unchanged()
+    add(site.place, [], site.key)
+    assert site.update() is True
+
+
+@pytest.mark.parametrize("expires", [None, "2199-01-01T00:00:00", "soon", 7258118400])
+def test_a_list_without_an_expiry_is_refused(site, expires):
+    """Also one that was signed before lists had an expiry."""
+    site.release(NEXT)
+    data = json.loads((site.place / "releases.json").read_text())
+    data = {"releases": data["releases"], **({} if expires is None else {"expires": expires})}
+    (site.place / "releases.json").write_text(json.dumps(data))
+    sign(site.place / "releases.json", site.key)
+    with pytest.raises(Refused, match=r"is no list of releases: .*expires.*Nothing was changed"):
+        site.update()
     site.unchanged()
 
 
 def test_a_key_that_is_none_is_told(site):
-    site.release(NEXT, site.key)
+    site.release(NEXT)
     with pytest.raises(Refused, match=r"update_key: /nowhere cannot be read"):
         site.update(update_key="/nowhere")
     site.new_key(lambda: ec.generate_private_key(ec.SECP256R1()))
     with pytest.raises(Refused, match="is no key of Ed25519"):
-        site.update(update_key=str(site.public))
+        site.update()
 
 
 @pytest.mark.parametrize(("change", "said"), [
@@ -148,6 +177,7 @@ def test_what_is_not_as_the_list_says_is_refused(site, change, said):
 def test_a_list_that_is_none_is_refused(site, text):
     site.place.mkdir()
     (site.place / "releases.json").write_text(text, encoding="latin-1")
+    sign(site.place / "releases.json", site.key)
     with pytest.raises(Refused, match="is no list of releases"):
         site.update()
 
@@ -166,7 +196,7 @@ def evil(site, name, content="x", mode=0o644):
         entry = zipfile.ZipInfo(name)
         entry.external_attr = mode << 16
         archive.writestr(entry, content)
-    add(site.place, [path])
+    add(site.place, [path], site.key)
 
 
 @pytest.mark.parametrize(("name", "mode"), [("../../escaped", 0o644), ("/tmp/escaped", 0o644), ("link", 0o120777)])
@@ -181,7 +211,7 @@ def test_a_wheel_that_is_none_is_refused(site):
     site.place.mkdir()
     path = site.place / f"nova-{NEXT}-py3-none-any.whl"
     path.write_bytes(b"no zip")
-    add(site.place, [path])
+    add(site.place, [path], site.key)
     with pytest.raises(Refused, match="is no wheel"):
         site.update()
     site.unchanged()

@@ -1,0 +1,102 @@
+"""The size of an image before it is pulled, from the manifests of its registry (OCI distribution API, anonymous)."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import platform
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from nova.novad.addresses import on_loopback
+
+LOG = logging.getLogger(__name__)
+
+_MOST = 4 << 20  # bytes of a manifest, or of a token
+_TIMEOUT = 20.0  # seconds of one request
+_ACCEPT = ", ".join([
+    "application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"])
+_REFERENCE = re.compile(r"(?P<host>[^/]*[.:][^/]*|localhost)/(?P<path>[^@]+?)(?::(?P<tag>[\w][\w.-]*))?"
+                        r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?", re.ASCII)
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def is_local(reference: str) -> bool:
+    """Return True if the registry is on this machine, where it has no TLS."""
+    host, slash, _rest = reference.partition("/")
+    return bool(slash) and on_loopback(re.sub(r":\d+$", "", host))
+
+
+def size(reference: str) -> int | None:
+    """Return the bytes of the image's layers as they travel, for this machine's architecture.
+
+    None if it is unknown: a short name, or a registry that does not answer or wants a login. podman's own request then
+    reports what is wrong.
+    """
+    parts = _REFERENCE.fullmatch(reference)
+    if parts is None:
+        return None
+    host, path = parts["host"], parts["path"]
+    if host == "docker.io":
+        host, path = "registry-1.docker.io", path if "/" in path else f"library/{path}"
+    try:
+        registry = _Registry(f"{'http' if is_local(reference) else 'https'}://{host}/v2/{path}/manifests/")
+        manifest = registry.manifest(parts["digest"] or parts["tag"] or "latest")
+        if "manifests" in manifest:
+            manifest = registry.manifest(_here(manifest["manifests"]))
+        return sum(max(0, int(layer["size"])) for layer in manifest["layers"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError,
+            http.client.HTTPException) as error:
+        LOG.info("The size of image %s is unknown before it is pulled: %s", reference, error)
+        return None
+
+
+def _here(manifests: list[Any]) -> str:
+    """Return the digest of this machine's manifest in an index. Raises ValueError."""
+    machine = platform.machine()
+    for one in manifests:
+        known = one.get("platform") or {}
+        if known.get("os") == "linux" and known.get("architecture") == _MACHINES.get(machine, machine):
+            return str(one["digest"])
+    raise ValueError(f"there is no manifest for {machine}")
+
+
+class _Registry:
+    """Manifests of one repository."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._headers = {"Accept": _ACCEPT}
+
+    def manifest(self, name: str) -> dict[str, Any]:
+        """Raises OSError, ValueError."""
+        url = self._url + urllib.parse.quote(name, safe=":")
+        try:
+            return _json(url, self._headers)
+        except urllib.error.HTTPError as error:
+            challenge = error.headers.get("WWW-Authenticate", "")
+            if error.code != 401 or not challenge.startswith("Bearer ") or "Authorization" in self._headers:
+                raise
+        fields = dict(_CHALLENGE.findall(challenge))
+        realm = fields.pop("realm", "")
+        if urllib.parse.urlsplit(realm).scheme != urllib.parse.urlsplit(url).scheme:
+            raise ValueError(f"it wants a login at {realm!r}")
+        answer = _json(f"{realm}?{urllib.parse.urlencode(fields)}", {})
+        self._headers["Authorization"] = f"Bearer {answer.get('token') or answer['access_token']}"
+        return _json(url, self._headers)
+
+
+def _json(url: str, headers: dict[str, str]) -> dict[str, Any]:
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 (http or https: size, manifest)
+    with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
+        body = answer.read(_MOST + 1)
+    found = json.loads(body) if len(body) <= _MOST else None
+    if not isinstance(found, dict):
+        raise ValueError(f"{url} is no JSON object of at most {_MOST} bytes")
+    return found

@@ -1,0 +1,189 @@
+"""Images whose size is known before they are pulled, and reasons of podman that reach the user."""
+
+import contextlib
+import http.server
+import json
+import pathlib
+import platform
+import shutil
+import socket
+import threading
+
+import pytest
+
+from nova.novad.errors import ImageFault, RuntimeFault
+from nova.novad.runtime import podman_images, registry
+from nova.novad.runtime.base import Wanted
+from nova.novad.runtime.podman import Podman
+
+DIGEST = "sha256:" + "1" * 64
+MACHINE = registry._MACHINES.get(platform.machine(), platform.machine())
+IMAGE = {"layers": [{"size": 1000}, {"size": 2000}], "config": {"size": 9}}
+INDEX = {"manifests": [
+    {"digest": "sha256:" + "2" * 64, "platform": {"os": "linux", "architecture": "s390x"}},
+    {"digest": "sha256:" + "3" * 64, "platform": {"os": "windows", "architecture": MACHINE}},
+    {"digest": DIGEST, "platform": {"os": "linux", "architecture": MACHINE}}]}
+
+
+@pytest.fixture
+def site():
+    """A registry on loopback: ``answers`` by path; with ``token`` callers have to get that first."""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.server.asked.append(self.path)
+            if self.path.startswith("/token"):
+                return self._send(200, json.dumps({"token": self.server.token}).encode())
+            if self.server.token and self.headers.get("Authorization") != f"Bearer {self.server.token}":
+                return self._send(401, b"{}", self.server.challenge)
+            body = self.server.answers.get(self.path)
+            return self._send(404, b"{}") if body is None else self._send(200, body)
+
+        def _send(self, status, body, challenge=""):
+            self.send_response(status)
+            if challenge:
+                self.send_header("WWW-Authenticate", challenge)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_words):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.answers, server.asked, server.token = {}, [], ""
+        server.host = f"127.0.0.1:{server.server_port}"
+        server.challenge = f'Bearer realm="http://{server.host}/token",service="s",scope="repository:a/b:pull"'
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def manifest(name, content=IMAGE):
+    return {f"/v2/a/b/manifests/{name}": content if isinstance(content, bytes) else json.dumps(content).encode()}
+
+
+@pytest.mark.parametrize("token", ["", "one"])
+@pytest.mark.parametrize("index", [False, True])
+def test_the_size_of_an_image_is_that_of_its_layers_for_this_machine(site, token, index):
+    site.token = token
+    site.answers = {**manifest("1", INDEX), **manifest(DIGEST)} if index else manifest("1")
+    assert registry.size(f"{site.host}/a/b:1") == 3000
+    assert [path.partition("?")[2] for path in site.asked if path.startswith("/token")] == (
+        ["service=s&scope=repository%3Aa%2Fb%3Apull"] if token else [])
+
+
+def test_an_image_is_named_by_tag_digest_or_neither(site):
+    site.answers = {**manifest("latest"), **manifest(DIGEST)}
+    assert [registry.size(f"{site.host}/a/b{end}") for end in ("", f"@{DIGEST}", f":1@{DIGEST}")] == [3000] * 3
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"[]", b"{", b"null", {}, {"layers": 1}, {"layers": [1]}, {"layers": [{}]}, {"layers": [{"size": "x"}]},
+    {"layers": [{"size": None}]}, {"manifests": []}, {"manifests": 1}, {"manifests": [1]}, {"manifests": [{}]},
+    {"manifests": [{"platform": []}]}, {"manifests": INDEX["manifests"][:2]}, b"[" * 100_000,
+    b'"' + b"x" * (5 << 20) + b'"', b"\xff"], ids=lambda content: str(content)[:40])
+def test_what_a_registry_answers_wrongly_leaves_the_size_unknown(site, content):
+    site.answers = manifest("1", content)
+    assert registry.size(f"{site.host}/a/b:1") is None
+
+
+def test_without_an_answer_or_with_a_login_elsewhere_the_size_is_unknown(site):
+    assert registry.size(f"{site.host}/a/b:1") is None
+    assert registry.size("short-name:1") is None
+    assert registry.size("127.0.0.1:9/a/b:1") is None
+    site.token, site.answers = "one", manifest("1")
+    for realm in ("file:///etc/passwd", "https://127.0.0.1:9/token", "", "x"):
+        site.challenge = f'Bearer realm="{realm}"'
+        assert registry.size(f"{site.host}/a/b:1") is None
+    site.challenge = 'Basic realm="x"'
+    assert registry.size(f"{site.host}/a/b:1") is None
+
+
+@pytest.fixture
+def service(tmp_path):
+    """``service(answer, …)``: the path of a socket that answers requests with these bytes, one each, and closes."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind(str(tmp_path / "s"))
+    listening.listen()
+
+    def serve(*answers):
+        def run():
+            for answer in answers:
+                with contextlib.suppress(OSError):
+                    connection, _address = listening.accept()
+                    with connection:
+                        connection.recv(1 << 16)
+                        connection.sendall(answer)
+        threading.Thread(target=run, daemon=True).start()
+        return str(tmp_path / "s")
+
+    yield serve
+    listening.close()
+
+
+def answer(status, *documents):
+    return f"HTTP/1.0 {status} x\r\n\r\n".encode() + b"".join(json.dumps(one).encode() + b"\n" for one in documents)
+
+
+@pytest.mark.parametrize(("limit", "free", "said"), [
+    (2000, 1 << 40, "has layers of 0 MiB, and image_limit is"), (0, 3000, "take more when they are unpacked"),
+    (0, podman_images.MARGIN + 2999, "63|64 MiB are free")])
+def test_an_image_that_is_too_large_is_refused_before_it_is_pulled(site, tmp_path, monkeypatch, limit, free, said):
+    site.answers = manifest("1")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(podman_images.shutil, "disk_usage", lambda _path: usage._replace(free=free))
+    with pytest.raises(ImageFault, match=said):
+        podman_images.pull(str(tmp_path / "nobody"), f"{site.host}/a/b:1", tmp_path, limit)
+
+
+def test_a_pull_ends_before_it_fills_the_disk(tmp_path, monkeypatch, service):
+    """Whatever its registry said, or did not: layers that are small until they are unpacked, say."""
+    usage, listening = shutil.disk_usage(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    monkeypatch.setattr(podman_images.shutil, "disk_usage", lambda _path: usage._replace(free=1 << 20))
+    listening.bind(str(tmp_path / "slow"))
+    listening.listen()
+
+    def slow():
+        connection, _address = listening.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(answer(200, {"stream": "Copying blob"}))
+            ended.append(connection.recv(1))
+
+    ended = []
+    thread = threading.Thread(target=slow, daemon=True)
+    thread.start()
+    with pytest.raises(ImageFault, match=r"short:1 cannot be fetched: the pull was ended, since less than 64 MiB are"):
+        podman_images.pull(str(tmp_path / "slow"), "short:1", tmp_path, 0)
+    thread.join(30)
+    listening.close()
+    assert ended == [b""]
+
+
+@pytest.mark.parametrize(("answers", "said"), [
+    ([answer(500, {"message": "no space left on device"})], "short:1 cannot be fetched: no space left on device"),
+    ([answer(200, {"stream": "x"}, {"error": "write: no space left on device"})], "fetched: write: no space left"),
+    ([answer(200)], "short:1 cannot be fetched: podman does not say why"), ([answer(200, [], 1, {})], "not say why")])
+def test_why_a_pull_failed_is_told(service, tmp_path, answers, said):
+    with pytest.raises(ImageFault, match=said):
+        podman_images.pull(service(*answers), "short:1", tmp_path, 0)
+
+
+@pytest.mark.parametrize("verb", ["create", "start", "stop", "remove", "find", "containers", "make_network",
+                                  "remove_network", "has_image", "version", "fetch"])
+@pytest.mark.parametrize("full", [True, False])
+def test_a_connection_that_breaks_is_told_with_its_reason_and_that_the_disk_is_full(service, tmp_path, monkeypatch,
+                                                                                    verb, full):
+    """Every verb; the library says "POST operation failed" and no more."""
+    runtime = Podman(service(*[b""] * 5))
+    runtime._storage = pathlib.Path(tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(podman_images.shutil, "disk_usage",
+                        lambda _path: usage._replace(free=5 << 20 if full else 1 << 40))
+    words = {"create": [Wanted(name="c", image="i", labels={})], "stop": ["c", 1], "version": [], "fetch": ["short:1"]}
+    with pytest.raises(RuntimeFault) as told:
+        getattr(runtime, verb)(*words.get(verb, ["c"]))
+    message = told.value.message
+    assert not message.partition(" (the disk")[0].endswith("operation failed")
+    assert any(word in message for word in ("Connection aborted", "closed connection", "without response", "no HTTP"))
+    assert (f"the disk of {tmp_path} is full: 5 MiB are free" in message) == full
