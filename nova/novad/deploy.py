@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import msgspec
 
 from nova.novad import dumps, owed, past
-from nova.novad.changes import check_depends, ordered, stopping, volumes_of
+from nova.novad.changes import check_data_paths, check_depends, ordered, stopping, volumes_of
 from nova.novad.containers import Containers, Progress
 from nova.novad.data import Data
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, told
@@ -207,7 +207,7 @@ class Deployer:
     def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:
         """Here, and on other nodes: all of them are prepared before anything stops on any."""
         ident, kind = begun.id, begun.kind
-        self._check(changes)
+        self._check(kind, changes)
         if self.others is not None and terms.shares:
             self.others.prepare(ident, terms.shares, progress)
         self.journal.advance(ident, BACKUP, changes)
@@ -234,7 +234,7 @@ class Deployer:
 
     def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
         """Have what a deployment needs, and change nothing. For who is within :meth:`changing`; raises as run()."""
-        self._check(self._fetched(0, kind, changes, progress))
+        self._check(kind, self._fetched(0, kind, changes, progress))
 
     def decide(self, ident: int, done: bool, progress: Progress, debts: Sequence[Owed] = ()) -> None:
         """What was pending stays (``debts``: what is removed then), or is put back. For who is within :meth:`alone`.
@@ -292,8 +292,11 @@ class Deployer:
                     kept[owner] = Change(name=owner, before=current[owner], after=current[owner])
         return self._ordered(kept)
 
-    def _check(self, changes: Sequence[Change]) -> None:
-        """What can be known before anything stops."""
+    def _check(self, kind: str, changes: Sequence[Change]) -> None:
+        """Check what can be known before anything stops. Raises Refused, ImageFault, Invalid."""
+        for change in changes:
+            if change.after is not None and _remakes(kind, change):
+                check_data_paths(change.after, self.runtime.data_paths(change.after.image))
         self.data.check_room([self.data.size(change.name, volumes_of(change)) for change in changes])
         for change in changes:
             if change.after is not None:
@@ -345,7 +348,7 @@ class Deployer:
                 continue
             self._go_on()
             after = change.after
-            if kind == ROTATE or change.before != after or change.restore:
+            if _remakes(kind, change):
                 self._replace(change, progress)
             else:
                 progress(change.name, "starting")
@@ -485,6 +488,11 @@ class Deployer:
 
 def _quietly(_name: str, _what: str) -> None:
     """For what nobody watches."""
+
+
+def _remakes(kind: str, change: Change) -> bool:
+    """Return True if the change puts a new container in the place of the component's current one."""
+    return kind == ROTATE or change.before != change.after or bool(change.restore)
 
 
 def _label(deployment: Deployment) -> str:

@@ -205,6 +205,63 @@ def test_an_image_of_another_digest_is_refused(deployed):
     assert deployed.versions()["api"] == "1"
 
 
+# Each remakes the container of conductor, whose image declares a volume that no mount covers.
+REMAKES = {
+    "deploy": lambda node: node.deploy(conductor="2"),
+    "all": lambda node: node.deploy(conductor="2", api="2"),
+    "env": lambda node: (node.start(TEXT.replace("user:$", "other:$")), node.deploy()),
+    "rollback": lambda node: node.rollback("conductor", to=1),
+    "rotate": lambda node: node.run(deploy.ROTATE, [
+        Change(name=name, before=one, after=one) for name, one in node.deployer.journal.components().items()]),
+}
+
+
+@pytest.mark.parametrize("act", REMAKES)
+def test_an_image_that_stores_data_outside_of_all_mounts_is_refused_before_anything_stops(node, act):
+    node.deploy()
+    if act == "rollback":
+        node.deploy(conductor="2")
+    for version in "12":
+        node.runtime.data[f"registry/conductor:{version}"] = ("/var/lib/conductor", "/etc/conductor.conf")
+    before = (dict(node.runtime.running), node.versions(), content(node.directory / "volumes"))
+    with pytest.raises(Refused, match="conductor: the image .* stores data at /var/lib/conductor, .*backup = false"):
+        REMAKES[act](node)
+    assert (dict(node.runtime.running), node.versions(), content(node.directory / "volumes")) == before
+    assert node.deployer.journal.deployments()[0].state == UNDONE
+
+
+@pytest.mark.parametrize(("declared", "covered"), [
+    ("/data", True), ("/data/", True), ("//data", True), ("data", True), ("/data/inner", True), ("/host/x/y", True),
+    ("/cache", True), ("/etc/file", True), ("/", False), ("/dat", False), ("/data2", False), ("/host", False),
+    ("/data/../other", False)])
+def test_a_declared_volume_is_covered_by_a_volume_bind_or_file_at_its_path_or_above(node, declared, covered):
+    node.start("""
+name = "suite"
+[components.db]
+image = "registry/db"
+version = "1"
+volumes = [{name = "rows", destination = "/data/"}, {name = "cache", destination = "/cache", backup = false}]
+binds = [{source = "/dev", destination = "/host/x"}]
+files = {"/etc/file" = "text"}
+health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}
+""")
+    node.runtime.data["registry/db:1"] = (declared,)
+    if covered:
+        assert node.deploy().state == DONE
+    else:
+        with pytest.raises(Refused, match="stores data at"):
+            node.deploy()
+        assert node.runtime.made == {}
+
+
+def test_a_component_whose_container_stays_is_not_refused_for_what_its_image_declares(deployed):
+    deployed.runtime.data["registry/db:1"] = ("/elsewhere",)
+    assert deployed.deploy(conductor="2").state == DONE
+    current = deployed.deployer.journal.components()
+    deployed.run(deploy.BACK_UP, [Change(name="db", before=current["db"], after=current["db"])])
+    assert deployed.deployer.journal.backups("db")
+
+
 @pytest.mark.parametrize("version", ["bad", "sick"])
 def test_an_upgrade_that_does_not_become_healthy_is_put_back_with_the_data_of_its_database(deployed, version):
     rows = deployed.rows()
