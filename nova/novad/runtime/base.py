@@ -83,6 +83,9 @@ class Runtime(Protocol):
 
     def has_image(self, ident: str) -> bool: ...
 
+    def data_paths(self, ident: str) -> tuple[str, ...]:
+        """Return the paths that a fetched image declares as volumes (``VOLUME``). Raises ImageFault."""
+
     def create(self, wanted: Wanted) -> None:
         """Make it in place of any other of its name; it is not started."""
 

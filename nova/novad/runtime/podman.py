@@ -55,6 +55,14 @@ class Podman:
         with self._client(_LOOK) as client, self._told(f"image {ident} cannot be looked for"):
             return bool(client.images.exists(ident))
 
+    def data_paths(self, ident: str) -> tuple[str, ...]:
+        with self._client(_LOOK) as client, _told(f"image {ident} cannot be inspected"):
+            config: Any = client.images.get(ident).attrs.get("Config")
+        volumes = config.get("Volumes") or {} if isinstance(config, dict) else None
+        if not isinstance(volumes, dict):
+            raise ImageFault(f"The configuration of image {ident} cannot be read.")
+        return tuple(sorted(map(str, volumes)))
+
     # --- containers --------------------------------------------------------------------------------
     def create(self, wanted: Wanted) -> None:
         self.remove(wanted.name)
@@ -65,7 +73,9 @@ class Podman:
                         **({"propagation": each} if (each := _propagation(mount.options)) else {})}
                        for mount in wanted.mounts],
             "privileged": wanted.privileged, "cap_add": list(wanted.capabilities), "devices": list(wanted.devices),
-            "stop_timeout": wanted.stop_timeout, "healthcheck": None}
+            "stop_timeout": wanted.stop_timeout, "healthcheck": None,
+            # Declared volumes without a mount are refused before; podman makes no anonymous volumes.
+            "image_volume_mode": "ignore"}
         if wanted.user:
             options["user"] = wanted.user
         if wanted.networks:
