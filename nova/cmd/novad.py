@@ -144,8 +144,9 @@ def _few_heaps() -> ctypes.CDLL:
 def _only_one(directory: pathlib.Path) -> Iterator[None]:
     """Of this data directory. Raises Refused."""
     from nova.novad.errors import Refused
+    from nova.novad.secrets import private_directory
 
-    directory.mkdir(parents=True, exist_ok=True)
+    private_directory(directory)
     with open(directory / "lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,7 +16,7 @@ from podman import errors as podman_errors
 from nova.novad.addresses import on_loopback
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime import podman_stream
-from nova.novad.runtime.base import PLATFORM, Container, Image, Wanted
+from nova.novad.runtime.base import CONFINED, PLATFORM, Container, Image, Wanted
 from nova.novad.runtime.podman_logs import PodmanLines
 
 _TIMEOUT = 60.0  # seconds of a request that does something
@@ -69,7 +69,10 @@ class Podman:
             "mounts": [{"type": "bind", "source": str(mount.source), "target": mount.destination,
                         "read_only": "ro" in mount.options,
                         **({"propagation": each} if (each := _propagation(mount.options)) else {})}
-                       for mount in wanted.mounts],
+                       for mount in wanted.mounts if not set(CONFINED) <= set(mount.options)],
+            # The library passes these options on with ``volumes`` alone, by source.
+            "volumes": {str(mount.source): {"bind": mount.destination, "extended_mode": ["rbind", *mount.options]}
+                        for mount in wanted.mounts if set(CONFINED) <= set(mount.options)},
             "privileged": wanted.privileged, "cap_add": list(wanted.capabilities), "devices": list(wanted.devices),
             "stop_timeout": wanted.stop_timeout, "healthcheck": None}
         if wanted.user:
