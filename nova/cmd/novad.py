@@ -100,7 +100,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             podman.start()
         daemon = Daemon(options, platform, Podman(options.podman_socket or str(podman.socket if podman else "")))
         stack.callback(daemon.stop)
-        server = Server(daemon, Updates(options, daemon.deployer, again.set), local)
+        server = Server(daemon, Updates(options, daemon.deployer, again.set), launcher=local)
         stack.callback(server.stop)
         daemon.start()
         server.start()
