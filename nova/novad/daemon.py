@@ -24,7 +24,7 @@ from nova.novad.options import Options
 from nova.novad.participant import Participant
 from nova.novad.platform import Platform
 from nova.novad.runtime.base import Runtime
-from nova.novad.secrets import Secrets, write_private
+from nova.novad.secrets import Secrets, private_directory, write_private
 from nova.novad.shares import Share
 
 LOG = logging.getLogger(__name__)
@@ -57,8 +57,7 @@ class Daemon:
         self.started = time.time()
         self.runtime = runtime
         root = pathlib.Path(options.data_dir)
-        root.mkdir(parents=True, exist_ok=True)
-        root.chmod(0o711)
+        private_directory(root)
         passphrase = pathlib.Path(options.key_file).read_bytes().strip() if options.key_file else None
         if passphrase == b"":
             raise Invalid(f"key_file: {options.key_file} is empty")

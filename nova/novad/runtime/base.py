@@ -14,6 +14,8 @@ from nova.novad.platform import PublishedPort
 
 # The labels by which novad knows its containers.
 PLATFORM, COMPONENT, DEPLOYMENT = "io.nova.platform", "io.nova.component", "io.nova.deployment"
+# Mount options of everything that novad keeps itself: set-uid bits and devices in there have no effect.
+CONFINED = ("nosuid", "nodev")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,9 @@ class Container:
 
 @dataclasses.dataclass(frozen=True)
 class Mount:
+    """A directory or file of the node at ``destination``. Mounts with CONFINED in ``options`` have sources of their
+    own."""
+
     source: pathlib.Path
     destination: str
     options: tuple[str, ...] = ()
