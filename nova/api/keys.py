@@ -43,7 +43,7 @@ def fingerprint(kind: str, public: str) -> str:
             certificate = x509.load_pem_x509_certificate(public.encode())
             return _hex(certificate.fingerprint(hashes.SHA1()))  # noqa: S303 (an identifier, not a proof)
         return _hex(hashlib.md5(_ssh_blob(public), usedforsecurity=False).digest())
-    except (ValueError, exceptions.UnsupportedAlgorithm):
+    except (ValueError, NotImplementedError, x509.InvalidVersion, exceptions.UnsupportedAlgorithm):
         raise exception.InvalidKeypair(reason="failed to generate fingerprint") from None
 
 
@@ -86,8 +86,9 @@ def _ssh_line(key: rsa.RSAPrivateKey) -> str:
 
 def _certificate(key: rsa.RSAPrivateKey, user_id: str) -> str:
     """Self-signed, for client authentication (WinRM) as ``user_id``."""
-    # The common name of a certificate has at most 64 characters.
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, user_id[:64])])
+    # The common name of a certificate has 1 to 64 bytes.
+    common = user_id.encode()[:64].decode(errors="ignore")
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common)] if common else [])
     principal = f"{user_id}@localhost".encode()
     now = utcnow()
     made = (
@@ -100,7 +101,7 @@ def _certificate(key: rsa.RSAPrivateKey, user_id: str) -> str:
 
 
 def _utf8_string(text: bytes) -> bytes:
-    """DER of a UTF8String."""
+    """Return the DER of a UTF8String, whose length has no more bytes than it needs."""
     size = len(text)
-    length = bytes([size]) if size < 128 else b"\x82" + size.to_bytes(2, "big")
-    return b"\x0c" + length + text
+    number = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return b"\x0c" + (bytes([size]) if size < 128 else bytes([0x80 | len(number)]) + number) + text

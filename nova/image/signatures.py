@@ -25,6 +25,9 @@ from nova.objects.image import Image
 
 LOG = logging.getLogger(__name__)
 
+# What the library raises for certificates and keys that are malformed or that it does not support.
+_MALFORMED = (ValueError, NotImplementedError, x509.InvalidVersion, UnsupportedAlgorithm)
+
 
 def certificate_of(ctx: RequestContext, image: Image, trusted: Sequence[str]) -> str:
     """The certificate (PEM) with which an image says that it is signed, and which comes from a trusted one.
@@ -66,7 +69,7 @@ def _verifier(image: Image, certificate: x509.Certificate) -> Any:
         method = signature_utils.get_hash_method(properties[signature_utils.HASH_METHOD])
         signature = signature_utils.get_signature(properties[signature_utils.SIGNATURE])
         key = certificate.public_key()
-    except (SignatureVerificationError, KeyError, ValueError) as error:
+    except (SignatureVerificationError, KeyError, *_MALFORMED) as error:
         raise _refuse(image, f"its signature cannot be read ({error})") from error
     made = kind.create_verifier(signature, method, key) if isinstance(key, kind.public_key_type) else None
     if made is None:
@@ -77,7 +80,7 @@ def _verifier(image: Image, certificate: x509.Certificate) -> Any:
 def _get(ctx: RequestContext, image: Image, ident: str) -> x509.Certificate:
     try:
         found: x509.Certificate = signature_utils.get_certificate(key_manager.caller(ctx), ident)
-    except (SignatureVerificationError, ValueError, AttributeError) as error:
+    except (SignatureVerificationError, AttributeError, *_MALFORMED) as error:
         # (cursive tells of one that did not answer as of a certificate that it does not give)
         if key_manager.is_away(error.__context__):
             raise exception.ImageBackendUnavailable(reason="the certificates of images cannot be asked for") from error
