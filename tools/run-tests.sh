@@ -9,6 +9,7 @@ PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-daemon lib
     libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils rabbitmq-server postgresql mariadb-server
     dnsmasq-base nftables iproute2 iputils-ping genisoimage procps
     novnc spice-html5 chromium chromium-driver # what looks at the status page and the consoles
+    haproxy nginx-light apache2-bin # front ends of the API and the metadata service
     podman runc netavark aardvark-dns catatonit iptables docker-registry # containers for novad, and where they come from
     busybox-static dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod) # the guest image
 

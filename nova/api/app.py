@@ -7,13 +7,25 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import falcon
 import msgspec
 
-from nova import bus, exception
-from nova.api import auth, errors, microversion, openapi, rates, router, routes, schema, status_page, versions
+from nova import bus, context, exception
+from nova.api import (
+    auth,
+    errors,
+    healthcheck,
+    microversion,
+    openapi,
+    rates,
+    router,
+    routes,
+    schema,
+    status_page,
+    versions,
+)
 from nova.api.clients import Clients
 from nova.api.observed import ROUTE, observed
 from nova.api.request import Request, Response
@@ -63,7 +75,22 @@ def create_app(bus_transport: Any = None, clients: Clients | None = None,
     app.req_options.strip_url_path_trailing_slash = False
     limits = limits or rates.Rates()
     app.add_sink(observed(Dispatcher(clients, routes.table(), limits).serve), prefix="/")
-    return limits.by_address(auth.protect(app))
+    return _with_cors(limits.by_address(auth.protect(app)))
+
+
+def _with_cors(app: auth.App) -> auth.App:
+    """Return ``app`` with the cross-origin headers that [cors] asks for; unchanged if no origin is allowed."""
+    if not CONF.cors.allowed_origin:
+        return app
+    from oslo_config import cfg
+    from oslo_middleware import cors  # which costs 5 MB of memory
+
+    options = cfg.ConfigOpts()
+    options.register_opts(cors.CORS_OPTS, "cors")
+    for name in CONF.cors:
+        options.set_override(name, CONF.cors[name], "cors")
+    wrapped: auth.App = cors.CORS(app, options)
+    return wrapped
 
 
 class Dispatcher:
@@ -74,6 +101,8 @@ class Dispatcher:
         self._limits = limits
         self._table = table
         self._router = router.Router(table)
+        self._healthcheck = healthcheck.Healthcheck(lambda: bus.within(
+            clients.services, healthcheck.PROBE_TIMEOUT).index(context.admin(), binary="nova-conductor"))
 
     def serve(self, req: falcon.Request, resp: falcon.Response, **_: Any) -> None:
         started = time.monotonic()
@@ -85,8 +114,13 @@ class Dispatcher:
             if not auth.is_public(path):
                 level = logging.INFO
                 (self._status if path == status_page.DATA else self._serve)(environ, path, resp)
+            elif environ["REQUEST_METHOD"] == "OPTIONS":
+                resp.set_header("Allow", healthcheck.ALLOWED)
+            elif path == healthcheck.PATH and environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+                status, resp.content_type, resp.data = self._healthcheck.answer(environ)
+                resp.status = falcon.code_to_http_status(status)
             elif path in openapi.PATHS and environ["REQUEST_METHOD"] in ("GET", "HEAD"):
-                _send(resp, 200, openapi.document(self._table, _version(environ), versions.host_url(environ)))
+                _send(resp, 200, openapi.encoded(self._table, _version(environ), versions.host_url(environ)))
             elif CONF.api.status_page and path in status_page.FILES and environ["REQUEST_METHOD"] == "GET":
                 status_page.show(path, resp)
             else:
@@ -112,7 +146,7 @@ class Dispatcher:
 
     def _serve(self, environ: auth.Environ, path: str, resp: falcon.Response) -> None:
         method = environ["REQUEST_METHOD"]
-        segments = path.split("/")[1:]
+        segments = _segments(environ, path)
         legacy = _PREFIXES[segments.pop(0)]
         project = segments.pop(0) if len(segments) > 1 and router.PROJECT.fullmatch(segments[0]) else None
         ctx = auth.context_of(environ, project)
@@ -179,6 +213,18 @@ def _path(environ: auth.Environ) -> str:
     """The path as text. Raises UnicodeDecodeError; NUL is in no name, and databases choke on it."""
     path: str = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8")
     return path.replace("\0", "\ufffd")
+
+
+def _segments(environ: auth.Environ, path: str) -> list[str]:
+    """Return the decoded segments of the path. An encoded slash is a character of its segment.
+
+    ``path`` has encoded slashes as they are in the URL. Raises UnicodeDecodeError.
+    """
+    segments = path.split("/")
+    raw = environ.get("REQUEST_URI", "").partition("?")[0].split("/")[-len(segments):]
+    if "%2F" in path and len(raw) == len(segments):
+        segments = [unquote(segment, errors="strict").replace("\0", "\ufffd") for segment in raw]
+    return segments[1:]
 
 
 def _version(environ: auth.Environ) -> int:

@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 Environ = dict[str, Any]
 App = Callable[[Environ, Any], Iterable[bytes]]
 
-_PROTECTED = re.compile(r"/v2(\.1)?/.+")
+_PROTECTED = re.compile(r"/v2(\.1)?/.+", re.DOTALL)
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # What Keystone's implied roles give to a token that has the stronger role.
 _IMPLIED = {"admin": ("manager", "member", "reader"), "manager": ("member", "reader"), "member": ("reader",)}
@@ -71,7 +71,9 @@ def check_listening(address: str) -> None:
 
 
 def _noauth(environ: Environ, url_project: str | None, kept: dict[str, Any]) -> RequestContext:
-    """X-User-Id, X-Project-Id and X-Roles; a token "user:project" fills what is missing; admin by default.
+    """Return the context that X-User-Id, X-Project-Id, X-User-Name, X-Project-Name and X-Roles describe.
+
+    A token "user:project" fills what is missing; the caller is an admin by default.
 
     Raises Unauthorized for a client elsewhere (another server than ours may listen anywhere).
     """
@@ -88,4 +90,5 @@ def _noauth(environ: Environ, url_project: str | None, kept: dict[str, Any]) -> 
     project_id = environ.get("HTTP_X_PROJECT_ID") or project or url_project or NOAUTH_PROJECT
     # There is always a token: back ends that get one treat the caller as a user, not as a service.
     return RequestContext(user_id=user_id, project_id=project_id, roles=roles,
+                          user_name=environ.get("HTTP_X_USER_NAME"), project_name=environ.get("HTTP_X_PROJECT_NAME"),
                           auth_token=token or f"{user_id}:{project_id}", **kept)

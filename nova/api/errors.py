@@ -18,6 +18,9 @@ KEYS = {
 # What those statuses that are not the fault of Nova may say of themselves.
 _SPEAKING = frozenset({501, 503})
 
+# Seconds after which a client may repeat a request that a service, the database or the broker could not serve.
+RETRY_AFTER = 5
+
 NOT_FOUND = "The resource could not be found."
 MALFORMED = ("The server could not comply with the request since it is either malformed or otherwise "
              "incorrect.")
@@ -60,8 +63,10 @@ class OverLimit(exception.NovaException):
 
 
 def headers(error: Exception) -> dict[str, str]:
-    """The headers that an answer with this error has."""
-    return {"Retry-After": str(error.kwargs["retry_after"])} if isinstance(error, OverLimit) else {}
+    """Return the headers of a response to this error: Retry-After for 429 and 503."""
+    if isinstance(error, OverLimit):
+        return {"Retry-After": str(error.kwargs["retry_after"])}
+    return {"Retry-After": str(RETRY_AFTER)} if isinstance(error, exception.NovaException) and error.code == 503 else {}
 
 
 def body(code: int, message: str, retry_after: int | None = None) -> dict[str, Any]:

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import bisect
 import operator
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nova.api import microversion
+from nova.api.keywords import matcher
 from nova.api.schema import Validator
 
 Getter = Callable[[Any, Any], Any]
@@ -264,10 +264,10 @@ class Query(Type):
             yield from field.steps()
 
     def known_only(self, given: Mapping[str, list[str]], version: int) -> dict[str, list[str]]:
-        """What was given without the parameters that this version does not know."""
+        """Return ``given`` without the parameters that do not exist in this version."""
         return {name: values for name, values in given.items()
                 if (name in self.fields and self.fields[name].exists(version))
-                or any(re.search(pattern, name) for pattern in self.patterns)}
+                or (self.patterns and matcher(tuple(self.patterns))(name))}
 
 
 class Out:

@@ -145,7 +145,7 @@ def whole(value: Any) -> int:
 
 def _quoted(ident: str) -> str:
     # Nearly all are UUIDs; quoting was a tenth of a long list.
-    return ident if _PLAIN.fullmatch(ident) else quote(ident)
+    return ident if _PLAIN.fullmatch(ident) else quote(ident, safe="")
 
 
 def _utc(value: datetime.datetime) -> datetime.datetime:

@@ -15,7 +15,7 @@ import msgspec
 import oslo_messaging as messaging
 
 from nova import context, exception
-from nova.bus import interface, seals, transport
+from nova.bus import interface, publishing, seals, transport
 from nova.bus.broker import listeners
 from nova.bus.circuit import circuit
 from nova.telemetry import metrics
@@ -26,6 +26,8 @@ LOG = logging.getLogger(__name__)
 _RETRIES = 2
 # Seconds that an answer may take to come back.
 _ANSWER = 1.0
+# Seconds of which a fanout may take a share until the broker has it.
+_FANOUT_SECONDS = 10.0
 # Seconds for which a cast is of use, if its declaration does not say: rows decide, and have been asked by then.
 _CAST_SECONDS = 300.0
 # The most seconds between two questions of those who wait for a service to start.
@@ -122,6 +124,7 @@ class _Proxy(Generic[I]):
         return send
 
     def _send(self, method: interface.Method, ctx: context.RequestContext, kwargs: dict[str, Any]) -> Any:
+        publishing.check(self.bus)
         payload = method.encode(method.args_type(**kwargs))
         transport.SENT.add(f"{self.declared.namespace}.{method.name}", 2 if method.kind == "call" else 1)
         try:
@@ -130,7 +133,8 @@ class _Proxy(Generic[I]):
             if method.kind == "fanout":
                 # One that is lost shows as a gap and is made up for; waiting would hold up its sender.
                 outgoing = transport.Outgoing(ctx, seal=self._seal(method, payload))
-                self._client.prepare(fanout=True, retry=1).cast(outgoing, method.name, p=payload)
+                with publishing.within(self.bus, _FANOUT_SECONDS):
+                    self._client.prepare(fanout=True, retry=1).cast(outgoing, method.name, p=payload)
             else:
                 self._cast(method, ctx, payload)
         except messaging.RemoteError as error:
@@ -150,17 +154,19 @@ class _Proxy(Generic[I]):
         asked = self._certain.prepare(timeout=seconds)
         _reach(self.bus)
         if self.host is None:
-            with circuit(self.bus, self.declared.topic).call():
+            with circuit(self.bus, self.declared.topic).call(), publishing.within(self.bus, seconds):
                 return asked.call(outgoing, method.name, p=payload)
         if listeners(self.bus, f"{self.declared.topic}.{self.host}") == 0:
             raise exception.NobodyListens(f"Nobody answers at {self.declared.topic} of {self.host}.")
-        return asked.call(outgoing, method.name, p=payload)
+        with publishing.within(self.bus, seconds):
+            return asked.call(outgoing, method.name, p=payload)
 
     def _cast(self, method: interface.Method, ctx: context.RequestContext, payload: str) -> None:
         seconds = self.seconds or method.timeout or _CAST_SECONDS
         asked = self._certain.prepare()
         asked.transport = _Expiring(self.bus, seconds)
-        asked.cast(transport.Outgoing(ctx, seconds, seal=self._seal(method, payload)), method.name, p=payload)
+        with publishing.within(self.bus, self.bus.conf.rpc_response_timeout):
+            asked.cast(transport.Outgoing(ctx, seconds, seal=self._seal(method, payload)), method.name, p=payload)
 
     def _seal(self, method: interface.Method, payload: str) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
         address = seals.Address(f"{self.declared.namespace}.{method.name}",
@@ -187,7 +193,8 @@ def _reach(bus: messaging.RPCTransport) -> None:
     """Fail if there is no broker: the first call makes the queue for answers, and would wait for one without end."""
     if bus not in _REACHED:
         nobody = messaging.get_rpc_client(bus, messaging.Target(topic=NOBODY))
-        nobody.prepare(retry=_RETRIES).cast({}, "nothing")
+        with publishing.within(bus, bus.conf.rpc_response_timeout):
+            nobody.prepare(retry=_RETRIES).cast({}, "nothing")
         _REACHED.add(bus)
 
 

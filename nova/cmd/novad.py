@@ -139,7 +139,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             from nova.novad import profiling
 
             profiling.serve(arguments.pprof_addr, daemon.shared_secret())
-        server = Server(daemon, Updates(options, daemon.deployer, again.set), local)
+        server = Server(daemon, Updates(options, daemon.deployer, again.set), launcher=local)
         stack.callback(server.stop)
         daemon.start()
         server.start()
@@ -193,8 +193,9 @@ def _forbid_core_dumps(libc: ctypes.CDLL) -> None:
 def _only_one(directory: pathlib.Path) -> Iterator[None]:
     """Of this data directory. Raises Refused."""
     from nova.novad.errors import Refused
+    from nova.novad.secrets import private_directory
 
-    directory.mkdir(parents=True, exist_ok=True)
+    private_directory(directory)
     with open(directory / "lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

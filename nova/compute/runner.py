@@ -47,6 +47,9 @@ _GRACE = 10.0
 TICK = 0.5
 # A report that is refused so often for its content is replaced by a failure, and then given up.
 _REFUSALS = 3
+# Seconds for which a report is repeated that conductors neither store nor refuse, but fail on: a conductor of the
+# previous release whose database takes no writes, a schema in the middle of an upgrade.
+_INTERNAL_ERRORS = 900.0
 
 # The rank of an order, and its action.
 Known = tuple[tuple[int, int], str]
@@ -332,8 +335,11 @@ class Runner:
             LOG.debug("Progress was not told; the end will be")
 
     def _report(self, job: Job, report: StepReport) -> None:
-        """Tell the end until a conductor has it, or it is of no interest any more."""
-        wait, refusals = 0.5, 0
+        """Report the end of the order until a conductor has stored it, or another order or a stop overtakes it.
+
+        A report that cannot be stored is not the failure of the step: it is repeated until the attempt is refused.
+        """
+        wait, refusals, started = 0.5, 0, time.monotonic()
         while True:
             report.attempt = job.order.attempt  # a newer one may have been adopted
             try:
@@ -346,10 +352,14 @@ class Runner:
                 self._after_refusal(job)
                 return
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] The end of %s could not be reported: %s", job.uuid, report.step, error)
-                refusals += not isinstance(error, exception.ServiceUnavailable)
+                LOG.warning("[instance: %s] The end of %s could not be reported, and is reported again: %s", job.uuid,
+                            report.step, error)
+                if isinstance(error, exception.InternalError):
+                    refusals += time.monotonic() - started > _INTERNAL_ERRORS
+                else:
+                    refusals += not isinstance(error, exception.ServiceUnavailable)
                 if refusals == _REFUSALS:
-                    # What it says cannot be written: that it failed can.
+                    # The conductor refuses the content of the report; it can store a failure.
                     report.changes, report.results = {}, {}
                     report.failure = failure_of(error, self.machine.name)
                 elif refusals > 2 * _REFUSALS:

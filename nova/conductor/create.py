@@ -28,14 +28,15 @@ from nova.db import (
     services,
     volumes,
 )
+from nova.db.sql import clock
 from nova.image import lookup
 from nova.notifications.messages import Teller, publisher
 from nova.objects import states
-from nova.objects.base import new_uuid, utcnow
+from nova.objects.base import new_uuid
 from nova.objects.flavor import Flavor
 from nova.objects.hostname import hostname_of
 from nova.objects.image import Image, check_image_fits, metadata_of
-from nova.objects.instance import Instance, root_volume
+from nova.objects.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME, Instance, root_volume
 from nova.objects.network import NetworkRequest
 from nova.objects.requirements import local_disks
 from nova.objects.requirements.requested_resources import request_spec
@@ -148,7 +149,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         image_ref=request.image.id if request.image and not volume_backed else "",
         kernel_id=request.kernel_id, ramdisk_id=request.ramdisk_id,
         key=key, user_data=request.user_data, metadata=request.metadata, tags=request.tags,
-        system_metadata=metadata_of(request.image),
+        system_metadata=_system_metadata(ctx, request.image),
         security_groups=[group.name for group in groups] or group_names, requested_networks=requested_networks,
         block_devices=request.block_devices, personality=request.personality, config_drive=_wants_drive(request),
         disk_config=request.disk_config, access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
@@ -156,7 +157,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         scheduler_hints=request.scheduler_hints, server_group=group.uuid if group else None,
         trusted_certs=request.trusted_certs, encrypted_pass=engine.core.vault.encrypt(request.admin_pass),
         request_digest=request.request_digest,
-        created_at=utcnow(), updated_at=utcnow())
+        created_at=clock.now(), updated_at=clock.now())
     runs = []
     for index in range(count):
         instance = _named(template, request, index, count)
@@ -214,7 +215,7 @@ def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.Reques
     server_volumes.give(engine.core, ctx, connection, instance, images, seen)
     if instance.image is not request.image:
         check_image_fits(instance.flavor, instance.image, volume_backed=True)
-        instance.system_metadata = metadata_of(instance.image)
+        instance.system_metadata = _system_metadata(ctx, instance.image)
     host = server_volumes.host_of(engine.core, connection, instance)
     for wanted in (request.forced_host, request.requested_host):
         if wanted and host and wanted != host:
@@ -290,6 +291,12 @@ def _check_members(connection: sa.Connection, group: GroupSpec | None, project_i
     limit = quotas.limits(connection, project_id, None)["server_group_members"]
     if limit >= 0 and server_groups.count_members(connection, group.uuid) + count > limit:
         raise exception.QuotaLimit("Quota exceeded, too many servers in group")
+
+
+def _system_metadata(ctx: context.RequestContext, image: Image | None) -> dict[str, str]:
+    """Return what the server keeps of its image, and the names of its owner, which hypervisors show to monitoring."""
+    names = {OWNER_USER_NAME: ctx.user_name, OWNER_PROJECT_NAME: ctx.project_name}
+    return metadata_of(image) | {item: str(name) for item, name in names.items() if name}
 
 
 # --- making the rows -----------------------------------------------------------------------------------

@@ -93,8 +93,9 @@ def set_library_defaults() -> None:
     """What the libraries' options are by default in Nova (also an entry point of oslo-config-generator)."""
     log.set_defaults(default_log_levels=[
         "amqp=WARN", "amqplib=WARN", "kombu=WARN", "sqlalchemy=WARN", "oslo.messaging=INFO", "oslo_messaging=INFO",
-        "oslo_db=WARN", "stevedore=WARN", "urllib3=WARN", "keystonemiddleware=WARN", "alembic=WARN",
-        "oslo_policy=WARN", "cotyledon=WARN", "keystoneauth=WARN", "barbicanclient=WARN"])
+        "oslo_db=WARN", "oslo_db.sqlalchemy.exc_filters=ERROR", "stevedore=WARN", "urllib3=WARN",
+        "keystonemiddleware=WARN", "alembic=WARN", "oslo_policy=WARN", "cotyledon=WARN", "keystoneauth=WARN",
+        "barbicanclient=WARN"])
 
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:

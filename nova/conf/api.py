@@ -52,6 +52,27 @@ OPTIONS = {
         cfg.BoolOpt("enable_instance_password", default=True, help="Return adminPass when a server is created."),
         cfg.IntOpt("password_length", default=12, min=1, help="Length of generated passwords."),
     ],
+    "cors": [
+        cfg.ListOpt("allowed_origin", default=[],
+                    help="Origins whose web pages may call the API from a browser, as https://dashboard.example.com "
+                         "(no trailing slash), or * for all. Empty: no cross-origin headers are sent. This and the "
+                         "following options have the names and meanings of oslo.middleware. Read by nova-api."),
+        cfg.BoolOpt("allow_credentials", default=True, help="Allow cross-origin requests with user credentials."),
+        cfg.ListOpt("expose_headers", default=["OpenStack-API-Version", "X-OpenStack-Nova-API-Version",
+                                               "X-Openstack-Request-Id", "X-Compute-Request-Id", "Location"],
+                    help="Response headers that web pages of another origin may read."),
+        cfg.IntOpt("max_age", default=3600, min=0, help="Seconds for which a browser may cache a preflight response."),
+        cfg.ListOpt("allow_methods", default=["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"],
+                    help="Methods that web pages of another origin may use."),
+        cfg.ListOpt("allow_headers", default=["X-Auth-Token", "X-Service-Token", "X-Openstack-Request-Id",
+                                              "OpenStack-API-Version", "X-OpenStack-Nova-API-Version"],
+                    help="Request headers that web pages of another origin may send."),
+    ],
+    "healthcheck": [
+        cfg.StrOpt("disable_by_file_path",
+                   help="While this file exists, /healthcheck answers 503, so that a load balancer takes the server "
+                        "out of service. Unset: no such file. Read by nova-api and nova-metadata."),
+    ],
     "oslo_middleware": [
         cfg.IntOpt("max_request_body_size", default=114688, min=0,
                    help="Bytes; a request with a larger body is refused with 413."),

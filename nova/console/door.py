@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nova.conf import CONF
+from nova.console.streams import keep_alive
 from nova.service.rates import client_of
 
 # Connections of one client that have shown no token yet.
@@ -91,6 +92,7 @@ class Listener(socket.socket):
         if not number:
             accepted.close()
             raise ConnectionAbortedError
+        keep_alive(accepted)
         return _Counted(accepted, lambda: self._door.leave(peer, number)), peer
 
 

@@ -21,7 +21,7 @@ from nova.conf import CONF
 from nova.console import pages, rfb
 from nova.console.door import Door, Listener
 from nova.console.gate import Asked, Gate, Refused, check_origin
-from nova.console.session import Session
+from nova.console.session import End, Session
 from nova.console.streams import Browser, Host, Networks, connect
 from nova.objects import plain_ip
 from nova.objects.base import new_uuid
@@ -35,10 +35,10 @@ LOG = logging.getLogger(__name__)
 # Seconds in which TLS has to be agreed on, and then a request to come in and be answered; conductor and host are asked
 # meanwhile.
 _HANDSHAKE = 20.0
-# Seconds between two questions whether the browser is there, and until it counts as gone.
-_PING, _PONG = 20.0, 20.0
 # Bytes of a message, and how many messages are taken before they can be passed on.
 _MESSAGE, _MESSAGES = 1 << 20, 4
+# Seconds in which a client has to read the rest of its data and the end of its connection.
+_CLOSE = 5.0
 # Bytes that a client leaves untaken; what is relayed to it never comes near that, since it waits.
 _UNTAKEN = 1 << 20
 # Threads that ask over the bus whether a client may come in; others, for pages and what the proxy asks for itself.
@@ -56,7 +56,7 @@ _SILENT = logging.getLogger("nova.console.websockets")
 
 
 class _Connection(ServerConnection):
-    """The library answers pings at once, and keeps the answers for a client that takes none of them."""
+    """A connection that is aborted when its client reads none of the answers to its pings."""
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -88,7 +88,7 @@ class ConsoleServer:
         self._server = await serve(
             self._serve, sock=Listener(self._door, host, port), ssl=secure, process_request=self._answer,
             select_subprotocol=_subprotocol, compression=None, server_header=None, open_timeout=_HANDSHAKE,
-            ping_interval=_PING, ping_timeout=_PONG, close_timeout=5, max_size=_MESSAGE, max_queue=_MESSAGES,
+            ping_interval=None, close_timeout=_CLOSE, max_size=_MESSAGE, max_queue=_MESSAGES,
             logger=_SILENT, create_connection=_Connection, **in_time)
         self._watch = asyncio.create_task(self._look_after())
         return int(next(iter(self._server.sockets)).getsockname()[1])
@@ -150,7 +150,7 @@ class ConsoleServer:
             alarm = loop.call_later(max(0.0, console.seconds), session.end, _POLICY, "The time of its token is over.")
         try:
             end = await session.run(Browser(connection), self._connect, self._schemes)
-            await connection.close(end.code, end.reason)
+            await _close(connection, end)
         finally:
             if alarm is not None:
                 alarm.cancel()
@@ -184,6 +184,15 @@ class ConsoleServer:
                 for ident in over:
                     if ident in self._sessions:
                         self._sessions[ident].end(_POLICY, "The server was stopped, moved or deleted.")
+
+
+async def _close(connection: ServerConnection, end: End) -> None:
+    """Close a connection with a code and a reason; abort it if its client does not read them in time."""
+    try:
+        async with asyncio.timeout(_CLOSE):
+            await connection.close(end.code, end.reason)
+    except TimeoutError:
+        connection.transport.abort()
 
 
 def _subprotocol(_connection: ServerConnection, offered: Any) -> Any:

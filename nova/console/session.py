@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nova.console import rfb
-from nova.console.streams import Browser, Host
+from nova.console.streams import Browser, Host, Unread
 from nova.objects.console import VNC, Console, ConsoleSession
 
 LOG = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ class End:
 
 
 GONE = End(1000, "The console has ended.")
+UNREAD = End(1008, "The client does not read what the console writes.")
 UNREACHABLE = End(1011, "The console cannot be reached.")
 
 
@@ -75,22 +76,22 @@ class Session:
             host.close()
 
     async def _relay(self, browser: Browser, host: Host) -> End:
-        # A browser that is gone is not noticed by who waits for the host to take what it sent.
-        ways = [asyncio.create_task(way) for way in (_copy(browser, host), _copy(host, browser), browser.gone())]
+        # A task that waits for the host to read does not notice that the browser has closed the connection.
+        ways = [asyncio.create_task(way) for way in (_copy(browser, host), _copy(host, browser), browser.gone(),
+                                                     browser.heartbeat())]
         try:
             waited: list[asyncio.Future[Any]] = [*ways, self._over]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for way in ways:
                 way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-        return self._over.result() if self._over.done() else GONE
+            results = await asyncio.gather(*ways, return_exceptions=True)
+        if self._over.done():
+            return self._over.result()
+        return UNREAD if any(isinstance(result, Unread) for result in results) else GONE
 
 
 async def _copy(source: Browser | Host, sink: Browser | Host) -> None:
-    """Until one of them ends; what the sink does not take holds up the source."""
-    try:
-        while data := await source.some():
-            await sink.write(data)
-    except (EOFError, OSError):
-        pass
+    """Copy until a side ends. A sink that does not read holds up the source. Raises Unread, EOFError, OSError."""
+    while data := await source.some():
+        await sink.write(data)

@@ -8,7 +8,7 @@ import ipaddress
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
@@ -17,8 +17,13 @@ from nova.objects import plain_ip
 
 # Bytes that are read at once.
 _PART = 64 * 1024
-# Seconds until a silent host is asked whether it is there, between two questions, and how many stay unanswered.
+# TCP keepalive: seconds of silence before the first probe, seconds between probes, and unanswered probes until the
+# system closes the connection.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
+# Seconds between two heartbeats to a browser, which keep the connection open in proxies and firewalls on the way.
+HEARTBEAT = 20.0
+# Seconds that data may wait for a browser to read, until the session ends.
+UNREAD = 60.0
 # Seconds in which a host takes what is left for it when its connection is closed.
 LEFT = 5.0
 # Closed so, the system keeps nothing of it (SO_LINGER).
@@ -27,8 +32,24 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 Networks = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
 
+def keep_alive(connection: socket.socket) -> None:
+    """Have the system close the connection a minute after its peer has vanished."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class Unread(EOFError):
+    """The browser has read nothing for UNREAD seconds although data waited for it."""
+
+
 class Browser:
-    """What the browser sends is bytes, however it cuts them into messages."""
+    """The browser's side: a stream of bytes, however the browser cuts them into messages.
+
+    A browser that is gone is recognized by TCP keepalive and by data that it does not read. It is never asked to
+    answer: many simple clients read what a console writes but send no pongs.
+    """
 
     def __init__(self, websocket: Connection) -> None:
         self._websocket = websocket
@@ -55,15 +76,27 @@ class Browser:
         return found
 
     async def write(self, data: bytes) -> None:
-        """Waits while the browser does not take what it was sent. Raises EOFError."""
-        try:
-            await self._websocket.send(data)
-        except ConnectionClosed:
-            raise EOFError from None
+        """Send data, waiting while the browser does not read. Raises EOFError, Unread."""
+        await self._in_time(self._websocket.send(data))
+
+    async def heartbeat(self) -> None:
+        """Send an empty pong, which needs no answer (RFC 6455 section 5.5.3), now and then. Raises EOFError, Unread."""
+        while True:
+            await asyncio.sleep(HEARTBEAT)
+            await self._in_time(self._websocket.pong(b""))
 
     async def gone(self) -> None:
-        """Returns when it is, also while nobody reads what it sent."""
+        """Return when the connection is closed, also while nothing reads what the browser sent."""
         await self._websocket.wait_closed()
+
+    async def _in_time(self, sending: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(UNREAD):
+                await sending
+        except ConnectionClosed:
+            raise EOFError from None
+        except TimeoutError:
+            raise Unread from None
 
     async def _receive(self) -> bytes | None:
         try:
@@ -128,11 +161,7 @@ async def connect(host: str, port: int, networks: Networks) -> Host:
     if not addresses:
         raise OSError(f"{host} is in none of [console]guest_networks")
     reader, writer = await asyncio.open_connection(addresses[0], port)
-    connection = writer.get_extra_info("socket")
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEPALIVE:
-        with contextlib.suppress(OSError):
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    keep_alive(writer.get_extra_info("socket"))
     return Host(reader, writer)
 
 

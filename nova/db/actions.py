@@ -14,7 +14,6 @@ from nova.conf import CONF
 from nova.db import models
 from nova.db.sql import clock, rows
 from nova.objects.action import Action, Event
-from nova.objects.base import utcnow
 from nova.objects.volume import journal_without_seals
 
 TABLE = models.actions
@@ -51,7 +50,7 @@ def get(connection: sa.Connection, uuid: str) -> Action | None:
 def update(connection: sa.Connection, held: Action, **changes: Any) -> None:
     """Write to an unfinished action at the attempt we hold. Raises StaleReport when it is not ours any more."""
     done = connection.execute(
-        _UPDATE, {"updated_at": utcnow(), **changes, "this": held.uuid, "held": held.attempt})
+        _UPDATE, {"updated_at": clock.now(), **changes, "this": held.uuid, "held": held.attempt})
     if done.rowcount != 1:
         raise exception.StaleReport(action=held.uuid, step=held.step, attempt=held.attempt)
 
@@ -89,7 +88,7 @@ def supersede(connection: sa.Connection, action: Action, events: Sequence[Event]
 
     ``owes``: its payload, if something has to be taken back outside after ``until``. It keeps no key of a volume.
     """
-    now = utcnow()
+    now = clock.now()
     debt = {} if owes is None else {"owner": None}
     payload = journal_without_seals(action.payload if owes is None else owes)
     connection.execute(sa.update(TABLE).where(TABLE.c.uuid == action.uuid, TABLE.c.outcome.is_(None)).values(

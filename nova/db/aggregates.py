@@ -14,9 +14,9 @@ from oslo_db import exception as db_exception
 from nova import exception
 from nova.conf import CONF
 from nova.db import models, precaches
-from nova.db.sql import rows
+from nova.db.sql import clock, rows
 from nova.objects.aggregate import Aggregate
-from nova.objects.base import new_uuid, utcnow
+from nova.objects.base import new_uuid
 
 TABLE = models.aggregates
 INSTANCES = models.instances
@@ -82,7 +82,7 @@ def zones(connection: sa.Connection) -> set[str]:
 # --- changes ---------------------------------------------------------------------------------
 def create(connection: sa.Connection, name: str, zone: str | None = None) -> Aggregate:
     """Raises AggregateNameExists."""
-    aggregate = Aggregate(uuid=new_uuid(), name=name, metadata={ZONE: zone} if zone else {}, created_at=utcnow())
+    aggregate = Aggregate(uuid=new_uuid(), name=name, metadata={ZONE: zone} if zone else {}, created_at=clock.now())
     try:
         connection.execute(sa.insert(TABLE).values(rows.values_of(TABLE, aggregate)))
     except db_exception.DBDuplicateEntry as error:
@@ -174,7 +174,7 @@ def _held(connection: sa.Connection, aggregate_id: int) -> tuple[list[Aggregate]
 
 
 def _save(connection: sa.Connection, aggregate: Aggregate) -> Aggregate:
-    aggregate.updated_at = utcnow()
+    aggregate.updated_at = clock.now()
     connection.execute(sa.update(TABLE).where(TABLE.c.id == aggregate.id).values(
         name=aggregate.name, hosts=aggregate.hosts, metadata=aggregate.metadata, updated_at=aggregate.updated_at))
     return aggregate

@@ -14,7 +14,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import models
-from nova.objects.base import utcnow
+from nova.db.sql import clock
 from nova.objects.scheduling import Selection
 from nova.objects.trees import Allocation
 
@@ -44,7 +44,7 @@ def claim(connection: sa.Connection, consumer: str, selection: Selection, resour
     if not _count(connection, root, instances=1, io_ops=1, service=service):
         raise exception.ClaimLost(node=root, reason=_why_not(connection, root))
     chosen = choose() if choose is not None else selection.allocations or {root: resources}
-    now, providers = utcnow(), {root: {}, **chosen}
+    now, providers = clock.now(), {root: {}, **chosen}
     for provider, amounts in sorted(providers.items()):
         if amounts and connection.execute(
                 _take(tuple(amounts)), _amounts(provider, amounts)).rowcount != len(amounts):

@@ -24,11 +24,12 @@ def claim(connection: sa.Connection, instance: Instance, selection: Selection, s
           consumer: str = "") -> GuestParts:
     """Take what ``spec`` asks for at ``selection`` for ``instance`` (held by ``consumer``, if that is given).
 
-    The service must be enabled and up, the hard policy of the server group hold, and the traits, the zone and (where
+    The service must be enabled and up, the policy of the server group hold, and the traits, the zone and (where
     they had a say) the aggregates be as the scheduler saw them; a host that was forced needs only the first and the
     second, and may be down. Returns the cells and devices that it has for itself. Raises ClaimLost.
     """
-    why = server_groups.admit(connection, spec.group, instance.uuid, selection.host) if spec.group else ""
+    named = bool(spec.forced or spec.requested_host or spec.requested_node)
+    why = server_groups.admit(connection, spec.group, instance.uuid, selection.host, only=named) if spec.group else ""
     if not why:
         by_tree = selection.tree or bool(spec.groups)
         allocations.claim(connection, consumer or instance.uuid, selection, spec.resources, instance.project_id,

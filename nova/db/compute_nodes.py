@@ -15,7 +15,7 @@ from nova.conf import CONF
 from nova.db import aggregates, models, parts, server_migrations, services
 from nova.db.sql import clock, rows
 from nova.objects import node_limits
-from nova.objects.base import new_uuid, utcnow, whole
+from nova.objects.base import new_uuid, whole
 from nova.objects.node import ComputeNode, Inventory, Provider
 from nova.objects.parts.fitting import NodeParts
 from nova.objects.scheduling import HostState, NodeUsage
@@ -172,7 +172,7 @@ def _insert(connection: sa.Connection, nodes: Sequence[ComputeNode]) -> None:
     """Nodes of which nothing is known: four statements, however many."""
     if not nodes:
         return
-    now = utcnow()
+    now = clock.now()
     trees = [(node, provider) for node in nodes for provider in (node.provider, *node.children)]
     connection.execute(sa.insert(PROVIDERS), [
         {"uuid": provider.uuid, "name": provider.name, "parent_uuid": provider.parent_uuid, "root_uuid": node.uuid,
@@ -205,7 +205,7 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
     if gone:
         changed = bool(_remove_idle_providers(connection, gone)) or changed
     if row is None:
-        now = utcnow()
+        now = clock.now()
         connection.execute(sa.insert(TABLE).values(
             {**rows.values_of(TABLE, node), "generation": 1, "created_at": now, "updated_at": now}))
         node.generation = 1
@@ -218,7 +218,7 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
         if changed or measured:
             node.generation += 1
             values["generation"] = TABLE.c.generation + 1
-        connection.execute(sa.update(TABLE).where(TABLE.c.id == row.id).values(**values, updated_at=utcnow()))
+        connection.execute(sa.update(TABLE).where(TABLE.c.id == row.id).values(**values, updated_at=clock.now()))
     return changed
 
 

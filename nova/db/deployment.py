@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import models
-from nova.objects.base import utcnow
+from nova.db.sql import clock
 
 DELETED = models.deleted_hosts
 _UUID = sa.select(models.deployment.c.uuid)
@@ -50,4 +50,4 @@ def forget(connection: sa.Connection, identity: str | None) -> None:
     if identity is None:
         return
     connection.execute(sa.delete(DELETED).where(DELETED.c.identity == identity))
-    connection.execute(sa.insert(DELETED).values(identity=identity, deleted_at=utcnow()))
+    connection.execute(sa.insert(DELETED).values(identity=identity, deleted_at=clock.now()))

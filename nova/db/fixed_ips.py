@@ -19,9 +19,8 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import models
-from nova.db.sql import rows
+from nova.db.sql import clock, rows
 from nova.objects import plain_ip
-from nova.objects.base import utcnow
 from nova.objects.network import SLAAC, KnownAddress, Network, slaac_address
 
 NETWORKS = models.networks
@@ -69,7 +68,7 @@ def take(connection: sa.Connection, network: Network, instance_uuid: str, vif_id
     wanted_v6 = wanted if wanted and ":" in wanted else None
     row = _row(connection, network, wanted) if wanted and not wanted_v6 else _free(connection, network)
     mac, addresses = row.mac or _assign(connection, network, [row.id])[row.id], [str(row.address)]
-    owner = {"network": network.uuid, "owner": instance_uuid, "vif": vif_id, "now": utcnow()}
+    owner = {"network": network.uuid, "owner": instance_uuid, "vif": vif_id, "now": clock.now()}
     if network.cidr_v6:
         addresses.append(wanted_v6 or _partner(network, addresses[0], mac))
     if connection.execute(_TAKE, {**owner, "these": addresses}).rowcount == len(addresses):
@@ -144,7 +143,7 @@ def _insert(connection: sa.Connection, network: Network, address: str, instance_
             vif_id: str | None = None) -> bool:
     """Whether the address had no row, and now has this one."""
     values = {"network_uuid": network.uuid, "address": address, "version": 6 if ":" in address else 4,
-              "instance_uuid": instance_uuid, "vif_id": vif_id, "updated_at": utcnow() if instance_uuid else _NEVER}
+              "instance_uuid": instance_uuid, "vif_id": vif_id, "updated_at": clock.now() if instance_uuid else _NEVER}
     known = sa.select(IPS.c.id).where(IPS.c.network_uuid == network.uuid, IPS.c.address == address)
     row = sa.select(*(sa.literal(value, IPS.c[name].type) for name, value in values.items())).where(~known.exists())
     try:
@@ -298,7 +297,7 @@ def release(connection: sa.Connection, instance_uuid: str, vif_id: str | None = 
     statement = sa.update(IPS).where(IPS.c.instance_uuid == instance_uuid)
     if vif_id is not None:
         statement = statement.where(IPS.c.vif_id == vif_id)
-    connection.execute(statement.values(instance_uuid=None, vif_id=None, updated_at=utcnow()))
+    connection.execute(statement.values(instance_uuid=None, vif_id=None, updated_at=clock.now()))
 
 
 def is_taken(connection: sa.Connection, network_uuid: str, address: str) -> bool:

@@ -10,8 +10,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import models
-from nova.db.sql import regexp, rows
-from nova.objects.base import utcnow
+from nova.db.sql import clock, regexp, rows
 from nova.objects.flavor import Flavor, FlavorQuery
 
 TABLE = models.flavors
@@ -83,7 +82,7 @@ def create(connection: sa.Connection, flavor: Flavor) -> Flavor:
         raise exception.FlavorIdExists(flavor_id=flavor.flavorid)
     if taken:
         raise exception.FlavorExists(name=flavor.name)
-    values = {**rows.values_of(TABLE, flavor), "created_at": utcnow(), "updated_at": None}
+    values = {**rows.values_of(TABLE, flavor), "created_at": clock.now(), "updated_at": None}
     try:
         connection.execute(sa.insert(TABLE).values(values))
     except db_exception.DBDuplicateEntry as error:  # somebody else did at the same moment
@@ -96,7 +95,7 @@ def create(connection: sa.Connection, flavor: Flavor) -> Flavor:
 def update(connection: sa.Connection, flavorid: str, **values: Any) -> Flavor:
     """Raises FlavorNotFound."""
     flavor = get(connection, flavorid, lock=True)
-    values["updated_at"] = utcnow()
+    values["updated_at"] = clock.now()
     connection.execute(sa.update(TABLE).where(TABLE.c.id == flavor.id).values(values))
     for name, value in values.items():
         setattr(flavor, name, value)

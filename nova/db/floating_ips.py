@@ -13,9 +13,9 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import models, quotas, servers, versions
-from nova.db.sql import rows
+from nova.db.sql import clock, rows
 from nova.objects import states
-from nova.objects.base import new_uuid, utcnow
+from nova.objects.base import new_uuid
 from nova.objects.instance import Instance
 from nova.objects.network import FloatingIp
 
@@ -117,7 +117,8 @@ def allocate(connection: sa.Connection, project_id: str, pool: str | None = None
         .with_for_update(skip_locked=True)).first()
     if row is None:
         raise exception.NoMoreFloatingIps(pool=name)
-    connection.execute(sa.update(TABLE).where(TABLE.c.id == row.id).values(project_id=project_id, updated_at=utcnow()))
+    connection.execute(sa.update(TABLE).where(TABLE.c.id == row.id).values(
+        project_id=project_id, updated_at=clock.now()))
     return msgspec.structs.replace(rows.to_object(FloatingIp, row), project_id=project_id)
 
 
@@ -132,7 +133,7 @@ def release(connection: sa.Connection, uuid: str, project_id: str | None = None)
     done = connection.execute(
         sa.update(TABLE).where(TABLE.c.uuid == uuid, TABLE.c.project_id == found.project_id,
                                TABLE.c.instance_uuid.is_(None))
-        .values(project_id=None, updated_at=utcnow())).rowcount
+        .values(project_id=None, updated_at=clock.now())).rowcount
     if not done:
         raise exception.Conflict(f"Floating IP {found.address} is being given to a server.")
     return found.instance_uuid
@@ -166,7 +167,7 @@ def give(connection: sa.Connection, instance: Instance, address: str, fixed_addr
         sa.update(TABLE).where(TABLE.c.address == address, TABLE.c.project_id == instance.project_id,
                                TABLE.c.instance_uuid.is_(None))
         .values(instance_uuid=instance.uuid, vif_id=vif.id, fixed_address=vif.addresses(4)[0],
-                updated_at=utcnow())).rowcount
+                updated_at=clock.now())).rowcount
     if not done:  # somebody else was faster
         raise exception.FloatingIpInUse(address=address)
     _write(connection, instance, vif.id, address)
@@ -190,7 +191,7 @@ _LET_GO_ONE = _LET_GO.where(TABLE.c.vif_id == sa.bindparam("vif"))
 
 def let_go(connection: sa.Connection, instance_uuid: str, vif_id: str | None = None) -> None:
     """What led to an interface of a server that goes (None: to any) leads nowhere. One statement."""
-    values = {"this": instance_uuid, "now": utcnow()}
+    values = {"this": instance_uuid, "now": clock.now()}
     if vif_id is None:
         connection.execute(_LET_GO, values)
     else:
@@ -199,7 +200,7 @@ def let_go(connection: sa.Connection, instance_uuid: str, vif_id: str | None = N
 
 def _take_from(connection: sa.Connection, instance: Instance, address: str) -> None:
     connection.execute(sa.update(TABLE).where(TABLE.c.address == address, TABLE.c.instance_uuid == instance.uuid)
-                       .values(**_NOWHERE, updated_at=utcnow()))
+                       .values(**_NOWHERE, updated_at=clock.now()))
     for vif in instance.network_info:
         if vif.floating == address:
             _write(connection, instance, vif.id, None)

@@ -7,8 +7,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import models, quotas
-from nova.db.sql import rows
-from nova.objects.base import utcnow
+from nova.db.sql import clock, rows
 from nova.objects.keypair import Keypair
 
 TABLE = models.keypairs
@@ -41,7 +40,7 @@ def create(connection: sa.Connection, keypair: Keypair, most: int) -> Keypair:
         if quotas.count_key_pairs(connection, keypair.user_id) >= most:
             raise exception.QuotaLimit("Quota exceeded, too many key pairs.")
     try:
-        connection.execute(sa.insert(TABLE).values({**rows.values_of(TABLE, keypair), "created_at": utcnow()}))
+        connection.execute(sa.insert(TABLE).values({**rows.values_of(TABLE, keypair), "created_at": clock.now()}))
     except db_exception.DBDuplicateEntry as error:
         raise exception.KeyPairExists(key_name=keypair.name) from error
     return get(connection, keypair.user_id, keypair.name)

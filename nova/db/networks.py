@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import fixed_ips, models, network_hosts, quotas
-from nova.db.sql import rows
+from nova.db.sql import clock, rows
 from nova.objects import plain_ip
-from nova.objects.base import new_uuid, utcnow
+from nova.objects.base import new_uuid
 from nova.objects.network import DHCPV6, SLAAC, Network
 
 TABLE = models.networks
@@ -72,7 +72,7 @@ def create(connection: sa.Connection, network: Network) -> Network:
     cidr = ipaddress.IPv4Network(complete.cidr)
     first = int(ipaddress.IPv4Address(complete.dhcp_start or cidr[1])) - int(cidr.network_address)
     connection.execute(sa.insert(TABLE).values(
-        {**rows.values_of(TABLE, complete), "next_offset": first, "created_at": utcnow()}))
+        {**rows.values_of(TABLE, complete), "next_offset": first, "created_at": clock.now()}))
     fixed_ips.fill(connection, complete)
     return get(connection, uuid)
 

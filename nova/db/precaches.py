@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from nova.db import models
 from nova.db.sql import clock, rows
 from nova.objects import image_cache as caches
-from nova.objects.base import utcnow
 from nova.objects.image import Image
 from nova.objects.image_cache import CacheResult, PrecachedImage
 
@@ -48,7 +47,7 @@ def ask(connection: sa.Connection, aggregate_id: int, hosts: Sequence[str], imag
     """The hosts shall have these images. What was told of the aggregate's earlier requests goes."""
     wanted = TABLE.c.image_id.in_([image.id for image in images])
     connection.execute(sa.delete(TABLE).where(TABLE.c.aggregate_id == aggregate_id, sa.or_(~_OPEN, wanted)))
-    now = utcnow()
+    now = clock.now()
     made = [{"aggregate_id": aggregate_id, "host": host, "image_id": image.id, "image": image, "state": caches.WAITING,
              "message": "", "tries": 0, "created_at": now} for host in hosts for image in images]
     if made:
@@ -72,7 +71,7 @@ def take(connection: sa.Connection, of: Busy, until: datetime.datetime) -> list[
                    sa.or_(TABLE.c.ask_again_at.is_(None), TABLE.c.ask_again_at < clock.now()))
     found = connection.execute(sa.select(TABLE.c.image).where(this).order_by(TABLE.c.image_id).with_for_update()).all()
     connection.execute(sa.update(TABLE).where(this).values(
-        state=caches.CACHING, tries=TABLE.c.tries + 1, ask_again_at=until, updated_at=utcnow()))
+        state=caches.CACHING, tries=TABLE.c.tries + 1, ask_again_at=until, updated_at=clock.now()))
     return [row.image for row in found]
 
 
@@ -80,7 +79,7 @@ def give_up(connection: sa.Connection, of: Busy, reason: str) -> list[HostDone]:
     """Returns what the host has come to, if that had not ended before."""
     done = connection.execute(sa.update(TABLE).where(
         TABLE.c.aggregate_id == of.aggregate_id, TABLE.c.host == of.host, _OPEN).values(
-        state=caches.FAILED, message=reason, ask_again_at=None, updated_at=utcnow())).rowcount
+        state=caches.FAILED, message=reason, ask_again_at=None, updated_at=clock.now())).rowcount
     return _done(connection, of.host, [of.aggregate_id] if done else [])
 
 
@@ -93,7 +92,7 @@ def ended(connection: sa.Connection, host: str, results: Sequence[CacheResult]) 
         TABLE.c.host == host, _OPEN, TABLE.c.image_id.in_([result.image_id for result in results]))).all()
     for result in results:
         connection.execute(sa.update(TABLE).where(TABLE.c.host == host, TABLE.c.image_id == result.image_id).values(
-            state=result.state, message=result.message, ask_again_at=None, updated_at=utcnow()))
+            state=result.state, message=result.message, ask_again_at=None, updated_at=clock.now()))
 
 
     return _done(connection, host, at_work)

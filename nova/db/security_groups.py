@@ -14,9 +14,9 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import models, quotas, versions
-from nova.db.sql import rows
+from nova.db.sql import clock, rows
 from nova.objects import plain_ip
-from nova.objects.base import utcnow, whole
+from nova.objects.base import whole
 from nova.objects.network import FilterRule, RuleSet, SecurityGroup, SecurityGroupRule
 
 TABLE = models.security_groups
@@ -104,7 +104,7 @@ def create(connection: sa.Connection, project_id: str, name: str, description: s
 def _insert(connection: sa.Connection, project_id: str, name: str, description: str) -> None:
     try:
         connection.execute(sa.insert(TABLE).values(
-            project_id=project_id, name=name, description=description, created_at=utcnow()))
+            project_id=project_id, name=name, description=description, created_at=clock.now()))
     except db_exception.DBDuplicateEntry as error:
         raise exception.SecurityGroupExists(name=name) from error
 

@@ -1,6 +1,6 @@
 """Server groups; their members are the servers that name them.
 
-The hard policies are held by claims: whoever places a member holds the group's row while it looks where the others are.
+Claims enforce the policies: a claim locks the group's row while it checks on which hosts the other members are.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import models, quotas
-from nova.db.sql import rows
-from nova.objects.base import new_uuid, utcnow
-from nova.objects.scheduling import AFFINITY, ANTI_AFFINITY, GroupSpec
+from nova.db.sql import clock, rows
+from nova.objects.base import new_uuid
+from nova.objects.scheduling import AFFINITY, ANTI_AFFINITY, SOFT_ANTI_AFFINITY, GroupSpec
 from nova.objects.server_group import ServerGroup
 
 TABLE = models.server_groups
 INSTANCES = models.instances
 MIGRATIONS = models.migrations
+
+# How often a scheduler is asked again for one server because of a soft policy; then the host is taken as it is.
+MAX_SELECTIONS = 8
 
 
 def index(connection: sa.Connection, project_id: str | None, limit: int | None = None,
@@ -70,18 +73,27 @@ def members_by_host(connection: sa.Connection, uuid: str, without: Sequence[str]
     return {row.host: row.members for row in connection.execute(_BY_HOST, {"group": uuid, "without": list(without)})}
 
 
-def admit(connection: sa.Connection, group: GroupSpec, instance_uuid: str, host: str) -> str:
-    """Hold the group and look whether its policy lets the server onto the host. Returns why not; "": it does.
+def admit(connection: sa.Connection, group: GroupSpec, instance_uuid: str, host: str, only: bool = False) -> str:
+    """Lock the group and return why its policy forbids the server on the host, or "".
 
-    Soft policies, and those of groups that were deleted meanwhile, let everybody in.
+    A soft policy forbids a host only if members that were placed since the scheduler was asked make another host
+    likely to be better; then ``group.stale`` is set. It forbids nothing after ``MAX_SELECTIONS`` such answers, or if
+    the request names its host (``only``). A group that was deleted meanwhile forbids nothing, either.
     """
-    if group.policy not in (AFFINITY, ANTI_AFFINITY) or not hold(connection, group.uuid):
+    group.stale = False
+    soft = group.policy not in (AFFINITY, ANTI_AFFINITY)
+    if (soft and (only or group.selections >= MAX_SELECTIONS)) or not hold(connection, group.uuid):
         return ""
     hosts = members_by_host(connection, group.uuid, [instance_uuid])
+    here = hosts.get(host, 0)
     if group.policy == AFFINITY:
-        return "" if host in hosts or not hosts else "the server group is on another host"
-    full = hosts.get(host, 0) >= max(group.max_server_per_host, 1)
-    return "it has as many servers of the group as it may" if full else ""
+        return "" if here or not hosts else "the server group is on another host"
+    if group.policy == ANTI_AFFINITY:
+        full = here >= max(group.max_server_per_host, 1)
+        return "it has as many servers of the group as it may" if full else ""
+    more = {other for other, members in hosts.items() if members > group.hosts.get(other, 0)}
+    group.stale = host in more if group.policy == SOFT_ANTI_AFFINITY else any(hosts[other] > here for other in more)
+    return "servers of its group were placed since it was chosen" if group.stale else ""
 
 
 def count_members(connection: sa.Connection, uuid: str) -> int:
@@ -113,7 +125,7 @@ def create(connection: sa.Connection, group: ServerGroup) -> ServerGroup:
             raise exception.QuotaLimit("Quota exceeded, too many server groups.")
     uuid = group.uuid or new_uuid()
     connection.execute(sa.insert(TABLE).values(
-        {**rows.values_of(TABLE, group), "uuid": uuid, "created_at": utcnow()}))
+        {**rows.values_of(TABLE, group), "uuid": uuid, "created_at": clock.now()}))
     return get(connection, uuid)
 
 

@@ -11,10 +11,9 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import liveness, models
-from nova.db.sql import rows
+from nova.db.sql import clock, rows
 from nova.objects import migration as moves
 from nova.objects import states
-from nova.objects.base import utcnow
 from nova.objects.migration import Migration, MigrationQuery
 
 TABLE = models.migrations
@@ -46,7 +45,7 @@ def get(connection: sa.Connection, uuid: str) -> Migration:
 
 def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> None:
     """A new destination (``dest_compute`` and ``dest_node``) comes with its address."""
-    values = {"updated_at": utcnow(), **changes, "this": uuid}
+    values = {"updated_at": clock.now(), **changes, "this": uuid}
     if "dest_node" in changes:
         connection.execute(_UPDATE_DESTINATION, {
             **values, "to_host": changes["dest_compute"], "to_node": changes["dest_node"]})
@@ -107,10 +106,11 @@ def under_way(connection: sa.Connection, host: str) -> bool:
         sa.or_(TABLE.c.source_compute == host, TABLE.c.dest_compute == host)).limit(1)) is not None
 
 
-def evacuated(connection: sa.Connection, host: str) -> bool:
-    """Whether there were evacuations from the host of which it has not removed the guests yet."""
+def unconfirmed_evacuations(connection: sa.Connection, host: str, limit: int = 1000) -> list[str]:
+    """Return the uuids of servers evacuated from the host whose guests the host has not confirmed as removed."""
     left = sa.exists().where(EVICTIONS.c.host == host, EVICTIONS.c.instance_uuid == TABLE.c.instance_uuid)
-    return connection.scalar(sa.select(TABLE.c.id).where(_evacuations(host), left).limit(1)) is not None
+    return list(connection.scalars(sa.select(TABLE.c.instance_uuid).where(_evacuations(host), left)
+                                   .distinct().order_by(TABLE.c.instance_uuid).limit(limit)))
 
 
 def complete_evacuations(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> None:
@@ -118,7 +118,7 @@ def complete_evacuations(connection: sa.Connection, host: str, instance_uuids: S
     left = sa.exists().where(EVICTIONS.c.host == host, EVICTIONS.c.instance_uuid == TABLE.c.instance_uuid)
     connection.execute(sa.update(TABLE).where(
         _evacuations(host), TABLE.c.instance_uuid.in_(instance_uuids), ~left).values(
-        status=moves.COMPLETED, updated_at=utcnow()))
+        status=moves.COMPLETED, updated_at=clock.now()))
 
 
 def _evacuations(host: str) -> sa.ColumnElement[bool]:
@@ -163,4 +163,4 @@ def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int
 def close_all(connection: sa.Connection, instance_uuid: str) -> None:
     """The instance is deleted: none of its migrations goes on."""
     connection.execute(sa.update(TABLE).where(
-        TABLE.c.instance_uuid == instance_uuid, TABLE.c.open == sa.true()).values(open=False, updated_at=utcnow()))
+        TABLE.c.instance_uuid == instance_uuid, TABLE.c.open == sa.true()).values(open=False, updated_at=clock.now()))

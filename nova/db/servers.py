@@ -12,10 +12,9 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import models
-from nova.db.sql import rows
+from nova.db.sql import clock, rows
 from nova.objects import migration as moves
 from nova.objects import states
-from nova.objects.base import utcnow
 from nova.objects.guest import ExpectedGuest
 from nova.objects.instance import Instance
 
@@ -113,7 +112,7 @@ def get_many(connection: sa.Connection, uuids: Sequence[str], host: str = "") ->
 
 def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> None:
     """Write columns; ``updated_at`` and the derived columns follow."""
-    values = {"updated_at": utcnow(), **changes}
+    values = {"updated_at": clock.now(), **changes}
     if "network_info" in changes:
         values["addresses"] = addresses_of(changes["network_info"])
     if "key" in changes:

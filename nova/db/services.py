@@ -14,7 +14,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.db import aggregates, deployment, liveness, models, network_hosts, server_migrations
 from nova.db.sql import clock, rows
-from nova.objects.base import new_uuid, utcnow, whole
+from nova.objects.base import new_uuid, whole
 from nova.objects.scheduling import ServiceFlags
 from nova.objects.service import Service, WorkerStats
 
@@ -262,6 +262,11 @@ def mark_down(connection: sa.Connection) -> list[str]:
 
 
 # --- operators -------------------------------------------------------------------------------
+_EVICTING = ("The removal has been requested from nova-compute: repeat this request in a few seconds. If it is refused "
+             "again, the log of nova-compute on that host names the guests that it cannot remove.")
+_SILENT = "nova-compute on that host sends no heartbeat. Start it: it removes these guests when it starts."
+
+
 def update(connection: sa.Connection, service_id: str, disabled: bool | None, reason: str | None,
            forced_down: bool | None) -> tuple[Service, bool]:
     """Change what operators may (None: as it is); returns the service and whether its row counts as up.
@@ -269,9 +274,13 @@ def update(connection: sa.Connection, service_id: str, disabled: bool | None, re
     Raises ServiceNotFound, HostEvacuated.
     """
     row = _row(connection, service_id, lock=True)
-    if row.forced_down and forced_down is False and server_migrations.evacuated(connection, row.host):
-        raise exception.HostEvacuated(host=row.host)
-    values: dict[str, Any] = {"updated_at": utcnow(), "generation": _NEXT}
+    if row.forced_down and forced_down is False:
+        unconfirmed = server_migrations.unconfirmed_evacuations(connection, row.host)
+        if unconfirmed:
+            running = liveness.is_alive(row, clock.now())
+            raise exception.HostEvacuated(
+                host=row.host, count=len(unconfirmed), running=running, advice=_EVICTING if running else _SILENT)
+    values: dict[str, Any] = {"updated_at": clock.now(), "generation": _NEXT}
     if disabled is not None:
         values.update(disabled=disabled, disabled_reason=reason if disabled else None)
     elif reason is not None:

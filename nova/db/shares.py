@@ -7,8 +7,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import models
-from nova.db.sql import rows
-from nova.objects.base import utcnow
+from nova.db.sql import clock, rows
 from nova.objects.share import Share
 
 TABLE = models.shares
@@ -42,7 +41,7 @@ def create(connection: sa.Connection, share: Share) -> Share:
     if (made := connection.execute(sa.select(TABLE).where(TABLE.c.uuid == share.uuid)).first()) is not None:
         return rows.to_object(Share, made)
     try:
-        connection.execute(sa.insert(TABLE).values({**rows.values_of(TABLE, share), "created_at": utcnow()}))
+        connection.execute(sa.insert(TABLE).values({**rows.values_of(TABLE, share), "created_at": clock.now()}))
     except db_exception.DBDuplicateEntry as error:
         raise db_exception.RetryRequest(error) from error
     return get(connection, share.uuid)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova.db import models
-from nova.objects.base import utcnow
+from nova.db.sql import clock
 
 TABLE = models.versions
 
@@ -45,7 +45,7 @@ def bump(connection: sa.Connection, name: str) -> None:
     The time in milliseconds is one as a rule: what a database gives out that was set back to yesterday must still be
     newer than what hosts have heard meanwhile.
     """
-    now = int(utcnow().timestamp() * 1000)
+    now = int(clock.now().timestamp() * 1000)
     if connection.execute(_UPDATE, {"this": name, "now": now}).rowcount:
         return
     try:

@@ -16,10 +16,9 @@ from oslo_db import exception as db_exception
 from nova import exception
 from nova.conf import CONF
 from nova.db import liveness, models, quotas
-from nova.db.sql import rows
+from nova.db.sql import clock, rows
 from nova.db.sql.types import Utc
 from nova.objects import volume as states
-from nova.objects.base import utcnow
 from nova.objects.image import Image
 from nova.objects.volume import Volume, VolumeContent, VolumeRemoval
 
@@ -77,7 +76,7 @@ def create(connection: sa.Connection, volume: Volume) -> Volume:
     try:
         connection.execute(sa.insert(TABLE).values({
             **rows.values_of(TABLE, volume), "shared": CONF.volume.shared, "format": CONF.volume.format,
-            "created_at": utcnow()}))
+            "created_at": clock.now()}))
     except db_exception.DBDuplicateEntry as error:
         raise db_exception.RetryRequest(error) from error
     return get(connection, volume.uuid)
@@ -122,7 +121,7 @@ def _doom(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
 
 
 def _update(connection: sa.Connection, uuid: str, **values: Any) -> None:
-    connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid).values(updated_at=utcnow(), **values))
+    connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid).values(updated_at=clock.now(), **values))
 
 
 # --- where the data are ----------------------------------------------------------------------------
@@ -155,7 +154,7 @@ def _give_up_place(connection: sa.Connection, volume: Volume) -> VolumeRemoval |
     if volume.host is None and not (volume.shared and volume.generation):
         return None
     removal = VolumeRemoval(volume_uuid=volume.uuid, generation=volume.generation, host=volume.host or "")
-    connection.execute(sa.insert(REMOVALS).values({**rows.values_of(REMOVALS, removal), "created_at": utcnow()}))
+    connection.execute(sa.insert(REMOVALS).values({**rows.values_of(REMOVALS, removal), "created_at": clock.now()}))
     return removal
 
 
@@ -256,7 +255,7 @@ def inherit(connection: sa.Connection, uuid: str, other: str) -> None:
 def complete(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
     """The guest has the volume: from now on its data are worth something, if there is a place for them. (One that is
     given to a server on the shelf has none before that comes to a host.)"""
-    now = sa.literal(utcnow(), Utc)
+    now = sa.literal(clock.now(), Utc)
     placed = sa.or_(TABLE.c.host.is_not(None), sa.and_(TABLE.c.shared, TABLE.c.generation > 0))
     _of_attachment(connection, uuid, attachment_id, (states.RESERVED, states.ATTACHING, states.IN_USE),
                    status=states.IN_USE, attached_at=sa.func.coalesce(TABLE.c.attached_at, now),
@@ -296,5 +295,5 @@ def _of_attachment(connection: sa.Connection, uuid: str, attachment_id: str, sta
                    **values: Any) -> bool:
     changed = connection.execute(sa.update(TABLE).where(
         TABLE.c.uuid == uuid, TABLE.c.attachment_id == attachment_id, TABLE.c.status.in_(statuses)).values(
-        updated_at=utcnow(), **values))
+        updated_at=clock.now(), **values))
     return changed.rowcount > 0

@@ -58,10 +58,13 @@ class ServiceMigrating(ServiceInUse):
 
 
 class HostEvacuated(Invalid):
-    """Servers went on elsewhere while the host was down, and it has not let go of them yet."""
+    """The host has not confirmed the removal of the guests of evacuated servers.
 
-    template = ("Unable to force up host {host}: servers were evacuated from it, and it has yet to remove their "
-                "guests. It does when nova-compute starts there.")
+    ``running``: nova-compute of the host sends heartbeats; ``advice``: what the operator does.
+    """
+
+    template = ("Unable to force up host {host}: servers were evacuated from it, and it has not confirmed the removal "
+                "of their guests ({count} left). {advice}")
 
 
 class ComputeHostNotFound(NotFound):

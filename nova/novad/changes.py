@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 from nova.novad.errors import Invalid, Refused
@@ -39,6 +40,30 @@ def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Depl
         if name not in dumped and (component.volumes or component.data_of or found.keys() & set(component.depends)):
             found[name] = one
     return found
+
+
+def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
+    """Raise Refused if the image declares a volume at a path that no mount of the component covers.
+
+    A mount covers its destination and everything below. Data elsewhere end with their container, without a backup.
+    ``paths``: as the image declares them.
+    """
+    component = deployed.component
+    mounts = [_path(one) for one in (*(volume.destination for volume in component.volumes), *component.files,
+                                     *(bind.destination for bind in component.binds))]
+    open_paths = [path for path in sorted({_path(one) for one in paths})
+                  if not any(path == mount or path.startswith(mount.rstrip("/") + "/") for mount in mounts)]
+    if open_paths:
+        raise Refused(
+            f"Component {deployed.name}: the image {component.reference()} stores data at {', '.join(open_paths)}, "
+            "which the component does not name. The data would be lost whenever its container is made anew. Add a "
+            "volume with this destination to the component, with backup = false if the data are disposable, or a "
+            "bind. Nothing was changed.")
+
+
+def _path(path: str) -> str:
+    """Return a path of a container without repeated or trailing slashes."""
+    return posixpath.normpath(f"/{path.lstrip('/')}")
 
 
 def check_depends(changes: Sequence[Change], current: Iterable[str]) -> None:

@@ -1,11 +1,15 @@
-"""How commands reach novad."""
+"""Connections to novad: a socket of this machine, TLS, or TCP on loopback with signed calls."""
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import logging
 import os
 import pathlib
+import socket
+import stat
+import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +17,7 @@ from typing import Any
 import grpc
 from google.protobuf import text_format
 
+from nova.novad import signing
 from nova.novad.addresses import on_loopback
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
@@ -22,8 +27,11 @@ LOG = logging.getLogger(__name__)
 DEFAULT = "tcp://127.0.0.1:18080"
 # In the metadata behind an error of novad's own; behind one of the connection there is none.
 ANSWERED = "novad-answered"
-# Where a novad without secret_file keeps it: whoever may read that may do everything anyway.
+# Of a novad with the default data_dir: the socket that local callers try first, and the secret without secret_file.
+_SOCKET = pathlib.Path("/var/lib/novad/novad.sock")
 _SECRET_FILE = pathlib.Path("/var/lib/novad/shared-secret")
+_CONNECT = 5.0  # seconds to connect to a local socket
+_PEER = struct.Struct("3i")  # pid, uid and gid of SO_PEERCRED
 _TIMEOUT = 30.0  # seconds of an answer that is no stream
 
 
@@ -40,23 +48,41 @@ class Unreachable(Exception):
 
 
 class Client:
-    """``address``: tcp://HOST:PORT, or tls://HOST:PORT with the authority (and, where novad asks for it, the
-    certificate and key) that NOVA_CACERT, NOVA_CERT and NOVA_KEY name."""
+    """A connection to ``address``:
+
+    - unix:///PATH: a socket of root or of this user, which needs no secret;
+    - tcp://HOST:PORT on loopback: calls are signed (:mod:`nova.novad.signing`);
+    - tls://HOST:PORT: with the authority (and, where novad requires it, the certificate and key) that NOVA_CACERT,
+      NOVA_CERT and NOVA_KEY name; the secret travels.
+
+    With the default address novad's local socket is tried first. Raises Unreachable.
+    """
 
     def __init__(self, address: str | None = None, secret: str | None = None,
                  environ: Mapping[str, str] | None = None, channel: Sequence[tuple[str, int]] = ()) -> None:
         environ = os.environ if environ is None else environ
         self.address = address or environ.get("NOVA_ADDR") or DEFAULT
         scheme, _colon, where = self.address.rpartition("://")
-        if scheme not in ("tcp", "tls") or ":" not in where:
-            raise Unreachable(f"{self.address} is no address: tcp://HOST:PORT, or tls://HOST:PORT")
+        if (scheme not in ("tcp", "tls") or ":" not in where) and (scheme != "unix" or not where.startswith("/")):
+            raise Unreachable(f"{self.address} is no address: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH")
         if scheme == "tcp" and not on_loopback(where.rpartition(":")[0]):
             raise Unreachable(f"{self.address}: beyond loopback the secret travels with TLS only: tls://{where}")
-        self._secret = secret or environ.get("NOVA_SHARED_SECRET") or _kept_secret()
+        local = pathlib.Path(where) if scheme == "unix" else _SOCKET if self.address == DEFAULT else None
+        if local is not None and (why := _unusable(local)):
+            if scheme == "unix":
+                raise Unreachable(f"{self.address}: {why}")
+            local = None
+        given = secret or environ.get("NOVA_SHARED_SECRET") or _kept_secret()
         options = [("grpc.keepalive_time_ms", 60000), ("grpc.enable_retries", 0), ("grpc.enable_http_proxy", 0)]
         options = [*dict([*options, *channel]).items()]
-        self._channel = grpc.insecure_channel(where, options) if scheme == "tcp" else \
-            grpc.secure_channel(where, _credentials(environ), options)
+        self._secret = given if scheme == "tls" else ""
+        if local is not None:
+            self._channel = grpc.insecure_channel(f"unix:{local}", options)
+        elif scheme == "tls":
+            self._channel = grpc.secure_channel(where, _credentials(environ), options)
+        else:
+            plain = grpc.insecure_channel(where, options)
+            self._channel = grpc.intercept_channel(plain, _Signer(plain, self.address, given)) if given else plain
         if LOG.isEnabledFor(logging.DEBUG):
             self._channel = grpc.intercept_channel(self._channel, _CallLog(self.address))
         self.platform = services.PlatformStub(self._channel)
@@ -77,6 +103,14 @@ class Client:
         stream = method(request, metadata=self._metadata())
         with contextlib.closing(_Cancelling(stream)):
             yield from stream
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the connection, TLS included. Raises grpc.FutureTimeoutError."""
+        ready = grpc.channel_ready_future(self._channel)
+        try:
+            ready.result(timeout=seconds)
+        finally:
+            ready.cancel()
 
     def close(self) -> None:
         self._channel.close()
@@ -104,6 +138,61 @@ class _CallLog(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercept
     intercept_unary_unary = intercept_unary_stream = _logged
 
 
+class _Details(grpc.ClientCallDetails):  # grpc gives no constructor
+    def __init__(self, details: Any, metadata: list[tuple[str, str]]) -> None:
+        self.method, self.timeout, self.credentials = details.method, details.timeout, details.credentials
+        self.wait_for_ready, self.compression = details.wait_for_ready, details.compression
+        self.metadata = metadata
+
+
+class _Unproven(grpc.RpcError):
+    """The listener at an address does not know the shared secret. Nothing was sent to it."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._words = (f"novad at {address} does not prove that it knows the shared secret: either another secret is "
+                       "given here (--secret, $NOVA_SHARED_SECRET), or another program, or an older novad, listens "
+                       "there. No request was sent.")
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAUTHENTICATED
+
+    def details(self) -> str:
+        return self._words
+
+    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+
+class _Signer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    """Signs each call over ``channel``, after the listener has proved that it knows the secret."""
+
+    def __init__(self, channel: grpc.Channel, address: str, secret: str) -> None:
+        self._address, self._secret = address, secret
+        self._challenge = channel.unary_unary(
+            signing.CHALLENGE, request_serializer=pb.Empty.SerializeToString,
+            response_deserializer=pb.ChallengeAnswer.FromString)
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        return continuation(self._signed(details, request), request)
+
+    def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
+        return continuation(self._signed(details, request), request)
+
+    def _signed(self, details: Any, request: Any) -> _Details:
+        ours = signing.new_nonce()
+        try:
+            answer = self._challenge(pb.Empty(), metadata=[(signing.NONCE, ours)], timeout=details.timeout or _TIMEOUT)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED):
+                raise _Unproven(self._address) from None
+            raise
+        if not hmac.compare_digest(answer.proof.encode(), signing.proof(self._secret, ours, answer.nonce).encode()):
+            raise _Unproven(self._address)
+        signature = signing.signature(self._secret, details.method, ours, answer.nonce, request.SerializeToString())
+        return _Details(details, [*(details.metadata or ()), (signing.SIGNATURE, signature)])
+
+
 class _Cancelling:
     """Ends a stream that nobody reads any more."""
 
@@ -112,6 +201,24 @@ class _Cancelling:
 
     def close(self) -> None:
         self._stream.cancel()
+
+
+def _unusable(path: pathlib.Path) -> str:
+    """Return why a socket must not be used, or "" if root or this user listens at it."""
+    trusted = (0, os.geteuid())
+    try:
+        found, above = path.lstat(), path.parent.stat()
+        if not stat.S_ISSOCK(found.st_mode):
+            return "it is no socket"
+        if found.st_uid not in trusted or above.st_uid not in trusted or above.st_mode & 0o022:
+            return "the socket, or its directory, belongs to another account"
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(_CONNECT)
+            sock.connect(str(path))
+            listener = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if listener in trusted else "a process of another account listens there"
 
 
 def _kept_secret() -> str:

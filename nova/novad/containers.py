@@ -13,7 +13,7 @@ from nova.novad.data import Data
 from nova.novad.errors import Failed, ImageFault, RuntimeFault
 from nova.novad.journal import Deployed
 from nova.novad.platform import fill
-from nova.novad.runtime.base import COMPONENT, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
+from nova.novad.runtime.base import COMPONENT, CONFINED, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
 from nova.novad.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
@@ -80,9 +80,9 @@ class Containers:
         wanted = Wanted(
             name=self.name(name), image=deployed.image, command=component.command,
             env={key: fill(value, secrets) for key, value in component.env.items()},
-            mounts=(*(Mount(self._data.volume(name, volume.name), volume.destination, volume.options)
+            mounts=(*(Mount(self._data.volume(name, volume.name), volume.destination, (*volume.options, *CONFINED))
                       for volume in component.volumes),
-                    *(Mount(file, destination, ("ro",)) for destination, file in files.items()),
+                    *(Mount(file, destination, ("ro", *CONFINED)) for destination, file in files.items()),
                     *(Mount(pathlib.Path(bind.source), bind.destination, bind.options) for bind in component.binds)),
             ports=component.ports, networks=tuple(f"{self._platform()}-{each}" for each in component.networks),
             aliases=(name,), user=component.user, privileged=component.privileged,

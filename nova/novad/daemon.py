@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from nova.novad import deploy, health, owed, past
+from nova.novad import deploy, health, history, owed
 from nova.novad.containers import Progress
 from nova.novad.data import Data
 from nova.novad.deploy import Deployer, Terms
@@ -24,7 +24,7 @@ from nova.novad.options import Options
 from nova.novad.participant import Participant
 from nova.novad.platform import Platform
 from nova.novad.runtime.base import Runtime
-from nova.novad.secrets import Secrets, write_private
+from nova.novad.secrets import Secrets, private_directory, write_private
 from nova.novad.shares import Share
 
 LOG = logging.getLogger(__name__)
@@ -57,8 +57,7 @@ class Daemon:
         self.started = time.time()
         self.runtime = runtime
         root = pathlib.Path(options.data_dir)
-        root.mkdir(parents=True, exist_ok=True)
-        root.chmod(0o711)
+        private_directory(root)
         passphrase = pathlib.Path(options.key_file).read_bytes().strip() if options.key_file else None
         if passphrase == b"":
             raise Invalid(f"key_file: {options.key_file} is empty")
@@ -128,10 +127,10 @@ class Daemon:
 
     # --- changes -----------------------------------------------------------------------------------
     def deploy(self, wanted: dict[str, str], progress: Progress) -> None:
-        with self._steering(deploy.DEPLOY) as peers:
+        with self._steering(history.DEPLOY) as peers:
             changes = self._wanted(wanted, peers)
-            shares = self._shares(peers, deploy.DEPLOY, wanted)
-            made = self.deployer.run_alone(deploy.DEPLOY, changes, progress, Terms(shares=shares))
+            shares = self._shares(peers, history.DEPLOY, wanted)
+            made = self.deployer.run_alone(history.DEPLOY, changes, progress, Terms(shares=shares))
         self._done(made.id, progress)
 
     def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[tuple[str, Any]]]:
@@ -139,11 +138,11 @@ class Daemon:
         if self.fleet is None and not self.participant.steered:
             return self._wanted(wanted, []), []
         with self._steering("plan") as peers:
-            shares = self._shares(peers, deploy.DEPLOY, wanted)
+            shares = self._shares(peers, history.DEPLOY, wanted)
             return self._wanted(wanted, peers), self.fleet.plan(shares) if self.fleet is not None else []
 
     def rollback(self, names: Sequence[str], to: int | None, progress: Progress) -> None:
-        with self._steering(deploy.ROLLBACK) as peers:
+        with self._steering(history.ROLLBACK) as peers:
             current = self.journal.components()
             elsewhere = {one.name for peer in peers for one in peer.components}
             here = [name for name in names if name in current or name not in elsewhere]
@@ -154,18 +153,18 @@ class Daemon:
             except Nothing:
                 if not elsewhere & set(names or elsewhere):
                     raise
-            shares = self._shares(peers, deploy.ROLLBACK, {}, names, to=to)
-            made = self.deployer.run_alone(deploy.ROLLBACK, changes, progress, Terms(shares=shares))
+            shares = self._shares(peers, history.ROLLBACK, {}, names, to=to)
+            made = self.deployer.run_alone(history.ROLLBACK, changes, progress, Terms(shares=shares))
         self._done(made.id, progress)
 
     def remove(self, volumes: bool, secrets: bool, progress: Progress) -> None:
         """All components; data and secrets stay unless it is said."""
         self.participant.give_up_waiting(progress)
-        with self._steering(deploy.REMOVE, steered=True) as peers:
+        with self._steering(history.REMOVE, steered=True) as peers:
             current = self.journal.components()
             changes = [Change(name=name, before=current[name]) for name in self.deployer.order(current)]
-            shares = self._shares(peers, deploy.REMOVE, {}, volumes=volumes, secrets=secrets)
-            self.deployer.run_alone(deploy.REMOVE, changes, progress, Terms(
+            shares = self._shares(peers, history.REMOVE, {}, volumes=volumes, secrets=secrets)
+            self.deployer.run_alone(history.REMOVE, changes, progress, Terms(
                 shares=shares, debts=self.deployer.debts(volumes, secrets)))
             for name in current:
                 self._forget(name)
@@ -203,9 +202,9 @@ class Daemon:
         parts = []
         for peer in peers:
             platform = self.whole.at(peer.place, places)
-            there = {one.name for one in peer.components} if kind == deploy.ROLLBACK else set(platform.components)
+            there = {one.name for one in peer.components} if kind == history.ROLLBACK else set(platform.components)
             mine = {name: version for name, version in versions.items() if name in there}
-            chosen = tuple(name for name in names if name in there or kind == deploy.ROTATE)
+            chosen = tuple(name for name in names if name in there or kind == history.ROTATE)
             if (versions and not mine) or (names and not chosen):
                 continue
             self.secrets.make({name: self.whole.secrets[name] for one in platform.components.values()
@@ -241,23 +240,24 @@ class Daemon:
         for name in names:
             if name not in known or name not in self.platform.secrets:
                 raise NotKnown(f"There is no secret {name}.")
-        with self._steering(deploy.ROTATE) as peers:
+        with self._steering(history.ROTATE) as peers:
             current = self.journal.components()
             users = [name for name in self.deployer.order(current) if current[name].component.secrets() & set(names)]
             changes = [Change(name=name, before=current[name], after=current[name]) for name in users]
-            made = self.deployer.run_alone(deploy.ROTATE, changes, progress, Terms(
-                renew=names, shares=self._shares(peers, deploy.ROTATE, {}, names)))
+            made = self.deployer.run_alone(history.ROTATE, changes, progress, Terms(
+                renew=names, shares=self._shares(peers, history.ROTATE, {}, names)))
         self._done(made.id, progress)
 
     def back_up(self, name: str, progress: Progress) -> None:
         current = self.journal.components()
         chosen = [one for one in self._known([name] if name else [], current) if current[one].component.volumes]
-        self._done(self.deployer.run(deploy.BACK_UP, [
+        self._done(self.deployer.run(history.BACK_UP, [
             Change(name=one, before=current[one], after=current[one]) for one in chosen], progress).id, progress)
 
     def restore(self, ident: int, progress: Progress) -> None:
         """A component's data as a backup has them, with the image that wrote them; what is there now is backed up."""
-        self._done(self.deployer.run(deploy.RESTORE, past.changes_restored(self.journal, ident), progress).id, progress)
+        changes = history.changes_restored(self.journal, ident)
+        self._done(self.deployer.run(history.RESTORE, changes, progress).id, progress)
 
     def prune(self, keep: int | None = None) -> list[Backup]:
         """Remove backups that are neither among the newest of their component nor young; returns them."""

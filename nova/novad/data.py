@@ -1,5 +1,8 @@
 """The data of components: directories of this node, their backups, and the files that containers read.
 
+The data directory and these below it have mode 0700, whoever owns what is inside: a set-uid program in a volume, or a
+file that belongs to a container's user, is out of reach of other accounts of the node.
+
     volumes/COMPONENT/VOLUME    what a container mounts
     backups/COMPONENT/N/VOLUME  a copy of them from before a deployment
     files/COMPONENT/NUMBER      configuration, written anew whenever the container is made
@@ -9,16 +12,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import pathlib
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from typing import BinaryIO
 
 from nova.novad.errors import NovadError, Refused
 from nova.novad.platform import Component, Volume, fill
-from nova.novad.secrets import write_private
+from nova.novad.secrets import private_directory, write_private
+
+LOG = logging.getLogger(__name__)
 
 _DUMP = ".dump"  # no volume is called so
 # Bytes that stay free on the file system: a node whose disk is full is of no use to anybody.
@@ -29,9 +36,7 @@ class Data:
     def __init__(self, root: pathlib.Path) -> None:
         self.root = root
         for name in ("volumes", "backups", "files"):
-            (root / name).mkdir(parents=True, exist_ok=True)
-            # Containers' own users pass through; they cannot list what others have.
-            (root / name).chmod(0o700 if name == "backups" else 0o711)
+            private_directory(root / name)
 
     def volume(self, component: str, volume: str) -> pathlib.Path:
         return self.root / "volumes" / component / volume
@@ -41,6 +46,10 @@ class Data:
         for volume in component.volumes:
             place = self.volume(name, volume.name)
             place.mkdir(parents=True, exist_ok=True)
+            if not any(stat.S_IMODE(one.stat().st_mode) & 0o001 == 0 for one in place.resolve().parents):
+                LOG.warning("Volume %s of component %s is at %s, where other accounts of this node can run set-uid "
+                            "programs that the component leaves there. Move it below a directory of mode 0700.",
+                            volume.name, name, place.resolve())
             if not any(place.iterdir()):
                 _give(place, component)
 

@@ -23,11 +23,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from nova.novad import dumps, owed, past
-from nova.novad.changes import check_depends, ordered, stopping, volumes_of
+from nova.novad import dumps, history, owed
+from nova.novad.changes import check_data_paths, check_depends, ordered, stopping, volumes_of
 from nova.novad.containers import Containers, Progress
 from nova.novad.data import Data
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, told
+from nova.novad.history import BACK_UP, DEPLOY, REMOVE, ROTATE
 from nova.novad.journal import DONE, PENDING, STUCK, UNDONE, Change, Deployed, Deployment, Journal, Origin, Owed
 from nova.novad.platform import Platform
 from nova.novad.runtime.base import Runtime
@@ -36,7 +37,6 @@ from nova.novad.secrets import Secrets
 LOG = logging.getLogger(__name__)
 
 FETCH, BACKUP, APPLY, UNDO = "fetch", "backup", "apply", "undo"
-DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP, RESTORE = "deploy", "rollback", "remove", "rotate", "backup", "restore"
 RESTART, PRUNE, LOOK = "restart", "prune", "look"
 
 _NOT_YET = " It could not be put back yet: "
@@ -83,6 +83,7 @@ class Deployer:
         self.secrets = secrets
         self.payer = owed.Payer(lambda: self.platform.name, journal, runtime, data, secrets)
         self.others: Others | None = None
+        history.record_missing(journal)
         self.ending = threading.Event()
         self.containers = Containers(lambda: self.platform.name, runtime, data, secrets, self.ending)
         self._turn = threading.Condition()
@@ -152,9 +153,8 @@ class Deployer:
         return changes
 
     def plan_rollback(self, names: Sequence[str], to: int | None) -> list[Change]:
-        """See :func:`nova.novad.past.changes_back`."""
-        changes = past.changes_back(self.journal, names, to)
-        return self._ordered(changes)
+        """Return the changes of a rollback, see :func:`nova.novad.history.changes_back`."""
+        return self._ordered(history.changes_back(self.journal, names, to))
 
     def order(self, names: Iterable[str], of: Mapping[str, Deployed] = _NONE) -> list[str]:
         """By the dependencies of what is deployed and what is in the platform file; for those of ``of``, by theirs."""
@@ -207,7 +207,7 @@ class Deployer:
     def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:
         """Here, and on other nodes: all of them are prepared before anything stops on any."""
         ident, kind = begun.id, begun.kind
-        self._check(changes)
+        self._check(kind, changes)
         if self.others is not None and terms.shares:
             self.others.prepare(ident, terms.shares, progress)
         self.journal.advance(ident, BACKUP, changes)
@@ -225,7 +225,8 @@ class Deployer:
         if terms.origin is not None:
             self.journal.finish(ident, PENDING, changes)
         else:
-            self.journal.finish(ident, DONE, changes, owed=[*terms.debts, *self._left_by(changes)])
+            self.journal.finish(ident, DONE, changes, owed=[*terms.debts, *self._left_by(changes)],
+                                states=history.states_made(self.journal, self._known(ident)))
 
     def _apply_elsewhere(self, ident: int, progress: Progress, terms: Terms) -> None:
         if self.others is not None and terms.shares:
@@ -234,13 +235,15 @@ class Deployer:
 
     def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
         """Have what a deployment needs, and change nothing. For who is within :meth:`changing`; raises as run()."""
-        self._check(self._fetched(0, kind, changes, progress))
+        self._check(kind, self._fetched(0, kind, changes, progress))
 
     def decide(self, ident: int, done: bool, progress: Progress, debts: Sequence[Owed] = ()) -> None:
         """What was pending stays (``debts``: what is removed then), or is put back. For who is within :meth:`alone`.
         Raises Failed."""
         if done:
-            self.journal.finish(ident, DONE, [], owed=[*debts, *self._left_by(self._known(ident).changes)])
+            found = self._known(ident)
+            self.journal.finish(ident, DONE, [], owed=[*debts, *self._left_by(found.changes)],
+                                states=history.states_made(self.journal, found))
             self.payer.pay(progress)
         else:
             self.journal.reopen(ident)
@@ -292,8 +295,11 @@ class Deployer:
                     kept[owner] = Change(name=owner, before=current[owner], after=current[owner])
         return self._ordered(kept)
 
-    def _check(self, changes: Sequence[Change]) -> None:
-        """What can be known before anything stops."""
+    def _check(self, kind: str, changes: Sequence[Change]) -> None:
+        """Check what can be known before anything stops. Raises Refused, ImageFault, Invalid."""
+        for change in changes:
+            if change.after is not None and _remakes(kind, change):
+                check_data_paths(change.after, self.runtime.data_paths(change.after.image))
         self.data.check_room([self.data.size(change.name, volumes_of(change)) for change in changes])
         for change in changes:
             if change.after is not None:
@@ -310,8 +316,9 @@ class Deployer:
             self.runtime.stop(self.containers.name(name), before.component.stop_timeout)
         for change in changes:
             writer, volumes = change.before or change.after, volumes_of(change)
-            if writer is None or not self.data.holds(change.name, volumes):
-                continue
+            known = change.before is not None and any(volume.backup for volume in volumes)
+            if writer is None or not (known or self.data.holds(change.name, volumes)):
+                continue  # without volumes, or new: a copy of nothing says that a former state had no data
             if change.name in dumped:
                 progress(change.name, "dumping its data")
                 place = self.data.place(change.name, _label(begun))
@@ -345,7 +352,7 @@ class Deployer:
                 continue
             self._go_on()
             after = change.after
-            if kind == ROTATE or change.before != after or change.restore:
+            if _remakes(kind, change):
                 self._replace(change, progress)
             else:
                 progress(change.name, "starting")
@@ -369,7 +376,7 @@ class Deployer:
             progress(change.name, "stopping")
             self.runtime.stop(self.containers.name(change.name), change.before.component.stop_timeout)
         self.runtime.remove(self.containers.name(change.name))
-        if change.restore:
+        if change.restore or change.state:
             progress(change.name, "putting back its data")
             self._restore(change)
         progress(change.name, f"starting {change.after.component.reference()}")
@@ -377,12 +384,15 @@ class Deployer:
         self.runtime.start(self.containers.name(change.name))
 
     def _restore(self, change: Change) -> None:
-        place = self._backup(change)
-        if not self.data.dump(place).exists():
+        """Put back the volumes that the backup has, and empty the others: then they had no data. A dump is read
+        later, by the component."""
+        place = self._backup(change) if change.restore else ""
+        kept: set[str] = set()
+        if place and not self.data.dump(place).exists():
             self.data.restore(change.name, place)
-            return
+            kept = self.data.kept(place)
         for volume in volumes_of(change):
-            if volume.backup:
+            if volume.backup and volume.name not in kept:
                 self.data.clear(change.name, volume.name)
 
     def _backup(self, change: Change) -> str:
@@ -485,6 +495,11 @@ class Deployer:
 
 def _quietly(_name: str, _what: str) -> None:
     """For what nobody watches."""
+
+
+def _remakes(kind: str, change: Change) -> bool:
+    """Return True if the change puts a new container in the place of the component's current one."""
+    return kind == ROTATE or change.before != change.after or bool(change.restore or change.state)
 
 
 def _label(deployment: Deployment) -> str:

@@ -20,32 +20,34 @@ from typing import Any
 import grpc
 import msgspec
 
-from nova.novad import errors
+from nova.novad import errors, signing
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.client import Client, Unreachable, was_lost
 from nova.novad.containers import Progress
+from nova.novad.discovery import Discovery
 from nova.novad.errors import Busy, Cancelled, Failed, Invalid, NovadError, Refused
 from nova.novad.journal import DONE, UNDONE, Journal
-from nova.novad.mdns import Watch
-from nova.novad.options import Options
+from nova.novad.options import Node, Options
 from nova.novad.platform import Place
 from nova.novad.secrets import Secrets
 from nova.novad.shares import Share
 
 LOG = logging.getLogger(__name__)
 
-_MOST_STRANGERS = 32  # addresses that were announced, and are asked who they are
 _ANSWER = 10.0  # seconds that a node has to say who it is
 _AT_ONCE = 16  # nodes that are spoken to at a time
 _TRY = 10.0  # seconds in which a node is told again and again how a deployment ended, before that is left for later
 _PAUSE = 0.5
+_WORDS = 4096  # characters that the journal keeps of what a node reports
+# Facts of the journal: nodes that were accepted, and those that an earlier release discovered.
+_ACCEPTED, _EARLIER = "accepted ", "member "
 _AS_BEFORE = " All is as it was before."
 # A node that returns is spoken to at once, and one that vanishes is noticed in half a minute.
 _CHANNEL = [("grpc.keepalive_time_ms", 15000), ("grpc.keepalive_timeout_ms", 15000),
             ("grpc.use_local_subchannel_pool", 1)]
 _ERRORS: dict[grpc.StatusCode, type[NovadError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: Invalid, grpc.StatusCode.FAILED_PRECONDITION: Refused,
-    grpc.StatusCode.UNAUTHENTICATED: Refused, grpc.StatusCode.NOT_FOUND: errors.NotKnown}
+    grpc.StatusCode.NOT_FOUND: errors.NotKnown}
 _SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -55,10 +57,10 @@ class Away(NovadError):
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """Another node. ``components``: what is deployed there; ``steered``: it is told by others what to run."""
+    """A node that was accepted, and answers. ``place``: its name and roles, as this control node has decided;
+    ``components``: what is deployed there, as it reports; ``steered``: a control node tells it what to run."""
 
     url: str
-    ident: str
     place: Place
     steered: bool
     components: tuple[Any, ...] = ()
@@ -84,24 +86,27 @@ class Fleet:
         self._ended = ended
         self._files = {"NOVA_CACERT": options.nodes_ca or options.client_ca, "NOVA_CERT": options.tls_cert,
                        "NOVA_KEY": options.tls_key}
-        self._heard: dict[str, tuple[str, ...]] = {}
-        self._threads = [threading.Thread(target=work, name=work.__name__.strip("_"), daemon=True)
-                         for work in (self._keep, *([self._listen] if options.discover_nodes else []))]
+        self.discovery = Discovery(self._files, ended) if options.discover_nodes else None
+        self._thread = threading.Thread(target=self._keep, name="settle", daemon=True)
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
+        if self.discovery is not None:
+            self.discovery.start()
 
     def stop(self) -> None:
-        """Behind ``ended``."""
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(5)
+        """Wait for the threads. Call it after ``ended`` was set."""
+        if self._thread.is_alive():
+            self._thread.join(5)
+        if self.discovery is not None:
+            self.discovery.stop()
 
     # --- who there is ------------------------------------------------------------------------------
     def survey(self) -> list[Peer]:
         """The nodes that have a part in what is deployed. Raises Refused, naming those that do not answer or may not be
         told what to run."""
+        if pending := self._unaccepted():
+            raise Refused(f"{'; '.join(pending.values())}. Nothing was changed.")
         found, silent = self.look()
         if silent:
             raise Refused(f"{'; '.join(silent.values()).removesuffix('.')}. Nothing was changed.")
@@ -120,60 +125,122 @@ class Fleet:
         return found
 
     def look(self) -> tuple[list[Peer], dict[str, str]]:
-        """Those that answer, by name, and those that do not, with why."""
-        given = list(dict.fromkeys(self.options.nodes))
-        heard = [one for urls in list(self._heard.values()) for one in urls if one not in given][:_MOST_STRANGERS]
-        members = [one for one in self._members() if one not in given]
-        found: dict[str, Peer] = {}
+        """Return the accepted nodes that answer, by name, and {name: reason} of those that do not.
+
+        No other address is connected to.
+        """
+        accepted = list(self._accepted().items())
+        found: list[Peer] = []
         silent: dict[str, str] = {}
-        asked = list(dict.fromkeys([*given, *members, *heard]))
-        for url, answer in zip(asked, self._each(asked, self._ask), strict=True):
+        for (_url, place), answer in zip(accepted, self._each(accepted, self._ask), strict=True):
             if isinstance(answer, Peer):
-                if answer.ident != self.ident and (url not in heard or url in members or answer.steered):
-                    found.setdefault(answer.ident, answer)
-            elif url in heard and url not in members:
-                # A stranger may announce anything; it counts when it has shown its certificate and taken the secret.
-                LOG.debug("%s was announced, and is none of ours: %s", url, answer)
+                found.append(answer)
             else:
-                silent[url] = str(answer)
-        names = {peer.node for peer in found.values()}
-        for url in [one for one in silent if self._members().get(one) in names]:
-            self._journal.drop_fact(f"member {url}")  # it has another address now
-            del silent[url]
-        peers = sorted(found.values(), key=lambda peer: peer.node)
-        for peer in peers:
-            if peer.url not in given and peer.url not in members:
-                self._journal.set_fact(f"member {peer.url}", peer.node)
-        return peers, silent
+                silent[place.node] = str(answer)
+        return sorted(found, key=lambda peer: peer.node), silent
+
+    def listed(self) -> list[pb.NodeEntry]:
+        """Return the nodes that were accepted, those that wait for it, and those that were discovered."""
+        peers, silent = self.look()
+        accepted, pending = self._accepted(), self._unaccepted()
+        rows = [pb.NodeEntry(node=one.node, address=one.url, roles=one.place.roles,
+                             state="ready" if one.steered else "independent") for one in peers]
+        rows += [pb.NodeEntry(node=place.node, address=url, roles=place.roles, state="unreachable",
+                              error=silent[place.node]) for url, place in accepted.items() if place.node in silent]
+        rows += [pb.NodeEntry(address=url, state="unaccepted", error=why) for url, why in pending.items()]
+        rows += [pb.NodeEntry(node=name, address=url, state="discovered", error=f"nova nodes accept {name}")
+                 for name, url in self._discovered() if url not in accepted and url not in pending]
+        return rows
+
+    def accept(self, wanted: str, roles: Sequence[str]) -> pb.NodeEntry:
+        """Deploy to a node from now on. ``wanted``: its name or address; ``roles``: compute by default.
+
+        The name is bound to the address: a node that moves has to be accepted again. Raises NotKnown, Refused, Invalid.
+        """
+        known = {url: name for name, url in self._discovered()} | self._earlier() | {
+            url: one.node for url, one in self._stored().items()}
+        chosen = {url: name for url, name in known.items() if wanted in (url, name)}
+        if not chosen:
+            raise errors.NotKnown(f"No node {wanted} was discovered. Name it in nodes of novad.toml, with its address.")
+        if len(chosen) > 1:
+            raise Refused(f"Several nodes are called {wanted}: {', '.join(sorted(chosen))}. Accept one by its address.")
+        [(url, name)] = chosen.items()
+        if name == self.options.name or any(one.node == name and other != url
+                                            for other, one in self._accepted().items()):
+            raise Refused(f"Another node is called {name} already; nova nodes forget {name}, if it is gone.")
+        try:
+            node = msgspec.convert({"address": url, "node": name, "roles": list(roles) or ["compute"]}, Node)
+        except msgspec.ValidationError as error:
+            raise Invalid(f"node {name!r}, roles {list(roles)}: {error}") from None
+        peer = self._ask((url, _place(node)))
+        self._journal.set_fact(f"{_ACCEPTED}{url}", msgspec.json.encode(node).decode())
+        self._journal.drop_fact(f"{_EARLIER}{url}")
+        LOG.info("Node %s at %s was accepted with roles %s", name, url, ", ".join(node.roles))
+        return pb.NodeEntry(node=name, address=url, roles=node.roles, state="ready" if peer.steered else "independent")
 
     def forget(self, node: str) -> None:
-        """A node that was discovered, and is none of ours any more. Raises NotKnown."""
-        gone = [url for url, name in self._members().items() if node in (name, url)]
+        """Stop deploying to a node that was accepted by a command. Raises NotKnown."""
+        gone = [(kind, url) for kind, known in (
+            (_ACCEPTED, {url: one.node for url, one in self._stored().items()}), (_EARLIER, self._earlier()))
+            for url, name in known.items() if node in (name, url)]
         if not gone:
-            raise errors.NotKnown(f"No node {node} was discovered; those of nodes in novad.toml are changed there.")
-        for url in gone:
-            self._journal.drop_fact(f"member {url}")
-            self._heard = {name: urls for name, urls in self._heard.items() if url not in urls}
+            raise errors.NotKnown(f"No node {node} was accepted; those of nodes in novad.toml are changed there.")
+        for kind, url in gone:
+            self._journal.drop_fact(f"{kind}{url}")
 
-    def _members(self) -> dict[str, str]:
-        """Nodes that were discovered, and have answered once."""
-        return {name.removeprefix("member "): node for name, node in self._journal.facts("member ").items()} \
-            if self.options.discover_nodes else {}
+    def secret_of(self, node: str) -> str:
+        """Return the shared secret that this control node expects a node to have."""
+        return signing.node_secret(self._secret, node)
 
-    def _ask(self, url: str) -> Peer:
-        with self._client(url) as client, _told(url):
+    def _accepted(self) -> dict[str, Place]:
+        """Return {address: name and roles} of the nodes that this control node deploys to."""
+        given = {one.address: one for one in self.options.nodes if isinstance(one, Node)}
+        return {url: _place(one) for url, one in {**self._stored(), **given}.items()}
+
+    def _stored(self) -> dict[str, Node]:
+        """Return the nodes that were accepted by commands."""
+        names = {one.node for one in self.options.nodes if isinstance(one, Node)}
+        found = [msgspec.json.decode(text, type=Node) for text in self._journal.facts(_ACCEPTED).values()]
+        return {one.address: one for one in found if one.node not in names}
+
+    def _earlier(self) -> dict[str, str]:
+        """Return {address: name} of the nodes that an earlier release discovered, and trusted by that alone."""
+        return {key.removeprefix(_EARLIER): node for key, node in self._journal.facts(_EARLIER).items()}
+
+    def _unaccepted(self) -> dict[str, str]:
+        """Return {address: what to do} of nodes that have no roles yet: they would be left out without a word."""
+        accepted = self._accepted()
+        bare = {url: f'Node {url} has no name and roles: write {{address = "{url}", node = "NAME", roles = '
+                     '["compute"]}} into nodes of novad.toml' for url in self.options.nodes if isinstance(url, str)}
+        earlier = {url: f"Node {name} ({url}) was discovered by an earlier release and has no roles: nova nodes accept "
+                        f"{name}, or nova nodes forget {name}" for url, name in self._earlier().items()}
+        return {url: why for url, why in {**earlier, **bare}.items() if url not in accepted}
+
+    def _discovered(self) -> list[tuple[str, str]]:
+        """Return (name, address) of the nodes that announce themselves with a certificate, without this one."""
+        known = self.discovery.known() if self.discovery is not None else []
+        return [(name, url) for name, url in known if name != self.options.name]
+
+    def _ask(self, accepted: tuple[str, Place]) -> Peer:
+        """Ask a node how it is. What it says of its name and roles decides nothing."""
+        url, place = accepted
+        with self._client(url, place.node) as client, _told(f"{place.node} ({url})", place.node):
             one = client.ask(client.daemon.Show, pb.Empty(), _ANSWER)
-            # of others it is no business of ours, and they might ask us in turn
+            if one.node != place.node:
+                raise Refused(f"The node at {url} calls itself {one.node[:64]!r}, and is {place.node} for this control "
+                              "node (node in its novad.toml)")
+            # What runs on nodes with a platform of their own is not this node's concern, and they might ask in turn.
             shown = client.ask(client.platform.Show, pb.Empty(), _ANSWER) if one.steered else pb.PlatformAnswer()
-            host = url.partition("://")[2].rpartition(":")[0]
-            return Peer(url=url, ident=one.id, place=Place(node=one.node, address=host, roles=tuple(one.roles)),
-                        steered=one.steered, components=tuple(shown.components))
+        components = tuple(shown.components)
+        for component in components:
+            component.node = place.node
+        return Peer(url=url, place=place, steered=one.steered, components=components)
 
     # --- what they do ------------------------------------------------------------------------------
     def plan(self, parts: Sequence[Part]) -> list[tuple[str, Any]]:
         """(node, what would be done there)."""
         def ask(part: Part) -> Any:
-            with self._client(part[0].url) as client, _told(part[0].node):
+            with self._client(part[0].url, part[0].node) as client, _told(part[0].node):
                 return client.ask(client.nodes.Plan, pb.ShareRequest(share=part[1].packed())).changes
         return [(peer.node, change) for (peer, _share), changes in zip(parts, self._all(parts, ask), strict=True)
                 for change in changes]
@@ -201,21 +268,21 @@ class Fleet:
         values = self._secrets.values(sorted({name for one in share.platform.components.values()
                                               for name in one.secrets()}))
         request = pb.ShareRequest(share=msgspec.structs.replace(share, number=ident, values=values).packed())
-        with self._client(peer.url) as client, _told(peer.node):
+        with self._client(peer.url, peer.node) as client, _told(peer.node):
             for one in client.follow(getattr(client.nodes, verb), request):
                 if self._ended.is_set():
                     raise Cancelled("novad ends; the deployment is put back when it starts again.")
                 if one.message:
                     progress(f"{peer.node}/{one.component}" if one.component else peer.node, one.message)
                 if one.changed:
-                    self._journal.answered(ident, peer.url, " ".join(one.changed))
+                    self._journal.answered(ident, peer.url, " ".join(one.changed)[:_WORDS])
 
     def _tell(self, one: Any, done: bool, progress: Progress, seconds: float) -> None:
         """Raises NovadError when it cannot be told now."""
         end = time.monotonic() + seconds
         while True:
             try:
-                with self._client(one.address) as client, _told(one.node):
+                with self._client(one.address, one.node) as client, _told(one.node):
                     for told in client.follow(client.nodes.Settle, pb.SettleRequest(
                             coordinator=self.ident, number=one.deployment, done=done)):
                         progress(f"{one.node}/{told.component}" if told.component else one.node, told.message)
@@ -242,28 +309,12 @@ class Fleet:
             except NovadError as error:
                 LOG.debug("Node %s cannot be told how deployment %d ended: %s", one.node, one.deployment, error.message)
 
-    def _listen(self) -> None:
-        while not self._ended.is_set():
-            try:
-                with contextlib.closing(Watch()) as watch:
-                    self._hear(watch)
-            except Exception as error:  # the network may come back
-                LOG.warning("Nodes cannot be discovered: %s", error or type(error).__name__)
-                self._ended.wait(_ANSWER)
-
-    def _hear(self, watch: Watch) -> None:
-        """Which novads announce themselves. Without TLS none is asked: it could be anybody."""
-        while not self._ended.is_set():
-            for there, one in watch.events(1.0):
-                urls = tuple(url for url in one.addresses if url.startswith("tls://"))
-                others = {name: known for name, known in self._heard.items() if name != one.name}
-                self._heard = {**others, one.name: urls} if there and urls else others
-
     # --- helpers -----------------------------------------------------------------------------------
     @contextlib.contextmanager
-    def _client(self, url: str) -> Iterator[Client]:
+    def _client(self, url: str, node: str) -> Iterator[Client]:
+        """Connect to a node with the secret that is its own."""
         try:
-            client = Client(url, self._secret, self._files, _CHANNEL)
+            client = Client(url, self.secret_of(node), self._files, _CHANNEL)
         except Unreachable as error:
             raise Away(str(error)) from None
         with contextlib.closing(client):
@@ -291,9 +342,13 @@ class Fleet:
         return answers
 
 
+def _place(node: Node) -> Place:
+    return Place(node=node.node, address=node.address.partition("://")[2].rpartition(":")[0], roles=node.roles)
+
+
 @contextlib.contextmanager
-def _told(node: str) -> Iterator[None]:
-    """What another node refuses, in its words."""
+def _told(node: str, name: str = "") -> Iterator[None]:
+    """Raise what another node refuses, in its words. ``node``: what it is called there, ``name`` and its address."""
     try:
         yield
     except grpc.RpcError as error:
@@ -301,6 +356,9 @@ def _told(node: str) -> Iterator[None]:
         words = f"Node {node}: {details.removesuffix(_AS_BEFORE)}"
         if was_lost(error) or code in _SILENT:
             raise Away(f"Node {node} does not answer: {details}") from None
+        if code == grpc.StatusCode.UNAUTHENTICATED:
+            raise Refused(f"Node {node} refuses the secret of this control node: the file that secret_file in its "
+                          f"novad.toml names has to have what nova nodes secret {name or node} prints here.") from None
         if code == grpc.StatusCode.ABORTED and "under way" in details:
             raise Busy(words) from None
         raise _ERRORS.get(code, Failed)(words) from None

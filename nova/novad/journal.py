@@ -21,6 +21,7 @@ from nova.novad.platform import Component
 RUNNING, DONE, UNDONE, STUCK = "running", "done", "undone", "stuck"
 # Done on this node, and not decided yet: the control node says whether it stays.
 PENDING = "pending"
+_RECORDED = "states-recorded"  # the fact: the last deployment whose states are recorded
 
 _SCHEMA = """
 create table if not exists deployments (
@@ -37,6 +38,9 @@ create table if not exists given (
 create table if not exists asked (
     deployment integer not null, address text not null, node text not null, components text not null default '',
     settled integer not null default 0, primary key (deployment, address));
+create table if not exists states (
+    component text not null, deployment integer not null, parent integer not null, source integer not null,
+    origin integer not null, removed integer not null, primary key (component, deployment)) without rowid;
 create index if not exists backups_by_component on backups (component, deployment);
 """
 
@@ -57,13 +61,31 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What a deployment does with one component. No ``after``: it is removed; no ``before``: it is new.
 
-    ``restore``: the backup whose data it gets (a rollback); 0: it keeps its data.
+    ``restore``: the backup whose data it gets (a rollback); 0: it keeps its data. ``state``: in a rollback, the
+    deployment that made the state to go back to; 0 for what only gets other data, and in journals of older releases.
     """
 
     name: str
     before: Deployed | None = None
     after: Deployed | None = None
     restore: int = 0
+    state: int = 0
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """A state that a component had, see :mod:`nova.novad.history`. ``deployment``: the one that made it.
+
+    ``parent``: the state that a rollback from it goes back to; 0: there is none. ``source``: the state that it was made
+    a copy of, by a rollback. ``origin``: the deployment that brought its image and configuration. ``removed``: the
+    component was removed.
+    """
+
+    component: str = ""
+    deployment: int = 0
+    parent: int = 0
+    source: int = 0
+    origin: int = 0
+    removed: bool = False
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,8 +196,9 @@ class Journal:
                 connection.execute("update deployments set changes = ? where id = ?", (_text(list(changes)), ident))
 
     def finish(self, ident: int, state: str, components: Sequence[Change], error: str = "",
-               owed: Sequence[Owed] = ()) -> None:
-        """The end of a deployment, what is deployed from then on, and what is still to be removed, at once."""
+               owed: Sequence[Owed] = (), states: Sequence[State] = ()) -> None:
+        """Write the end of a deployment, what is deployed from then on and the states that it made, and what is still
+        to be removed, in one transaction."""
         with self._transaction() as connection:
             connection.execute("update deployments set state = ?, ended = ?, error = ? where id = ?",
                                (state, time.time(), error, ident))
@@ -187,6 +210,8 @@ class Journal:
                                        (change.name, _text(change.after)))
             for one in owed:
                 connection.execute("insert into owed (kind, name) values (?, ?)", (one.kind, one.name))
+            if state == DONE:
+                _record(connection, ident, states)
 
     def deployments(self, limit: int = 100) -> list[Deployment]:
         """The newest first."""
@@ -205,6 +230,28 @@ class Journal:
             rows = connection.execute("select * from deployments where state in (?, ?) order by id desc",
                                       (RUNNING, STUCK)).fetchall()
         return [self._deployment(row) for row in rows]
+
+    # --- states of components ----------------------------------------------------------------------
+    def states(self, component: str) -> list[State]:
+        """Return the states that a component had, the oldest first."""
+        with self._transaction() as connection:
+            rows = connection.execute("select component, deployment, parent, source, origin, removed from states "
+                                      "where component = ? order by deployment", (component,)).fetchall()
+        return [State(component=component, deployment=deployment, parent=parent, source=source, origin=origin,
+                      removed=bool(removed)) for component, deployment, parent, source, origin, removed in rows]
+
+    def unrecorded(self, limit: int) -> list[Deployment]:
+        """Return the oldest deployments that are done and whose states are not recorded."""
+        with self._transaction() as connection:
+            rows = connection.execute("select * from deployments where state = ? and id > coalesce((select cast(value "
+                                      "as integer) from facts where name = ?), 0) order by id limit ?",
+                                      (DONE, _RECORDED, limit)).fetchall()
+        return [self._deployment(row) for row in rows]
+
+    def record(self, ident: int, states: Sequence[State]) -> None:
+        """Record the states that a deployment made."""
+        with self._transaction() as connection:
+            _record(connection, ident, states)
 
     # --- several nodes -----------------------------------------------------------------------------
     def origin(self, ident: int) -> Origin | None:
@@ -377,6 +424,12 @@ class Journal:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("rollback")
                 raise
+
+
+def _record(connection: sqlite3.Connection, ident: int, states: Sequence[State]) -> None:
+    connection.executemany("insert or replace into states values (?, ?, ?, ?, ?, ?)", [
+        (one.component, ident, one.parent, one.source, one.origin, one.removed) for one in states])
+    connection.execute("insert or replace into facts values (?, ?)", (_RECORDED, str(ident)))
 
 
 def _text(value: object) -> str:

@@ -71,7 +71,8 @@ class Watch:
         from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf
 
         quiet()
-        self._known: dict[str, Instance | None] = {}
+        self._known: dict[str, Instance | None] = {}  # None: its address is not known yet
+        self._queued: set[str] = set()  # names that a resolver has not taken up yet
         self._told: queue.SimpleQueue[tuple[bool, str, Instance | None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._pool = concurrent.futures.ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="mdns")
@@ -88,14 +89,16 @@ class Watch:
         while (left := 0.5 if end is None else min(0.5, end - time.monotonic())) > 0:
             with contextlib.suppress(queue.Empty):
                 there, name, found = self._told.get(timeout=left)
-                before = self._known.get(name)
+                with self._lock:
+                    before = self._known.get(name)
+                    if not there:
+                        self._known.pop(name, None)
+                    elif found is not None:
+                        self._known[name] = found
                 if there and found is not None and found != before:
-                    self._known[name] = found
                     yield True, found
-                elif not there:
-                    self._known.pop(name, None)
-                    if before is not None:
-                        yield False, before
+                elif not there and before is not None:
+                    yield False, before
 
     def _changed(self, zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
         """Called by zeroconf's own thread, which may not wait."""
@@ -104,11 +107,23 @@ class Watch:
         with self._lock, contextlib.suppress(RuntimeError):  # it is closed
             if state_change is ServiceStateChange.Removed:
                 self._told.put((False, name, None))
-            elif name in self._known or len(self._known) < _MOST_INSTANCES:
+            elif name not in self._queued and self._has_room(name):
                 self._known.setdefault(name, None)
+                self._queued.add(name)
                 self._pool.submit(self._resolve, name)
 
+    def _has_room(self, name: str) -> bool:
+        """Return True if the name is known, or fits in; a full table loses the oldest name without an address."""
+        if name in self._known or len(self._known) < _MOST_INSTANCES:
+            return True
+        oldest = next((each for each, found in self._known.items() if found is None and each not in self._queued), None)
+        if oldest is not None:
+            del self._known[oldest]
+        return oldest is not None
+
     def _resolve(self, name: str) -> None:
+        with self._lock:
+            self._queued.discard(name)
         try:
             found = self._zeroconf.get_service_info(TYPE, name, int(_ANSWER * 1000))
             if found is not None and found.port and (addresses := found.addresses_by_version(_all_versions())):

@@ -32,15 +32,16 @@ EXAMPLE = """\
 # Which components there are: TOML, or YAML if it is called so. See doc/novad.md. "": a control node tells which.
 #platform = "/etc/novad/platform.toml"
 
-# Who this node is for others, and which components it runs: those with one of these roles, and those without any.
-# node is the machine's name by default.
+# The name of this node, and which components it runs: those with one of these roles, and those without any. Where a
+# control node tells what to run, it decides on the roles, too. node is the machine's name by default.
 #node = "controller-1"
 #roles = ["control", "compute"]
 
-# The other nodes of a control node: the addresses of their novads, which have platform = "" in their novad.toml and the
-# same shared secret, and run what their roles and this node's platform file say. With discover_nodes also those that
-# announce themselves by mDNS, if they have a certificate of nodes_ca (client_ca by default) and the same secret.
-#nodes = ["tls://10.0.0.2:18080", "tls://10.0.0.3:18080"]
+# The other nodes of a control node: addresses of their novads, their names, and the roles that this node gives them.
+# Their novad.toml has platform = "", and a secret_file with what "nova nodes secret NAME" prints here. An address alone
+# gets nothing. With discover_nodes, nodes that announce themselves by mDNS, and have a certificate of nodes_ca (by
+# default client_ca), are listed, and get roles by "nova nodes accept NAME".
+#nodes = [{address = "tls://10.0.0.2:18080", node = "host1", roles = ["compute"]}]
 #discover_nodes = false
 #nodes_ca = "/etc/novad/nodes.crt"
 
@@ -82,6 +83,14 @@ EXAMPLE = """\
 """
 
 
+class Node(Part, frozen=True, kw_only=True):
+    """Another node of a control node. ``roles``: what the control node has it run, whatever the node itself says."""
+
+    address: Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}$")]
+    node: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?$")]
+    roles: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1)]
+
+
 class Options(Part, frozen=True, kw_only=True):
     listen: Annotated[str, msgspec.Meta(pattern=r"^tcp://.+:\d{1,5}$")] = f"tcp://127.0.0.1:{PORT}"
     announce: bool | tuple[str, ...] = True
@@ -89,7 +98,7 @@ class Options(Part, frozen=True, kw_only=True):
     platform: str = "/etc/novad/platform.toml"
     node: str = ""
     roles: tuple[Name, ...] = ("control", "compute")
-    nodes: tuple[Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}$")], ...] = ()
+    nodes: tuple[Node | Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}$")], ...] = ()
     discover_nodes: bool = False
     nodes_ca: str = ""
     node_address: str = ""
@@ -111,6 +120,11 @@ class Options(Part, frozen=True, kw_only=True):
     def address(self) -> tuple[str, int]:
         host, _colon, port = self.listen.removeprefix("tcp://").rpartition(":")
         return host.strip("[]"), int(port)
+
+    @property
+    def socket(self) -> pathlib.Path:
+        """Where local callers reach novad; only root can open it."""
+        return pathlib.Path(self.data_dir) / "novad.sock"
 
     @property
     def place(self) -> Place:
@@ -155,11 +169,16 @@ def load(path: str | pathlib.Path) -> Options:
 
 
 def _check_nodes(path: str | pathlib.Path, options: Options) -> None:
-    for url in options.nodes:
-        if url.startswith("tcp://") and not on_loopback(url.removeprefix("tcp://").rpartition(":")[0]):
-            raise Invalid(f"{path}: nodes: {url}: beyond loopback secrets travel with TLS only: tls://")
+    addresses = [one.address if isinstance(one, Node) else one for one in options.nodes]
+    for url in addresses:
+        if url.startswith("tcp://"):
+            raise Invalid(f"{path}: nodes: {url}: values of secrets travel with TLS only: tls://")
         if is_wildcard(url.partition("://")[2].rpartition(":")[0]):
             raise Invalid(f"{path}: nodes: {url}: it is no address of one node")
+    names = [options.name, *(one.node for one in options.nodes if isinstance(one, Node))]
+    for what, values in (("address", addresses), ("node", names)):
+        if twice := sorted({one for one in values if values.count(one) > 1}):
+            raise Invalid(f"{path}: nodes: {what}: two nodes have {twice[0]}")
     if options.coordinates and not options.platform:
         raise Invalid(f"{path}: platform: a control node (nodes, discover_nodes) has a platform file")
     if options.discover_nodes and not (options.nodes_ca or options.client_ca):

@@ -11,7 +11,7 @@ import logging
 
 import msgspec
 
-from nova.novad import deploy
+from nova.novad import history
 from nova.novad.containers import Progress
 from nova.novad.deploy import Deployer, Terms
 from nova.novad.errors import Failed, Invalid, Nothing, NotKnown, Refused
@@ -103,11 +103,11 @@ class Participant:
 
     def _changes(self, share: Share) -> list[Change]:
         current = self._journal.components()
-        if share.kind == deploy.DEPLOY:
+        if share.kind == history.DEPLOY:
             return self.deployer.plan(share.versions)
-        if share.kind == deploy.REMOVE:
+        if share.kind == history.REMOVE:
             return [Change(name=name, before=current[name]) for name in self.deployer.order(current)]
-        if share.kind == deploy.ROTATE:
+        if share.kind == history.ROTATE:
             return [Change(name=name, before=current[name], after=current[name])
                     for name in self.deployer.order(current) if current[name].component.secrets() & set(share.names)]
         with contextlib.suppress(Nothing):

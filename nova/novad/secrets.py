@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import logging
 import os
 import pathlib
 import secrets as random
+import stat
 from collections.abc import Callable, Iterable, Mapping
 
 from nova.novad.errors import Invalid, NotKnown
 from nova.novad.platform import Secret
+
+LOG = logging.getLogger(__name__)
 
 _SEALED = b"novad-1:"
 _NONCE = 12
@@ -28,8 +32,7 @@ class Secrets:
     def __init__(self, directory: pathlib.Path, passphrase: bytes | None = None) -> None:
         self.directory = directory
         self._passphrase = passphrase
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory.chmod(0o700)
+        private_directory(directory)
         for left in directory.glob(".*.new"):  # by a novad that was killed
             left.unlink()
         self._key = self._derived() if passphrase else None
@@ -136,6 +139,22 @@ class Secrets:
         if not salt.exists():
             write_private(salt, os.urandom(16))
         return hashlib.scrypt(self._passphrase, salt=salt.read_bytes(), n=2**14, r=8, p=1, dklen=32)
+
+
+def private_directory(path: pathlib.Path) -> None:
+    """Create a directory that this process's user alone can enter (0700), or restrict an existing one to it.
+
+    A repair is logged. Raises OSError.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.stat()
+    mode, owner = stat.S_IMODE(found.st_mode), os.geteuid()
+    if mode == 0o700 and found.st_uid == owner:
+        return
+    if found.st_uid != owner:
+        os.chown(path, owner, -1)
+    path.chmod(0o700)
+    LOG.info("Restricted %s to its owner: mode %04o of user %d became 0700 of user %d", path, mode, found.st_uid, owner)
 
 
 def write_private(path: pathlib.Path, content: bytes) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import hmac
 import logging
+import os
 import pathlib
 import queue
 import threading
@@ -25,8 +25,9 @@ from nova.novad.client import ANSWERED
 from nova.novad.containers import Progress
 from nova.novad.daemon import Daemon, State
 from nova.novad.errors import NovadError
-from nova.novad.fleet import Away
+from nova.novad.fleet import Away, Fleet
 from nova.novad.journal import Backup, Change, JournalFault
+from nova.novad.login import Login
 from nova.novad.secrets import MASK
 from nova.novad.shares import unpacked
 from nova.novad.updates import Updates
@@ -49,45 +50,66 @@ _CODES: dict[type[NovadError], grpc.StatusCode] = {
 
 
 class Server:
-    """Listens as the daemon's options say, and at the socket ``local``, where its launcher asks whether it is well."""
+    """Listens as the daemon's options say, at the daemon's local socket, and at the socket ``launcher``.
 
-    def __init__(self, daemon: Daemon, updates: Updates | None = None, local: str = "") -> None:
+    Callers at the sockets need no secret: root alone can open them.
+    """
+
+    def __init__(self, daemon: Daemon, updates: Updates | None = None, launcher: str = "") -> None:
         self.daemon = daemon
         updates = updates or Updates(daemon.options, daemon.deployer, lambda: None)
         options = daemon.options
-        self._server = grpc.server(
-            concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc"),
-            interceptors=[_Secret(daemon.shared_secret(), lambda: self._health)], options=[
-                ("grpc.keepalive_time_ms", 60000), ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_ping_interval_without_data_ms", 10000), ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", _REQUEST), ("grpc.max_concurrent_streams", _STREAMS)],
-            maximum_concurrent_rpcs=_CALLS)
-        for add, servicer in (*_servicers(daemon), (services.add_UpdatesServicer_to_server, _Updates(updates))):
-            add(servicer, self._server)
         self._health = grpc_health.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = [service.full_name for service in pb.DESCRIPTOR.services_by_name.values()]
-        reflection.enable_server_reflection((*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
-                                             reflection.SERVICE_NAME), self._server)
+        self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc")
+        self._servicers = _servicers(daemon, updates)
+        self._network = self._made([Login(daemon.shared_secret(), bool(options.tls_cert), lambda: self._health)])
+        self._local = self._made([])
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         where = options.listen.removeprefix("tcp://")
         try:
-            self.port = self._server.add_secure_port(where, _credentials(daemon)) if options.tls_cert else \
-                self._server.add_insecure_port(where)
+            self.port = self._network.add_secure_port(where, _credentials(daemon)) if options.tls_cert else \
+                self._network.add_insecure_port(where)
         except RuntimeError:
             self.port = 0
-        if local:
-            self._server.add_insecure_port(f"unix:{local}")
         if not self.port:
             raise errors.Refused(f"{options.listen} is not free, or no address of this machine.")
+        for path in (str(options.socket), *([launcher] if launcher else [])):
+            self._listen_locally(path)
+
+    def _made(self, interceptors: list[grpc.ServerInterceptor]) -> grpc.Server:
+        made = grpc.server(self._pool, interceptors=interceptors, options=[
+            ("grpc.keepalive_time_ms", 60000), ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", 10000), ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", _REQUEST), ("grpc.max_concurrent_streams", _STREAMS)],
+            maximum_concurrent_rpcs=_CALLS)
+        for add, servicer in self._servicers:
+            add(servicer, made)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, made)
+        names = [service.full_name for service in pb.DESCRIPTOR.services_by_name.values()]
+        reflection.enable_server_reflection((*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+                                             reflection.SERVICE_NAME), made)
+        return made
+
+    def _listen_locally(self, path: str) -> None:
+        """In a directory of mode 0700. A socket of a novad that was killed is replaced."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        try:
+            self._local.add_insecure_port(f"unix:{path}")
+            os.chmod(path, 0o600)
+        except (RuntimeError, OSError) as error:
+            LOG.warning("novad does not listen at the socket %s: %s. Local callers use %s.", path, error,
+                        self.daemon.options.listen)
 
     def start(self) -> None:
-        self._server.start()
+        self._network.start()
+        self._local.start()
 
-    def stop(self) -> None:
-        """Calls that are under way end within a few seconds."""
+    def stop(self, seconds: float = 2) -> None:
+        """End all calls, within this time."""
         self._health.enter_graceful_shutdown()
-        self._server.stop(2).wait()
+        for ended in [self._network.stop(seconds), self._local.stop(seconds)]:
+            ended.wait()
 
 
 def _credentials(daemon: Daemon) -> grpc.ServerCredentials:
@@ -96,36 +118,6 @@ def _credentials(daemon: Daemon) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials(
         [(read(options.tls_key), read(options.tls_cert))], read(options.client_ca) if options.client_ca else None,
         bool(options.client_ca))
-
-
-class _Secret(grpc.ServerInterceptor):
-    """Every call knows the shared secret, but for those that ask whether anybody is there.
-
-    Who does not know it is answered without waiting for what is asked: nobody holds a thread by asking nothing.
-    """
-
-    def __init__(self, secret: str, health: Callable[[], Any]) -> None:
-        self._expected = f"Bearer {secret}".encode()
-        self._health = health
-        self._refuse = grpc.stream_stream_rpc_method_handler(self._refused)
-        self._check = grpc.stream_stream_rpc_method_handler(
-            self._checked, response_serializer=health_pb2.HealthCheckResponse.SerializeToString)
-
-    @staticmethod
-    def _refused(_requests: Any, context: grpc.ServicerContext) -> Any:
-        context.abort(grpc.StatusCode.UNAUTHENTICATED, "The shared secret is missing or another one: --secret, "
-                                                       "$NOVA_SHARED_SECRET.")
-
-    def _checked(self, _requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        """Of novad as a whole."""
-        yield self._health().Check(health_pb2.HealthCheckRequest(), context)
-
-    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        given = dict(details.invocation_metadata or ()).get("authorization", "")
-        given = given if isinstance(given, bytes) else given.encode()
-        if hmac.compare_digest(given, self._expected):
-            return continuation(details)
-        return self._check if details.method == "/grpc.health.v1.Health/Check" else self._refuse
 
 
 @contextlib.contextmanager
@@ -177,14 +169,15 @@ def _next(told: _Told, context: grpc.ServicerContext) -> pb.Progress | BaseExcep
     return None
 
 
-def _servicers(daemon: Daemon) -> list[tuple[Callable[[Any, Any], None], Any]]:
+def _servicers(daemon: Daemon, updates: Updates) -> list[tuple[Callable[[Any, Any], None], Any]]:
     return [(services.add_PlatformServicer_to_server, _Platform(daemon)),
             (services.add_ServicesServicer_to_server, _Services(daemon)),
             (services.add_LogsServicer_to_server, _Logs(daemon)),
             (services.add_BackupsServicer_to_server, _Backups(daemon)),
             (services.add_SecretStoreServicer_to_server, _SecretStore(daemon)),
             (services.add_NodesServicer_to_server, _Nodes(daemon)),
-            (services.add_DaemonServicer_to_server, _Daemon(daemon))]
+            (services.add_DaemonServicer_to_server, _Daemon(daemon)),
+            (services.add_UpdatesServicer_to_server, _Updates(updates))]
 
 
 class _Platform(services.PlatformServicer):
@@ -213,8 +206,8 @@ class _Platform(services.PlatformServicer):
             if self.daemon.fleet is not None:
                 peers, silent = self.daemon.fleet.look()
                 answer.components.extend(one for peer in peers if peer.steered for one in peer.components)
-                answer.components.extend(pb.ComponentState(node=url, state="unreachable", health=why)
-                                         for url, why in silent.items())
+                answer.components.extend(pb.ComponentState(node=node, state="unreachable", health=why)
+                                         for node, why in silent.items())
             return answer
 
     def _states(self) -> list[State]:
@@ -284,19 +277,30 @@ class _Nodes(services.NodesServicer):
     def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.NodesAnswer:
         with _told(context):
             options, fleet = self.daemon.options, self.daemon.fleet
-            peers, silent = fleet.look() if fleet is not None else ([], {})
-            return pb.NodesAnswer(nodes=[
-                pb.NodeEntry(node=options.name, address=options.listen, roles=options.roles, state="this one"),
-                *(pb.NodeEntry(node=one.node, address=one.url, roles=one.place.roles,
-                               state="ready" if one.steered else "independent") for one in peers),
-                *(pb.NodeEntry(address=url, state="unreachable", error=why) for url, why in silent.items())])
+            here = pb.NodeEntry(node=options.name, address=options.listen, roles=options.roles, state="this one")
+            return pb.NodesAnswer(nodes=[here, *(fleet.listed() if fleet is not None else [])])
+
+    def Accept(self, request: pb.AcceptRequest, context: grpc.ServicerContext) -> pb.NodeEntry:
+        with _told(context):
+            return self._fleet().accept(request.node, request.roles)
+
+    def Secret(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.NodeSecret:
+        with _told(context):
+            if not self.daemon.options.tls_cert and not context.peer().startswith("unix:"):
+                raise errors.Refused("Secrets do not travel over TCP without TLS: use novad's local socket "
+                                     f"(--addr unix://{self.daemon.options.socket}).")
+            return pb.NodeSecret(secret=self._fleet().secret_of(request.node))
 
     def Forget(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.Empty:
         with _told(context):
-            if self.daemon.fleet is None:
-                raise errors.NotKnown("This novad has no other nodes.")
-            self.daemon.fleet.forget(request.node)
+            self._fleet().forget(request.node)
         return pb.Empty()
+
+    def _fleet(self) -> Fleet:
+        """Return the other nodes of this one. Raises NotKnown."""
+        if self.daemon.fleet is None:
+            raise errors.NotKnown("This novad is no control node: nodes and discover_nodes are not set in novad.toml.")
+        return self.daemon.fleet
 
 
 class _Services(services.ServicesServicer):

@@ -1,43 +1,73 @@
-"""Regular expressions that users send.
+"""Regular expressions that users search names with.
 
-They are found by RE2, in a time that grows with the text and never explodes. What it does not know (backreferences,
-look-around, inline comments) is refused, and so is what is long or, with its repetitions written out, large.
+RE2 finds them in a time that grows with the text and never explodes. A text that contains the expression literally
+matches, too: names like "vm (test)" are rarely meant as expressions. What RE2 does not support ("c++", "web[1",
+backreferences, look-around) and what is expensive to compile is searched for literally only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-# Characters of an expression that is looked for.
+# Characters of an expression.
 LONGEST = 1024
-# The same of what only has to be one: lists of tags are, too.
+# Characters of a query parameter that may be an expression or a list of tags.
 LONGEST_TEXT = 4096
-# Bytes of a compiled expression per character that it may have: every character of a text may have to pass all of it.
-_MEMORY = 64
+# Bytes of a compiled expression: every character of a text may have to pass all of it.
+_MEMORY = 64 * LONGEST
+# The same for a text that is searched for literally, of any characters.
+_LITERAL_MEMORY = 8 * _MEMORY
+# Classes of Unicode characters (\pL) in an expression: compiling one takes as long as hundreds of other characters.
+_MOST_CLASSES = 8
 
 
-@functools.lru_cache(maxsize=128)
-def compiled(pattern: str, longest: int = LONGEST) -> Any:
-    """``search`` and ``match`` of what it returns tell whether a text has it, whatever the case.
+class Expression(NamedTuple):
+    """``search`` and ``match`` (at the beginning) return True for a text with the expression, in any case of letters.
 
-    Raises ValueError, with a sentence for the user.
+    ``literal``: the expression is not supported, so that only texts that contain it literally match.
     """
+
+    search: Callable[[str], bool]
+    match: Callable[[str], bool]
+    literal: bool
+
+
+def check(pattern: str, longest: int = LONGEST) -> str:
+    """Return the pattern. Raises ValueError, with a sentence for the user, for a text that is too long or no text."""
     if len(pattern) > longest:
         raise ValueError(f"A regular expression may have at most {longest} characters.")
     if "\0" in pattern:
         raise ValueError("A regular expression cannot have null characters.")
-    import re2  # 2.6 MB, in a process that is asked for one
+    try:
+        pattern.encode()
+    except UnicodeEncodeError:
+        raise ValueError("A regular expression must be text.") from None
+    return pattern
+
+
+@functools.lru_cache(maxsize=128)
+def compiled(pattern: str) -> Expression:
+    """Return the searches for a pattern. Raises ValueError as check() does."""
+    check(pattern)
+    import re2  # 2.6 MB, only in a process that gets an expression
+
+    searches = [_compiled(re2.escape(pattern), _LITERAL_MEMORY)]
+    if pattern.count(r"\p") + pattern.count(r"\P") <= _MOST_CLASSES:
+        with contextlib.suppress(re2.error):
+            searches.append(_compiled(pattern, _MEMORY))
+    return Expression(lambda text: any(each.search(text) for each in searches),
+                      lambda text: any(each.match(text) for each in searches), literal=len(searches) == 1)
+
+
+def _compiled(pattern: str, memory: int) -> Any:
+    import re2
 
     options = re2.Options()
     options.case_sensitive = False
     options.never_capture = True
     options.log_errors = False
-    options.max_mem = _MEMORY * longest
-    try:
-        return re2.compile(pattern, options)
-    except re2.error as error:
-        said = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
-        raise ValueError(f"This regular expression is not supported: {said}.") from error
-    except UnicodeEncodeError as error:
-        raise ValueError("A regular expression must be text.") from error
+    options.max_mem = memory
+    return re2.compile(pattern, options)

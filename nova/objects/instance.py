@@ -21,6 +21,9 @@ from nova.objects.parts.pci import GuestDevice
 from nova.objects.share import ACTIVE, INACTIVE, ShareMapping
 from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeEncryption
 
+# The items of system_metadata with the names that the owner of a server had when it was created.
+OWNER_USER_NAME, OWNER_PROJECT_NAME = "owner_user_name", "owner_project_name"
+
 
 class Fault(Object, kw_only=True):
     code: int

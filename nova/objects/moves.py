@@ -59,6 +59,8 @@ class MigrationSource(Object, kw_only=True):
     machine: str = ""
     hypervisor_version: int = 0
     memory_mb: int = 0
+    # Of the guest; "": that of the destination.
+    architecture: str = ""
     power_state: int = 0
 
 

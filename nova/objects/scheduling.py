@@ -23,12 +23,19 @@ SOFT_ANTI_AFFINITY = "soft-anti-affinity"
 
 
 class GroupSpec(Object, kw_only=True):
-    """The server group of a request: where its other members are now (host -> how many)."""
+    """The server group of a request.
+
+    ``hosts``: host -> number of other members, as the scheduler was told. ``stale``: a claim found that members were
+    placed since, so that a soft policy may be served better by another host; ``selections``: how often a scheduler was
+    asked again for that reason.
+    """
 
     uuid: str
     policy: str
     max_server_per_host: int = 1
     hosts: dict[str, int] = {}
+    stale: bool = False
+    selections: int = 0
 
 
 class RequestGroup(Object, kw_only=True):

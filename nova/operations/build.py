@@ -13,7 +13,7 @@ from __future__ import annotations
 from nova import exception
 from nova.objects import states
 from nova.objects.action import Failure
-from nova.objects.base import Object, utcnow
+from nova.objects.base import Object
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.objects.volume import VolumeEncryption
 from nova.operations import on_host, placing, plugging
@@ -64,8 +64,7 @@ class Build(Operation):
         ctl.check_secrets()
         if not data.selected:
             ctl.group_hosts(data.spec)
-            data.candidates = ctl.select(data.spec)[0]
-            data.selected = True
+            placing.select(ctl, data, data.spec)
         if not data.candidates:
             raise exception.MaxRetriesExceeded(instance_uuid=self.instance.uuid)
         selection = data.candidates[0]
@@ -156,7 +155,7 @@ class Build(Operation):
     def succeeded(self, ctl: Control) -> None:
         ctl.finish_io(failed=False, node_uuid=self.data.candidates[0].node_uuid)
         ctl.volumes.complete()
-        ctl.set(vm_state=states.ACTIVE, task_state=None, launched_at=utcnow(), progress=0)
+        ctl.set(vm_state=states.ACTIVE, task_state=None, launched_at=ctl.now(), progress=0)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         ctl.interfaces.release()

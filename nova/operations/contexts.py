@@ -102,6 +102,9 @@ class Control(Protocol):
     # The time that the step may wait (Wait) is over.
     waited_out: bool
 
+    def now(self) -> datetime.datetime:
+        """Return the time by the database's clock, which all conductors share: aware, in UTC."""
+
     @property
     def plugging_timeout(self) -> int:
         """Seconds to wait until interfaces are plugged; 0: do not."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nova.objects import states
 from nova.objects.action import Failure
-from nova.objects.base import Object, utcnow
+from nova.objects.base import Object
 from nova.operations import on_host
 from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, SHARES, VOLUMES, Operation, Rules, step
 from nova.operations.contexts import Acceptance, Control, Host
@@ -96,7 +96,7 @@ class Delete(Operation):
         ctl.interfaces.release()
         ctl.release_quota()
         ctl.volumes.release()  # locked after quotas
-        ctl.set(vm_state=states.DELETED, task_state=None, terminated_at=utcnow(), deleted=True,
+        ctl.set(vm_state=states.DELETED, task_state=None, terminated_at=ctl.now(), deleted=True,
                 power_state=states.NOSTATE, user_data=None, personality=[], numa_topology=None, pci_devices=None,
                 device_addresses=None,
                 shares=None, soft_deleted_at=None)

@@ -13,7 +13,7 @@ from nova import exception
 from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.action import Failure
-from nova.objects.base import Object, utcnow
+from nova.objects.base import Object
 from nova.objects.instance import Instance
 from nova.operations import on_host, plugging
 from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Rules, connects_volumes, step
@@ -164,7 +164,7 @@ class Evacuate(Move):
     def succeeded(self, ctl: Control) -> None:
         self.arrive(ctl, moves.DONE)
         ctl.evict(self.data.source, self.data.shared)
-        ctl.set(vm_state=states.STOPPED if self.data.off else states.ACTIVE, task_state=None, launched_at=utcnow())
+        ctl.set(vm_state=states.STOPPED if self.data.off else states.ACTIVE, task_state=None, launched_at=ctl.now())
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         no_host = failure.kind == exception.NoValidHost.__name__

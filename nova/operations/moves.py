@@ -11,7 +11,7 @@ import logging
 from nova import exception
 from nova.objects import migration as moves
 from nova.objects.action import Failure
-from nova.objects.base import Object, new_uuid, utcnow
+from nova.objects.base import Object, new_uuid
 from nova.objects.flavor import Flavor
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.migration import Migration
@@ -135,8 +135,8 @@ class Move(Bound):
             uuid=self.data.migration, instance_uuid=instance.uuid, migration_type=self.migration_type,
             status=self.first_status, source_compute=self.data.source, source_node=self.data.source_node,
             old_flavor=instance.flavor, new_flavor=new_flavor or instance.flavor, action_uuid=ctl.action_uuid,
-            user_id=ctl.ctx.user_id or "", project_id=ctl.ctx.project_id or "", created_at=utcnow(),
-            updated_at=utcnow()))
+            user_id=ctl.ctx.user_id or "", project_id=ctl.ctx.project_id or "", created_at=ctl.now(),
+            updated_at=ctl.now()))
 
     first_status = moves.ACCEPTED
 

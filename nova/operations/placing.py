@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
 import msgspec
@@ -11,6 +12,8 @@ from nova.objects.action import Failure
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.operations.base import Wait
 from nova.operations.contexts import Control
+
+LOG = logging.getLogger(__name__)
 
 # How often a host is looked at that has yet to remove what is left of the instance, and seconds between two looks.
 LOOKS, PAUSE = 30, 1.0
@@ -48,14 +51,32 @@ def next_host(ctl: Control, data: Placed, *never: str) -> Selection:
         left = [host for host in ctl.evicted_hosts() if host not in (*never, *data.spec.ignore_hosts)]
         clean = msgspec.structs.replace(data.spec, ignore_hosts=[*data.spec.ignore_hosts, *left])
         try:
-            data.candidates = ctl.select(clean)[0]
+            select(ctl, data, clean)
         except exception.NoValidHost:
             _wait_for(ctl, data, left)
             raise
-        data.selected, data.looks = True, 0
+        data.looks = 0
     if not data.candidates:
         raise exception.NoValidHost(reason="The hosts that were chosen have no room any more.")
     return data.candidates[0]
+
+
+def select(ctl: Control, data: Placed, spec: RequestSpec) -> None:
+    """Ask a scheduler for candidates. Raises NoValidHost.
+
+    If the candidates at hand only miss a soft policy of the server group, and there are no others, these are taken.
+    """
+    group = data.spec.group
+    try:
+        data.candidates = ctl.select(spec)[0]
+    except exception.NoValidHost:
+        if group is None or not group.stale or not data.candidates:
+            raise
+        LOG.info("No other host serves the soft policy of server group %s better than host %s", group.uuid,
+                 data.candidates[0].host)
+    data.selected = True
+    if group is not None:
+        group.stale = False
 
 
 def _wait_for(ctl: Control, data: Placed, left: list[str]) -> None:
@@ -69,8 +90,16 @@ def _wait_for(ctl: Control, data: Placed, left: list[str]) -> None:
 
 
 def rule_out(data: Placed) -> None:
-    """The candidate in use, if there is one, is not tried again."""
-    if data.candidates:
+    """Never try the candidate in use again, if there is one.
+
+    A candidate that only missed a soft policy of the server group is kept: the scheduler is asked again, with the
+    members where they are now.
+    """
+    group = data.spec.group
+    if group is not None and group.stale:
+        group.selections += 1
+        data.selected = False
+    elif data.candidates:
         data.spec.rule_out(data.candidates.pop(0))
     data.host, data.plugs = "", []
 

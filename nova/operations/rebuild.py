@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 from nova import exception
 from nova.objects import states
 from nova.objects.action import Failure
-from nova.objects.base import Object, utcnow
+from nova.objects.base import Object
 from nova.objects.external_event import FAILED
 from nova.objects.guest import PASSWORD_KEYS
 from nova.objects.image import METADATA, Image, check_image_fits, metadata_of
@@ -130,7 +130,7 @@ class Rebuild(Operation):
         instance, image, had = ctl.instance, request.image, ctl.instance.image
         if had is None or had.id != image.id:
             wanted = requested_resources(instance.flavor, image).required
-            known = requested_resources(instance.flavor, had).required
+            known = requested_resources(instance.flavor, had, existing=True).required
             self.data.spec = RequestSpec(
                 instance_uuids=[instance.uuid], project_id=instance.project_id, user_id=instance.user_id,
                 flavor=instance.flavor, image=image, required_traits=sorted(set(wanted) - set(known)),
@@ -234,7 +234,7 @@ class Rebuild(Operation):
     # --- the end ---------------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         self._end_reimage(ctl, done=True)
-        ctl.set(vm_state=states.STOPPED if self.data.off else states.ACTIVE, task_state=None, launched_at=utcnow())
+        ctl.set(vm_state=states.STOPPED if self.data.off else states.ACTIVE, task_state=None, launched_at=ctl.now())
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         # How far a host came that was lost is not known: the server has what its user wanted.
@@ -277,4 +277,4 @@ def _check_claim(instance: Instance, image: Image) -> None:
 
 
 def _amounts(instance: Instance, image: Image | None) -> dict[str, int]:
-    return requested_resources(instance.flavor, image, instance.volume_backed).total
+    return requested_resources(instance.flavor, image, instance.volume_backed, existing=True).total

@@ -10,9 +10,12 @@ import contextlib
 from nova import exception
 from nova.objects import states
 from nova.objects.action import Failure
-from nova.objects.base import Object, utcnow
+from nova.objects.base import Object
 from nova.objects.image import Image
 from nova.objects.instance import Instance
+from nova.objects.requirements import hardware
+from nova.objects.requirements.hardware_values import BLOCK_BUSES
+from nova.objects.requirements.properties import choice
 from nova.operations import on_host
 from nova.operations.base import CONDUCTOR, Rules, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Host
@@ -70,6 +73,8 @@ class Rescue(_Rescue):
             raise exception.InstanceNotReady(instance_id=instance.uuid)
         if instance.volume_backed:
             self.data.image = _image_beside_volumes(ctl, instance, request)
+        if request.image is not None:
+            _check_hardware(ctl, instance, request.image)
         self.data.running = instance.vm_state == states.ACTIVE
         ctl.keep_secret(request.admin_pass)
 
@@ -88,7 +93,7 @@ class Rescue(_Rescue):
 
     def succeeded(self, ctl: Control) -> None:
         super().succeeded(ctl)
-        ctl.set_items({SINCE: utcnow().isoformat()})
+        ctl.set_items({SINCE: ctl.now().isoformat()})
 
     def put_back(self, host: Host) -> None:
         host.driver.unrescue(host.instance)
@@ -117,6 +122,27 @@ class Unrescue(_Rescue):
     def succeeded(self, ctl: Control) -> None:
         super().succeeded(ctl)
         ctl.set_items({SINCE: None})
+
+
+def _check_hardware(ctl: Acceptance, instance: Instance, image: Image) -> None:
+    """Check that the server's host can start it from this image.
+
+    Raises InvalidInput for hardware that no host has, InstanceNotRescuable for what this host lacks.
+    """
+    device, bus = (image.properties.get(name) for name in _PROPERTIES)
+    if device or bus:
+        # The server keeps its own hardware, and gets one more disk.
+        kind = choice("hw_rescue_device", device or None, ("disk", "cdrom")) or (
+            "cdrom" if image.disk_format == "iso" else "disk")
+        choice("hw_rescue_bus", bus or None, BLOCK_BUSES[kind])
+        needed = hardware.disk_traits([bus])
+    else:
+        needed = hardware.required_traits(instance.flavor, image) - hardware.required_traits(
+            instance.flavor, instance.image, existing=True)
+    missing = sorted(trait for trait in needed if not ctl.host_has_trait(trait))
+    if missing:
+        raise exception.InstanceNotRescuable(
+            instance_id=instance.uuid, reason=f"its host lacks {', '.join(missing)}, which image {image.id} needs")
 
 
 def _image_beside_volumes(ctl: Acceptance, instance: Instance, request: RescueRequest) -> Image:

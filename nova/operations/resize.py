@@ -17,7 +17,7 @@ from nova import exception
 from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.action import Failure
-from nova.objects.base import Object, utcnow
+from nova.objects.base import Object
 from nova.objects.flavor import Flavor
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.migration import Migration
@@ -181,7 +181,7 @@ class Resize(Move):
         ctl.migrate(data.migration, status=moves.FINISHED)
         self.use_claim(ctl, data.migration)
         ctl.set(vm_state=states.RESIZED, task_state=None, flavor=data.flavor, host=chosen.host, node=chosen.node,
-                availability_zone=chosen.availability_zone, launched_at=utcnow())
+                availability_zone=chosen.availability_zone, launched_at=ctl.now())
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         self.superseded(ctl)

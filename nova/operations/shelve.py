@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from nova.objects import states
-from nova.objects.base import Object, utcnow
+from nova.objects.base import Object
 from nova.operations import on_host
 from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Rules, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Host
@@ -130,7 +130,7 @@ class Shelve(_Offloading, Saving, AsTheGuest):
     @step(CONDUCTOR)
     def settle(self, ctl: Control) -> None:
         instance, image = ctl.instance, self.data.image
-        ctl.set_items({SINCE: utcnow().isoformat(), HOST: instance.host or "", **({IMAGE: image.id} if image else {})})
+        ctl.set_items({SINCE: ctl.now().isoformat(), HOST: instance.host or "", **({IMAGE: image.id} if image else {})})
         ctl.set(vm_state=states.SHELVED)
         self.data.settled = True
 

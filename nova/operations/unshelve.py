@@ -14,7 +14,7 @@ import msgspec
 from nova import exception
 from nova.objects import states
 from nova.objects.action import Failure
-from nova.objects.base import Object, utcnow
+from nova.objects.base import Object
 from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.scheduling import RequestSpec, Selection
@@ -182,7 +182,7 @@ class Unshelve(Operation):
     def settle(self, ctl: Control) -> None:
         ctl.volumes.complete()
         ctl.set_items({SINCE: None, HOST: None})
-        ctl.set(vm_state=states.ACTIVE, launched_at=utcnow(), progress=0, pinned_availability_zone=self.data.pinned)
+        ctl.set(vm_state=states.ACTIVE, launched_at=ctl.now(), progress=0, pinned_availability_zone=self.data.pinned)
         self.data.settled = True
 
     @step(CONDUCTOR, external=IMAGES, owed=True, when="drops")

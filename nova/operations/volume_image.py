@@ -14,7 +14,6 @@ import logging
 
 from nova import exception
 from nova.objects import states
-from nova.objects.base import utcnow
 from nova.objects.requirements.properties import AGENT, QUIESCE, Properties
 from nova.objects.volume_image import properties_of, without_description
 from nova.operations.assisted_snapshots import ASSISTED
@@ -81,7 +80,7 @@ class CreateVolumeImage(Saving):
     # with that alone snapshots become the user's.
     @step(CONDUCTOR, event=_EVENT, undo="thaw", external=HOST, when="quiesce")
     def freeze(self, ctl: Control) -> None:
-        self.data.asked_at = utcnow()
+        self.data.asked_at = ctl.now()
         try:
             ctl.quiesce(self.data.host)
         except (exception.InstanceQuiesceFailed, exception.NotImplementedHere, exception.GuestNotFound,
@@ -106,7 +105,7 @@ class CreateVolumeImage(Saving):
     def _check_rest(self, ctl: Control) -> None:
         """Raises InstanceQuiesceFailed: it was over before the service had taken the snapshots on."""
         asked_at = self.data.asked_at
-        if asked_at is None or (utcnow() - asked_at).total_seconds() < LONGEST_REST:
+        if asked_at is None or (ctl.now() - asked_at).total_seconds() < LONGEST_REST:
             return
         if Properties(ctl.instance).image_flag(QUIESCE):
             raise exception.InstanceQuiesceFailed(instance_id=ctl.instance.uuid, reason=(

@@ -67,6 +67,14 @@ class Servers(Interface):
         """
 
     @call
+    def live_migration_checked(self, ctx: RequestContext, uuid: str, action_uuid: str,
+                               project_id: str | None = None) -> bool:
+        """Return True once a live_migrate has passed the checks of both hosts, False while these are under way.
+
+        Raises Invalid (with the reason for which no host takes the server), InstanceActionNotFound.
+        """
+
+    @call
     def password_changed(self, ctx: RequestContext, uuid: str, action_uuid: str,
                          project_id: str | None = None) -> bool:
         """Whether a change_password is done; False while it is under way.

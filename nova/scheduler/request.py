@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from nova.objects.requirements.properties import canonical_architecture, with_current_names
 from nova.objects.scheduling import RequestSpec
 from nova.objects.trees import Amounts
 from nova.scheduler.settings import Settings
 
-_OLD_NAMES = {
-    "architecture": "hw_architecture", "vm_mode": "hw_vm_mode", "hypervisor_type": "img_hv_type",
-    "hypervisor_version_requires": "img_hv_requested_version",
-}
-_OLD_ARCHITECTURES = {
-    "amd64": "x86_64", "x64": "x86_64", "i386": "i686", "i486": "i686", "i586": "i686", "x86": "i686",
-    "arm64": "aarch64", "ppc64el": "ppc64le", "powerpc": "ppc", "powerpc64": "ppc64",
-}
 # image property -> prefix of the trait that its value stands for (option image_metadata_prefilter)
 _IMAGE_TRAITS = {
     "hw_cdrom_bus": "COMPUTE_STORAGE_BUS_", "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
@@ -23,12 +16,6 @@ _IMAGE_TRAITS = {
     "hw_architecture": "HW_ARCH_", "hw_emulation_architecture": "COMPUTE_ARCH_",
     "hw_viommu_model": "COMPUTE_VIOMMU_MODEL_",
 }
-
-
-def canonical_architecture(name: str) -> str:
-    """The name that hypervisors use for an architecture."""
-    lower = name.strip().lower()
-    return _OLD_ARCHITECTURES.get(lower, lower)
 
 
 class Request:
@@ -79,7 +66,7 @@ class Request:
     def _properties(self) -> dict[str, str]:
         """The image's properties under today's names."""
         given: dict[str, Any] = self.image.properties if self.image else {}
-        properties = {_OLD_NAMES.get(name, name): str(value) for name, value in given.items()}
+        properties = with_current_names(given)
         for name in ("hw_architecture", "hw_emulation_architecture"):
             if name in properties:
                 properties[name] = canonical_architecture(properties[name])

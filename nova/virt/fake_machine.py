@@ -17,6 +17,12 @@ from nova.virt.driver import HostCpu
 from nova.virt.fake_scenario import Devices, Group, Size
 
 _SMALL_KB = 4
+# The usual virtual hardware.
+HARDWARE = (
+    "COMPUTE_ARCH_X86_64", "CUSTOM_COMPUTE_ARCH_I686", "COMPUTE_FIRMWARE_BIOS", "COMPUTE_FIRMWARE_UEFI",
+    *(f"COMPUTE_STORAGE_BUS_{name}" for name in ("IDE", "SATA", "SCSI", "USB", "VIRTIO")),
+    *(f"COMPUTE_NET_VIF_MODEL_{name}" for name in ("E1000", "E1000E", "RTL8139", "VIRTIO")),
+    *(f"COMPUTE_GRAPHICS_MODEL_{name}" for name in ("CIRRUS", "NONE", "QXL", "VGA", "VIRTIO")))
 # Stands still.
 CPU = HostCpu(frequency=800, user=26_728_850_000_000, kernel=5_664_160_000_000, idle=1_592_705_190_000_000,
               iowait=6_121_490_000_000)
@@ -51,8 +57,8 @@ def _inventories(totals: Mapping[str, Any]) -> dict[str, Inventory]:
 
 def traits(group: Group) -> list[str]:
     threads = {HYPERTHREADING} if group.cells and group.cells.threads > 1 else set()
-    return sorted({"COMPUTE_NODE", "COMPUTE_RESCUE_BFV", "COMPUTE_STORAGE_VIRTIO_FS", "COMPUTE_VOLUME_MULTI_ATTACH",
-                   "OWNER_NOVA", *threads, *group.traits})
+    return sorted({*HARDWARE, "COMPUTE_NODE", "COMPUTE_RESCUE_BFV", "COMPUTE_STORAGE_VIRTIO_FS",
+                   "COMPUTE_VOLUME_MULTI_ATTACH", "OWNER_NOVA", *threads, *group.traits})
 
 
 def children(group: Group, node_uuid: str, name: str) -> list[Provider]:

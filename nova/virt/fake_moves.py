@@ -107,10 +107,10 @@ class FakeMoves(interface.Driver):
         if self._disks.get(uuid + ASIDE) is None:
             self._disks.rename(uuid, uuid + ASIDE)
         self.serving.add(uuid)
-        disk = self._disks.get(uuid + ASIDE) or fake_disks.made(self.host, 0)
-        files = [DiskFile(name="disk", size=disk.gb * _GIB)] if disk.gb else []
-        return DiskSource(host=self.host, token=disk.token, address=CONF.my_ip, port=1, key=secrets.token_hex(16),
-                          files=files)
+        disk = self._disks.get(uuid + ASIDE)
+        return DiskSource(
+            host=self.host, token=disk.token if disk is not None else secrets.token_hex(16), address=CONF.my_ip, port=1,
+            key=secrets.token_hex(16), files=_files(disk))
 
     def close_disks(self, instance: Instance) -> None:
         self._behave("close_disks")
@@ -152,9 +152,9 @@ class FakeMoves(interface.Driver):
         self.serving.add(instance.uuid)
         disk = self._disks.get(instance.uuid)
         return MigrationSource(
-            host=self.host, token=disk.token if disk else "", memory_mb=instance.flavor.memory_mb,
+            host=self.host, token=disk.token if disk is not None else "", memory_mb=instance.flavor.memory_mb,
             power_state=guest.power_state, hypervisor_version=1000,
-            disks=[DiskFile(name="disk", size=disk.gb * _GIB)] if disk and disk.gb else [])
+            disks=_files(disk))
 
     def live_migrate(self, instance: Instance, target: MigrationTarget,
                      on_progress: Callable[[MigrationProgress], None], cancelled: guest_driver.Cancelled) -> None:
@@ -246,6 +246,11 @@ class FakeMoves(interface.Driver):
         self._guests.remove(instance.uuid)
         if guest is not None and not target.shared:
             self._disks.remove(instance.uuid)
+
+
+def _files(disk: fake_disks.Disk | None) -> list[DiskFile]:
+    """Return what another host copies. A disk of 0 GiB, as large as its image, is copied as well."""
+    return [DiskFile(name="disk", size=disk.gb * _GIB)] if disk is not None else []
 
 
 def _check_growth(have_gb: int, flavor: Flavor) -> None:

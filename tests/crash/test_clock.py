@@ -16,11 +16,14 @@ from nova.db import models
 from tests.crash import clockwork, invariants
 from tests.integration.cluster import Cluster
 from tests.integration.databases import Server
+from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
 _BUILD = 6.0
 _DESTROY = 1.5
 _SERVERS = 6
+# Seconds after which a resize is confirmed, a rescue ended and a shelved server offloaded, and of a wrong clock.
+_WINDOW, _WRONG = 3600, 7200
 # accepted, place, order; each further one is an order that was sent again.
 _ATTEMPTS = 3
 _CASES = [(name, seconds) for name in ("conductor-1", "compute-1", "scheduler-1") for seconds in (300, -300)]
@@ -29,7 +32,9 @@ _CASES = [(name, seconds) for name in ("conductor-1", "compute-1", "scheduler-1"
 @pytest.fixture(scope="module")
 def cluster(rabbitmq: Rabbit, postgresql: Server, tmp_path_factory: pytest.TempPathFactory,
             ) -> Iterator[Cluster]:
-    options = {"fake": {"latency": f"spawn:{_BUILD},destroy:{_DESTROY}"}, "DEFAULT": {"rpc_response_timeout": 5}}
+    windows = dict.fromkeys(("resize_confirm_window", "rescue_timeout", "shelved_offload_time"), _WINDOW)
+    options = {"fake": {"latency": f"spawn:{_BUILD},destroy:{_DESTROY}"},
+               "DEFAULT": {"rpc_response_timeout": 5, "shelved_poll_interval": 1, **windows}}
     database_url = postgresql.new_database()
     give_own_clock(database_url)
     with Cluster(rabbitmq.new_vhost(), database_url, computes=2, options=options,
@@ -168,3 +173,29 @@ def test_a_jump_of_the_databases_clock_makes_no_host_dead(nova: Cluster, seconds
     while "compute-1" not in down(nova):
         assert time.monotonic() - begin < 40, "nobody noticed"
         time.sleep(0.5)
+
+
+@pytest.mark.parametrize("seconds", [_WRONG, pytest.param(-_WRONG, marks=pytest.mark.full)])
+def test_nothing_that_waits_for_its_time_is_done_early(nova: Cluster, seconds: int) -> None:
+    """A conductor whose clock is ahead judges what the other has written; one whose clock is behind writes it."""
+    wrong, right = "conductor-1", "conductor-2"
+    resized, rescued, shelved = nova.boot_many(3, "waiting")
+    nova.all_active([resized, rescued, shelved], 60)
+    nova.kill(right if seconds < 0 else wrong)
+    clockwork.jump(nova, wrong, seconds)
+    if not any(flavor["id"] == "larger" for flavor in nova.api.get("/flavors")["flavors"]):
+        nova.flavor("larger", ram=128, disk=1)
+    nova.api.action(resized, "resize", {"flavorRef": "larger"})
+    nova.api.action(rescued, "rescue")
+    nova.api.action(shelved, "shelve")
+    expected = {resized: "VERIFY_RESIZE", rescued: "RESCUE", shelved: "SHELVED"}
+    for uuid, status in expected.items():
+        nova.api.wait(uuid, status, 60)
+    # It looks for what is overdue as soon as it has started.
+    process = nova.processes[right if seconds < 0 else wrong]
+    before = process.log.read_text().count("is ready")
+    nova.start(process.name)
+    eventually(lambda: process.log.read_text().count("is ready") > before, 90, "it has started")
+    time.sleep(5)
+    assert {uuid: nova.api.show(uuid)["status"] for uuid in expected} == expected
+    assert not [uuid for uuid in expected if nova.api.show(uuid)["OS-EXT-STS:task_state"]]

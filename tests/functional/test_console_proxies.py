@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import ssl
+import subprocess
 import threading
 
 import msgspec
@@ -12,6 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from nova import exception
 from nova.conf import CONF
+from nova.console import streams
 from nova.console.gate import Gate, Refused
 from nova.console.service import NOVNC, ConsoleProxy
 from nova.objects.base import new_uuid
@@ -199,3 +201,67 @@ def test_who_waits_for_a_host_that_does_not_answer_holds_up_nobody(proxy, monkey
         answers.set()
         assert other.recv(12) == b"HTTP/1.1 403"
     assert asked.index(one) < 20
+
+
+@pytest.fixture
+def serial(suite, member, flavor, image_id):
+    """A raw connection to the serial port of a running server, which never sends a pong, past its handshake."""
+    uuid = member.boot(flavor, image_id)
+    member.wait(uuid, "ACTIVE")
+    asked = {"remote_console": {"protocol": "serial", "type": "serial"}}
+    token = token_of(member.post(f"/servers/{uuid}/remote-consoles", asked)["remote_console"]["url"])
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(20)
+        client.connect(("127.0.0.1", suite.consoles["nova-serialproxy"].port))
+        client.sendall(f"GET /?token={token} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                       "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode())
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += client.recv(1)
+        assert head.startswith(b"HTTP/1.1 101")
+        yield client
+
+
+# A masked binary message of 125 bytes (the mask is zero): what a guest's serial port echoes.
+_TYPED = b"\x82\xfd\0\0\0\0" + b"x" * 124 + b"\n"
+_HEARTBEAT = b"\x8a\x00"
+
+
+@pytest.fixture
+def quick_heartbeat(monkeypatch):
+    """A heartbeat twenty times a second; a client may leave data unread for a second."""
+    monkeypatch.setattr(streams, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(streams, "UNREAD", 1.0)
+
+
+def test_a_client_that_sends_no_pongs_stays_connected(quick_heartbeat, serial):
+    """Simple clients take every frame for data: heartbeats are empty and ask for no answer."""
+    heard = b""
+    while heard.count(_HEARTBEAT) < 40:
+        heard += serial.recv(4096)
+    assert b"\x89" not in heard, "there are no pings"
+    serial.sendall(_TYPED)
+    while b"x" * 100 not in heard:
+        heard += serial.recv(4096)
+
+
+def test_a_client_that_reads_nothing_loses_its_console(quick_heartbeat, serial):
+    def refused():
+        try:
+            serial.sendall(_TYPED * 200)
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+        return False
+
+    serial.settimeout(0.5)
+    wait_for(refused, reason="the proxy has closed the connection")
+
+
+def test_the_system_finds_clients_that_have_vanished(serial):
+    port = serial.getsockname()[1]
+    shown = subprocess.run(["ss", "-Htno", "state", "established", "dport", "=", f":{port}"],
+                           check=True, capture_output=True, text=True).stdout
+    assert "timer:(keepalive," in shown

@@ -1,5 +1,7 @@
 """Interfaces of servers that come and go, over HTTP, on the fake hypervisor and the embedded networks."""
 
+from urllib.parse import quote
+
 import pytest
 
 from nova import context
@@ -306,3 +308,17 @@ def test_an_attach_and_a_detach_cost_at_most_eight_messages(suite, admin, server
     assert len(attached(admin, server)) == 1
     assert sum(messages.values()) <= 8, messages
     assert len(statements) <= 22, statements
+
+
+def test_the_addresses_of_a_network_with_any_name_are_shown(admin, networks, flavor, image_id):
+    for label in ("team/blue net", "a%2Fb", "né?#"):
+        uuid = make(networks, label, "10.33.0.0/29")
+        server = admin.boot(flavor, image_id, networks=[{"uuid": uuid}])
+        admin.wait(server, "ACTIVE")
+        shown = admin.get(f"/servers/{server}/ips/{quote(label, safe='')}")
+        assert list(shown) == [label]
+        assert shown[label][0]["addr"].startswith("10.33.0.")
+        with pytest.raises(Failed, match="404"):
+            admin.get(f"/servers/{server}/ips/{quote(quote(label, safe=''), safe='')}")
+        remove_servers(admin)
+        networks.delete(context.admin(), uuid)

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.compute.service import ComputeService
+from nova.conductor.endpoints import services
 from nova.conf import CONF
 from nova.db import models
 from tests.functional.client import wait_for
@@ -175,6 +176,52 @@ def test_live_migrations_that_are_refused(pair, admin, server):
         409, f"Cannot 'os-migrateLive' instance {server} while it is in vm_state stopped")
 
 
+_CHECKS = [("prepare_migration", "second"), ("check_migration_source", "first")]
+
+
+def _old_request(version):
+    return {"host": None, "block_migration": False, "disk_over_commit": False} if version < "2.25" else _LIVE
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.24", "2.25", "2.33"])
+@pytest.mark.parametrize(("verb", "side"), _CHECKS)
+def test_before_2_34_a_host_that_cannot_take_the_server_is_a_bad_request(pair, admin, server, verb, side, version):
+    getattr(pair, side).machine.driver.behaviour.failure[verb] = 1.0
+    code, message = refused(lambda: admin.action(server, "os-migrateLive", _old_request(version), version=version))
+    assert (code, bool(message)) == (400, True)
+    shown = admin.server(server)
+    assert (shown["status"], shown["OS-EXT-STS:task_state"], shown["OS-EXT-SRV-ATTR:host"]) == (
+        "ACTIVE", None, pair.first.host)
+    assert message == error_of(admin, server, "live-migration")
+    assert migration_of(admin, server)["status"] == "error"
+
+
+@pytest.mark.parametrize(("version", "code"), [("2.33", 400), ("2.34", 202)])
+def test_a_live_migration_without_a_host_is_refused_at_once_before_2_34(pair, admin, server, version, code):
+    set_service(admin, SECOND, status="disabled")
+    if code == 400:
+        assert refused(lambda: admin.action(server, "os-migrateLive", _LIVE, version=version))[0] == 400
+    else:
+        admin.action(server, "os-migrateLive", _LIVE, version=version, expect=202)
+    assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == pair.first.host
+    assert "No valid host was found" in error_of(admin, server, "live-migration")
+
+
+def test_from_2_34_on_the_checks_of_a_live_migration_come_after_the_answer(pair, admin, server):
+    pair.second.machine.driver.behaviour.failure["prepare_migration"] = 1.0
+    admin.action(server, "os-migrateLive", _LIVE, version="2.34", expect=202)
+    admin.wait(server, "ACTIVE")
+    assert migration_of(admin, server)["status"] == "error"
+
+
+def test_before_2_34_a_live_migration_is_answered_once_it_is_checked_and_not_when_it_is_done(pair, admin, server):
+    pair.first.machine.driver.behaviour.latency["live_migrate"] = 60.0
+    admin.action(server, "os-migrateLive", _LIVE, version="2.33", expect=202)
+    number = begun(admin, server)
+    admin.delete(f"/servers/{server}/migrations/{number}", expect=202)
+    assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == pair.first.host
+
+
 # --- evacuation --------------------------------------------------------------------------------------
 @pytest.fixture
 def lost(suite, pair, admin):
@@ -216,6 +263,45 @@ def test_a_server_of_a_lost_host_goes_on_elsewhere(pair, admin, lost, version, s
     returns()
     assert pair.only_on(server, pair.first)
     wait_for(lambda: migration_of(admin, server)["status"] == "completed")
+
+
+@pytest.fixture
+def evacuated(pair, admin):
+    """A server evacuated from the second host, which was only forced down: its nova-compute runs on."""
+    uuid = admin.boot(pair.flavor, pair.image_id, availability_zone=f"nova:{SECOND}")
+    admin.wait(uuid, "ACTIVE")
+    set_service(admin, SECOND, forced_down=True)
+    admin.action(uuid, "evacuate", {}, version="2.94")
+    admin.wait(uuid, "ACTIVE")
+    yield uuid
+    admin.delete(f"/servers/{uuid}")
+    admin.wait_gone(uuid)
+
+
+def test_a_running_host_is_forced_up_as_soon_as_it_has_removed_what_was_evacuated(pair, admin, evacuated):
+    set_service(admin, SECOND, forced_down=False)
+    assert pair.where(evacuated)[0] == [pair.first.host], "the guest is removed before the host counts as up"
+    assert migration_of(admin, evacuated)["status"] == "completed"
+    wait_for(lambda: service_of(admin, SECOND)["state"] == "up")
+
+
+def test_a_host_that_cannot_remove_what_was_evacuated_stays_down_and_the_refusal_says_what_it_waits_for(
+        pair, admin, evacuated, monkeypatch):
+    def stuck(uuid, keep_disks):
+        raise exception.NovaException("The guest does not go.")
+
+    monkeypatch.setattr(services, "_EVICTION_WAIT", 0.5)
+    with monkeypatch.context() as broken:
+        broken.setattr(pair.second.machine.driver, "remove_orphan", stuck)
+        code, message = refused(lambda: set_service(admin, SECOND, forced_down=False))
+    assert (code, message) == (400, (
+        f"Unable to force up host {SECOND}: servers were evacuated from it, and it has not confirmed the removal of "
+        "their guests (1 left). The removal has been requested from nova-compute: repeat this request in a few "
+        "seconds. If it is refused again, the log of nova-compute on that host names the guests that it cannot "
+        "remove."))
+    assert service_of(admin, SECOND)["state"] == "down"
+    set_service(admin, SECOND, forced_down=False)
+    assert pair.where(evacuated)[0] == [pair.first.host]
 
 
 def test_the_password_of_an_evacuation_is_given_to_the_new_guest_and_kept_nowhere(

@@ -68,14 +68,16 @@ class Registry:
         port = int(self.host.rpartition(":")[2])
         wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, "the registry")
 
-    def push(self, name: str, version: str, broken: bool = False, program: str = _PROGRAM) -> None:
+    def push(self, name: str, version: str, broken: bool = False, program: str = _PROGRAM,
+             declared: str = "") -> None:
+        """``declared``: more lines of its Dockerfile."""
         place = self.directory / "build"
         place.mkdir(exist_ok=True)
         shutil.copy(shutil.which("busybox") or "", place / "busybox")
         (place / "run").write_text(program.replace("{version}", version).replace("{end}", "exit 3" if broken else ""))
         (place / "Dockerfile").write_text(
             "FROM scratch\nCOPY busybox /bin/busybox\nCOPY run /run.sh\n"
-            'ENTRYPOINT ["/bin/busybox", "sh", "/run.sh"]\n')
+            f'{declared}ENTRYPOINT ["/bin/busybox", "sh", "/run.sh"]\n')
         self.build(place, name, version)
 
     def build(self, place: pathlib.Path, name: str, version: str) -> None:

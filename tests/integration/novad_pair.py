@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from nova.novad.signing import node_secret
 from tests.certificates import authority
 from tests.integration import novad_node
 from tests.integration.novad_node import Node
 from tests.integration.port_relay import PortRelay
 
 ADDRESSES = {"compute": "10.213.7.2", "control": "10.213.7.1"}
-_SECRET = "known to both"
+_SECRET = "known to the control node"
 needs_pair = pytest.mark.skipif(bool(novad_node.missing()) or shutil.which("nsenter") is None,
                                 reason=novad_node.missing() or "no nsenter")
 
@@ -62,10 +63,16 @@ class Pair:
                 for one in json.loads(self.control.nova("platform-info", "-f", "json").stdout)
                 if one["State"] == "running"}
 
-    def ready(self) -> bool:
+    def listed(self) -> dict[str, str]:
+        """{node: state}, as the control node lists them."""
         listed = self.control.nova("nodes", "list", "-f", "json", check=False)
-        return listed.returncode == 0 and {one["Node"]: one["State"] for one in json.loads(listed.stdout)} == {
-            "control": "this one", "compute": "ready"}
+        return {one["Node"]: one["State"] for one in json.loads(listed.stdout)} if listed.returncode == 0 else {}
+
+    def discovered(self) -> bool:
+        return self.listed().get("compute") == "discovered"
+
+    def ready(self) -> bool:
+        return self.listed() == {"control": "this one", "compute": "ready"}
 
     def log(self) -> str:
         return self.control.log() + self.compute.log()
@@ -75,7 +82,7 @@ class Pair:
 def pair(directory: pathlib.Path, platform: str, kind: str = "toml", *, options: Mapping[str, str],
          ports: Mapping[int, int]) -> Iterator[Pair]:
     """``options`` (of novad.toml) by node. ``ports``: those of 127.0.0.1 that are ports out here."""
-    (directory / "secret").write_text(_SECRET)
+    secrets = {"control": _SECRET, "compute": node_secret(_SECRET, "compute")}
     spaces = {name: f"nvn{os.getpid()}{name[:3]}" for name in ADDRESSES}
     nodes = {}
     with contextlib.ExitStack() as stack:
@@ -85,12 +92,13 @@ def pair(directory: pathlib.Path, platform: str, kind: str = "toml", *, options:
             for inner, outer in ports.items():
                 stack.callback(PortRelay(spaces[name], "127.0.0.1", inner, outer).close)
             issued = ca.issue(name, [address])
+            (directory / f"{name}.secret").write_text(secrets[name])
             nodes[name] = Node(
                 directory / name, platform if name == "control" else "", kind, address=f"tls://{address}:18080",
-                options=f'{options[name]}node = "{name}"\nsecret_file = "{directory}/secret"\n'
+                options=f'{options[name]}node = "{name}"\nsecret_file = "{directory}/{name}.secret"\n'
                 f'tls_cert = "{issued.certificate}"\ntls_key = "{issued.key}"\nclient_ca = "{ca.file}"\n',
                 inside=("nsenter", f"--net=/run/netns/{spaces[name]}"), variables={
-                    "NOVA_SHARED_SECRET": _SECRET, "NOVA_CACERT": ca.file, "NOVA_CERT": issued.certificate,
+                    "NOVA_SHARED_SECRET": secrets[name], "NOVA_CACERT": ca.file, "NOVA_CERT": issued.certificate,
                     "NOVA_KEY": issued.key})
             stack.callback(nodes[name].stop)
             nodes[name].start()

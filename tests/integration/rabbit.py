@@ -12,6 +12,7 @@ import os
 import pathlib
 import pwd
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 
@@ -21,6 +22,7 @@ import pytest
 from tests.integration.processes import Process, eventually, free_port
 
 _SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+_CONTROL = "/usr/lib/rabbitmq/bin/rabbitmqctl"
 # Made when the node starts, so that nobody has to wait for rabbitmqctl.
 _VHOSTS = 50
 _USER, _PASSWORD = "nova", "nova"
@@ -35,7 +37,8 @@ class Rabbit:
     def __init__(self, directory: pathlib.Path, plugins: Sequence[str] = (), settings: str = "") -> None:
         self.port = free_port()
         user = "rabbitmq" if os.geteuid() == 0 and _has_user("rabbitmq") else None
-        self._epmd, self._server = _processes(directory, self.port, user)
+        self._epmd, self._server, self._env = _processes(directory, self.port, user)
+        self._user = user
         (directory / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
         with (directory / "rabbitmq.conf").open("a") as file:
             file.write(settings)
@@ -70,6 +73,21 @@ class Rabbit:
         self._server.kill()  # nothing in it is worth an orderly end, which takes seconds
         self._epmd.kill()
 
+    def control(self, *arguments: str) -> None:
+        """Run rabbitmqctl, which must succeed."""
+        done = subprocess.run([_CONTROL, *arguments], env={**os.environ, **self._env}, user=self._user, cwd="/",
+                              capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    @contextlib.contextmanager
+    def alarm(self) -> Iterator[None]:
+        """The broker's memory alarm is on in the block: it takes nothing from those who publish."""
+        self.control("set_vm_memory_high_watermark", "0.00001")
+        try:
+            yield
+        finally:
+            self.control("set_vm_memory_high_watermark", "0.4")
+
     def _answers(self) -> bool:
         if not self._server.running():
             pytest.fail(f"RabbitMQ ended:\n{self._server.tail()}")
@@ -81,7 +99,7 @@ class Rabbit:
             return False
 
 
-def _processes(directory: pathlib.Path, port: int, user: str | None) -> tuple[Process, Process]:
+def _processes(directory: pathlib.Path, port: int, user: str | None) -> tuple[Process, Process, dict[str, str]]:
     epmd_port, distribution_port = free_port(), free_port()
     definitions = directory / "definitions.json"
     vhosts = [f"t{number}" for number in range(_VHOSTS)]
@@ -105,7 +123,7 @@ def _processes(directory: pathlib.Path, port: int, user: str | None) -> tuple[Pr
     }
     epmd = Process("epmd", ["epmd", "-address", "127.0.0.1", "-port", str(epmd_port)], directory / "epmd.log",
                    env=env, user=user)
-    return epmd, Process("rabbitmq", [_SERVER], directory / "rabbitmq.log", env=env, user=user)
+    return epmd, Process("rabbitmq", [_SERVER], directory / "rabbitmq.log", env=env, user=user), env
 
 
 def _has_user(name: str) -> bool:

@@ -99,6 +99,29 @@ def test_a_platform_is_deployed_upgraded_and_goes_back_with_its_data(node: Node)
     assert (versions(node), node.written("db")) == ({"db": "1", "web": "2"}, ["1", "1"])
 
 
+def test_data_that_an_image_stores_at_a_volume_of_its_own_are_named_or_refused(
+        registry: Registry, tmp_path: pathlib.Path) -> None:
+    for version in "12":
+        registry.push("keeper", version, declared='VOLUME ["/data", "/cache"]\n')
+    text = f'name = "v{os.getpid()}"\n[components.db]\nimage = "{registry.host}/keeper"\nversion = "VERSION"\n' \
+           'stop_timeout = 2\nvolumes = [{name = "state", destination = "/data"}'
+    with novad_node.node(tmp_path, text.replace("VERSION", "1") + "]\n") as node:
+        refused = node.nova("deploy", check=False)
+        assert ("stores data at /cache, which" in refused.stderr, node.podman("ps", "-aq")) == (True, "")
+        cache = ', {name = "cache", destination = "/cache", backup = false}]\n'
+        for version in "12":
+            node.kill(signal.SIGTERM)
+            (tmp_path / "platform.toml").write_text(text.replace("VERSION", version) + cache)
+            node.start()
+            node.nova("deploy")
+            wait_for(lambda version=version: node.written("db")[-1] == version, "the data", node.log)  # type: ignore[misc]
+        assert (node.written("db"), node.podman("volume", "ls", "-q")) == (["1", "2"], "")
+        node.nova("rollback", "db")
+        wait_for(lambda: node.written("db") == ["1", "1"], "the data", node.log)
+        node.nova("remove", "--yes")
+        assert node.podman("volume", "ls", "-q") == ""
+
+
 def test_a_container_that_was_killed_is_started_again_and_one_that_is_gone_is_made(node: Node) -> None:
     node.nova("deploy")
     node.podman("kill", f"{node.name}-db")  # type: ignore[attr-defined]

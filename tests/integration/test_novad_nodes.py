@@ -52,12 +52,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         with novad_pair.pair(directory, _PLATFORM.format(name=f"t{os.getpid()}", host=registry.host), options={
                 "control": 'roles = ["control"]\ndiscover_nodes = true\n', "compute": 'roles = ["compute"]\n'},
                 ports={port: port}) as made:
+            wait_for(made.discovered, "the other node", made.log)
+            made.control.nova("nodes", "accept", "compute")
             yield made
     finally:
         registry.stop()
 
 
-def test_the_control_node_finds_the_other_and_brings_its_role_there(pair: Pair) -> None:
+def test_the_control_node_finds_the_other_and_brings_the_accepted_role_there(pair: Pair) -> None:
     wait_for(pair.ready, "the other node", pair.log)
     seen = json.loads(pair.compute.nova("discover", "-t", "3", "-f", "json").stdout)
     assert {one["Node"]: one["Addresses"] for one in seen} == {

@@ -21,7 +21,8 @@ from tests.integration.novad_suite import IMAGES, LONG, REPO, Images, Suite, bui
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(3600), needs_pair]
 
-_OPTIONS = {"control": f'roles = ["control", "compute"]\nnodes = ["tls://{ADDRESSES["compute"]}:18080"]\n',
+_OPTIONS = {"control": f'roles = ["control", "compute"]\nnodes = [{{address = "tls://{ADDRESSES["compute"]}:'
+            '18080", node = "compute", roles = ["compute"]}]\n',
             "compute": 'roles = ["compute"]\n'}
 # What nova-compute does with an image; the fake driver has no disks that it would be for.
 _DOWNLOAD = """\

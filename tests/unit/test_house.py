@@ -68,6 +68,45 @@ def test_no_file_is_two_files():
     assert not long, f"more than {HARD_LIMIT} lines: split by idea"
 
 
+# Modules that may read the wall clock of their machine, and what for. All others decide by the database's clock
+# (nova.db.sql.clock, Control.now) or by a monotonic one.
+WALL_CLOCK = {
+    "nova/objects/base.py": "defines utcnow",
+    "nova/db/sql/clock.py": "the clock of a process that has not asked the database",
+    "nova/bus/deadlines.py": "when a message was sent, for metrics",
+    "nova/bus/seals.py": "the age of a signed message between machines, whose clocks an operator keeps alike",
+    "nova/telemetry/metrics.py": "durations for histograms",
+    "nova/telemetry/worker_stats.py": "when a worker reported, for the status page of the same machine",
+    "nova/notifications/messages.py": "the timestamp of a notification",
+    "nova/metadata/tree.py": "the date by which metadata versions are listed",
+    "nova/compute/monitors/cpu.py": "when a sample was taken",
+    "nova/virt/imagecache.py": "ages of files, whose times are of the same clock; an image can be fetched again",
+    "nova/volume/local.py": "ages of files, whose times are of the same clock; only a day after an upload has ended",
+    "nova/virt/fake_guests.py": "shown boot times of fake guests",
+    "nova/virt/fake_diagnostics.py": "shown uptime",
+    "nova/virt/libvirt/diagnostics.py": "shown uptime",
+    "nova/image/directory.py": "shown times of images",
+    "nova/api/compute/accounts/usage_audit_log.py": "the default period of a report",
+    "nova/api/compute/accounts/usages.py": "the default period of a report",
+    "nova/api/keys.py": "validity of a certificate, which others judge by their wall clocks",
+    "nova/cli/login.py": "expiry of tokens, which Keystone states by the wall clock",
+    "nova/cli/platform/shown.py": "shown uptime",
+    "nova/cli/resources/usage.py": "the default period of a report",
+}
+
+
+def test_decisions_do_not_depend_on_the_wall_clock_of_a_machine(capsys):
+    """A server that is confirmed, reclaimed or offloaded since a conductor's clock is wrong does not come back."""
+    reads = re.compile(r"\b(utcnow\(\)|utcnow\b(?=[,)])|time\.time\(\)|datetime\.now\(|date\.today\(|func\.now\()")
+    apart = {ROOT / "nova" / product for product in ("novad", "federator", "common")}  # no database
+    found = {str(path.relative_to(ROOT)) for path in (ROOT / "nova").rglob("*.py")
+             if not apart & set(path.parents) and any(
+                 reads.search(line) for line in path.read_text().splitlines() if "import" not in line)}
+    assert found == set(WALL_CLOCK), "use nova.db.sql.clock, Control.now or time.monotonic; or give a reason here"
+    with capsys.disabled():
+        print(f"\n{len(found)} modules read the wall clock, none for a decision about servers")
+
+
 def test_text_becomes_an_ip_address_in_one_place():
     """Elsewhere it might keep a zone, in which a user may write anything."""
     read = re.compile(r"\bipaddress\.(ip_(address|network|interface)|IPv6(Address|Network|Interface))\((?!\()")

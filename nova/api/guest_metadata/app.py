@@ -15,6 +15,8 @@ from typing import Any
 
 from nova import exception
 from nova.api.guest_metadata.instances import Instances
+from nova.api.healthcheck import PATH as HEALTHCHECK
+from nova.api.healthcheck import Healthcheck
 from nova.metadata import tree
 from nova.metadata.settings import Settings
 from nova.objects.guest import PASSWORD_MAX, password_items, password_of
@@ -35,12 +37,21 @@ class HTTPError(Exception):
 class Application:
     def __init__(self, instances: Instances, settings: Settings, shared_secret: str = "") -> None:
         self._instances = instances
+        self._healthcheck = Healthcheck(instances.check_conductor)
         self._settings = settings
         self._secret = shared_secret
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        extra = []
         try:
-            status, document = 200, self._answer(environ)
+            if environ["REQUEST_METHOD"] == "OPTIONS":
+                status, document = 200, tree.Document(b"")
+                extra.append(("Allow", "GET, HEAD, POST, OPTIONS"))
+            elif environ.get("PATH_INFO") == HEALTHCHECK and environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+                status, media_type, text = self._healthcheck.answer(environ)
+                document = tree.Document(text, media_type)
+            else:
+                status, document = 200, self._answer(environ)
         except HTTPError as error:
             status, document = error.status, tree.Document(error.message.encode())
         except exception.NotFound:
@@ -53,7 +64,7 @@ class Application:
             status, document = 500, tree.Document(b"Internal Server Error")
         body = document.body
         start_response(f"{status} {http.HTTPStatus(status).phrase}",
-                       [("Content-Type", document.content_type), ("Content-Length", str(len(body)))])
+                       [("Content-Type", document.content_type), ("Content-Length", str(len(body))), *extra])
         return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
     def _answer(self, environ: dict[str, Any]) -> tree.Document:

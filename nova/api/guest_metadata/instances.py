@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from nova import context, exception
+from nova import bus, context, exception
+from nova.api.healthcheck import PROBE_TIMEOUT
+from nova.conf import CONF
 from nova.objects.instance import Instance
 from nova.rpcapi.guests import Guests
 from nova.rpcapi.servers import Servers
@@ -57,6 +59,10 @@ class Instances:
                 self._keep(key, self._clock() + min(MISSING, self._expiration), None)
                 raise exception.InstanceNotFound(instance_id=address)
         return found
+
+    def check_conductor(self) -> None:
+        """Raise ServiceUnavailable if no conductor answers within the timeout of a health check."""
+        bus.within(self._guests, PROBE_TIMEOUT).evictions(context.admin(), CONF.host, limit=1)
 
     def tenant_of(self, network_id: str, address: str) -> str:
         """Whose an address is, as far as is known without asking: a project, else the network stands for it."""

@@ -19,6 +19,7 @@ Headers = list[tuple[str, str]]
 
 _METHOD = re.compile(rb"[A-Z]{1,32}")
 _SLASH = re.compile("%2f", re.IGNORECASE)
+_ABSOLUTE = re.compile(r"https?://(?P<host>[^/?#@]+)(?P<rest>([/?].*)?)", re.IGNORECASE | re.DOTALL)
 # Lines that end with a line feed alone, and lines that go on on the next one.
 _STRAY = re.compile(rb"(?<!\r)\n|\n[ \t]")
 _LAST_CHUNK = re.compile(rb"0+[ \t]*(;[^\n]*)?")
@@ -41,17 +42,19 @@ class Refused(Exception):
 def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Environ:
     """What WSGI wants to know of the request line and headers; ``raw`` is how they came. Raises Refused.
 
-    ``lenient``: lines may end and go on in any way, and the target may name a host, as simple clients have it that
-    talk to us without a proxy in between.
+    ``lenient``: lines may end and go on in any way, as simple clients have it that talk to us without a proxy in
+    between.
     """
     if not lenient and _STRAY.search(raw):
         raise Refused(400, "A line does not end as HTTP has it.")
     if len(request.headers) > _MOST_HEADERS:
         raise Refused(431, "There are too many headers.")
-    environ = _request_line(request, lenient)
+    host, environ = _request_line(request)
     for name, value in request.headers:
         if b"_" not in name:  # WSGI could not tell it from the one with a dash, which a proxy may have removed
             _add(environ, name.decode("ascii"), value.decode("latin-1"))
+    if host is not None:
+        environ["HTTP_HOST"] = host
     if "HTTP_TRANSFER_ENCODING" in environ and ("CONTENT_LENGTH" in environ or request.http_version == b"1.0"):
         raise Refused(400, "A request has either a Content-Length or a Transfer-Encoding.")
     return environ
@@ -67,22 +70,27 @@ def check_end(fields: int, raw: bytes) -> None:
         raise Refused(400, "A line after the last chunk does not end as HTTP has it.")
 
 
-def _request_line(request: h11.Request, lenient: bool) -> Environ:
+def _request_line(request: h11.Request) -> tuple[str | None, Environ]:
+    """Return the host of an absolute target (RFC 9112 3.2.2; it counts instead of the Host header), and the environ."""
     if request.http_version not in (b"1.0", b"1.1"):
         raise Refused(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
     if not _METHOD.fullmatch(request.method):
         raise Refused(400, "The request's method is malformed.")
     target = request.target.decode("latin-1")
-    if lenient and target.startswith("http://"):
-        target = "/" + target.removeprefix("http://").partition("/")[2]
+    absolute = _ABSOLUTE.fullmatch(target)
+    host = absolute["host"] if absolute else None
+    if absolute:
+        target = absolute["rest"] if absolute["rest"].startswith("/") else f"/{absolute['rest']}"
+    elif target == "*" and request.method == b"OPTIONS":  # the server as a whole, RFC 9112 section 3.2.4
+        target = "/"
     if not target.startswith("/") or "#" in target:
         raise Refused(400, "The request's target must be a path.")
     path, _mark, query = target.partition("?")
     # A quoted slash is part of a name, and separates nothing.
     path = "%2F".join(urllib.parse.unquote(part, "latin-1") for part in _SLASH.split(path)) if "%" in path else path
-    return {"REQUEST_METHOD": request.method.decode("ascii"), "SCRIPT_NAME": "", "PATH_INFO": path,
-            "QUERY_STRING": query, "REQUEST_URI": target,
-            "SERVER_PROTOCOL": f"HTTP/{request.http_version.decode('ascii')}"}
+    return host, {"REQUEST_METHOD": request.method.decode("ascii"), "SCRIPT_NAME": "", "PATH_INFO": path,
+                  "QUERY_STRING": query, "REQUEST_URI": target,
+                  "SERVER_PROTOCOL": f"HTTP/{request.http_version.decode('ascii')}"}
 
 
 def _add(environ: Environ, name: str, value: str) -> None:

@@ -15,7 +15,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "shown": {
             "platform-info": "platform_info", "service-info": "service_info", "service-logs": "service_logs",
             "info": "info", "health": "health"},
-        "discovered": {"discover": "discover", "nodes list": "nodes_list", "nodes forget": "nodes_forget"},
+        "discovered": {"discover": "discover", "nodes list": "nodes_list", "nodes accept": "nodes_accept",
+                       "nodes secret": "nodes_secret", "nodes forget": "nodes_forget"},
         "updates": {"update": "update"},
         "kept": {
             "backup list": "backup_list", "backup create": "backup_create", "backup prune": "backup_prune",

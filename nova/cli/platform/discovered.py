@@ -31,8 +31,23 @@ def nodes_list(novad: Novad, args: argparse.Namespace) -> Any:
 
 @doing(arg("node", metavar="NODE", help="its name or address"))
 def nodes_forget(novad: Novad, args: argparse.Namespace) -> None:
-    """Leave out a node that was discovered and does not come back."""
+    """Stop deploying to a node that was accepted."""
     novad.ask(novad.client.nodes.Forget, pb.NodeRequest(node=args.node))
+
+
+@doing(arg("node", metavar="NODE", help="its name or address, as nova nodes list shows it"),
+       arg("--role", action="append", default=[], metavar="ROLE", dest="roles",
+           help="default: compute; may be repeated"))
+def nodes_accept(novad: Novad, args: argparse.Namespace) -> None:
+    """Give a discovered node roles, and deploy to it from now on."""
+    one = novad.ask(novad.client.nodes.Accept, pb.AcceptRequest(node=args.node, roles=args.roles))
+    print(f"{one.node} at {one.address} is {one.state}, with roles {', '.join(one.roles)}")
+
+
+@doing(arg("node", metavar="NODE", help="its name"))
+def nodes_secret(novad: Novad, args: argparse.Namespace) -> None:
+    """Print the shared secret that another node has to have (secret_file in its novad.toml)."""
+    print(novad.ask(novad.client.nodes.Secret, pb.NodeRequest(node=args.node)).secret)
 
 
 @listing(arg("-t", "--timeout", type=_seconds, metavar="SECONDS",

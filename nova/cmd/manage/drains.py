@@ -17,8 +17,9 @@ from nova.conductor.background.drain_plan import plan
 from nova.conductor.core import Core
 from nova.db import drains as db
 from nova.db import services
+from nova.db.sql import clock
 from nova.objects import drain as drains
-from nova.objects.base import new_uuid, utcnow
+from nova.objects.base import new_uuid
 from nova.objects.drain import Drain, DrainedServer
 
 # Seconds between two looks at how far it is.
@@ -91,7 +92,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _wanted(arguments: argparse.Namespace) -> Drain:
     return Drain(uuid=new_uuid(), host=arguments.host, kind=arguments.kind, parallel=arguments.parallel,
-                 cold=arguments.cold, target=arguments.to, patience=arguments.patience, created_at=utcnow())
+                 cold=arguments.cold, target=arguments.to, patience=arguments.patience, created_at=clock.now())
 
 
 def _watch(core: Core, arguments: argparse.Namespace) -> None:

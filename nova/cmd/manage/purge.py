@@ -14,8 +14,7 @@ from nova.cmd.manage import common
 from nova.conductor.service import open_database
 from nova.conf import CONF
 from nova.db import purge
-from nova.db.sql import readiness
-from nova.objects.base import utcnow
+from nova.db.sql import clock, readiness
 
 # Seconds after which what was deleted may go: by then no message that names it is under way.
 _LEAST = 3600
@@ -50,13 +49,13 @@ def add_command(group: Any) -> None:
 
 
 def _purge(arguments: argparse.Namespace) -> int:
-    what = purge.What(_before("--older-than", arguments.older_than),
-                      None if arguments.history_older_than is None
-                      else _before("--history-older-than", arguments.history_older_than), _kept(arguments))
+    _what(arguments)  # wrong options are refused before anything is connected to
     if arguments.page < 1:
         raise exception.InvalidInput(reason="--page must be at least 1")
     readiness.check(CONF.database.connection)
     with contextlib.closing(open_database()) as db, contextlib.ExitStack() as stack:
+        db.read(clock.ask)
+        what = _what(arguments)
         expected = purge.count(db, what)
         if arguments.dry_run:
             common.show(("Would go", "Rows"), expected.items())
@@ -77,10 +76,17 @@ def _purge(arguments: argparse.Namespace) -> int:
     return 0 if removed.total() else _NOTHING
 
 
+def _what(arguments: argparse.Namespace) -> purge.What:
+    """Return what the options select, by the database's clock if it has been asked. Raises InvalidInput."""
+    return purge.What(_before("--older-than", arguments.older_than),
+                      None if arguments.history_older_than is None
+                      else _before("--history-older-than", arguments.history_older_than), _kept(arguments))
+
+
 def _before(option: str, seconds: int) -> datetime.datetime:
     if not _LEAST <= seconds <= 100 * 366 * 86400:
         raise exception.InvalidInput(reason=f"{option} must be at least {_LEAST} seconds, and at most a century")
-    return utcnow() - datetime.timedelta(seconds=seconds)
+    return clock.after(-seconds)
 
 
 def _kept(arguments: argparse.Namespace) -> int:

@@ -13,8 +13,8 @@ from nova.conductor.core import Core
 from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
 from nova.db import servers
+from nova.db.sql import clock
 from nova.objects import states
-from nova.objects.base import utcnow
 from nova.objects.instance import Instance
 from nova.operations import rescue, shelve
 
@@ -51,7 +51,10 @@ def unrescue(core: Core, engine: Engine) -> None:
 
 
 def _end(core: Core, engine: Engine, stay: _Stay, seconds: int) -> None:
-    before = utcnow() - datetime.timedelta(seconds=seconds)
+    """Begin the operation that ends the stay of each server that is over, by the database's clock."""
+    if not clock.steady(CONF.service_down_time):
+        return
+    before = clock.after(-seconds)
     after: int | None = 0
     while after is not None:
         found, after = core.db.read(functools.partial(
@@ -65,7 +68,7 @@ def _began(server: Instance, stay: _Stay) -> datetime.datetime:
     try:
         return datetime.datetime.fromisoformat(server.system_metadata[stay.since])
     except (KeyError, ValueError):  # a reset brought it into the state
-        return utcnow()
+        return clock.now()
 
 
 def _leave(engine: Engine, server: Instance, stay: _Stay, seconds: int) -> None:

@@ -14,8 +14,8 @@ from nova import context
 from nova.conductor.core import Core
 from nova.conf import CONF
 from nova.db import usage_audits
+from nova.db.sql import clock
 from nova.notifications.messages import Teller, publisher
-from nova.objects.base import utcnow
 from nova.objects.usage import audit_period
 
 LOG = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _PAGE = 50
 
 def audit(core: Core) -> None:
     """Tell of the last whole period, unless that is done."""
-    begin, ending = audit_period(CONF.instance_usage_audit_period, utcnow())
+    begin, ending = audit_period(CONF.instance_usage_audit_period, clock.now())
     total, more = 0, not core.db.read(lambda connection: usage_audits.is_finished(connection, ending))
     while more:
         told, more = _page(core, begin, ending)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from nova import context
 from nova.conductor.endpoints.derived import Endpoint, reads
 from nova.db import actions
+from nova.db.sql import clock
 from nova.objects.action import Action, Event
-from nova.objects.base import new_uuid, utcnow
+from nova.objects.base import new_uuid
 
 
 class Actions(Endpoint):
@@ -19,7 +20,7 @@ class Actions(Endpoint):
 def done(ctx: context.RequestContext, instance_uuid: str, name: str, event: str = "",
          host: str | None = None) -> Action:
     """An action that is done as soon as it is written, and its ``event`` (on ``host``), if it has one."""
-    now = utcnow()
+    now = clock.now()
     events = [Event(event=event, start_time=now, finish_time=now, result="Success", host=host)] if event else []
     return Action(
         uuid=new_uuid(), instance_uuid=instance_uuid, action=name, outcome="success", request_id=ctx.request_id,

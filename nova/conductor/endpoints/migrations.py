@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 import logging
 from collections.abc import Sequence
@@ -20,11 +19,11 @@ from nova.conductor.saga.run import host_of
 from nova.conf import CONF
 from nova.db import actions, servers
 from nova.db import server_migrations as db
+from nova.db.sql import clock
 from nova.notifications.messages import Happened, Teller, publisher
 from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.action import Action
-from nova.objects.base import utcnow
 from nova.objects.instance import Instance
 from nova.objects.migration import Migration
 from nova.operations.base import Rules, check
@@ -138,12 +137,12 @@ def look_after(core: Core, engine: Engine) -> None:
     left = core.db.read(db.interrupted)
     if left:
         tell(core, context.admin(), left)
-    if CONF.resize_confirm_window:
+    if CONF.resize_confirm_window and clock.steady(CONF.service_down_time):
         _confirm_overdue(core, engine)
 
 
 def _confirm_overdue(core: Core, engine: Engine) -> None:
-    before, after, begun = utcnow() - datetime.timedelta(seconds=CONF.resize_confirm_window), 0, 0
+    before, after, begun = clock.after(-CONF.resize_confirm_window), 0, 0
     while True:
         page = core.db.read(functools.partial(db.unconfirmed, before=before, after=after, limit=_PAGE))
         for migration in page:

@@ -24,6 +24,7 @@ from nova.objects.network import VIF
 from nova.objects.server_request import ServerCreate, ServerCreated, ServerQuery
 from nova.operations.base import journal
 from nova.operations.interfaces import AttachInterface, InterfaceData
+from nova.operations.live_migrate import LiveMigrate, LiveMigrateData
 from nova.operations.password import ChangePassword
 from nova.operations.reset_state import ResetState
 
@@ -72,6 +73,17 @@ class Servers:
                 raise exception.NovaException.rebuild(told.failure.kind, told.failure.message, {})
             raise exception.InterfaceAttachFailed(instance_uuid=uuid, reason=told.failure.message)
         return msgspec.convert(told.data, InterfaceData).vif
+
+    def live_migration_checked(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
+                               project_id: str | None) -> bool:
+        action = self._action(ctx, uuid, action_uuid, LiveMigrate.name, project_id)
+        told = journal(action)
+        if msgspec.convert(told.data, LiveMigrateData).target is not None or action.outcome == "success":
+            return True
+        if action.outcome is None:
+            return False
+        failure = told.failure or Failure(message="Another operation took the server over.")
+        raise exception.Invalid((ctx.is_admin and failure.inside) or failure.message)
 
     def password_changed(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
                          project_id: str | None) -> bool:

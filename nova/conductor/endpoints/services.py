@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from typing import Any
 
-from nova import bus
+from nova import bus, exception
 from nova.conductor import announcer
 from nova.conductor.endpoints import telling
 from nova.conductor.endpoints.derived import Endpoint, reads, told, write
 from nova.context import RequestContext
-from nova.db import aggregates, compute_nodes, drains, precaches, share_accesses
+from nova.db import aggregates, compute_nodes, drains, precaches, server_migrations, share_accesses
 from nova.db import services as db
 from nova.objects.service import Service
 
 LOG = logging.getLogger(__name__)
+
+# A service, and whether its row counts as up.
+Changed = tuple[Service, bool]
+# Seconds that a request to force up a host waits for the host to confirm evictions, and between two looks at the rows.
+_EVICTION_WAIT, _EVICTION_POLL = 5.0, 0.2
 
 
 class Services(Endpoint):
@@ -27,14 +34,38 @@ class Services(Endpoint):
 
     def update(self, ctx: RequestContext, service_id: str, disabled: bool | None = None, reason: str | None = None,
                forced_down: bool | None = None) -> Service:
-        return self._announced(write(
-            self.core, ctx, db.update, telling.service_changed, service_id, disabled, reason, forced_down))
+        return self._announced(self._after_evictions(ctx, lambda: write(
+            self.core, ctx, db.update, telling.service_changed, service_id, disabled, reason, forced_down)))
 
     def update_by_host(self, ctx: RequestContext, host: str, binary: str, disabled: bool | None = None,
                        reason: str | None = None, forced_down: bool | None = None) -> Service:
         change = told(self.core, ctx, db.update, telling.service_changed)
-        return self._announced(self.core.db.write(lambda connection: change(
-            connection, db.uuid_of(connection, host, binary), disabled, reason, forced_down)))
+        return self._announced(self._after_evictions(ctx, lambda: self.core.db.write(lambda connection: change(
+            connection, db.uuid_of(connection, host, binary), disabled, reason, forced_down))))
+
+    def _after_evictions(self, ctx: RequestContext, change: Callable[[], Changed]) -> Changed:
+        """Run ``change``; if evacuated guests prevent it, have a running host remove them and try again for seconds.
+
+        Raises HostEvacuated if the host has not confirmed every removal by then.
+        """
+        deadline, requested = time.monotonic() + _EVICTION_WAIT, False
+        while True:
+            try:
+                return change()
+            except exception.HostEvacuated as refused:
+                if not refused.kwargs["running"] or time.monotonic() >= deadline:
+                    raise
+                if not requested:
+                    requested = True
+                    self._request_evictions(ctx, refused.kwargs["host"])
+            time.sleep(_EVICTION_POLL)
+
+    def _request_evictions(self, ctx: RequestContext, host: str) -> None:
+        """Request the removal of evacuated guests from the host."""
+        uuids = self.core.db.read(lambda connection: server_migrations.unconfirmed_evacuations(connection, host))
+        LOG.info("Host %s is to be forced up: requested the removal of %d evacuated guests from it", host, len(uuids))
+        for uuid in uuids:
+            self.core.compute_at(host).reap(ctx, uuid)
 
     def delete(self, ctx: RequestContext, service_id: str) -> None:
         def transaction(connection: Any) -> tuple[Service, list[str], bool]:
@@ -58,7 +89,7 @@ class Services(Endpoint):
         if changed:
             self.core.fleet.reload()
 
-    def _announced(self, changed: tuple[Service, bool]) -> Service:
+    def _announced(self, changed: Changed) -> Service:
         service = changed[0]
         LOG.info("%s on %s is now %s%s", service.binary, service.host, "disabled" if service.disabled else "enabled",
                  ", forced down" if service.forced_down else "")

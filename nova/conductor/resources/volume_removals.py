@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 from collections.abc import Sequence
 
@@ -12,7 +11,7 @@ from nova import context, exception
 from nova.conductor.core import Core
 from nova.conf import CONF
 from nova.db import services, volumes
-from nova.objects.base import utcnow
+from nova.db.sql import clock
 from nova.objects.volume import VolumeRemoval
 
 LOG = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ def tell(core: Core, ctx: context.RequestContext, removals: Sequence[VolumeRemov
 
 def remind(core: Core) -> None:
     """Tell hosts once more what they have not removed yet: they were away, or the message got lost."""
-    before = utcnow() - datetime.timedelta(seconds=CONF.volume.removal_interval)
+    before = clock.after(-CONF.volume.removal_interval)
     left = core.db.read(lambda connection: volumes.forgotten(connection, before, _PAGE))
     if left:
         tell(core, context.admin(), left)

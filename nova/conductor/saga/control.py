@@ -41,7 +41,6 @@ from nova.db.sql import clock
 from nova.notifications.messages import SHOWN, Teller, publisher
 from nova.notifications.requests import Asked
 from nova.objects.action import Failure
-from nova.objects.base import utcnow
 from nova.objects.instance import Fault, Instance, without_seals
 from nova.objects.migration import Migration
 from nova.objects.parts.fitting import GuestParts
@@ -87,6 +86,9 @@ class ConductorControl:
     def __post_init__(self) -> None:
         self._was = (self.instance.vm_state, self.instance.task_state)
 
+    def now(self) -> datetime.datetime:
+        return clock.now()
+
     @property
     def plugging_timeout(self) -> int:
         return int(CONF.vif_plugging_timeout)
@@ -125,7 +127,7 @@ class ConductorControl:
     def fault(self, failure: Failure) -> None:
         self.recorded = failure
         self.set(fault=Fault(code=failure.code, message=failure.message[:255], details=failure.details,
-                             created=utcnow()))
+                             created=clock.now()))
 
     def select(self, spec: RequestSpec) -> list[list[Selection]]:
         asked = Asked(msgspec.structs.replace(spec))

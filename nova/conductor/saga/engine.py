@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,10 +28,11 @@ from nova.conductor.saga.run import Run, current, owner_of
 from nova.conductor.saga.walk import Walk, lease
 from nova.conf import CONF
 from nova.db import actions, servers
+from nova.db.sql import clock
 from nova.notifications.messages import publisher
 from nova.notifications.requests import Asked
 from nova.objects.action import Action
-from nova.objects.base import new_uuid, utcnow
+from nova.objects.base import new_uuid
 from nova.objects.instance import Instance
 from nova.objects.order import StepOrder, StepReport
 from nova.operations.base import OUTSIDE, Journal, Operation, Step, context_of
@@ -76,8 +78,8 @@ class Engine:
             uuid=new_uuid(), instance_uuid=instance.uuid, action=operation.action, operation=operation.name,
             payload=msgspec.to_builtins(Journal(data=data, trace=tracing.traceparent())),
             step=first.name if first else None, attempt=1, owner=self.core.name, lease_until=lease(),
-            request_id=ctx.request_id, user_id=ctx.user_id, project_id=ctx.project_id, start_time=utcnow(),
-            updated_at=utcnow())
+            request_id=ctx.request_id, user_id=ctx.user_id, project_id=ctx.project_id, start_time=clock.now(),
+            updated_at=clock.now())
 
     def submit(self, ctx: context.RequestContext, run: Run) -> None:
         """Advance a run in the background."""
@@ -143,8 +145,13 @@ class Engine:
             with tracing.span("conductor place together", ctx, servers=len(runs)):
                 chosen = self.core.scheduler.select(ctx, spec)
             runs[0].asked.append(Asked(spec, found=True))
+            planned = Counter(candidates[0].host for candidates in chosen)
             for run, candidates in zip(runs, chosen, strict=True):
-                run.operation.data.candidates, run.operation.data.selected = candidates, True
+                data = run.operation.data
+                data.candidates, data.selected = candidates, True
+                if spec.group is not None:  # claims check the policy against what was planned for all of them
+                    hosts = Counter(spec.group.hosts) + planned - Counter([candidates[0].host])
+                    data.spec.group = msgspec.structs.replace(spec.group, hosts=dict(hosts))
         except Exception as error:
             # Each asks for itself then, and fails with its own fault.
             LOG.info("%d servers could not be placed together: %s", len(runs), error)

@@ -8,9 +8,9 @@ import msgspec
 
 from nova import exception
 from nova.db import services
+from nova.db.sql import clock
 from nova.notifications.requests import Asked
 from nova.objects.action import Action, Event, Failure
-from nova.objects.base import utcnow
 from nova.objects.instance import Instance
 from nova.objects.volume import journal_without_seals
 from nova.operations import REGISTRY
@@ -113,7 +113,7 @@ class Run:
         name = step.event
         if name is None or any(event.event == name and event.finish_time is None for event in events):
             return events
-        return [*events, Event(event=name, start_time=utcnow(), host=self.operation.host_of(step) or None)]
+        return [*events, Event(event=name, start_time=clock.now(), host=self.operation.host_of(step) or None)]
 
     def closed(self, step: Step | None, failure: Failure | None, at_end: bool = False) -> list[Event]:
         """The events after ``step`` ended: an event stays open while the next step shares its name."""
@@ -139,7 +139,7 @@ def ended(events: list[Event], failure: Failure | None) -> list[Event]:
     """These events with an end, of the open ones now."""
     details = (failure.inside or failure.message) if failure else None
     return [event if event.finish_time is not None else msgspec.structs.replace(
-        event, finish_time=utcnow(), result="Error" if failure else "Success",
+        event, finish_time=clock.now(), result="Error" if failure else "Success",
         traceback=failure.details if failure else None, details=details)
         for event in events]
 

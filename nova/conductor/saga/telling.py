@@ -16,6 +16,7 @@ from nova import context
 from nova.conductor.feeds.outbox import Outbox
 from nova.conductor.saga.run import Run
 from nova.conf import CONF
+from nova.db.sql import clock
 from nova.exception import HostDown
 from nova.notifications import requests, versioned
 from nova.notifications.messages import Happened, Teller, publisher
@@ -23,7 +24,6 @@ from nova.notifications.parts import FATAL, MOMENTS, PARTS, UNPLACED, Moment, Pa
 from nova.notifications.requests import Asked
 from nova.objects import states
 from nova.objects.action import Failure
-from nova.objects.base import utcnow
 from nova.objects.instance import Instance
 from nova.objects.notification import Notification
 from nova.objects.scheduling import RequestSpec
@@ -217,7 +217,7 @@ class _Passage:
 def _moment(of: Moment, instance: Instance) -> Happened:
     if of.binary != _COMPUTE:
         return Happened(of.event, "", publisher(of.binary, CONF.host), instance)
-    now = utcnow()
+    now = clock.now()
     _begin, begun = audit_period(CONF.instance_usage_audit_period, now)
     return Happened(of.event, "", publisher(_COMPUTE, instance.host), instance, more={
         "audit_period": versioned.audit_period(begun, now)})

@@ -26,7 +26,6 @@ from nova.db import actions, evictions, external_events, parts, security_filters
 from nova.db.sql import clock
 from nova.objects import states
 from nova.objects.action import Action, Failure
-from nova.objects.base import utcnow
 from nova.objects.instance import with_ways, without_seals
 from nova.objects.network import RuleSet
 from nova.objects.order import StepOrder
@@ -103,6 +102,7 @@ class Walk:
             if isinstance(error, exception.ClaimLost):
                 metrics.CLAIMS.inc("lost")
                 LOG.info("[instance: %s] Its claim at node %s is lost", run.instance.uuid, error.kwargs.get("node"))
+                self.core.usage.touch({str(error.kwargs["node"])})  # schedulers count the server as placed there
             elif not step.external:
                 run.operation.data = msgspec.convert(before, run.operation.data_type)
             self._renew_instance(run)
@@ -381,7 +381,7 @@ class Walk:
         else:
             run.operation.failed(ctl, failure)
         ctl.forget_secrets()
-        now = utcnow()
+        now = clock.now()
         events = run.closed(run.step, failure, at_end=True)
         notice = passed(self.core.outbox, run, done, None, failure)
 

@@ -126,7 +126,7 @@ def _summed(held: list[Any]) -> dict[str, int]:
 def _resources(instance: Any, flavor: Flavor) -> dict[str, int]:
     """What a server has to claim with this flavor."""
     volume_backed = root_volume(instance.block_devices) is not None
-    return requested_resources(flavor, instance.image, volume_backed).total
+    return requested_resources(flavor, instance.image, volume_backed, existing=True).total
 
 
 class Usage(Check):

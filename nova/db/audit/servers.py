@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from nova.db import fixed_ips, models
 from nova.db.audit.base import Check, Finding, alive, hold, put, run
+from nova.db.sql import clock
 from nova.objects import states
-from nova.objects.base import utcnow
 
 ACTIONS = models.actions
 EVICTIONS = models.evictions
@@ -43,7 +43,7 @@ class Addresses(Check):
                 this = sa.and_(IPS.c.id == row.id, IPS.c.instance_uuid == row.instance_uuid)
                 yield Finding("address", row.instance_uuid, f"held by {row.instance_uuid}, which does not have it",
                               subject=address,
-                              repair=put(IPS, this, instance_uuid=None, vif_id=None, updated_at=utcnow()))
+                              repair=put(IPS, this, instance_uuid=None, vif_id=None, updated_at=clock.now()))
         for (network, address), uuid in used.items():
             ours = held.get((network, address))
             holder = ours.instance_uuid if ours else fixed_ips.owner_of(connection, network, address)
@@ -104,7 +104,7 @@ class Operations(Check):
             # What waits behind another operation has the server later: when that ends, or when its lease does.
             if instance is None or (instance.action_uuid is None and action.lease_until is None if action.queued
                                     else instance.action_uuid != action.uuid):
-                end = put(ACTIONS, ACTIONS.c.uuid == action.uuid, outcome="superseded", finish_time=utcnow())
+                end = put(ACTIONS, ACTIONS.c.uuid == action.uuid, outcome="superseded", finish_time=clock.now())
                 yield Finding("action", action.instance_uuid,
                               f"{action.action} of {action.instance_uuid} is under way, but the server does not know "
                               "of it", subject=action.uuid, repair=end)

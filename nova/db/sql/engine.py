@@ -23,7 +23,7 @@ from oslo_db import exception as db_exception
 from oslo_db.sqlalchemy import exc_filters
 
 from nova import context, exception
-from nova.db.sql import errors, lengths, limits
+from nova.db.sql import clock, errors, lengths, limits
 from nova.service.gate import Gate
 from nova.telemetry import metrics
 
@@ -35,13 +35,15 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 Transaction = Callable[[sa.Connection], T]
 
-# What another try of the whole transaction may cure.
-_TRANSIENT = (db_exception.DBDeadlock, db_exception.DBConnectionError, db_exception.RetryRequest)
-# The same, where oslo.db has no name for it: locks that were not had in time, servers that end, begin or are full.
-_PASSING = frozenset({"40001", "53300", "55P03", "57P01", "57P02", "57P03",  # PostgreSQL
-                      1040, 1053, 1205, 1317, 1927})  # MariaDB
+# Errors of the database as SQLAlchemy and oslo.db raise them.
+_ERRORS = (sa.exc.SQLAlchemyError, db_exception.DBError, db_exception.RetryRequest,
+           db_exception.DBInvalidUnicodeParameter)
 # What no column can hold: null characters, numbers out of range...
 _UNFIT = (db_exception.DBDataError, db_exception.DBInvalidUnicodeParameter)
+# One of so many tries of a transaction is logged at INFO, the others at DEBUG.
+_LOGGED = 5
+# A refusal that so many tries have met is not over in a moment.
+_PERSISTENT = 3
 # Seconds that who wants to write waits for SQLite's one write lock.
 _BUSY = 30.0
 _CANCELLED = ("The database was not done in time. Ask for less at once (a smaller page, fewer filters), or try again "
@@ -125,24 +127,26 @@ class Database:
                 if doubt and not made:
                     raise exception.ServiceUnavailable(_LOST) from error
                 raise
-            except (*_TRANSIENT, sa.exc.OperationalError) as error:
+            except _ERRORS as error:
                 if limits.exceeded(error):  # another try would take as long
                     raise exception.ServiceUnavailable(_CANCELLED) from error
-                if not passes(error):
+                if not errors.is_transient(error):
+                    if doubt and isinstance(error, db_exception.DBDuplicateEntry):
+                        raise exception.ServiceUnavailable(_LOST) from error
+                    _check_values(error)
                     raise
                 if attempt == self.max_retries:
-                    raise exception.ServiceUnavailable("The database is not available.") from error
-                doubt = doubt or (committing and isinstance(error, db_exception.DBConnectionError))
+                    raise exception.ServiceUnavailable(_refusal(write, error)) from error
+                # A deadlock was rolled back; after all other errors of a COMMIT its outcome is unknown.
+                doubt = doubt or (committing and not isinstance(error, db_exception.DBDeadlock))
+                if write and attempt >= _PERSISTENT and errors.refuses_writes(error):
+                    clock.doubt()  # heartbeats are not stored, although the database answers
                 metrics.DB_RETRIES.inc(type(error).__name__)
-                LOG.info("Transaction is tried again (%s)", type(error).__name__)
+                LOG.log(logging.DEBUG if attempt % _LOGGED else logging.INFO,
+                        "Transaction failed and is tried again: %s", errors.summary(error))
                 # Losers of a deadlock must not meet again; a restarting server needs seconds.
                 longest = min(2.0, 0.01 * 2**attempt)
                 time.sleep(random.uniform(longest / 2, longest))  # noqa: S311
-            except (db_exception.DBError, db_exception.DBInvalidUnicodeParameter) as error:
-                if doubt and isinstance(error, db_exception.DBDuplicateEntry):
-                    raise exception.ServiceUnavailable(_LOST) from error
-                _check_values(error)
-                raise
         raise AssertionError("unreachable")
 
     def waiting(self) -> int:
@@ -191,12 +195,10 @@ def _check_values(error: Exception) -> None:
         raise exception.InvalidInput(reason="a value cannot be stored in the database") from error
 
 
-def passes(error: Exception) -> bool:
-    """Whether another try of the transaction may cure it."""
-    if isinstance(error, _TRANSIENT):
-        return True
-    cause: Any = getattr(error, "orig", None)
-    return errors.code_of(cause) in _PASSING or "database is locked" in str(cause)
+def _refusal(write: bool, error: Exception) -> str:
+    """Return the message for clients when every try of a transaction has failed."""
+    return "The database takes no changes at present." if write and errors.is_read_only(error) else \
+        "The database is not available."
 
 
 def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Engine:
@@ -220,6 +222,7 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
         sa.event.listen(engine, "connect", _sqlite_connect)
         sa.event.listen(engine, "begin", _sqlite_begin)
     errors.hide_values(engine)
+    errors.reconnect_when_read_only(engine)
     exc_filters.register_engine(engine)
     lengths.check_lengths(engine)
     return engine

@@ -1,5 +1,8 @@
 """Regular expressions in queries: found anywhere, whatever the case, and the same on every database.
 
+A value that contains the expression literally matches, too (see nova.objects.expression). The one exception is
+"^text$" with plain text: a value that contains "^" or "$" is found by "\\^" and "\\$", so that an index can be used.
+
 The databases' own engines differ, and some of them may take for ever: rows are looked at here. What can be said by LIKE
 is, so that of many rows few have to be read.
 """
@@ -34,22 +37,24 @@ class Match(NamedTuple):
 
 
 def matches(column: sa.Column[Any], *patterns: str) -> Match:
-    """One of the ``patterns`` is found in the column (as text). Raises InvalidInput for what is not a pattern."""
-    searches = [compiled(pattern).search for pattern in patterns]
+    """One of the ``patterns`` is found in the column (as text). Raises InvalidInput for one that is too long."""
+    expressions = [compiled(pattern) for pattern in patterns]
     text = isinstance(column.type, sa.String)
-    likely = [_like(column, pattern) if text else column.is_not(None) for pattern in patterns]
-    return Match(column, lambda value: any(search(each) for each in _texts(value) for search in searches),
+    likely = [_like(column, pattern, each.literal) if text else column.is_not(None)
+              for pattern, each in zip(patterns, expressions, strict=True)]
+    return Match(column, lambda value: any(each.search(text) for text in _texts(value) for each in expressions),
                  sa.or_(*likely))
 
 
 def listed(column: sa.Column[Any], pattern: str, mark: str) -> Match:
     """An item of the column (",a,b,") that has the ``mark`` in it begins with the pattern. Raises InvalidInput."""
-    begins = compiled(pattern).match
-    return Match(column, lambda value: any(begins(item) for item in value.split(",") if mark in item),
-                 _like(column, "," + pattern.removeprefix("^").removesuffix("$")))
+    expected = compiled(pattern)
+    begin = pattern if expected.literal else pattern.removeprefix("^").removesuffix("$")
+    return Match(column, lambda value: any(expected.match(item) for item in value.split(",") if mark in item),
+                 _like(column, f",{begin}", expected.literal))
 
 
-def compiled(pattern: str) -> Any:
+def compiled(pattern: str) -> expression.Expression:
     """Raises InvalidInput."""
     try:
         return expression.compiled(pattern)
@@ -88,12 +93,15 @@ def _texts(value: Any) -> tuple[str, ...]:
     return () if value is None else (str(value),)
 
 
-def _like(column: sa.Column[Any], pattern: str) -> sa.ColumnElement[bool]:
-    """What holds wherever the pattern is found."""
+def _like(column: sa.Column[Any], pattern: str, literal: bool) -> sa.ColumnElement[bool]:
+    """Return a condition that holds wherever the pattern is found. ``literal``: the pattern is not an expression."""
     plain = _PLAIN.fullmatch(pattern)
-    if plain is None:
+    if literal and pattern.isascii():
+        begin, text, end = "", pattern, ""
+    elif plain is not None:
+        begin, text, end = plain.groups()
+    else:
         return column.is_not(None)
-    begin, text, end = plain.groups()
     # "." is any character; k and s have relatives beyond ASCII, which databases do not take for the same.
-    inside = "".join("_" if char in ".kKsS" else f"!{char}" if char in "%_" else char for char in text)
+    inside = "".join("_" if char in ".kKsS" else f"!{char}" if char in "%_!" else char for char in text)
     return column.ilike(f"{'' if begin else '%'}{inside}{'' if end else '%'}", escape="!")

@@ -28,6 +28,14 @@ class ComponentVersion(_message.Message):
     version: str
     def __init__(self, component: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
+class ChallengeAnswer(_message.Message):
+    __slots__ = ("nonce", "proof")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    nonce: str
+    proof: str
+    def __init__(self, nonce: _Optional[str] = ..., proof: _Optional[str] = ...) -> None: ...
+
 class DeployRequest(_message.Message):
     __slots__ = ("components",)
     COMPONENTS_FIELD_NUMBER: _ClassVar[int]
@@ -346,3 +354,17 @@ class NodeRequest(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     node: str
     def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class AcceptRequest(_message.Message):
+    __slots__ = ("node", "roles")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class NodeSecret(_message.Message):
+    __slots__ = ("secret",)
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    secret: str
+    def __init__(self, secret: _Optional[str] = ...) -> None: ...

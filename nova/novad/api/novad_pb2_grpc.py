@@ -25,6 +25,85 @@ if _version_not_supported:
     )
 
 
+class LoginStub:
+    """------------------------------------------------------------------------------------------------------- the login
+    For callers over TCP without TLS, see nova/novad/signing.py.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Challenge = channel.unary_unary(
+                '/nova.novad.v1.Login/Challenge',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.ChallengeAnswer.FromString,
+                _registered_method=True)
+
+
+class LoginServicer:
+    """------------------------------------------------------------------------------------------------------- the login
+    For callers over TCP without TLS, see nova/novad/signing.py.
+    """
+
+    def Challenge(self, request, context):
+        """The request carries the caller's nonce as metadata "novad-nonce" (32 hexadecimal digits).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_LoginServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Challenge': grpc.unary_unary_rpc_method_handler(
+                    servicer.Challenge,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.ChallengeAnswer.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'nova.novad.v1.Login', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('nova.novad.v1.Login', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Login:
+    """------------------------------------------------------------------------------------------------------- the login
+    For callers over TCP without TLS, see nova/novad/signing.py.
+    """
+
+    @staticmethod
+    def Challenge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nova.novad.v1.Login/Challenge',
+            nova_dot_novad_dot_api_dot_novad__pb2.Empty.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.ChallengeAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class PlatformStub:
     """---------------------------------------------------------------------------------------------------- the platform
     """
@@ -1068,6 +1147,16 @@ class NodesStub:
                 request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.NodeRequest.SerializeToString,
                 response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.FromString,
                 _registered_method=True)
+        self.Accept = channel.unary_unary(
+                '/nova.novad.v1.Nodes/Accept',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.AcceptRequest.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.NodeEntry.FromString,
+                _registered_method=True)
+        self.Secret = channel.unary_unary(
+                '/nova.novad.v1.Nodes/Secret',
+                request_serializer=nova_dot_novad_dot_api_dot_novad__pb2.NodeRequest.SerializeToString,
+                response_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.NodeSecret.FromString,
+                _registered_method=True)
 
 
 class NodesServicer:
@@ -1111,7 +1200,21 @@ class NodesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Forget(self, request, context):
-        """A node that was discovered is none of ours any more.
+        """Stop deploying to a node that was accepted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Accept(self, request, context):
+        """Deploy to a node from now on, in these roles.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Secret(self, request, context):
+        """The shared secret that this control node expects another node to have. Refused over TCP without TLS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1149,6 +1252,16 @@ def add_NodesServicer_to_server(servicer, server):
                     servicer.Forget,
                     request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.NodeRequest.FromString,
                     response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.Empty.SerializeToString,
+            ),
+            'Accept': grpc.unary_unary_rpc_method_handler(
+                    servicer.Accept,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.AcceptRequest.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.NodeEntry.SerializeToString,
+            ),
+            'Secret': grpc.unary_unary_rpc_method_handler(
+                    servicer.Secret,
+                    request_deserializer=nova_dot_novad_dot_api_dot_novad__pb2.NodeRequest.FromString,
+                    response_serializer=nova_dot_novad_dot_api_dot_novad__pb2.NodeSecret.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1315,6 +1428,60 @@ class Nodes:
             '/nova.novad.v1.Nodes/Forget',
             nova_dot_novad_dot_api_dot_novad__pb2.NodeRequest.SerializeToString,
             nova_dot_novad_dot_api_dot_novad__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Accept(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nova.novad.v1.Nodes/Accept',
+            nova_dot_novad_dot_api_dot_novad__pb2.AcceptRequest.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.NodeEntry.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Secret(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nova.novad.v1.Nodes/Secret',
+            nova_dot_novad_dot_api_dot_novad__pb2.NodeRequest.SerializeToString,
+            nova_dot_novad_dot_api_dot_novad__pb2.NodeSecret.FromString,
             options,
             channel_credentials,
             insecure,

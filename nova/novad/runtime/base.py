@@ -14,6 +14,8 @@ from nova.novad.platform import PublishedPort
 
 # The labels by which novad knows its containers.
 PLATFORM, COMPONENT, DEPLOYMENT = "io.nova.platform", "io.nova.component", "io.nova.deployment"
+# Mount options of everything that novad keeps itself: set-uid bits and devices in there have no effect.
+CONFINED = ("nosuid", "nodev")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,9 @@ class Container:
 
 @dataclasses.dataclass(frozen=True)
 class Mount:
+    """A directory or file of the node at ``destination``. Mounts with CONFINED in ``options`` have sources of their
+    own."""
+
     source: pathlib.Path
     destination: str
     options: tuple[str, ...] = ()
@@ -82,6 +87,9 @@ class Runtime(Protocol):
         """The image that a registry has by this name. Raises ImageFault."""
 
     def has_image(self, ident: str) -> bool: ...
+
+    def data_paths(self, ident: str) -> tuple[str, ...]:
+        """Return the paths that a fetched image declares as volumes (``VOLUME``). Raises ImageFault."""
 
     def create(self, wanted: Wanted) -> None:
         """Make it in place of any other of its name; it is not started."""

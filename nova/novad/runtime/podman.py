@@ -13,9 +13,9 @@ import requests
 from podman import PodmanClient
 from podman import errors as podman_errors
 
-from nova.novad.errors import RuntimeFault
+from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime import podman_images, podman_stream
-from nova.novad.runtime.base import PLATFORM, Container, Image, Wanted
+from nova.novad.runtime.base import CONFINED, PLATFORM, Container, Image, Wanted
 from nova.novad.runtime.podman_logs import PodmanLines
 
 _TIMEOUT = 60.0  # seconds of a request that does something
@@ -55,6 +55,14 @@ class Podman:
         with self._client(_LOOK) as client, self._told(f"image {ident} cannot be looked for"):
             return bool(client.images.exists(ident))
 
+    def data_paths(self, ident: str) -> tuple[str, ...]:
+        with self._client(_LOOK) as client, self._told(f"image {ident} cannot be inspected"):
+            config: Any = client.images.get(ident).attrs.get("Config")
+        volumes = config.get("Volumes") or {} if isinstance(config, dict) else None
+        if not isinstance(volumes, dict):
+            raise ImageFault(f"The configuration of image {ident} cannot be read.")
+        return tuple(sorted(map(str, volumes)))
+
     # --- containers --------------------------------------------------------------------------------
     def create(self, wanted: Wanted) -> None:
         self.remove(wanted.name)
@@ -63,9 +71,14 @@ class Podman:
             "mounts": [{"type": "bind", "source": str(mount.source), "target": mount.destination,
                         "read_only": "ro" in mount.options,
                         **({"propagation": each} if (each := _propagation(mount.options)) else {})}
-                       for mount in wanted.mounts],
+                       for mount in wanted.mounts if not set(CONFINED) <= set(mount.options)],
+            # The library passes these options on with ``volumes`` alone, by source.
+            "volumes": {str(mount.source): {"bind": mount.destination, "extended_mode": ["rbind", *mount.options]}
+                        for mount in wanted.mounts if set(CONFINED) <= set(mount.options)},
             "privileged": wanted.privileged, "cap_add": list(wanted.capabilities), "devices": list(wanted.devices),
-            "stop_timeout": wanted.stop_timeout, "healthcheck": None}
+            "stop_timeout": wanted.stop_timeout, "healthcheck": None,
+            # Declared volumes without a mount are refused before; podman makes no anonymous volumes.
+            "image_volume_mode": "ignore"}
         if wanted.user:
             options["user"] = wanted.user
         if wanted.networks:

@@ -14,6 +14,7 @@ import subprocess
 import time
 
 from nova.novad.errors import RuntimeFault
+from nova.novad.secrets import private_directory
 
 _START = 30.0  # seconds
 # Seconds between two times that it is asked whether it is there, and how often it may say nothing in _LATE seconds.
@@ -61,8 +62,8 @@ class PodmanService:
         if absent:
             raise RuntimeFault(f"What containers need is not installed: {', '.join(absent)} (Debian has packages of "
                                "these names).")
-        for place in (self.directory, self.run):
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for place in (self.directory, self.run.parent, self.run):
+            private_directory(place)
         conf = self.directory / "containers.conf"
         conf.write_text(_CONF.format(
             runtime="runc" if shutil.which("runc") else "crun",

@@ -20,13 +20,15 @@ def assign(instance: Instance, devices: Sequence[BlockDevice]) -> None:
 
     A name is called as the bus has it: /dev/sdc is /dev/vdc on virtio. Raises DevicePathInUse.
     """
-    bus = str((instance.image.properties if instance.image else {}).get("hw_disk_bus") or "virtio")
+    properties = instance.image.properties if instance.image else {}
+    bus = str(properties.get("hw_disk_bus") or "virtio")
     new = {id(device) for device in devices}
     taken = {device.device_name for device in instance.volumes if id(device) not in new}
     taken |= set(_local_names(instance, bus))
     unnamed = []
     for device in sorted(devices, key=lambda device: device.boot_index != 0):
-        prefix = _PREFIXES.get(device.disk_bus or bus, "sd")
+        usual = str(properties.get("hw_cdrom_bus") or "ide") if device.device_type == "cdrom" else bus
+        prefix = _PREFIXES.get(device.disk_bus or ("fdc" if device.device_type == "floppy" else usual), "sd")
         asked = _NAME.fullmatch(device.device_name or "")
         if device.boot_index == 0:
             name = f"/dev/{prefix}a"

@@ -5,24 +5,57 @@ Conflicts between the two are refused when a server is created; here the flavor 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from nova import exception
+from nova.objects.flavor import Flavor
+from nova.objects.image import Image
 from nova.objects.instance import Instance
 
 _TRUE = ("1", "t", "true", "on", "y", "yes")
 _FALSE = ("0", "f", "false", "off", "n", "no", "")
 # Of an image: its guests have an agent; every snapshot of them wants file systems at rest.
 AGENT, QUIESCE = "hw_qemu_guest_agent", "os_require_quiesce"
+_LEGACY_NAMES = {
+    "architecture": "hw_architecture", "vm_mode": "hw_vm_mode", "hypervisor_type": "img_hv_type",
+    "hypervisor_version_requires": "img_hv_requested_version",
+}
+_LEGACY_ARCHITECTURES = {
+    "amd64": "x86_64", "x64": "x86_64", "i386": "i686", "i486": "i686", "i586": "i686", "x86": "i686",
+    "arm64": "aarch64", "ppc64el": "ppc64le", "powerpc": "ppc", "powerpc64": "ppc64",
+}
+
+
+def canonical_architecture(name: str) -> str:
+    """Return the name that hypervisors use for an architecture."""
+    lower = name.strip().lower()
+    return _LEGACY_ARCHITECTURES.get(lower, lower)
+
+
+def with_current_names(properties: Mapping[str, object]) -> dict[str, str]:
+    """Return the image properties with the legacy names replaced; a property under its current name wins."""
+    renamed = {_LEGACY_NAMES[name]: str(value) for name, value in properties.items() if name in _LEGACY_NAMES}
+    return renamed | {name: str(value) for name, value in properties.items() if name not in _LEGACY_NAMES}
 
 
 class Properties:
     """The wishes of one server. Unusable values raise InvalidInput naming the property."""
 
     def __init__(self, instance: Instance) -> None:
-        self.vcpus = instance.flavor.vcpus
-        self.specs = instance.flavor.extra_specs
-        self.image = instance.image.properties if instance.image else {}
+        self._take(instance.flavor, instance.image)
+
+    @classmethod
+    def of(cls, flavor: Flavor, image: Image | None) -> Properties:
+        """Return the wishes of a server of this flavor and image."""
+        found = cls.__new__(cls)
+        found._take(flavor, image)
+        return found
+
+    def _take(self, flavor: Flavor, image: Image | None) -> None:
+        self.vcpus, self.memory_mb = flavor.vcpus, flavor.memory_mb
+        self.specs = flavor.extra_specs
+        self.image = with_current_names(image.properties) if image else {}
+        self.disk_format = image.disk_format if image else None
 
     def get(self, name: str) -> str | None:
         """hw:name of the flavor, else hw_name of the image."""

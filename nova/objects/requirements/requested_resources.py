@@ -18,6 +18,7 @@ from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.node import DISK_GB, MEMORY_MB, VCPU
 from nova.objects.parts import pci
+from nova.objects.requirements import hardware
 from nova.objects.requirements.guest_numa import (
     DEDICATED,
     MIXED,
@@ -74,7 +75,11 @@ def request_spec(instance: Instance, flavor: Flavor, group: GroupSpec | None = N
 
     ``aliases``: the option [pci]alias. Raises InvalidInput for what no host can give.
     """
-    asked = asked_of_hosts(flavor, instance.image, instance.volume_backed, aliases)
+    asked = asked_of_hosts(flavor, instance.image, instance.volume_backed, aliases,
+                           existing=instance.launched_at is not None)
+    buses = hardware.disk_traits(device.disk_bus for device in instance.block_devices)
+    if buses:
+        asked["required_traits"] = sorted({*asked["required_traits"], *buses})
     if any(device.multiattach for device in instance.block_devices):
         asked["required_traits"] = sorted({*asked["required_traits"], MULTIATTACH})
     if instance.shares:
@@ -86,9 +91,9 @@ def request_spec(instance: Instance, flavor: Flavor, group: GroupSpec | None = N
 
 
 def asked_of_hosts(flavor: Flavor, image: Image | None = None, volume_backed: bool = False,
-                   aliases: Iterable[str] = ()) -> dict[str, Any]:
+                   aliases: Iterable[str] = (), existing: bool = False) -> dict[str, Any]:
     """The fields of a request that follow from flavor and image. Raises InvalidInput."""
-    asked = requested_resources(flavor, image, volume_backed)
+    asked = requested_resources(flavor, image, volume_backed, existing)
     devices = flavor.extra_specs.get("pci_passthrough:alias", "")
     policy = either(flavor, image, "hw:pci_numa_affinity_policy")
     return {
@@ -103,8 +108,13 @@ def asks_for_parts(flavor: Flavor, image: Image | None = None) -> bool:
     return bool(flavor.extra_specs.get("pci_passthrough:alias")) or guest_topology(flavor, image) is not None
 
 
-def requested_resources(flavor: Flavor, image: Image | None = None, volume_backed: bool = False) -> Requested:
-    """Raises InvalidInput for an amount or a CPU mask that is not one, and for groups without a policy."""
+def requested_resources(flavor: Flavor, image: Image | None = None, volume_backed: bool = False,
+                        existing: bool = False) -> Requested:
+    """Return what a server of this flavor and image asks of a host; ``existing``: it has run before.
+
+    Raises InvalidInput for an amount or a CPU mask that is not one, for groups without a policy, and for virtual
+    hardware that no host can provide.
+    """
     groups = _from_extra_specs(flavor.extra_specs)
     own = groups.pop("", RequestGroup())
     for bare in [group for group in groups.values() if not group.resources]:
@@ -114,7 +124,7 @@ def requested_resources(flavor: Flavor, image: Image | None = None, volume_backe
     resources = {**_cpus(flavor, image, own.resources), MEMORY_MB: flavor.memory_mb,
                  DISK_GB: flavor.disk_gb(volume_backed)}
     resources.update({**_devices(flavor, image), **own.resources})
-    required = {*own.required, *_from_image(image), *_features(flavor, image)}
+    required = {*own.required, *_from_image(image), *_features(flavor, image, existing)}
     forbidden = set(own.forbidden)
     threads = thread_policy_of(flavor, image)
     if threads == "require":
@@ -188,13 +198,11 @@ def _devices(flavor: Flavor, image: Image | None) -> dict[str, int]:
     return amounts
 
 
-def _features(flavor: Flavor, image: Image | None) -> set[str]:
+def _features(flavor: Flavor, image: Image | None, existing: bool) -> set[str]:
     """The traits of features that a host must have to run this server at all."""
-    traits = _security_features(flavor, image)
+    traits = _security_features(flavor, image) | hardware.required_traits(flavor, image, existing)
     if is_true(either(flavor, image, "hw:virtio_packed_ring")):
         traits.add("COMPUTE_NET_VIRTIO_PACKED")
-    if either(flavor, image, "hw:sound_model") == "virtio":
-        traits.add("COMPUTE_SOUND_MODEL_VIRTIO")
     if flavor.extra_specs.get("accel:device_profile"):
         traits.add("COMPUTE_ACCELERATORS")
     mode = either(flavor, image, "hw:maxphysaddr_mode")

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from nova.objects.base import whole
+from nova.objects.requirements.properties import canonical_architecture
 from nova.scheduler import attributes
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter, everything
 from nova.scheduler.plugin import Scope
-from nova.scheduler.request import Request, canonical_architecture
+from nova.scheduler.request import Request
 from nova.scheduler.view import FleetView
 
 _PREDICATE = re.compile(r"^\s*(<=|>=|==|!=|<|>)\s*([0-9]{1,9}(?:\.[0-9]{1,9})*)\s*$")

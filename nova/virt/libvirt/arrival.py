@@ -93,8 +93,11 @@ class Arrivals:
 
     def _check(self, source: MigrationSource) -> None:
         """Whether the guest can run here. Raises MigrationPreCheckError."""
-        settings = self._guests.settings
-        if settings.known_machines and source.machine not in settings.known_machines:
+        guest = self._guests.settings.architecture(source.architecture)
+        if guest is None:
+            raise exception.MigrationPreCheckError(
+                reason=f"{self._host} has no QEMU for guests of the architecture {source.architecture}")
+        if guest.machines and source.machine not in guest.machines:
             raise exception.MigrationPreCheckError(reason=f"{self._host} has no machine type {source.machine}")
         version = self._guests.host.call(lambda connection: connection.getVersion())
         if version < source.hypervisor_version:
@@ -104,7 +107,7 @@ class Arrivals:
             return
 
         def compare(connection: libvirt.virConnect) -> int:
-            return int(connection.compareHypervisorCPU(None, settings.arch, source.machine, settings.virt_type,
+            return int(connection.compareHypervisorCPU(None, guest.name, source.machine, guest.virt_type,
                                                        source.cpu, 0))
 
         try:

@@ -19,10 +19,11 @@ from nova.virt.libvirt import errors, power, secrets, serial_ports
 from nova.virt.libvirt.files import directories, disk_making, disks
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.locks import GuestLocks
-from nova.virt.libvirt.node.capabilities import Capabilities, of_guests, of_host
+from nova.virt.libvirt.node import models
+from nova.virt.libvirt.node.capabilities import Capabilities, foreign, of_guests, of_host
 from nova.virt.libvirt.xml import domain_xml
 from nova.virt.libvirt.xml.definition import Definition
-from nova.virt.libvirt.xml.guest_config import GuestConfig, default_machine, guest_config
+from nova.virt.libvirt.xml.guest_config import FOREIGN, GuestConfig, default_machine, guest_config
 from nova.virt.libvirt.xml.layout import layout
 from nova.virt.libvirt.xml.settings import Settings, from_conf, with_cells, with_cpu
 
@@ -76,14 +77,20 @@ class Guests:
                 f"This host has no guests of the type {virt_type}; set [libvirt]virt_type to another one.")
         plain = from_conf(self.name, host.arch, host.host_uuid,
                           direct_io=directories.supports_direct_io(CONF.instances_path), known_machines=host.machines)
-        machines = ("pc", "q35") if host.arch == "x86_64" else (default_machine(plain),)
+        default = default_machine(plain)
+        machines = (default, *({"pc", "q35"} - {default})) if host.arch == "x86_64" else (default,)
         found = self.host.call(lambda connection: of_guests(connection, host, plain, machines))
         if plain.spice and "spice" not in found.graphics:
             raise exception.NotSupported("QEMU on this host has no SPICE, which [spice]enabled is for.")
         chosen = with_cells(with_cpu(plain, found.cpu_modes, found.models), host.cells)
         if chosen.cpu_mode == "custom":
             found = self.host.call(lambda connection: of_guests(connection, host, chosen, machines))
-        self._settings, self._capabilities = chosen, found
+        others = self.host.call(lambda connection: foreign(connection, found, chosen, FOREIGN))
+        version = self.host.call(lambda connection: int(connection.getLibVersion()))
+        emulator = next((path for arch, path, _machines in host.emulators if arch == host.arch), "")
+        traits = models.traits_of(models.devices_of(emulator), version, host.arch) | models.network_traits()
+        self._settings = dataclasses.replace(chosen, foreign=others, secure_boot=found.secure_boot)
+        self._capabilities = dataclasses.replace(found, foreign=others, model_traits=frozenset(traits))
 
     # --- looking -----------------------------------------------------------------------------------
     def call(self, action: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:
@@ -141,9 +148,14 @@ class Guests:
         return domain_xml.owner_of(text) == self.name
 
     # --- defining ----------------------------------------------------------------------------------
-    def config(self, instance: Instance) -> GuestConfig:
-        """Its virtual hardware. Raises InvalidInput naming the property that cannot be."""
-        return guest_config(instance, self.settings)
+    def config(self, instance: Instance, is_new: bool = False) -> GuestConfig:
+        """Return its virtual hardware. Raises InvalidInput naming the property that cannot be.
+
+        A server that ran before keeps its architecture, unless it ``is_new`` in its present form.
+        """
+        if is_new or instance.launched_at is None:
+            return guest_config(instance, self.settings)
+        return guest_config(instance, self.settings, self.previous(instance.uuid).architecture)
 
     def definition_of(self, instance: Instance) -> str:
         """The domain of the described server, whose keys libvirt knows. Raises InvalidInput, InvalidDiskInfo."""

@@ -70,7 +70,7 @@ class Departures:
                               files=still, bases=list(bases.values())),
             cpu=ET.tostring(cpu, encoding="unicode") if cpu is not None else "",
             machine=Definition(text).machine, hypervisor_version=version, memory_mb=instance.flavor.memory_mb,
-            power_state=power_state)
+            power_state=power_state, architecture=Definition(text).architecture)
 
     def live_migrate(self, instance: Instance, target: MigrationTarget, on_progress: OnProgress,
                      cancelled: Cancelled) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from nova import exception
 from nova.objects.image import Image
 from nova.objects.instance import Instance
+from nova.objects.requirements.hardware_values import BLOCK_BUSES
 from nova.objects.requirements.properties import choice
 from nova.virt import qemuimg
 from nova.virt.driver import Disks
@@ -23,7 +24,7 @@ from nova.virt.libvirt.files import directories, disk_making, disks
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.guests import Guests, define_domain
 from nova.virt.libvirt.xml import domain_xml
-from nova.virt.libvirt.xml.guest_config import DISK_BUSES, GuestConfig
+from nova.virt.libvirt.xml.guest_config import GuestConfig
 from nova.virt.libvirt.xml.layout import GuestDisk, rescue_layout
 
 _DEVICE, _BUS = "hw_rescue_device", "hw_rescue_bus"
@@ -37,7 +38,7 @@ class Rescues:
 
     def check(self, instance: Instance, image: Image) -> GuestConfig:
         """The hardware of the rescued guest. Raises InvalidInput."""
-        config = self._guests.config(_hardware(instance, image))
+        config = self._guests.config(_hardware(instance, image), is_new=not _is_stable(image))
         _bus(image, config)
         return config
 
@@ -48,7 +49,7 @@ class Rescues:
             guests.give_keys(uuid, instance.block_devices)
             disk_making.make_rescue(instance, image, made_from, guests.definition_now(uuid), guests.name)
             local = _files(instance, kind)
-            disk = GuestDisk(disks.RESCUE, _bus(image, config), device=kind, local=local.root, boots=True)
+            disk = GuestDisk(disks.RESCUE, _bus(image, config), device=kind, local=local.root, boot_order=1)
             previous = guests.previous(uuid)
             own = disks.look(instance)
             drive = local.config_drive or own.config_drive
@@ -102,4 +103,4 @@ def _kind(image: Image) -> str:
 
 def _bus(image: Image, config: GuestConfig) -> str:
     usual = config.cdrom_bus if _kind(image) == "cdrom" else config.disk_bus
-    return choice(_BUS, image.properties.get(_BUS), DISK_BUSES) or usual
+    return choice(_BUS, image.properties.get(_BUS), BLOCK_BUSES[_kind(image)]) or usual

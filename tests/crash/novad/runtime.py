@@ -58,6 +58,10 @@ class DirectoryRuntime:
         self._reach()
         return (self.directory / "images" / ident).exists()
 
+    def data_paths(self, ident: str) -> tuple[str, ...]:
+        self._reach()
+        return ()
+
     # --- containers --------------------------------------------------------------------------------
     def create(self, wanted: Wanted) -> None:
         with self._doing("create", wanted.name) as middle:

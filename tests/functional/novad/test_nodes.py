@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from nova.novad import options
 from nova.novad.announcer import Announcer
 from nova.novad.daemon import Daemon
 from nova.novad.errors import NovadError
@@ -13,6 +14,7 @@ from nova.novad.mdns import Announcement, Instance
 from nova.novad.options import Options
 from nova.novad.platform import parse
 from nova.novad.server import Server
+from nova.novad.signing import node_secret
 from tests.certificates import authority
 from tests.functional.cli.conftest import run
 from tests.functional.client import wait_for
@@ -47,23 +49,30 @@ REGISTRY = {f"registry/{name}:{version}": "good" for name in ("db", "compute") f
     f"registry/{name}:sick": "sick" for name in ("db", "compute")}
 
 
+SECRET = "of the control node"
+
+
 class Node:
     """A novad that can be killed and come back: nothing of it is left but its data and its containers."""
 
-    def __init__(self, directory, name, roles, **options):
+    def __init__(self, directory, name, roles, **more):
         self.name, self.port, self.runtime = name, free_port(), FakeRuntime(dict(REGISTRY))
-        self.text = TEXT if options.get("nodes") or options.get("discover_nodes") else None
-        (directory / "secret").write_text("the same of all")
+        self.text = TEXT if more.get("nodes") or more.get("discover_nodes") else None
+        (directory / f"{name}.secret").write_text(SECRET if name == "n1" else node_secret(SECRET, name))
         self.options = Options(data_dir=str(directory / name), listen=f"tcp://127.0.0.1:{self.port}", node=name,
-                               roles=roles, interval=0.1, secret_file=str(directory / "secret"),
-                               **{"platform": "" if self.text is None else "x", **options})
+                               roles=roles, interval=0.1, secret_file=str(directory / f"{name}.secret"),
+                               **{"platform": "" if self.text is None else "x", **more})
         self.data = directory / name
         self.alive = False
         self.start()
 
     @property
     def url(self):
-        return f"tcp://127.0.0.1:{self.port}"
+        return f"tls://127.0.0.1:{self.port}"
+
+    def as_member(self, *roles):
+        """What a control node's options say of it."""
+        return options.Node(address=self.url, node=self.name, roles=roles)
 
     def start(self):
         self.runtime.before = lambda _verb, _name: None
@@ -81,7 +90,7 @@ class Node:
         self.alive = False
         self.runtime.before = dead
         self.daemon.deployer.ending.set()
-        self.server._server.stop(0)
+        self.server.stop(0)
         self.daemon.journal.close()
 
     def stop(self):
@@ -103,21 +112,41 @@ class Node:
 
 
 class Nodes:
-    def __init__(self, directory, patch):
-        self.n2 = Node(directory, "n2", ("compute",))
-        self.n3 = Node(directory, "n3", ("compute",))
-        self.n1 = Node(directory, "n1", ("control",), nodes=(self.n2.url, self.n3.url), node_address="192.0.2.1")
+    def __init__(self, directory, patch, ca):
+        def node(name, *roles, **more):
+            pair = ca.issue(name)
+            return Node(directory, name, roles, tls_cert=pair.certificate, tls_key=pair.key, nodes_ca=ca.file, **more)
+
+        self.make = node
+        self.n2, self.n3 = node("n2", "compute"), node("n3", "compute")
+        self.n1 = node("n1", "control", nodes=(self.n2.as_member("compute"), self.n3.as_member("compute")),
+                       node_address="192.0.2.1")
         self.all = [self.n1, self.n2, self.n3]
+        self.patch = patch
         patch.setenv("NOVA_ADDR", self.n1.url)
-        patch.setenv("NOVA_SHARED_SECRET", "the same of all")
+        patch.setenv("NOVA_CACERT", ca.file)
+        patch.setenv("NOVA_SHARED_SECRET", SECRET)
 
     def nova(self, *words, code=0):
         ended = run(*words)
         assert ended.code == code, f"{words}: {ended.code}\n{ended.out}\n{ended.err}"
         return ended
 
+    def ask(self, node, *words, code=0):
+        """A command for another node than the control node, by who knows its secret."""
+        with self.patch.context() as patch:
+            patch.setenv("NOVA_SHARED_SECRET", node_secret(SECRET, node.name))
+            return self.nova("--addr", node.url, *words, code=code)
+
     def listed(self, *words):
         return json.loads(self.nova(*words, "-f", "json").out)
+
+    def states(self):
+        """What the control node lists: {node: state}."""
+        return {one["Node"]: one["State"] for one in self.listed("nodes", "list")}
+
+    def discovered(self):
+        return self.states().get("n2") == "discovered"
 
     def run(self):
         return [node.runs() for node in self.all]
@@ -130,11 +159,12 @@ class Nodes:
 
 @pytest.fixture
 def nodes(tmp_path, monkeypatch):
-    made = Nodes(tmp_path, monkeypatch)
-    yield made
-    for node in made.all:
-        with contextlib.suppress(NovadError):
-            node.stop()
+    with authority() as ca:
+        made = Nodes(tmp_path, monkeypatch, ca)
+        yield made
+        for node in made.all:
+            with contextlib.suppress(NovadError):
+                node.stop()
 
 
 ONE = [{"db": "1"}, {"compute": "1"}, {"compute": "1"}]
@@ -226,10 +256,10 @@ def test_a_node_that_does_not_answer_refuses_the_deployment(nodes):
     nodes.nova("deploy")
     nodes.n3.stop()
     for verb in (("deploy",), ("plan",), ("rollback",), ("remove", "--yes")):
-        assert f"Node {nodes.n3.url} does not answer" in nodes.nova(*verb, code=1).err
+        assert f"Node n3 ({nodes.n3.url}) does not answer" in nodes.nova(*verb, code=1).err
     assert [node.runs() for node in nodes.all] == ONE
-    assert nodes.nova("platform-info").out.endswith(f"  - Node: {nodes.n3.url}\n    State: unreachable\n")
-    assert ("unreachable", nodes.n3.url) in [(one["State"], one["Node"]) for one in nodes.listed("health")]
+    assert nodes.nova("platform-info").out.endswith("  - Node: n3\n    State: unreachable\n")
+    assert ("unreachable", "n3") in [(one["State"], one["Node"]) for one in nodes.listed("health")]
     nodes.n3.start()
     nodes.nova("deploy", "db=2", "compute=2")
 
@@ -262,15 +292,15 @@ def test_removing_removes_everywhere(nodes):
 def test_a_node_is_told_by_one_control_node_and_by_nobody_else(nodes, tmp_path):
     nodes.nova("deploy")
     for verb in (("deploy",), ("rollback",), ("secrets", "rotate", "db"), ("plan",)):
-        assert "control node tells" in nodes.nova("--addr", nodes.n2.url, *verb, code=1).err
-    (tmp_path / "other").mkdir()
-    other = Node(tmp_path / "other", "n9", ("control",), nodes=(nodes.n2.url,))
-    other.daemon.fleet._secret = "the same of all"
+        assert "control node tells" in nodes.ask(nodes.n2, *verb, code=1).err
+    other = nodes.make("n9", "control", nodes=(nodes.n2.as_member("compute"),))
+    other.daemon.fleet._secret = SECRET
     try:
-        assert "another control node (n1)" in nodes.nova("--addr", other.url, "deploy", code=1).err
-        alone = Node(tmp_path / "other", "n8", ("control",), nodes=(other.url,))
+        assert "another control node (n1)" in nodes.ask(other, "deploy", code=1).err
+        alone = nodes.make("n8", "control", nodes=(other.as_member("compute"),))
+        alone.daemon.fleet._secret = SECRET
         try:
-            assert "has a platform file of its own" in nodes.nova("--addr", alone.url, "deploy", code=1).err
+            assert "has a platform file of its own" in nodes.ask(alone, "deploy", code=1).err
         finally:
             alone.stop()
     finally:
@@ -283,10 +313,10 @@ def found(tmp_path, monkeypatch):
     """A control node that knows nobody, and another one that announces itself; both have certificates."""
     with authority() as ca, contextlib.ExitStack() as stack:
         made = []
-        for name, roles, options in (("n2", ("compute",), {}), ("n1", ("control",), {
+        for name, roles, more in (("n2", ("compute",), {}), ("n1", ("control",), {
                 "discover_nodes": True, "nodes_ca": ca.file, "platform": "x"})):
             pair = ca.issue(name)
-            node = Node(tmp_path, name, roles, tls_cert=pair.certificate, tls_key=pair.key, **options)
+            node = Node(tmp_path, name, roles, tls_cert=pair.certificate, tls_key=pair.key, **more)
             stack.callback(node.stop)
             made.append(node)
         nodes = Nodes.__new__(Nodes)
@@ -295,8 +325,7 @@ def found(tmp_path, monkeypatch):
         nodes.announcer = Announcer(nodes.n2.options)
         nodes.announcer.start()
         stack.callback(nodes.announcer.stop)
-        for variable, value in (("NOVA_ADDR", f"tls://127.0.0.1:{nodes.n1.port}"), ("NOVA_CACERT", ca.file),
-                                ("NOVA_SHARED_SECRET", "the same of all")):
+        for variable, value in (("NOVA_ADDR", nodes.n1.url), ("NOVA_CACERT", ca.file), ("NOVA_SHARED_SECRET", SECRET)):
             monkeypatch.setenv(variable, value)
         yield nodes
 
@@ -308,9 +337,12 @@ def test_a_node_that_announces_itself_is_one_when_it_has_shown_its_certificate(f
         strange = Node(found.n1.data.parent, "stranger", ("compute",), tls_cert=pair.certificate, tls_key=pair.key)
         announced = Announcement(stranger, ["127.0.0.1"], strange.port, tls=True)
         try:
-            wait_for(lambda: len(found.n1.daemon.fleet._heard) >= 2, 60, "both")
-            listed = found.listed("nodes", "list")
-            assert [(one["Node"], one["State"]) for one in listed] == [("n1", "this one"), ("n2", "ready")]
+            wait_for(lambda: found.n1.daemon.fleet.discovery.size() >= 2 and found.discovered(), 60, "both")
+            assert found.states() == {"n1": "this one", "n2": "discovered"}
+            found.nova("deploy")
+            assert found.n2.runs() == {}, "a node that announces itself gets nothing by that alone"
+            assert "n2 at " in found.nova("nodes", "accept", "n2").out
+            assert found.states() == {"n1": "this one", "n2": "ready"}
             found.nova("deploy")
         finally:
             announced.withdraw()
@@ -319,7 +351,8 @@ def test_a_node_that_announces_itself_is_one_when_it_has_shown_its_certificate(f
 
 
 def test_a_discovered_node_that_is_away_refuses_deployments_until_it_is_forgotten(found):
-    wait_for(lambda: len(found.listed("nodes", "list")) == 2, 60, "the other node")
+    wait_for(found.discovered, 60, "the other node")
+    found.nova("nodes", "accept", "n2")
     found.nova("deploy")
     found.announcer.stop()
     found.n2.stop()
@@ -394,7 +427,7 @@ def test_what_was_decided_is_told_to_a_node_that_was_away(nodes, monkeypatch):
     nodes.settled()
     assert nodes.run() == [{"db": "1"}, {"compute": "2"}, {"compute": "2"}]
     assert nodes.n3.states()[0] == ("deploy", "done")
-    assert json.loads(nodes.nova("--addr", nodes.n3.url, "history", "-f", "json").out)[0]["Nodes"] == "for n1 2"
+    assert json.loads(nodes.ask(nodes.n3, "history", "-f", "json").out)[0]["Nodes"] == "for n1 2"
 
 
 def test_a_node_whose_control_node_never_comes_back_is_made_free_by_removing(nodes):
@@ -403,6 +436,6 @@ def test_a_node_whose_control_node_never_comes_back_is_made_free_by_removing(nod
     run("deploy", "compute=2")
     assert done.is_set()
     wait_for(lambda: nodes.n3.daemon.journal.pending(), 20, "that n3 waits")
-    assert "waits for the decision of n1" in nodes.nova("--addr", nodes.n3.url, "restart", code=1).err
-    nodes.nova("--addr", nodes.n3.url, "remove", "--yes")
+    assert "waits for the decision of n1" in nodes.ask(nodes.n3, "restart", code=1).err
+    nodes.ask(nodes.n3, "remove", "--yes")
     assert nodes.n3.runs() == {}

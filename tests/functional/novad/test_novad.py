@@ -22,7 +22,8 @@ from tests.functional.client import wait_for
 VERBS = [("deploy",), ("plan",), ("history",), ("rollback",), ("restart",), ("remove", "--yes"), ("platform-info",),
          ("service-info", "db"), ("service-logs", "db", "--no-follow"), ("info",), ("health",), ("backup", "list"),
          ("backup", "create"), ("backup", "restore", "1"), ("backup", "prune"), ("secrets", "list"),
-         ("secrets", "rotate", "db"), ("update",), ("update", "--check"), ("nodes", "list"), ("nodes", "forget", "n2")]
+         ("secrets", "rotate", "db"), ("update",), ("update", "--check"), ("nodes", "list"), ("nodes", "forget", "n2"),
+         ("nodes", "accept", "n2"), ("nodes", "secret", "n2")]
 
 
 def column(ended, name, key="Component"):
@@ -38,7 +39,8 @@ def test_without_the_secret_nothing_is_said_and_nothing_done(node, verb, secret,
     node.patch.setenv("NOVA_SHARED_SECRET", secret)
     monkeypatch.setattr("nova.novad.client._kept_secret", str)
     ended = node.nova(*verb, code=4)
-    assert ("The shared secret is missing" in ended.err, ended.out) == (True, "")
+    why = "does not prove that it knows the shared secret" if secret else "The shared secret is missing"
+    assert (why in ended.err, ended.out) == (True, "")
     assert (node.runtime.made, node.daemon.journal.deployments()) == ({}, [])
 
 

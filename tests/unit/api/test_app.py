@@ -1,9 +1,11 @@
 """Versions, headers, bodies and errors: what holds for every operation."""
 
+import concurrent.futures
+
 import pytest
 
 from nova import exception, policies
-from nova.api import routes, versions
+from nova.api import microversion, openapi, routes, versions
 from nova.conf import CONF
 from nova.objects.keypair import Keypair
 
@@ -291,7 +293,9 @@ def test_a_full_page_links_to_the_next(api, keys):
 ])
 def test_an_error_keeps_its_status_and_message(api, keys, error, expected):
     keys.fail = error
-    assert api.get("/v2.1/os-keypairs").error == expected
+    answer = api.get("/v2.1/os-keypairs")
+    assert answer.error == expected
+    assert ("retry-after" in answer.headers) == (answer.error[1] == 503)
 
 
 @pytest.mark.parametrize("error", [ValueError("secret"), exception.InternalError(where="secret"), KeyError("secret")])
@@ -360,6 +364,32 @@ def test_the_openapi_document_is_that_of_the_version(api):
     assert "201" in new["paths"]["/os-keypairs"]["post"]["responses"]
     actions = new["paths"]["/servers/{server_id}/action"]["post"]["requestBody"]["content"]["application/json"]
     assert {"os-start", "reboot"} <= {next(iter(one["properties"])) for one in actions["schema"]["oneOf"]}
+
+
+def test_the_openapi_document_of_a_version_is_built_once_and_one_at_a_time(api, monkeypatch):
+    """It costs as much as dozens of requests, and everybody may ask for it."""
+    build, running, most, built = openapi._document, [], [], []
+
+    def counted(table, version):
+        running.append(version)
+        most.append(len(running))
+        built.append(version)
+        try:
+            return build(table, version)
+        finally:
+            running.remove(version)
+
+    openapi._packed.cache_clear()
+    monkeypatch.setattr(openapi, "_document", counted)
+    versions = [*range(1, microversion.MAX + 1)] * 2
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda minor: api.get("/v2.1/openapi", version=f"2.{minor}"), versions))
+    assert {answer.status for answer in answers} == {200}
+    assert sorted(built) == [*range(1, microversion.MAX + 1)]
+    assert max(most) == 1
+    shown = api.get("/v2.1/openapi", version="2.50", headers={"Host": "cloud:1"}).json
+    assert shown == {**build(routes.table(), 50), "servers": [{"url": "http://cloud:1/v2.1"}]}
+    assert answers[49].json["servers"] == [{"url": "http://api:8774/v2.1"}]
 
 
 def test_the_openapi_document_is_consistent(api):

@@ -230,7 +230,12 @@ def test_who_has_most_is_turned_away_when_all_is_full(make: Callable[..., Served
     (b"\x16\x03\x01 nonsense", 400),
     (b"get / HTTP/1.1\r\nHost: x\r\n\r\n", 400),
     (b"GET nowhere HTTP/1.1\r\nHost: x\r\n\r\n", 400),
-    (b"GET http://elsewhere/ HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    (b"GET http:// HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    (b"GET http:///path HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    (b"GET http://user@x/ HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    (b"GET http://x/#part HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    (b"GET http://x#part HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    (b"GET ftp://x/ HTTP/1.1\r\nHost: x\r\n\r\n", 400),
     (b"GET / x HTTP/1.1\r\nHost: x\r\n\r\n", 400),
     (b"GET / HTTP/2.0\r\n\r\n", 505),
     (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
@@ -253,6 +258,18 @@ def test_what_is_no_clear_request_is_refused(served: Served, request_: bytes, st
     assert answer.split()[1] == str(status).encode(), answer
     assert b"\r\nConnection: close\r\n" in answer
     assert served.seen == []
+
+
+@pytest.mark.parametrize(("target", "host", "path", "query"), [
+    (b"http://cloud:8774/v2.1/servers?a=b", "cloud:8774", "/v2.1/servers", "a=b"), (b"HTTP://cloud/", "cloud", "/", ""),
+    (b"https://cloud", "cloud", "/", ""), (b"http://[::1]:1?a=http://b/", "[::1]:1", "/", "a=http://b/"),
+    (b"http://cloud//a%2Fb", "cloud", "//a%2Fb", ""), (b"/http://cloud/", "x", "/http://cloud/", "")])
+def test_a_target_may_name_the_host(served: Served, target: bytes, host: str, path: str, query: str) -> None:
+    """As clients and proxies send it that take us for a proxy; the target's host counts, not the header's."""
+    answer = served.say(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    environ = served.seen[0]
+    assert [environ[name] for name in ("HTTP_HOST", "PATH_INFO", "QUERY_STRING")] == [host, path, query]
 
 
 @pytest.mark.parametrize("at", range(1, 22))

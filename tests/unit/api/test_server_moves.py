@@ -110,7 +110,10 @@ def test_what_is_no_host_to_migrate_to(api, servers, value):
      {"host": "h", "block_migration": None, "force": True}),
     ("2.68", {"host": "h", "block_migration": True}, {"host": "h", "block_migration": True, "force": False})])
 def test_a_live_migration_by_version(api, servers, version, value, payload):
+    servers.answers["live_migration_checked"] = True
     assert act(api, "os-migrateLive", value, version).status == 202
+    if version in ("2.1", "2.24", "2.25", "2.29", "2.30"):
+        assert servers.calls.pop()[0] == "live_migration_checked", "the answer waits for the checks of the hosts"
     assert asked(servers) == ("live_migrate", payload)
 
 

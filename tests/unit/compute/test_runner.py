@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -313,12 +314,34 @@ def test_a_report_that_nobody_ever_takes_is_given_up(
         told.append(report)
         raise exception.InternalError("Unexpected error in step_done.")
 
+    monkeypatch.setattr("nova.compute.runner._INTERNAL_ERRORS", 0.0)
     driver.spawn(instance, Disks())
     monkeypatch.setattr(conductor, "step_done", refuse)
     monkeypatch.setattr(runner._stopping, "wait", lambda _seconds: False)
     submit(runner, order(instance, "stop", "power_off", ident=1))
     assert 1 < len(told) < 20
     assert runner.running() == []
+
+
+@pytest.mark.parametrize("error", [exception.InternalError("Unexpected error in step_done."),
+                                   exception.ServiceUnavailable("The database takes no changes at present.")])
+def test_a_finished_step_is_reported_as_finished_however_often_conductors_fail_to_store_that(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch, error: exception.NovaException) -> None:
+    stored, failures = conductor.step_done, itertools.count()
+
+    def fail_at_first(ctx: Any, report: StepReport) -> None:
+        if next(failures) < 30:
+            raise error
+        stored(ctx, report)
+
+    driver.spawn(instance, Disks())
+    monkeypatch.setattr(conductor, "step_done", fail_at_first)
+    monkeypatch.setattr(runner._stopping, "wait", lambda _seconds: False)
+    stop = order(instance, "stop", "power_off", ident=1)
+    conductor.current = {stop.action.uuid}
+    submit(runner, stop)
+    assert (conductor.ended, conductor.failures) == ([("power_off", stop.attempt)], [])
 
 
 def another(instance: Instance) -> Instance:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
@@ -172,12 +175,44 @@ def test_a_member_that_moves_is_on_both_hosts(core: Books, hosts: dict[str, Sele
     claim(core, hosts[dest if here == source else source], spec)
 
 
+_PICTURES = [dict(zip("ab", members, strict=True)) for members in itertools.product((0, 1, 2), repeat=2)]
+
+
+@pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
+def test_a_claim_asks_again_if_members_placed_meanwhile_make_another_host_better(
+        core: Books, hosts: dict[str, Selection], group: Callable[..., GroupSpec], policy: str) -> None:
+    """Every picture that a scheduler may have had of two hosts with up to two members each, and every truth."""
+    covered = Counter[bool]()
+    for now in _PICTURES:
+        made = group(policy)
+        for host, members in now.items():
+            for _ in range(members):
+                claim(core, hosts[host], asking(group=msgspec.structs.replace(made, hosts=now)))
+        for then in _PICTURES:
+            spec = asking(group=msgspec.structs.replace(made, hosts=then))
+            stale = now["a"] > then["a"] if policy == "soft-anti-affinity" else now["b"] > max(then["b"], now["a"])
+            assert spec.group is not None
+            assert bool(core.db.write(lambda connection, group=spec.group: server_groups.admit(
+                connection, group, "x", "a"))) == spec.group.stale == stale, (now, then)
+            spec.group.hosts = now
+            assert not core.db.write(lambda connection, group=spec.group: server_groups.admit(
+                connection, group, "x", "a")), "a scheduler that knows the members decides"
+            covered[stale] += 1
+    print(f"{policy}: {covered[True]} claims ask again, {covered[False]} do not")
+    assert covered[True] >= 10
+    assert covered[False] >= 10
+
+
 @pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
 def test_soft_policies_refuse_nobody(core: Books, hosts: dict[str, Selection], group: Callable[..., GroupSpec],
                                      policy: str) -> None:
-    spec = asking(group=group(policy))
-    for host in "aab":
-        claim(core, hosts[host], spec)
+    made = group(policy)
+    claim(core, hosts["a"], asking(group=made))
+    claim(core, hosts["a"], asking(group=made, requested_host="a"))
+    claim(core, hosts["b"], asking(group=made, force_host="b"))
+    often = msgspec.structs.replace(made, selections=server_groups.MAX_SELECTIONS)
+    for host in "ab":
+        claim(core, hosts[host], asking(group=often))
 
 
 def test_servers_of_a_deleted_group_are_unrestricted(core: Books, hosts: dict[str, Selection],

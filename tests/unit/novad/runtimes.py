@@ -35,6 +35,7 @@ class FakeRuntime:
         self.before: Callable[[str, str], None] = lambda _verb, _name: None
         self.away = False
         self.lost: dict[str, tuple[str, str]] = {}  # images that the registry alone has
+        self.data: dict[str, tuple[str, ...]] = {}  # paths that the image of a reference declares as volumes
         self.said: dict[str, list[str]] = {}  # what containers have written
 
     def version(self) -> str:
@@ -56,6 +57,10 @@ class FakeRuntime:
 
     def has_image(self, ident: str) -> bool:
         return ident in self.images
+
+    def data_paths(self, ident: str) -> tuple[str, ...]:
+        self._reach()
+        return self.data.get(self.images[ident][0], ())
 
     def create(self, wanted: Wanted) -> None:
         self._effect("create", wanted.name)

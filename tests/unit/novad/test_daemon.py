@@ -6,7 +6,7 @@ import time
 import pytest
 
 from nova.novad import daemon as module
-from nova.novad import deploy
+from nova.novad import deploy, history
 from nova.novad.daemon import Daemon
 from nova.novad.errors import Busy, Failed, Invalid, NotKnown, Refused
 from nova.novad.journal import Owed
@@ -154,7 +154,7 @@ def test_a_deployment_waits_for_a_look_and_is_not_refused(daemon, runtime):
         thread.start()
     thread.join(30)
     assert daemon.journal.components()["api"].component.tag == "2"
-    with daemon.deployer.alone(deploy.DEPLOY), pytest.raises(Busy):
+    with daemon.deployer.alone(history.DEPLOY), pytest.raises(Busy):
         daemon.deploy({"api": "3"}, QUIET)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 
 import pytest
 
@@ -114,3 +115,30 @@ def test_a_new_volume_belongs_to_its_components_user_and_one_with_data_to_whom_i
     assert data.volume("api", "rows").stat().st_uid == 1234
     data.prepare("db", Component(image="i", volumes=VOLUMES, user="1234"))
     assert data.volume("db", "rows").stat().st_uid == 0
+
+
+def test_directories_that_others_could_enter_are_restricted_when_novad_starts(tmp_path, caplog):
+    caplog.set_level("INFO")
+    names = ("volumes", "backups", "files")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o711)
+    Data(tmp_path)
+    Data(tmp_path)
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in names} == {0o700}
+    assert [record.message for record in caplog.records] == [
+        f"Restricted {tmp_path / name} to its owner: mode 0711 of user {os.geteuid()} became 0700 of user "
+        f"{os.geteuid()}" for name in names]
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o755, True), (0o700, False)])
+def test_a_volume_that_was_moved_to_where_others_can_enter_is_reported(mode, warned, tmp_path, caplog):
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as disk:
+        os.chmod(disk, mode)
+        os.mkdir(f"{disk}/rows")
+        data = Data(tmp_path)
+        (tmp_path / "volumes/db").mkdir()
+        data.volume("db", "rows").symlink_to(f"{disk}/rows")
+        data.prepare("db", Component(image="i", volumes=VOLUMES))
+    assert [record.levelname for record in caplog.records if f"Volume rows of component db is at {disk}/rows" in
+            record.message] == ["WARNING"] * warned

@@ -7,7 +7,7 @@ import pathlib
 import msgspec
 import pytest
 
-from nova.novad import deploy, past
+from nova.novad import history
 from nova.novad.data import Data
 from nova.novad.deploy import Deployer
 from nova.novad.errors import Busy, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault
@@ -61,10 +61,10 @@ class Node:
                                  Data(self.directory), Secrets(self.directory / "secrets"))
 
     def deploy(self, **versions: str):
-        return self.run(deploy.DEPLOY, self.deployer.plan(versions))
+        return self.run(history.DEPLOY, self.deployer.plan(versions))
 
     def rollback(self, *names: str, to: int | None = None):
-        return self.run(deploy.ROLLBACK, self.deployer.plan_rollback(names, to))
+        return self.run(history.ROLLBACK, self.deployer.plan_rollback(names, to))
 
     def run(self, kind, changes):
         return self.deployer.run(kind, changes, lambda name, what: self.told.append((name, what)))
@@ -114,15 +114,15 @@ def test_what_is_up_to_date_stays(deployed):
     assert deployed.runtime.running["suite-db"] == before["suite-db"]
 
 
-@pytest.mark.parametrize("kind", [deploy.DEPLOY, deploy.REMOVE, deploy.ROTATE])
+@pytest.mark.parametrize("kind", [history.DEPLOY, history.REMOVE, history.ROTATE])
 def test_nothing_runs_on_without_what_it_depends_on(deployed, kind):
     users = {"suite-db": {"suite-conductor", "suite-api"}, "suite-conductor": {"suite-api"}, "suite-api": set()}
     stops = []
     current = deployed.deployer.journal.components()
     changes = {
-        deploy.DEPLOY: deployed.deployer.plan({"db": "2", "conductor": "2", "api": "2"}),
-        deploy.REMOVE: [Change(name=name, before=current[name]) for name in ORDER],
-        deploy.ROTATE: [Change(name=name, before=current[name], after=current[name]) for name in ORDER],
+        history.DEPLOY: deployed.deployer.plan({"db": "2", "conductor": "2", "api": "2"}),
+        history.REMOVE: [Change(name=name, before=current[name]) for name in ORDER],
+        history.ROTATE: [Change(name=name, before=current[name], after=current[name]) for name in ORDER],
     }[kind]
     deployed.runtime.before = lambda verb, name: stops.append(
         (name, set(deployed.runtime.running))) if verb in ("stop", "remove") else None
@@ -142,7 +142,7 @@ def test_a_component_or_a_version_that_is_not_known_is_refused_before_anything_s
 
 def test_what_depends_on_a_component_that_is_not_there_is_refused_and_touches_none_of_its_data(deployed):
     current = deployed.deployer.journal.components()
-    deployed.run(deploy.REMOVE, [Change(name=name, before=current[name]) for name in ORDER])
+    deployed.run(history.REMOVE, [Change(name=name, before=current[name]) for name in ORDER])
     rows = deployed.rows()
     with pytest.raises(Refused, match="conductor depends on what is not deployed: db"):
         deployed.deploy(conductor="2")
@@ -200,9 +200,66 @@ def test_an_image_of_another_digest_is_refused(deployed):
     assert wanted is None or wanted
     deployed.runtime.registry[f"registry/api@sha256:{'0' * 64}"] = "good"
     with pytest.raises(ImageFault):
-        deployed.run(deploy.DEPLOY, [msgspec.structs.replace(change, after=msgspec.structs.replace(
+        deployed.run(history.DEPLOY, [msgspec.structs.replace(change, after=msgspec.structs.replace(
             change.after, component=component))])
     assert deployed.versions()["api"] == "1"
+
+
+# Each remakes the container of conductor, whose image declares a volume that no mount covers.
+REMAKES = {
+    "deploy": lambda node: node.deploy(conductor="2"),
+    "all": lambda node: node.deploy(conductor="2", api="2"),
+    "env": lambda node: (node.start(TEXT.replace("user:$", "other:$")), node.deploy()),
+    "rollback": lambda node: node.rollback("conductor", to=1),
+    "rotate": lambda node: node.run(history.ROTATE, [
+        Change(name=name, before=one, after=one) for name, one in node.deployer.journal.components().items()]),
+}
+
+
+@pytest.mark.parametrize("act", REMAKES)
+def test_an_image_that_stores_data_outside_of_all_mounts_is_refused_before_anything_stops(node, act):
+    node.deploy()
+    if act == "rollback":
+        node.deploy(conductor="2")
+    for version in "12":
+        node.runtime.data[f"registry/conductor:{version}"] = ("/var/lib/conductor", "/etc/conductor.conf")
+    before = (dict(node.runtime.running), node.versions(), content(node.directory / "volumes"))
+    with pytest.raises(Refused, match=r"conductor: the image .* stores data at /var/lib/conductor, .*backup = false"):
+        REMAKES[act](node)
+    assert (dict(node.runtime.running), node.versions(), content(node.directory / "volumes")) == before
+    assert node.deployer.journal.deployments()[0].state == UNDONE
+
+
+@pytest.mark.parametrize(("declared", "covered"), [
+    ("/data", True), ("/data/", True), ("//data", True), ("data", True), ("/data/inner", True), ("/host/x/y", True),
+    ("/cache", True), ("/etc/file", True), ("/", False), ("/dat", False), ("/data2", False), ("/host", False),
+    ("/data/../other", False)])
+def test_a_declared_volume_is_covered_by_a_volume_bind_or_file_at_its_path_or_above(node, declared, covered):
+    node.start("""
+name = "suite"
+[components.db]
+image = "registry/db"
+version = "1"
+volumes = [{name = "rows", destination = "/data/"}, {name = "cache", destination = "/cache", backup = false}]
+binds = [{source = "/dev", destination = "/host/x"}]
+files = {"/etc/file" = "text"}
+health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}
+""")
+    node.runtime.data["registry/db:1"] = (declared,)
+    if covered:
+        assert node.deploy().state == DONE
+    else:
+        with pytest.raises(Refused, match="stores data at"):
+            node.deploy()
+        assert node.runtime.made == {}
+
+
+def test_a_component_whose_container_stays_is_not_refused_for_what_its_image_declares(deployed):
+    deployed.runtime.data["registry/db:1"] = ("/elsewhere",)
+    assert deployed.deploy(conductor="2").state == DONE
+    current = deployed.deployer.journal.components()
+    deployed.run(history.BACK_UP, [Change(name="db", before=current["db"], after=current["db"])])
+    assert deployed.deployer.journal.backups("db")
 
 
 @pytest.mark.parametrize("version", ["bad", "sick"])
@@ -322,7 +379,7 @@ def dumping(node):
 
 def back_up(node):
     current = node.deployer.journal.components()
-    node.run(deploy.BACK_UP, [Change(name="db", before=current["db"], after=current["db"])])
+    node.run(history.BACK_UP, [Change(name="db", before=current["db"], after=current["db"])])
     return node.deployer.journal.backups("db")[0]
 
 
@@ -335,12 +392,12 @@ def test_a_component_with_a_dump_command_is_backed_up_while_it_runs_and_restored
     assert (dumping.directory / made.path / ".dump").stat().st_mode & 0o777 == 0o600
     dumping.deploy(db="2")
     assert dumping.rows() == [*rows, "2"]
-    restore = past.changes_restored(dumping.deployer.journal, made.id)
-    assert dumping.run(deploy.RESTORE, restore).state == DONE
+    restore = history.changes_restored(dumping.deployer.journal, made.id)
+    assert dumping.run(history.RESTORE, restore).state == DONE
     assert (dumping.versions()["db"], dumping.rows()) == ("1", rows)
     # a copy is restored in the same way
     copy = next(one for one in dumping.deployer.journal.backups("db") if one.version == "2 of the program")
-    dumping.run(deploy.RESTORE, past.changes_restored(dumping.deployer.journal, copy.id))
+    dumping.run(history.RESTORE, history.changes_restored(dumping.deployer.journal, copy.id))
     assert (dumping.versions()["db"], dumping.rows()[:2]) == ("2", [*rows, "2"])
 
 
@@ -352,8 +409,8 @@ def test_a_dump_or_its_restoring_that_fails_changes_nothing(dumping, what):
     def fails(name, command, *_more):
         raise RuntimeFault("podman: it broke off")
     dumping.runtime.pipe = fails
-    restore = past.changes_restored(dumping.deployer.journal, made.id)
-    act = (lambda: back_up(dumping)) if what == "dump" else lambda: dumping.run(deploy.RESTORE, restore)
+    restore = history.changes_restored(dumping.deployer.journal, made.id)
+    act = (lambda: back_up(dumping)) if what == "dump" else lambda: dumping.run(history.RESTORE, restore)
     with pytest.raises(Failed, match=r"it broke off\. All is as it was before"):
         act()
     assert dumping.rows() == (rows if what == "dump" else [*rows, "1"])
@@ -365,16 +422,16 @@ def test_a_dump_command_that_says_why_it_fails_is_heard(dumping):
     current = dumping.deployer.journal.components()["db"]
     other = msgspec.structs.replace(current, component=msgspec.structs.replace(current.component, dump=("none",)))
     with pytest.raises(Failed, match="The dump command of db ended with 3: the program says why"):
-        dumping.run(deploy.BACK_UP, [Change(name="db", before=other, after=other)])
+        dumping.run(history.BACK_UP, [Change(name="db", before=other, after=other)])
 
 
 def test_a_backup_that_is_gone_is_not_restored(dumping):
     with pytest.raises(NotKnown, match="no backup 9"):
-        past.changes_restored(dumping.deployer.journal, 9)
+        history.changes_restored(dumping.deployer.journal, 9)
     made = back_up(dumping)
     dumping.deployer.journal.drop_backup(made.id, "backup")
     with pytest.raises(Refused, match="not kept any more"):
-        past.changes_restored(dumping.deployer.journal, made.id)
+        history.changes_restored(dumping.deployer.journal, made.id)
 
 
 def test_a_second_deployment_meanwhile_is_refused(deployed):

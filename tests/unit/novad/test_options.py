@@ -66,7 +66,14 @@ def test_on_loopback_the_secret_is_enough(tmp_path, listen, address):
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ('nodes = ["10.0.0.2"]', "nodes"), ('nodes = ["tcp://10.0.0.2:1"]', "nodes: tcp://10.0.0.2:1: .*TLS only"),
+    ('nodes = ["10.0.0.2"]', "nodes"), ('nodes = ["tcp://127.0.0.1:1"]', "nodes: tcp://127.0.0.1:1: .*TLS only"),
+    ('nodes = [{address = "tcp://10.0.0.2:1", node = "a", roles = ["b"]}]', "nodes: tcp://10.0.0.2:1: .*TLS only"),
+    ('nodes = [{address = "tls://10.0.0.2:1", node = "a", roles = []}]', r"nodes\[0\].roles"),
+    ('nodes = [{address = "tls://10.0.0.2:1", node = "../a", roles = ["b"]}]', r"nodes\[0\].node"),
+    ('nodes = [{address = "tls://10.0.0.2:1", roles = ["b"]}]', r"nodes\[0\]"),
+    ('nodes = ["tls://a:1", {address = "tls://a:1", node = "a", roles = ["b"]}]', "nodes: address: .*tls://a:1"),
+    ('node = "a"\nnodes = [{address = "tls://b:1", node = "a", roles = ["b"]}]', "nodes: node: two nodes have a"),
+    ('nodes = ["tcp://10.0.0.2:1"]', "nodes: tcp://10.0.0.2:1: .*TLS only"),
     ('nodes = ["tls://10.0.0.2:1"]\nplatform = ""', "platform: a control node"),
     ('nodes = ["tls://10.0.0.2:1"]\nlisten = "tcp://0.0.0.0:1"\ntls_cert = "a"\ntls_key = "b"', "node_address"),
     ('nodes = ["tls://0.0.0.0:1"]', "nodes: tls://0.0.0.0:1: it is no address"),

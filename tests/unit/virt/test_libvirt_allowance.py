@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from nova.objects.moves import DiskFile, DiskSource, MigrationSource
 from nova.virt.libvirt.arrival import Arrivals
 from nova.virt.libvirt.cold import ColdMoves
 from nova.virt.libvirt.files import allowance, disk_server
+from nova.virt.libvirt.xml.settings import Settings
 from tests.unit.virt.guests import server
 from tests.unit.virt.test_image_formats import qcow2
 
@@ -29,7 +29,7 @@ class Nobody:
     """The guests of a host that has none."""
 
     name = "here"
-    settings = types.SimpleNamespace(known_machines=())
+    settings = Settings(owner="here")
 
     def __init__(self) -> None:
         self.locks = self.host = self

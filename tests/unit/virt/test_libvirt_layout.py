@@ -198,7 +198,7 @@ def test_a_rescued_guest_boots_from_the_disk_beside_its_own(
         schema: etree.RelaxNG, stable: bool, kernel: str | None, expected: dict[str, str]) -> None:  # noqa: F811
     instance = server(block_devices=[volume(1, "/dev/vdb"), volume(2, "/dev/vdf")])
     config = guest_config(instance, HOST)
-    rescue = GuestDisk("disk.rescue", "virtio", local=LocalDisk("/x/disk.rescue"), boots=True)
+    rescue = GuestDisk("disk.rescue", "virtio", local=LocalDisk("/x/disk.rescue"), boot_order=1)
     before = Definition(domain_xml(instance, DISKS, HOST))
     laid = rescue_layout(config, DISKS, instance.block_devices, before, rescue, stable)
     text = writer.domain_xml(instance, config, dataclasses.replace(DISKS, kernel=kernel), laid, HOST, before)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception
-from nova.api.compute.servers.servers import authorize, operate
+from nova.api import waiting
+from nova.api.compute.servers.servers import authorize, operate, server_id
 from nova.api.compute.servers.servers_create import given_password, new_password
 from nova.api.fields import (
     ANY,
@@ -23,6 +24,10 @@ from nova.api.fields import (
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.conf import CONF
+from nova.objects.action import Action
+
+# Seconds that an answer waits for the checks of a live migration (then it is 202), and between two polls.
+_CHECKS_WAIT, _CHECKS_POLL = 60.0, 0.25
 
 _SERVERS = "os_compute_api:servers:"
 _MIGRATE = "os_compute_api:os-migrate-server:migrate"
@@ -90,21 +95,28 @@ _AUTO = Plain(type=["boolean", "string"], enum=[*BOOLEAN.schema(0)["enum"], "aut
     "disk_over_commit": Field(BOOLEAN, until=24, required=True),
     "force": Field(BOOLEAN, since=30, until=67)})), errors=(409,))
 def live_migrate(req: Request) -> None:
-    """Move a server to another host while it runs."""
+    """Move a server to another host while it runs.
+
+    Before 2.34 the answer waits for the checks of both hosts, and is 400 if no host can take the server.
+    """
     authorize(req, _LIVE)
     wanted = req.body["os-migrateLive"]
     host = wanted["host"]
     if host is not None:
         authorize(req, _LIVE + ":host")
     block = wanted["block_migration"]
-    _move(req, "live_migrate", {
+    action = _move(req, "live_migrate", {
         "host": host, "block_migration": None if block == "auto" else is_true(block),
         "force": _forced(req, wanted, since=30)})
+    if req.version < 34:
+        waiting.until(req, lambda: req.clients.servers.live_migration_checked(
+            req.ctx, server_id(req), action.uuid, project_id=req.scope), _CHECKS_WAIT, _CHECKS_POLL)
 
 
-def _move(req: Request, operation: str, payload: dict[str, Any]) -> None:
+def _move(req: Request, operation: str, payload: dict[str, Any]) -> Action:
     try:
-        operate(req, operation, payload)
+        return req.clients.servers.operate(
+            req.ctx, server_id(req), operation, payload=payload, project_id=req.scope).action
     except exception.ComputeHostNotFound as error:
         raise exception.InvalidInput(error.message) from error
 

@@ -15,6 +15,7 @@ from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, root_volume
+from nova.objects.requirements import hardware
 from nova.objects.volume_image import devices_of as devices_of_image
 
 _INVALID = "Block Device Mapping is Invalid: "
@@ -75,6 +76,10 @@ def _device(item: Mapping[str, Any], wanted: Mapping[str, Any]) -> BlockDevice:
         volume_type=item.get("volume_type") or None, tag=item.get("tag"),
         # A local disk never outlives its server.
         delete_on_termination=destination == "local" or is_true(item.get("delete_on_termination", False)))
+    try:
+        hardware.check_disk(device.device_type, device.disk_bus)
+    except exception.InvalidInput as error:
+        raise exception.InvalidInput(_INVALID + str(error.kwargs.get("reason", error.message)) + ".") from error
     if destination == "volume":
         _check_volume(device)
     else:
@@ -120,6 +125,8 @@ def _check_snapshot(device: BlockDevice) -> None:
 def _check_local(device: BlockDevice, wanted: Mapping[str, Any]) -> None:
     if device.source in ("volume", "snapshot"):
         raise exception.InvalidInput(_INVALID + f"Mapping {device.source} to local is not supported.")
+    if device.device_type not in (None, "", "disk", "cdrom" if device.source == "image" else "disk"):
+        raise exception.InvalidInput(_INVALID + f"device_type={device.device_type} is not supported for a local disk.")
     if device.source == "blank":
         if device.boot_index == 0:
             raise exception.InvalidInput(_BAD_BOOT)

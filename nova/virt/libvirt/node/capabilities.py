@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import xml.etree.ElementTree as ET
+from collections.abc import Iterable
 from typing import Any
 
 import libvirt
@@ -11,14 +13,18 @@ import libvirt
 from nova.objects.parts.numa import HostTopology
 from nova.virt.libvirt.node import cells
 from nova.virt.libvirt.node.vhost_user import serves_file_systems
-from nova.virt.libvirt.xml.settings import Settings
+from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
     """``guests``: (architecture, hypervisor type, vm mode); ``features`` of the CPU that guests see.
 
-    ``models`` are the CPU models that the host can provide; ``cpu_modes`` the modes it has.
+    ``models`` are the CPU models that the host can provide; ``cpu_modes`` the modes it has. ``emulators``: the path of
+    QEMU and the machine types by architecture. ``model_traits``: those of the device models that its QEMU and its
+    kernel have. ``disk_buses`` are those of the default machine type.
     """
 
     arch: str
@@ -38,6 +44,9 @@ class Capabilities:
     virtio_fs: bool = False
     uefi: bool = False
     secure_boot: bool = False
+    emulators: tuple[tuple[str, str, frozenset[str]], ...] = ()
+    foreign: tuple[GuestArchitecture, ...] = ()
+    model_traits: frozenset[str] = frozenset()
 
 
 def of_host(connection: libvirt.virConnect) -> Capabilities:
@@ -45,22 +54,27 @@ def of_host(connection: libvirt.virConnect) -> Capabilities:
     root = ET.fromstring(connection.getCapabilities())  # noqa: S314 - libvirt's own output
     cpu = root.find("host/cpu")
     arch = root.findtext("host/cpu/arch", "x86_64")
-    guests = []
+    guests, emulators = [], []
     for guest in root.findall("guest"):
         mode = guest.findtext("os_type", "hvm")
         for item in guest.findall("arch"):
             guests += [(item.get("name", ""), domain.get("type", ""), "exe" if mode == "exe" else mode)
                        for domain in item.findall("domain")]
+            if mode == "hvm":
+                emulators.append((item.get("name", ""), item.findtext("emulator", ""), frozenset(
+                    machine.text or "" for machine in item.iter("machine"))))
     topology = cells.of_host(root)
     machines = frozenset(machine.text or "" for machine in root.findall(f"guest/arch[@name='{arch}']//machine"))
     return Capabilities(arch=arch, machines=machines, host_uuid=root.findtext("host/uuid", ""), guests=tuple(guests),
                         cells=cells.shared_out(topology) if topology is not None else None,
+                        emulators=tuple(emulators),
                         cpu_info=_cpu_info(connection, root, cpu, arch))
 
 
 def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Settings,
               machines: tuple[str, ...]) -> Capabilities:
-    """``host`` completed by what guests of the configured kind may have on any of ``machines``."""
+    """``host`` completed by what guests of the configured kind may have on any of ``machines``, the default one first.
+    """
     buses: set[str] = set()
     videos: set[str] = set()
     graphics: set[str] = set()
@@ -71,7 +85,7 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
         except libvirt.libvirtError:
             continue  # a machine type that this hypervisor does not have
         root = ET.fromstring(text)  # noqa: S314 - libvirt's own output
-        buses |= _values(root, "devices/disk", "bus")
+        buses = buses or _values(root, "devices/disk", "bus")
         videos |= _values(root, "devices/video", "modelType")
         graphics |= _values(root, "devices/graphics", "type")
         found = dataclasses.replace(
@@ -88,6 +102,34 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
         )
     return dataclasses.replace(found, disk_buses=frozenset(buses), video_models=frozenset(videos),
                                graphics=frozenset(graphics))
+
+
+def foreign(connection: libvirt.virConnect, host: Capabilities, settings: Settings,
+            known: Iterable[str]) -> tuple[GuestArchitecture, ...]:
+    """Return the ``known`` architectures, beside that of the host, for which the host has a QEMU."""
+    found = []
+    for name, _path, machines in host.emulators:
+        types = {kind for arch, kind, _mode in host.guests if arch == name}
+        kind = settings.virt_type if settings.virt_type in types else "qemu"
+        if name == host.arch or name not in known or kind not in types:
+            continue
+        try:
+            text = connection.getDomainCapabilities(None, name, None, kind)
+        except libvirt.libvirtError as error:
+            LOG.warning("Guests of the architecture %s are not offered: %s", name, error)
+            continue
+        modes = {mode.get("name"): mode for mode in ET.fromstring(text).findall("cpu/mode")  # noqa: S314
+                 if mode.get("supported") == "yes"}
+        models = {model.text for model in modes["custom"].findall("model") if model.get("usable") != "no"} \
+            if "custom" in modes else set()
+        mode, model = settings.cpu_mode, settings.cpu_model
+        if mode is not None and (mode not in modes or (mode == "custom" and model not in models)):
+            mode = None
+        # QEMU's default CPU for 64-bit ARM has 32 bits.
+        if mode is None and "maximum" in modes and (settings.cpu_mode is not None or name == "aarch64"):
+            mode = "maximum"
+        found.append(GuestArchitecture(name, kind, mode, model if mode == "custom" else None, machines))
+    return tuple(found)
 
 
 def _values(root: ET.Element, where: str, name: str) -> set[str]:

@@ -43,12 +43,19 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
     return ComputeNode(
         uuid=identity, host=host, hypervisor_hostname=name, hypervisor_type=connection.getType(),
         hypervisor_version=connection.getVersion(), host_ip=CONF.my_ip, cpu_info=capabilities.cpu_info,
-        supported_instances=list(capabilities.guests), uptime=_uptime(),
+        supported_instances=_supported(capabilities), uptime=_uptime(),
         numa_topology=capabilities.cells, pci_devices=node_devices.of_host(connection),
         disk_available_least=(usage.free - disks.promised_bytes()) // _GIB,
         provider=Provider(uuid=identity, name=name, inventories={
             resource_class: inventory for resource_class, inventory in inventories.items() if inventory.total},
-                          traits=traits.of_node(capabilities, CONF.libvirt.virt_type)))
+                          traits=traits.of_node(capabilities)))
+
+
+def _supported(capabilities: Capabilities) -> list[tuple[str, str, str]]:
+    """Return what guests of this host may be: KVM's only where the driver uses KVM, of architectures it offers."""
+    offered = {capabilities.arch, *(each.name for each in capabilities.foreign)}
+    kinds = {"kvm", "qemu"} if CONF.libvirt.virt_type == "kvm" else {CONF.libvirt.virt_type}
+    return [triple for triple in capabilities.guests if triple[0] in offered and triple[1] in kinds]
 
 
 def cpu(connection: libvirt.virConnect) -> HostCpu:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from nova.conf import CONF
+from nova.objects.requirements.hardware_values import (
+    LOCKED_MEMORY,
+    USB_REDIRECTION,
+    architecture_trait,
+    machine_trait,
+)
 from nova.objects.share import VIRTIO_FS
 from nova.virt.libvirt.node.capabilities import Capabilities
 from nova.virt.libvirt.xml import guest_config
@@ -23,34 +30,32 @@ _CPU_FEATURES = {
     "virt-ssbd": "AMD_VIRT_SSBD", "amd-no-ssb": "AMD_NO_SSB",
 }
 _IMAGE_TYPES = ("AKI", "AMI", "ARI", "ISO", "QCOW2", "RAW", "VDI", "VHD", "VHDX", "VMDK")
-_ARCHES = {"x86_64": "X86_64", "aarch64": "AARCH64", "ppc64le": "PPC64LE", "mipsel": "MIPSEL", "s390x": "S390X",
-           "riscv64": "RISCV64"}
 _BUSES = ("fdc", "ide", "sata", "scsi", "usb", "virtio")
 
 
-def of_node(capabilities: Capabilities, virt_type: str) -> list[str]:
+def of_node(capabilities: Capabilities) -> list[str]:
     """The traits of the root provider, sorted."""
-    found = {"COMPUTE_NODE", "OWNER_NOVA", "COMPUTE_FIRMWARE_BIOS", "COMPUTE_NET_VIRTIO_PACKED", "COMPUTE_RESCUE_BFV",
-             "COMPUTE_VOLUME_MULTI_ATTACH"}
+    found = {"COMPUTE_NODE", "OWNER_NOVA", "COMPUTE_NET_VIRTIO_PACKED", "COMPUTE_RESCUE_BFV",
+             "COMPUTE_VOLUME_MULTI_ATTACH", LOCKED_MEMORY, *capabilities.model_traits}
     found |= {f"COMPUTE_IMAGE_TYPE_{name}" for name in _IMAGE_TYPES}
     found |= {f"COMPUTE_STORAGE_BUS_{bus.upper()}" for bus in capabilities.disk_buses & set(_BUSES)}
-    found |= {f"COMPUTE_NET_VIF_MODEL_{name.upper()}" for name in guest_config.VIF_MODELS}
     found |= {f"COMPUTE_GRAPHICS_MODEL_{name.upper()}"
               for name in capabilities.video_models & set(guest_config.VIDEO_MODELS)}
-    found |= {f"COMPUTE_SOUND_MODEL_{name.upper()}" for name in guest_config.SOUND_MODELS}
-    found |= {f"COMPUTE_USB_MODEL_{name.upper().replace('-', '_')}"
-              for name in guest_config.USB_MODELS if name != "none"}
     if capabilities.virtio_fs:
         found.add(VIRTIO_FS)
     if capabilities.uefi:
         found.add("COMPUTE_FIRMWARE_UEFI")
     if capabilities.secure_boot:
         found.add("COMPUTE_SECURITY_UEFI_SECURE_BOOT")
-    arch = _ARCHES.get(capabilities.arch)
-    if arch:
-        found.add(f"HW_ARCH_{arch}")
-        found |= {f"COMPUTE_ARCH_{name}" for guest, kind, _mode in capabilities.guests
-                  if kind == virt_type and (name := _ARCHES.get(guest)) and guest == capabilities.arch}
+    found.add(f"HW_ARCH_{capabilities.arch.upper()}")
+    offered = {capabilities.arch, *(each.name for each in capabilities.foreign)}
+    found |= {architecture_trait(name) for name in offered}
+    found |= {machine_trait(machine, arch) for arch, _path, machines in capabilities.emulators if arch in offered
+              for machine in machines}
+    if "spice" in capabilities.graphics and CONF.spice.enabled:
+        found.add(USB_REDIRECTION)
+    if capabilities.arch in guest_config.X86:
+        found.add("COMPUTE_FIRMWARE_BIOS")
     if capabilities.arch == "x86_64":
         found |= _cpu_traits(capabilities.features)
     if capabilities.cpu_info.get("topology", {}).get("threads", 1) > 1:

@@ -26,6 +26,7 @@ class Definition:
         root = ET.fromstring(text) if text else ET.Element("domain")  # noqa: S314 - libvirt's own output
         kind = root.find("os/type")
         self.machine = kind.get("machine", "") if kind is not None else ""
+        self.architecture = kind.get("arch", "") if kind is not None else ""
         self.nvram = root.findtext("os/nvram", "")
         self.devices: ET.Element = root if (found := root.find("devices")) is None else found
         self.disks = {disk_key(item): KnownDisk(*_target(item), item) for item in self.devices.findall("disk")}
@@ -58,7 +59,7 @@ def received(text: str) -> str:
     except ET.ParseError as error:
         raise exception.MigrationError(reason="the other host's definition of the guest cannot be read") from error
     root = ET.Element("domain")
-    ET.SubElement(ET.SubElement(root, "os"), "type", machine=told.machine)
+    ET.SubElement(ET.SubElement(root, "os"), "type", arch=told.architecture, machine=told.machine)
     devices = ET.SubElement(root, "devices")
     for item in told.devices:
         kept = ET.SubElement(devices, item.tag, item.attrib)

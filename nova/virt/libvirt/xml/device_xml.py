@@ -19,6 +19,8 @@ from nova.virt.libvirt.xml.xmltree import element
 
 # Protocols of network disks that QEMU speaks itself.
 _NETWORK_PROTOCOLS = ("rbd", "iscsi", "nbd")
+# Protocols that take the SCSI commands of a guest as they are.
+_PASSED_THROUGH = ("block", "iscsi")
 # PCI Express ports for screen, balloon and so on, and for what is attached while the guest runs.
 _PORTS_OF_HELPERS, _SPARE_PORTS = 6, 8
 
@@ -58,6 +60,10 @@ def add_disk(devices: ET.Element, disk: GuestDisk, config: GuestConfig, settings
     """Append a <disk>, and return it."""
     if disk.kept is not None:
         item = copy.deepcopy(disk.kept)
+        for boot in item.findall("boot"):
+            item.remove(boot)
+        if disk.boot_order:
+            element(item, "boot", order=disk.boot_order)
         devices.append(item)
         return item
     if disk.local is not None:
@@ -67,9 +73,12 @@ def add_disk(devices: ET.Element, disk: GuestDisk, config: GuestConfig, settings
         assert disk.volume is not None
         item = _volume(devices, disk, disk.volume, settings)
         limits = tuple(sorted(disk.volume.limits.items()))
+    driver = item.find("driver")
+    if config.packed and disk.bus == "virtio" and driver is not None:
+        driver.set("packed", "on")
     element(item, "target", dev=disk.target, bus=disk.bus)
-    if disk.boots:
-        element(item, "boot", order=1)
+    if disk.boot_order:
+        element(item, "boot", order=disk.boot_order)
     if limits:
         tune = element(item, "iotune")
         for name, value in limits:
@@ -103,6 +112,9 @@ def _volume(devices: ET.Element, disk: GuestDisk, volume: VolumeConnection, sett
     kind = "network" if network else volume.protocol
     if kind not in ("file", "block", "network"):
         raise exception.InvalidDiskInfo(reason=f"volumes of the protocol {volume.protocol} are not supported")
+    if disk.device == "lun" and volume.protocol not in _PASSED_THROUGH:
+        raise exception.InvalidDiskInfo(
+            reason=f"device_type=lun: commands of guests cannot reach a volume of the protocol {volume.protocol}")
     item = element(devices, "disk", type=kind, device=disk.device)
     # Past the page cache of the host wherever that is possible: somebody else may read the volume next.
     cache = settings.cache if kind == "file" and not volume.shareable else "none"
@@ -142,12 +154,16 @@ def _add_chain(item: ET.Element, below: Sequence[tuple[str, str]]) -> None:
 def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], others: int,
                      settings: Settings) -> None:
     if any(disk.bus == "scsi" for disk in disks):
-        element(devices, "controller", type="scsi", index=0, model=config.scsi_model)
-    if config.usb_model:
-        element(devices, "controller", type="usb", index=0, model=config.usb_model)
-    if "q35" in config.machine or config.machine.startswith("virt"):
+        controller = element(devices, "controller", type="scsi", index=0, model=config.scsi_model)
+        _pack(controller, config, config.scsi_model == "virtio-scsi")
+    usb_model = config.usb_model or (None if config.is_x86 or not _has_screen(settings) else "qemu-xhci")
+    if usb_model:
+        element(devices, "controller", type="usb", index=0, model=usb_model)
+    if config.packed and (config.guest_agent or (settings.spice and settings.spice.agent)):
+        _pack(element(devices, "controller", type="virtio-serial", index=0), config)
+    if config.has_pcie:
         # Every device sits on a port of its own, and ports cannot come later.
-        own = len(disks) + others + len(config.parts.devices)
+        own = len(disks) + others + len(config.parts.devices) + (2 if config.input_bus == "virtio" else 0)
         ports = settings.pcie_ports or own + _PORTS_OF_HELPERS + _SPARE_PORTS
         for index in range(1, ports + 1):
             element(devices, "controller", type="pci", index=index, model="pcie-root-port")
@@ -182,9 +198,10 @@ def add_interface(devices: ET.Element, vif: VIF, config: GuestConfig) -> ET.Elem
         element(port, "parameters", interfaceid=vif.id)
     element(item, "target", dev=vif.devname)
     element(item, "model", type=config.vif_model)
-    if config.vif_queues > 1 or config.vif_packed:
+    packed = config.packed and config.vif_model == "virtio"
+    if config.vif_queues > 1 or packed:
         element(item, "driver", queues=config.vif_queues if config.vif_queues > 1 else None,
-                packed="on" if config.vif_packed else None)
+                packed="on" if packed else None)
     if config.vif_limits:
         bandwidth = element(item, "bandwidth")
         for direction, limits in config.vif_limits:
@@ -195,9 +212,12 @@ def add_interface(devices: ET.Element, vif: VIF, config: GuestConfig) -> ET.Elem
 
 # --- consoles and helpers ----------------------------------------------------------------------------
 def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) -> None:
-    seen = bool(settings.vnc_listen or settings.spice)
-    if seen and config.usb_model != "none":
-        element(devices, "input", type="tablet", bus="usb")
+    seen = _has_screen(settings)
+    bus = config.input_bus or ("usb" if seen and config.usb_model != "none" else None)
+    if bus:
+        # A PC has a keyboard of its own beside those.
+        for kind in ("tablet", "keyboard") if bus == "virtio" or not config.is_x86 else ("tablet",):
+            _pack(element(devices, "input", type=kind, bus=bus), config, bus == "virtio")
     if settings.vnc_listen:
         graphics = element(devices, "graphics", type="vnc", port=-1, autoport="yes")
         element(graphics, "listen", type="address", address=settings.vnc_listen)
@@ -207,7 +227,19 @@ def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) ->
         item = element(devices, "video")
         # KiB, and only these two have it
         vram = config.video_ram * 1024 if config.video_model in ("vga", "qxl") else 0
-        element(item, "model", type=config.video_model or "vga", vram=vram or None)
+        model = config.video_model or ("vga" if config.is_x86 else "virtio")
+        _pack(item, config, model == "virtio")
+        element(item, "model", type=model, vram=vram or None)
+
+
+def _has_screen(settings: Settings) -> bool:
+    return bool(settings.vnc_listen or settings.spice)
+
+
+def _pack(item: ET.Element, config: GuestConfig, is_virtio: bool = True) -> None:
+    """Let a virtio device use packed rings, if the guest is to have them."""
+    if config.packed and is_virtio:
+        element(item, "driver", packed="on")
 
 
 def _add_spice(devices: ET.Element, spice: Spice, usb_ports: int) -> None:
@@ -233,6 +265,18 @@ def _add_helpers(devices: ET.Element, config: GuestConfig, settings: Settings) -
         if config.rng:
             element(rng, "rate", bytes=config.rng[0], period=config.rng[1])
         element(rng, "backend", "/dev/urandom", model="random")
+        _pack(rng, config)
+    if config.viommu_model:
+        _add_iommu(devices, config)
     balloon = element(devices, "memballoon", model="virtio")
     if settings.balloon_period:
         element(balloon, "stats", period=settings.balloon_period)
+    _pack(balloon, config)
+
+
+def _add_iommu(devices: ET.Element, config: GuestConfig) -> None:
+    usual = "intel" if config.is_x86 else "smmuv3"
+    model = usual if config.viommu_model == "auto" else config.viommu_model
+    item = element(devices, "iommu", model=model)
+    if model == "intel":
+        element(item, "driver", intremap="on" if config.virt_type == "kvm" else None, caching_mode="on", iotlb="on")

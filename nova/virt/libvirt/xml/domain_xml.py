@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
 from nova import __version__
-from nova.objects.instance import Instance
+from nova.objects.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME, Instance
 from nova.virt.libvirt.files.disks import LocalDisks
 from nova.virt.libvirt.xml import definition, device_xml, guest_parts
 from nova.virt.libvirt.xml.guest_config import GuestConfig
@@ -18,27 +18,31 @@ from nova.virt.libvirt.xml.xmltree import clean, element
 # Marks a domain as Nova's; the element that monitoring agents (ceilometer, exporters) read.
 NAMESPACE = "http://openstack.org/xmlns/libvirt/nova/1.1"
 
+_WITH_SMBIOS = ("x86_64", "i686", "aarch64")
+# The serial console as the guest's kernel calls it.
+_CONSOLES = {"aarch64": "ttyAMA0", "armv7l": "ttyAMA0", "ppc64": "hvc0", "ppc64le": "hvc0", "s390x": "ttysclp0"}
+
 
 def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks: Sequence[GuestDisk],
                settings: Settings, previous: definition.Definition | None = None) -> str:
     """The definition. Devices have the addresses of the ``previous`` one if the machine is of the same kind."""
-    domain = ET.Element("domain", type=settings.virt_type)
+    domain = ET.Element("domain", type=config.virt_type)
     element(domain, "uuid", instance.uuid)
     element(domain, "name", instance.name_by(settings.names))
     _metadata(domain, instance, settings)
     element(domain, "memory", config.memory_mb * 1024, unit="KiB")
     shares = [mapping for mapping in instance.usable_shares if mapping.path]
-    guest_parts.add_memory(domain, config.parts, shared=bool(shares))
+    guest_parts.add_memory(domain, config.parts, shared=bool(shares), locked=config.locked_memory)
     element(domain, "vcpu", config.vcpus, cpuset=guest_parts.numbers(config.parts.cpuset) or None)
     if config.cpu_limits or config.parts.pins:
         tune = element(domain, "cputune")
         for tag, value in config.cpu_limits:
             element(tune, tag, value)
         guest_parts.add_pins(tune, config.parts)
-    _system_information(domain, instance, settings)
+    _system_information(domain, instance, config, settings)
     machine = _lasting_machine(config, settings, previous)
-    _boot(domain, config, local, disks, settings, machine, previous)
-    _features(domain, config, settings)
+    _boot(domain, config, local, disks, machine, previous)
+    _features(domain, config)
     _cpu(domain, config, settings)
     _clock(domain, config)
     element(domain, "on_poweroff", "destroy")
@@ -55,7 +59,9 @@ def _lasting_machine(config: GuestConfig, settings: Settings, previous: definiti
     """The version of the machine type that the guest has, while the host knows it: a new one is another machine."""
     had = previous.machine if previous is not None else ""
     family = {"pc": "pc-i440fx-", "q35": "pc-q35-"}.get(config.machine, f"{config.machine}-")
-    return had if had.startswith(family) and had in settings.known_machines else config.machine
+    guest = settings.architecture(config.architecture)
+    known = guest.machines if guest is not None else ()
+    return had if had.startswith(family) and had in known else config.machine
 
 
 def owner_of(metadata: str) -> str | None:
@@ -86,15 +92,16 @@ def _metadata(domain: ET.Element, instance: Instance, settings: Settings) -> Non
                        ("ephemeral", flavor.ephemeral_gb), ("vcpus", flavor.vcpus)):
         add(size, tag, value)
     owner = add(nova, "owner")
-    add(owner, "user", uuid=clean(instance.user_id))
-    add(owner, "project", uuid=clean(instance.project_id))
+    names = instance.system_metadata
+    add(owner, "user", names.get(OWNER_USER_NAME), uuid=clean(instance.user_id))
+    add(owner, "project", names.get(OWNER_PROJECT_NAME), uuid=clean(instance.project_id))
     if instance.image_ref:
         add(nova, "root", type="image", uuid=clean(instance.image_ref))
 
 
-def _system_information(domain: ET.Element, instance: Instance, settings: Settings) -> None:
+def _system_information(domain: ET.Element, instance: Instance, config: GuestConfig, settings: Settings) -> None:
     """What the guest reads from its SMBIOS; cloud-init knows OpenStack by it."""
-    if settings.arch not in ("x86_64", "i686", "aarch64"):
+    if config.architecture not in _WITH_SMBIOS:
         return
     system = element(element(domain, "sysinfo", type="smbios"), "system")
     element(system, "entry", "OpenStack Foundation", name="manufacturer")
@@ -107,10 +114,10 @@ def _system_information(domain: ET.Element, instance: Instance, settings: Settin
     element(system, "entry", "Virtual Machine", name="family")
 
 
-def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Sequence[GuestDisk], settings: Settings,
-          machine: str, previous: definition.Definition | None) -> None:
+def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Sequence[GuestDisk], machine: str,
+          previous: definition.Definition | None) -> None:
     boot = element(domain, "os", firmware="efi" if config.uefi else None)
-    element(boot, "type", "hvm", arch=settings.arch, machine=machine)
+    element(boot, "type", "hvm", arch=config.architecture, machine=machine)
     if config.uefi:
         choice = element(boot, "firmware")
         for feature in ("secure-boot", "enrolled-keys"):
@@ -118,30 +125,30 @@ def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Seq
         # Beside the disks, so that it goes where they go; where libvirt made one of its own, that one stays.
         had = previous.nvram if previous is not None else ""
         element(boot, "nvram", had if had and os.path.exists(had) else local.nvram)
-    chosen = next((disk for disk in disks if disk.boots), None)
-    first = chosen or (disks[0] if disks else None)
+    first = next((disk for disk in disks if disk.boot_order == 1), None)
     if local.kernel:
         element(boot, "kernel", local.kernel)
         if local.ramdisk:
             element(boot, "initrd", local.ramdisk)
-        booted = first is not None and (first.boots or first.volume is not None or first.local is local.root)
-        root = f"root=/dev/{first.target}" if first is not None and booted else ""
-        parts = [root, "console=tty0 console=ttyS0", config.command_line]
+        root = f"root=/dev/{first.target}" if first is not None else ""
+        parts = [root, f"console=tty0 console={_CONSOLES.get(config.architecture, 'ttyS0')}", config.command_line]
         element(boot, "cmdline", " ".join(part for part in parts if part))
-    elif chosen is None:
-        element(boot, "boot", dev="cdrom" if first is not None and first.device == "cdrom" else "hd")
-    if settings.arch in ("x86_64", "i686", "aarch64"):
+    elif first is None:
+        element(boot, "boot", dev="hd")
+    if config.architecture in _WITH_SMBIOS:
         element(boot, "smbios", mode="sysinfo")
     if config.boot_menu:
         element(boot, "bootmenu", enable="yes")
 
 
-def _features(domain: ET.Element, config: GuestConfig, settings: Settings) -> None:
+def _features(domain: ET.Element, config: GuestConfig) -> None:
     features = element(domain, "features")
-    element(features, "acpi")
-    if settings.arch in ("x86_64", "i686"):
+    # Only UEFI firmware brings ACPI tables to an ARM guest; other architectures do not have them.
+    if config.is_x86 or (config.architecture == "aarch64" and config.uefi):
+        element(features, "acpi")
+    if config.is_x86:
         element(features, "apic")
-    if settings.virt_type == "kvm":
+    if config.virt_type == "kvm":
         if config.windows:
             hyperv = element(features, "hyperv")
             element(hyperv, "relaxed", state="on")
@@ -149,6 +156,8 @@ def _features(domain: ET.Element, config: GuestConfig, settings: Settings) -> No
             element(hyperv, "spinlocks", state="on", retries=8191)
         if config.hidden:
             element(element(features, "kvm"), "hidden", state="on")
+        if config.viommu_model in ("intel", "auto") and config.is_x86:
+            element(features, "ioapic", driver="qemu")
     if config.pmu is not None:
         element(features, "pmu", state="on" if config.pmu else "off")
     if config.secure_boot:
@@ -156,7 +165,11 @@ def _features(domain: ET.Element, config: GuestConfig, settings: Settings) -> No
 
 
 def _cpu(domain: ET.Element, config: GuestConfig, settings: Settings) -> None:
-    mode, arrangement = settings.cpu_mode, config.topology
+    mode, model, arrangement = config.cpu_mode, config.cpu_model, config.topology
+    # Emulated guests recognize a hypervisor by a feature of their CPU.
+    unmarked = config.hidden and config.virt_type == "qemu" and config.is_x86
+    if mode is None and unmarked:
+        mode, model = "custom", "qemu64" if config.architecture == "x86_64" else "qemu32"
     if mode is None and arrangement is None and not config.parts.cells:
         return
     attributes: dict[str, str] = {}
@@ -164,21 +177,28 @@ def _cpu(domain: ET.Element, config: GuestConfig, settings: Settings) -> None:
         attributes = {"mode": mode, "check": "partial"}
     elif mode == "host-passthrough":
         attributes = {"mode": mode, "check": "none"}
+    elif mode == "maximum":
+        attributes = {"mode": mode}
     elif mode == "custom":
         attributes = {"mode": mode, "match": "exact", "check": "partial"}
     cpu = element(domain, "cpu", None, **attributes)
     if mode == "custom":
-        element(cpu, "model", settings.cpu_model, fallback="forbid")
+        element(cpu, "model", model, fallback="forbid")
     if arrangement is not None:
         element(cpu, "topology", sockets=arrangement.sockets, cores=arrangement.cores, threads=arrangement.threads)
     guest_parts.add_cells(cpu, config.parts)
-    if mode is not None:
+    if config.cpu_mode is not None and config.architecture == settings.arch:
         for flag in settings.cpu_flags:
-            element(cpu, "feature", policy="disable" if flag.startswith("-") else "require", name=flag.lstrip("+-"))
+            if not (unmarked and flag.lstrip("+-") == "hypervisor"):
+                element(cpu, "feature", policy="disable" if flag.startswith("-") else "require", name=flag.lstrip("+-"))
+    if unmarked:
+        element(cpu, "feature", policy="disable", name="hypervisor")
 
 
 def _clock(domain: ET.Element, config: GuestConfig) -> None:
     clock = element(domain, "clock", offset="localtime" if config.windows else "utc")
+    if not config.is_x86:
+        return
     element(clock, "timer", name="pit", tickpolicy="delay")
     element(clock, "timer", name="rtc", tickpolicy="catchup")
     element(clock, "timer", name="hpet", present="yes" if config.hpet else "no")

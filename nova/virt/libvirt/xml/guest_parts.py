@@ -98,16 +98,20 @@ def _device(one: GuestDevice) -> HostDevice:
 
 
 # --- into the definition --------------------------------------------------------------------------
-def add_memory(domain: ET.Element, parts: Parts, shared: bool = False) -> None:
-    """Append <memoryBacking> and <numatune>, where there are cells. ``shared``: other processes of the host reach the
-    guest's memory."""
+def add_memory(domain: ET.Element, parts: Parts, shared: bool = False, locked: bool = False) -> None:
+    """Append <memoryBacking> and <numatune>, where there are cells.
+
+    ``shared``: other processes of the host reach the guest's memory. ``locked``: the host does not swap it.
+    """
     huge = [cell for cell in parts.cells if cell.page_kb]
-    backing = element(domain, "memoryBacking") if huge or shared else None
+    backing = element(domain, "memoryBacking") if huge or shared or locked else None
     if huge and backing is not None:
         pages = element(backing, "hugepages")
         for size in sorted({cell.page_kb for cell in huge if cell.page_kb}):
             element(pages, "page", size=size, unit="KiB",
                     nodeset=numbers(cell.id for cell in huge if cell.page_kb == size))
+    if locked and backing is not None:
+        element(backing, "locked")
     if shared and backing is not None:
         if not huge:
             element(backing, "source", type="memfd")

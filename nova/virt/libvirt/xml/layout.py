@@ -16,6 +16,7 @@ from xml.etree.ElementTree import Element
 
 from nova import exception
 from nova.objects.instance import BlockDevice
+from nova.objects.requirements.hardware_values import BLOCK_BUSES, DEVICE_TYPES
 from nova.objects.volume import VolumeConnection
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.xml.definition import Definition
@@ -23,15 +24,16 @@ from nova.virt.libvirt.xml.guest_config import GuestConfig
 
 _SECRETS = uuid.UUID("0f2c7f8e-6f0b-4e0e-9a43-6f1d8a1c52e7")
 _PREFIXES = {"virtio": "vd", "ide": "hd", "fdc": "fd"}
-_NAME = re.compile(r"(?:/dev/)?(?:xvd|[vsh]d)([a-z]+)")
+_NAME = re.compile(r"(?:/dev/)?(?:xvd|[vshf]d)([a-z]+)")
 
 
 @dataclasses.dataclass(frozen=True)
 class GuestDisk:
     """A disk of a guest: a local file, a connected volume, or one that stays as it was defined (``kept``).
 
-    ``target`` is its name in the guest (at first: the one that is asked for). ``boots``: the guest starts from it,
-    wherever it stands among the others. ``secret``: the id by which libvirt knows the key of an encrypted volume.
+    ``target`` is its name in the guest (at first: the one that is asked for). ``boot_index`` is the requested place in
+    the boot sequence (None: never booted from), ``boot_order`` the resulting one, from 1 (0: none). ``secret``: the id
+    by which libvirt knows the key of an encrypted volume.
     """
 
     key: str
@@ -41,14 +43,21 @@ class GuestDisk:
     local: LocalDisk | None = None
     volume: VolumeConnection | None = None
     kept: Element | None = None
-    boots: bool = False
+    boot_index: int | None = None
+    boot_order: int = 0
     secret: str = ""
 
 
 def layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice],
            previous: Definition) -> tuple[GuestDisk, ...]:
-    """All disks, the one that is booted from first. Raises InvalidDiskInfo for a volume that is not connected here."""
-    return _named(list(_wanted(config, local, block_devices, previous)), previous)
+    """Return all disks, the one that is booted from first, each with its place in the boot sequence.
+
+    Raises InvalidDiskInfo for a volume that is not connected here.
+    """
+    wanted = list(_wanted(config, local, block_devices, previous))
+    sequence = sorted((disk for disk in wanted if disk.boot_index is not None), key=lambda disk: disk.boot_index or 0)
+    order = {disk.key: place for place, disk in enumerate(sequence, 1)}
+    return _named([dataclasses.replace(disk, boot_order=order.get(disk.key, 0)) for disk in wanted], previous)
 
 
 def rescue_layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice], previous: Definition,
@@ -110,38 +119,54 @@ def _wanted(config: GuestConfig, local: LocalDisks, block_devices: Sequence[Bloc
             previous: Definition) -> Iterator[GuestDisk]:
     volumes = [device for device in block_devices if device.is_volume and device.volume_id]
     volumes.sort(key=lambda device: device.boot_index != 0)
-    blank = [device.device_name or "" for device in block_devices if device.is_ephemeral]
+    own = [device for device in block_devices if not device.is_volume]
+    blank = [device for device in own if device.is_ephemeral]
     if local.root is not None:
-        yield _file(config, local.root, "")
+        root = next((device for device in own if device.source == "image"), None)
+        yield dataclasses.replace(_file(config, local.root, root), target="", boot_index=0)
     elif volumes and volumes[0].boot_index == 0:
         yield _volume(config, volumes.pop(0), previous)
-    for ephemeral, name in itertools.zip_longest(local.ephemerals, blank[:len(local.ephemerals)], fillvalue=""):
-        assert isinstance(ephemeral, LocalDisk)
-        yield _file(config, ephemeral, str(name))
+    for ephemeral, asked in itertools.zip_longest(local.ephemerals, blank[:len(local.ephemerals)]):
+        yield _file(config, ephemeral, asked)
     if local.swap is not None:
-        yield _file(config, local.swap, "")
+        swap = next((device for device in own if device.guest_format == "swap"), None)
+        yield dataclasses.replace(_file(config, local.swap, swap), target="")
     for device in volumes:
         yield _volume(config, device, previous)
     if local.config_drive is not None:
-        yield _file(config, local.config_drive, "")
+        yield _file(config, local.config_drive, None)
 
 
-def _file(config: GuestConfig, disk: LocalDisk, name: str) -> GuestDisk:
-    bus = config.cdrom_bus if disk.device == "cdrom" else config.disk_bus
-    return GuestDisk(disk.name, bus, name, disk.device, local=disk)
+def _file(config: GuestConfig, disk: LocalDisk, asked: BlockDevice | None) -> GuestDisk:
+    """Return a local disk, on the bus and in the place that its block device asks for."""
+    kind = disk.device
+    if asked is not None and asked.device_type in DEVICE_TYPES and kind == "disk":
+        kind = asked.device_type
+    index = asked.boot_index if asked is not None else None
+    return GuestDisk(disk.name, _bus(config, kind, asked), (asked.device_name or "") if asked is not None else "", kind,
+                     local=disk, boot_index=index)
 
 
 def _volume(config: GuestConfig, device: BlockDevice, previous: Definition) -> GuestDisk:
     key = serial_of(device)
-    kind = "cdrom" if device.device_type == "cdrom" else "disk"
-    bus = device.disk_bus or (config.cdrom_bus if kind == "cdrom" else config.disk_bus)
+    kind = device.device_type if device.device_type in DEVICE_TYPES else "disk"
     known = previous.disks.get(key)
     if device.connection is None:
         if known is None:
             raise exception.InvalidDiskInfo(reason=f"volume {device.volume_id} is not connected to the host")
-        return GuestDisk(key, known.bus, known.target, kind, kept=known.element)
+        return GuestDisk(key, known.bus, known.target, kind, kept=known.element, boot_index=device.boot_index)
     secret = secret_of(config.uuid, device.volume_id or "") if device.connection.key else ""
-    return GuestDisk(key, bus, device.device_name or "", kind, volume=device.connection, secret=secret)
+    return GuestDisk(key, _bus(config, kind, device), device.device_name or "", kind, volume=device.connection,
+                     boot_index=device.boot_index, secret=secret)
+
+
+def _bus(config: GuestConfig, kind: str, asked: BlockDevice | None) -> str:
+    if asked is not None and asked.disk_bus:
+        return asked.disk_bus
+    usual = {"cdrom": config.cdrom_bus, "floppy": config.floppy_bus}
+    if kind == "lun" and config.disk_bus not in BLOCK_BUSES["lun"]:
+        return "scsi"
+    return usual.get(kind, config.disk_bus)
 
 
 def _with_prefix(disk: GuestDisk) -> str:

@@ -23,6 +23,18 @@ class Spice:
 
 
 @dataclasses.dataclass(frozen=True)
+class GuestArchitecture:
+    """How guests of one architecture run on this host: by KVM or by emulation, with which CPU and machine types
+    (empty: not known)."""
+
+    name: str
+    virt_type: str
+    cpu_mode: str | None = None
+    cpu_model: str | None = None
+    machines: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """What the host and its operator decide for every guest.
 
@@ -31,7 +43,8 @@ class Settings:
     guests show (None: the server's id; "": none). ``balloon_period`` in seconds, 0: no statistics.
     ``pcie_ports`` 0: as many as a guest's devices need, and a few. ``shared_cpus``: where guests without CPUs of their
     own may run (empty: anywhere), and ``cells`` the same by the host's NUMA cells; ``page_kb``: of a small page.
-    ``names``: the template of domains' names.
+    ``names``: the template of domains' names. ``foreign``: the guest architectures beside that of the host.
+    ``secure_boot``: the host has firmware for it.
     """
 
     owner: str
@@ -54,6 +67,13 @@ class Settings:
     cells: tuple[tuple[int, tuple[int, ...]], ...] = ()
     page_kb: int = 4
     names: str = "instance-%08x"
+    foreign: tuple[GuestArchitecture, ...] = ()
+    secure_boot: bool = True
+
+    def architecture(self, name: str = "") -> GuestArchitecture | None:
+        """Return how guests of this architecture ("": the host's) run here; None if they do not."""
+        native = GuestArchitecture(self.arch, self.virt_type, self.cpu_mode, self.cpu_model, self.known_machines)
+        return next((each for each in (native, *self.foreign) if each.name == (name or self.arch)), None)
 
 
 def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,

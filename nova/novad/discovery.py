@@ -1,0 +1,171 @@
+"""A bounded table of novads that announce themselves, kept in the background: commands read it and never wait.
+
+Announcements are not trusted. Each is tried without any secret: an entry counts as known once it has shown a
+certificate of the authority of nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import grpc
+
+from nova.novad.client import Client, Unreachable
+from nova.novad.mdns import Instance, Watch
+
+LOG = logging.getLogger(__name__)
+
+LIMIT = 2.0  # seconds in which an address has to complete its TLS handshake
+MOST = 64  # instances in the table
+_KNOWN_FOR = 60.0  # seconds until a known instance is tried again
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 120.0  # between attempts at an instance that fails
+_FORGOTTEN = 600.0  # seconds of failing after which an instance leaves the table
+_RETRY = 10.0  # seconds until browsing is started again after a fault of the network
+
+
+@dataclasses.dataclass
+class Entry:
+    """An instance. ``failing``: since when it fails (monotonic; None: it is known); ``due``: its next attempt."""
+
+    instance: Instance
+    failing: float | None
+    due: float
+    pause: float = _FIRST_PAUSE
+    turn: int = 0  # which of its addresses is next
+    address: str = ""  # the one that has shown a certificate
+
+
+class Discovery:
+    """Browses by mDNS, and tries one address of one instance at a time.
+
+    ``files``: NOVA_CACERT (the authority of nodes), NOVA_CERT and NOVA_KEY; ``ended``: set when novad ends.
+    """
+
+    def __init__(self, files: Mapping[str, str], ended: threading.Event,
+                 connects: Callable[[str, Mapping[str, str]], bool] | None = None) -> None:
+        self._files = files
+        self._ended = ended
+        self._connects = connects or certified
+        self._entries: dict[str, Entry] = {}
+        self._lock = threading.Lock()
+        self._news = threading.Event()
+        self._threads = [threading.Thread(target=work, name=f"discovery-{work.__name__.strip('_')}", daemon=True)
+                         for work in (self._browse, self._try_all)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Wait for the threads. Call it after ``ended`` was set."""
+        self._news.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(5)
+
+    def known(self) -> list[tuple[str, str]]:
+        """Return (name that it announces, address) of each instance that has shown a certificate."""
+        with self._lock:
+            return [(entry.instance.node, entry.address) for entry in self._entries.values() if entry.address]
+
+    def size(self) -> int:
+        """Return the number of instances in the table."""
+        with self._lock:
+            return len(self._entries)
+
+    def add(self, instance: Instance) -> None:
+        """Enter an instance, or its new addresses. A full table loses the instance that fails for the longest time."""
+        urls = tuple(url for url in instance.addresses if url.startswith("tls://"))
+        if not urls:
+            self.remove(instance.name)
+            return
+        instance = Instance(name=instance.name, node=instance.node, version=instance.version, roles=instance.roles,
+                            addresses=urls)
+        now = time.monotonic()
+        with self._lock:
+            known = self._entries.get(instance.name)
+            if known is not None and known.instance == instance:
+                return
+            if known is None and len(self._entries) >= MOST:
+                failing = {name: entry.failing for name, entry in self._entries.items() if entry.failing is not None}
+                if not failing:
+                    return
+                del self._entries[min(failing, key=lambda name: failing[name])]
+            self._entries[instance.name] = Entry(instance, failing=now, due=now)
+        self._news.set()
+
+    def remove(self, name: str) -> None:
+        with self._lock:
+            self._entries.pop(name, None)
+
+    def _browse(self) -> None:
+        while not self._ended.is_set():
+            try:
+                with contextlib.closing(Watch()) as watch:
+                    while not self._ended.is_set():
+                        for there, instance in watch.events(1.0):
+                            self.add(instance) if there else self.remove(instance.name)
+            except Exception as error:  # the network may come back
+                LOG.warning("Browsing for nodes by mDNS failed, retrying in %d s: %s", _RETRY,
+                            error or type(error).__name__)
+                self._ended.wait(_RETRY)
+
+    def _try_all(self) -> None:
+        while not self._ended.is_set():
+            self._news.clear()
+            entry = self._next()
+            now = time.monotonic()
+            if entry is None or entry.due > now:
+                self._news.wait(min(_FIRST_PAUSE, entry.due - now) if entry is not None else _FIRST_PAUSE)
+                continue
+            try:
+                self._try(entry)
+            except Exception:  # an announcement must not end the thread
+                LOG.debug("An announced novad could not be tried", exc_info=True)
+                self.remove(entry.instance.name)
+
+    def _next(self) -> Entry | None:
+        """Return the instance to try: of those that are due, new and known ones before those that have failed."""
+        now = time.monotonic()
+        with self._lock:
+            return min(self._entries.values(), default=None, key=lambda entry: (
+                max(entry.due, now), entry.turn > 0 and not entry.address, entry.due))
+
+    def _try(self, entry: Entry) -> None:
+        """Connect to one address of an instance."""
+        addresses = entry.instance.addresses
+        url = entry.address or addresses[entry.turn % len(addresses)]
+        connected = self._connects(url, self._files)
+        now = time.monotonic()
+        with self._lock:
+            if connected:
+                entry.address, entry.failing, entry.pause, entry.due = url, None, _FIRST_PAUSE, now + _KNOWN_FOR
+                return
+            entry.address, entry.turn = "", entry.turn + 1
+            entry.failing = now if entry.failing is None else entry.failing
+            if entry.turn % len(addresses):
+                entry.due = now + 1.0
+            else:
+                entry.due, entry.pause = now + entry.pause, min(_LONGEST_PAUSE, entry.pause * 2)
+            if now > entry.failing + _FORGOTTEN and self._entries.get(entry.instance.name) is entry:
+                del self._entries[entry.instance.name]
+
+
+def certified(url: str, files: Mapping[str, str]) -> bool:
+    """Return True if a server with a certificate of the authority of nodes answers there within LIMIT seconds."""
+    try:
+        client = Client(url, "", files, [("grpc.use_local_subchannel_pool", 1)])
+    except Unreachable as error:
+        LOG.debug("%s cannot be tried: %s", url, error)
+        return False
+    with contextlib.closing(client):
+        try:
+            client.wait(LIMIT)
+        except grpc.FutureTimeoutError:
+            return False
+    return True

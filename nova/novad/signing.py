@@ -1,0 +1,107 @@
+"""Signatures of calls over TCP without TLS, where the shared secret itself never travels.
+
+Any account of a machine may listen on a loopback port that is free, so the listener proves first that it knows the
+secret, and a caller sends nothing that is of use for another call:
+
+1. The caller requests ``CHALLENGE`` with a nonce of its own. The answer has a nonce of novad, and an HMAC of both.
+2. The call carries both nonces, the SHA-256 of its request, and an HMAC of these and of the method. Each nonce of novad
+   is good for one call.
+
+A program that relays between the two can read and change answers, and can withhold calls; it cannot make any.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import hmac
+import secrets
+import struct
+import threading
+import time
+
+CHALLENGE = "/nova.novad.v1.Login/Challenge"
+# Metadata of a challenge, and of a signed call.
+NONCE, SIGNATURE = "novad-nonce", "novad-signature"
+LIFETIME = 60.0  # seconds from a challenge to its call
+
+_SIZE, _TAG = 16, 16  # bytes
+_EXPIRY = struct.Struct(">d")
+
+
+def new_nonce() -> str:
+    return secrets.token_hex(_SIZE)
+
+
+def is_nonce(text: str) -> bool:
+    """Return True if a caller may use this text as its nonce."""
+    return len(text) == 2 * _SIZE and set(text) <= set("0123456789abcdef")
+
+
+def proof(secret: str, ours: str, theirs: str) -> str:
+    """Return what novad answers to a challenge. ``ours``: the caller's nonce; ``theirs``: novad's."""
+    return _mac(secret.encode(), "novad proves", ours, theirs).hex()
+
+
+def signature(secret: str, method: str, ours: str, theirs: str, request: bytes) -> str:
+    """Return the metadata of a call to ``method`` with these bytes as its request."""
+    digest = hashlib.sha256(request).hexdigest()
+    return f"{ours} {theirs} {digest} {_mac(secret.encode(), 'caller proves', method, ours, theirs, digest).hex()}"
+
+
+def node_secret(secret: str, node: str) -> str:
+    """Return the shared secret of another node. It tells nothing about ``secret``, which is the control node's."""
+    return _mac(secret.encode(), "secret of node", node).hex()
+
+
+def _mac(key: bytes, *words: str) -> bytes:
+    return hmac.digest(key, "\0".join(words).encode(), "sha256")
+
+
+class Verifier:
+    """Issues nonces for a secret, and verifies calls that were signed with them.
+
+    Nonces are not stored before a valid call has used one, so callers without the secret occupy no memory.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self._key = secrets.token_bytes(32)
+        self._used: collections.OrderedDict[str, float] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def challenge(self, ours: str) -> tuple[str, str]:
+        """Return a new nonce, and the proof for the caller's nonce ``ours``."""
+        body = _EXPIRY.pack(time.monotonic() + LIFETIME) + secrets.token_bytes(_SIZE)
+        theirs = (body + _mac(self._key, body.hex())[:_TAG]).hex()
+        return theirs, proof(self._secret, ours, theirs)
+
+    def verified(self, method: str, given: str) -> str | None:
+        """Return the SHA-256 that the call's request must have, or None if the signature is not valid."""
+        words = given.split(" ")
+        if len(words) != 4:
+            return None
+        ours, theirs, digest, mac = words
+        expected = _mac(self._secret.encode(), "caller proves", method, ours, theirs, digest).hex()
+        if not hmac.compare_digest(mac.encode(), expected.encode()) or not self._take(theirs):
+            return None
+        return digest
+
+    def _take(self, theirs: str) -> bool:
+        """Return True if the nonce was issued here, is not too old, and was not used before."""
+        try:
+            nonce = bytes.fromhex(theirs)
+            body, tag = nonce[:-_TAG], nonce[-_TAG:]
+            expiry = float(_EXPIRY.unpack_from(body)[0])
+        except (ValueError, struct.error):
+            return False
+        now = time.monotonic()
+        if not hmac.compare_digest(tag, _mac(self._key, body.hex())[:_TAG]) or now > expiry:
+            return False
+        with self._lock:
+            while self._used and next(iter(self._used.values())) < now - LIFETIME:
+                self._used.popitem(last=False)
+            if theirs in self._used:
+                return False
+            self._used[theirs] = now
+        return True

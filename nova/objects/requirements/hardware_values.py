@@ -1,0 +1,137 @@
+"""The values that properties of virtual hardware may have, and the trait that a host needs for each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from nova.objects.requirements.properties import Properties, choice
+
+# Features that os-traits has no name for.
+LOCKED_MEMORY = "CUSTOM_COMPUTE_LOCKED_MEMORY"
+CPU_REALTIME = "CUSTOM_COMPUTE_CPU_REALTIME"
+BANDWIDTH_LIMITS = "CUSTOM_COMPUTE_NET_BANDWIDTH_LIMITS"
+USB_REDIRECTION = "CUSTOM_COMPUTE_USB_REDIRECTION"
+
+# The architectures that os-traits names; all others have a CUSTOM_ trait.
+_NAMED_ARCHITECTURES = frozenset({"aarch64", "mipsel", "ppc64le", "riscv64", "s390x", "x86_64"})
+ARCHITECTURES = _NAMED_ARCHITECTURES | frozenset({
+    "alpha", "armv6", "armv7l", "armv7b", "cris", "i686", "ia64", "lm32", "m68k", "microblaze", "microblazeel", "mips",
+    "mips64", "mips64el", "openrisc", "parisc", "parisc64", "ppc", "ppcle", "ppc64", "ppcemb", "s390", "sh4", "sh4eb",
+    "sparc", "sparc64", "unicore32", "xtensa", "xtensaeb"})
+
+# Other hypervisors have buses of their own.
+_FOREIGN_BUSES = ("xen", "lxc", "uml")
+BLOCK_BUSES = {
+    "disk": ("virtio", "scsi", "sata", "ide", "usb", *_FOREIGN_BUSES),
+    "cdrom": ("scsi", "sata", "ide", "usb", *_FOREIGN_BUSES),
+    "floppy": ("fdc",),
+    "lun": ("virtio", "scsi"),
+}
+DEVICE_TYPES = tuple(BLOCK_BUSES)
+_ALL_BUSES = ("fdc", "virtio", "scsi", "sata", "ide", "usb", *_FOREIGN_BUSES)
+
+# Booleans of images alone.
+FLAGS = ("hw_boot_menu", "hw_ephemeral_encryption", "hw_firmware_stateless", "hw_locked_memory", "hw_mem_encryption",
+         "hw_pmu", "hw_qemu_guest_agent", "hw_time_hpet", "hw_vif_multiqueue_enabled", "hw_virtio_packed_ring",
+         "img_hide_hypervisor_id")
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A property with a fixed set of values.
+
+    ``prefix``: a host needs the trait of this prefix and the value; "": every host provides all values. ``free``: the
+    values that every host provides nevertheless. ``in_flavor``: an extra spec (``hw:name``) may set it, and decides
+    unless ``image_first``.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    prefix: str = ""
+    free: frozenset[str] = frozenset()
+    in_flavor: bool = False
+    image_first: bool = False
+
+    @property
+    def spec(self) -> str:
+        """Return the name of the extra spec."""
+        return self.name.replace("_", ":", 1)
+
+    def chosen(self, wishes: Properties, existing: bool = False) -> str | None:
+        """Return the requested value, None if there is none.
+
+        Raises InvalidInput for an unknown value; of an ``existing`` server such a value is ignored.
+        """
+        given = [wishes.image.get(self.name)]
+        if self.in_flavor:
+            given.insert(1 if self.image_first else 0, wishes.specs.get(self.spec))
+        value = next((each for each in given if each), None)
+        if self.name == "img_hv_type" and value is not None:
+            value = value.lower()
+        if existing and value not in self.values:
+            return None
+        return choice(self.name, value, self.values)
+
+    def trait_of(self, value: str | None) -> str:
+        """Return the trait that a host needs for a value; "": none."""
+        if not value or not self.prefix or value in self.free:
+            return ""
+        return self.prefix + re.sub("[^A-Z0-9]", "_", value.upper())
+
+
+def _choice(name: str, *values: str, prefix: str = "", free: tuple[str, ...] = (), in_flavor: bool = False,
+            image_first: bool = False) -> Choice:
+    return Choice(name, values, prefix, frozenset(free), in_flavor, image_first)
+
+
+_BUS = "COMPUTE_STORAGE_BUS_"
+CHOICES = (
+    _choice("hw_disk_bus", *BLOCK_BUSES["disk"], prefix=_BUS),
+    _choice("hw_cdrom_bus", *BLOCK_BUSES["cdrom"], prefix=_BUS),
+    _choice("hw_floppy_bus", *BLOCK_BUSES["floppy"], prefix=_BUS),
+    _choice("hw_rescue_bus", *_ALL_BUSES),
+    _choice("hw_rescue_device", "cdrom", "disk", "floppy", "fs", "lun"),
+    _choice("hw_scsi_model", "virtio-scsi", "lsilogic", "lsisas1068", "lsisas1078", "buslogic", "ibmvscsi", "vmpvscsi",
+            prefix="CUSTOM_COMPUTE_SCSI_MODEL_", free=("virtio-scsi",)),
+    _choice("hw_vif_model", "virtio", "e1000", "e1000e", "rtl8139", "ne2k_pci", "pcnet", "vmxnet3", "igb", "netfront",
+            "spapr-vlan", "lan9118", "sriov", "vmxnet", prefix="COMPUTE_NET_VIF_MODEL_"),
+    _choice("hw_video_model", "cirrus", "vga", "vmvga", "qxl", "virtio", "bochs", "none", "gop", "xen",
+            prefix="COMPUTE_GRAPHICS_MODEL_"),
+    _choice("hw_sound_model", "ac97", "es1370", "ich6", "ich9", "pcspk", "sb16", "usb", "virtio",
+            prefix="COMPUTE_SOUND_MODEL_", in_flavor=True),
+    _choice("hw_usb_model", "none", "nec-xhci", "qemu-xhci", prefix="COMPUTE_USB_MODEL_", free=("none",),
+            in_flavor=True),
+    _choice("hw_viommu_model", "intel", "smmuv3", "virtio", "auto", prefix="COMPUTE_VIOMMU_MODEL_", in_flavor=True),
+    _choice("hw_input_bus", "usb", "virtio", prefix="CUSTOM_COMPUTE_INPUT_BUS_", free=("usb",)),
+    _choice("hw_firmware_type", "uefi", "bios", prefix="COMPUTE_FIRMWARE_"),
+    _choice("hw_pointer_model", "usbtablet"),
+    _choice("hw_rng_model", "virtio"),
+    _choice("hw_watchdog_action", "none", "pause", "poweroff", "reset", "disabled", in_flavor=True, image_first=True),
+    # Traits of these depend on more than one property.
+    _choice("hw_tpm_version", "1.2", "2.0", in_flavor=True),
+    _choice("hw_tpm_model", "tpm-tis", "tpm-crb", in_flavor=True),
+    _choice("hw_mem_encryption_model", "amd-sev", "amd-sev-es", "amd-sev-snp", "intel-tdx", in_flavor=True),
+    _choice("hw_ephemeral_encryption_format", "plain", "luks", "luksv2", in_flavor=True),
+    _choice("hw_maxphysaddr_mode", "passthrough", "emulate", in_flavor=True),
+    # The filter by image properties compares these with what a host reports.
+    _choice("hw_vm_mode", "hvm", "xen", "uml", "exe"),
+    _choice("img_hv_type", "baremetal", "bhyve", "docker", "fake", "hyperv", "ironic", "kqemu", "kvm", "lxc", "lxd",
+            "openvz", "parallels", "phyp", "qemu", "test", "uml", "vbox", "vz", "vmware", "xen", "zvm", "prsm"),
+)
+
+
+def architecture_trait(architecture: str) -> str:
+    """Return the trait of hosts that run guests of this architecture."""
+    custom = "" if architecture in _NAMED_ARCHITECTURES else "CUSTOM_"
+    return f"{custom}COMPUTE_ARCH_{architecture.upper()}"
+
+
+def machine_trait(machine: str, architecture: str = "") -> str:
+    """Return the trait of hosts that run guests of this machine type.
+
+    Every x86 host has pc and q35.
+    """
+    if machine in ("pc", "q35"):
+        return architecture_trait(architecture or "x86_64")
+    return "CUSTOM_COMPUTE_MACHINE_" + re.sub("[^A-Z0-9]", "_", machine.upper())

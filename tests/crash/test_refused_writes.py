@@ -1,0 +1,180 @@
+"""A database that answers and refuses writes is treated as one that is away: nothing fails for it."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+import requests
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db.sql import errors
+from nova.db.sql.engine import Database
+from tests.crash import invariants, refusals
+from tests.crash.steps import Points
+from tests.integration.cluster import Cluster
+from tests.integration.databases import Server
+from tests.integration.processes import eventually
+from tests.integration.rabbit import Rabbit
+
+FULL = pytest.mark.full
+# Seconds for which writes are refused, and that a build and a delete take on their host: both end in between.
+_REFUSED, _WORK = 8.0, 6.0
+_OPTIONS = {"fake": {"latency": f"spawn:{_WORK},destroy:{_WORK}"}, "DEFAULT": {"rpc_response_timeout": 5}}
+Refuse = Callable[[], AbstractContextManager[None]]
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+# --- one transaction ------------------------------------------------------------------------------------
+def make_table(database: Database) -> None:
+    database.write(lambda connection: connection.execute(sa.text("CREATE TABLE t (n INTEGER, s VARCHAR(4000))")))
+
+
+def waits(database: Database, refusal: AbstractContextManager[None], caplog: pytest.LogCaptureFixture,
+          rows: int = 1) -> None:
+    """Write while writes are refused and, a second later, no more: the transaction is tried again, and done once."""
+    def write(connection: sa.Connection) -> None:
+        for _ in range(rows):
+            connection.execute(sa.text("INSERT INTO t VALUES (1, :s)"), {"s": "x" * 4000})
+
+    with contextlib.ExitStack() as stack, caplog.at_level("INFO"):
+        stack.enter_context(refusal)
+        end = threading.Timer(1.0, stack.close)
+        end.start()
+        database.write(write)
+        end.join()
+    assert database.read(lambda connection: connection.scalar(sa.text("SELECT COUNT(*) FROM t"))) == rows
+    assert "Transaction failed and is tried again" in caplog.text
+    database.close()
+
+
+@pytest.mark.parametrize("terminate", [False, True])
+def test_a_transaction_waits_until_a_read_only_server_takes_writes_again(server: Server, terminate: bool,
+                                                                       caplog: pytest.LogCaptureFixture) -> None:
+    url = refusals.ordinary_account(server, server.new_database())
+    database = Database(url)
+    make_table(database)
+    waits(database, refusals.read_only(server, url, terminate), caplog)
+
+
+def test_a_transaction_waits_until_a_full_tablespace_has_room(postgresql: Server,
+                                                            caplog: pytest.LogCaptureFixture) -> None:
+    with refusals.small_disk(32) as disk:
+        place = disk / "space"
+        place.mkdir(mode=0o777)
+        place.chmod(0o777)
+        shutil.chown(place, "postgres")
+        url = postgresql.new_database()
+        refusals.execute(postgresql.admin_url, f"CREATE TABLESPACE small LOCATION '{place}'",
+                         f"ALTER DATABASE {sa.make_url(url).database} SET TABLESPACE small")
+        database = Database(url)
+        make_table(database)
+        waits(database, refusals.full(disk), caplog, rows=50)
+        refusals.execute(postgresql.admin_url, f"DROP DATABASE {sa.make_url(url).database}", "DROP TABLESPACE small")
+
+
+@pytest.mark.parametrize("refusal", [refusals.full, refusals.mounted_read_only])
+def test_a_transaction_waits_until_the_disk_of_sqlite_can_be_written(
+        refusal: Callable[[pathlib.Path], AbstractContextManager[None]], caplog: pytest.LogCaptureFixture) -> None:
+    with refusals.small_disk(4) as disk:
+        database = Database(f"sqlite:///{disk}/nova.sqlite")
+        make_table(database)
+        if refusal is refusals.mounted_read_only:  # a file that is open for writing forbids that
+            database.close()
+        waits(database, refusal(disk), caplog, rows=300)
+
+
+@pytest.mark.parametrize("statement", [
+    "INSERT INTO u VALUES (1)", "INSERT INTO u VALUES (NULL)", "SELECT missing FROM u", "SELECT * FROM nowhere",
+    "SELEC 1", "INSERT INTO u VALUES (99999999999999)", "INSERT INTO u (id, id) VALUES (1, 2)",
+    "INSERT INTO u VALUES (1, 2, 3)", "SELECT (SELECT 1 UNION SELECT 2)"])
+def test_errors_of_a_statement_are_not_tried_again(server: Server, statement: str) -> None:
+    database = Database(server.new_database())
+    database.write(lambda connection: connection.execute(sa.text("CREATE TABLE u (id INTEGER NOT NULL PRIMARY KEY)")))
+    database.write(lambda connection: connection.execute(sa.text("INSERT INTO u VALUES (1)")))
+    tries: list[None] = []
+
+    def run(connection: sa.Connection) -> None:
+        tries.append(None)
+        connection.execute(sa.text(statement)).close()
+
+    with pytest.raises(Exception) as raised:
+        database.write(run)
+    assert len(tries) == 1
+    assert isinstance(raised.value, exception.InvalidInput) or not errors.is_transient(raised.value)
+    database.close()
+
+
+# --- a whole Nova ---------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def _small_sqlite() -> Iterator[tuple[str, Refuse]]:
+    with refusals.small_disk(24) as disk:
+        yield f"sqlite:///{disk}/nova.sqlite", lambda: refusals.full(disk)
+
+
+@pytest.fixture(params=["terminated", pytest.param("postgresql", marks=FULL), pytest.param("mariadb", marks=FULL),
+                        pytest.param("sqlite", marks=FULL)])
+def nova(request: pytest.FixtureRequest, rabbitmq: Rabbit, tmp_path: pathlib.Path) -> Iterator[tuple[Cluster, Refuse]]:
+    """A cluster, and what refuses its writes."""
+    with contextlib.ExitStack() as stack:
+        if request.param == "sqlite":
+            url, refuse = stack.enter_context(_small_sqlite())
+        else:
+            server: Server = request.getfixturevalue(request.param.replace("terminated", "postgresql"))
+            url = refusals.ordinary_account(server, server.new_database())
+
+            def refuse() -> AbstractContextManager[None]:
+                return refusals.read_only(server, url, request.param == "terminated")
+
+        cluster = stack.enter_context(Cluster(rabbitmq.new_vhost(), url, computes=2, options=_OPTIONS,
+                                              launcher=Points(tmp_path).launcher))
+        yield cluster, refuse
+        cluster.restore(invariants.BOUND)
+        cluster.audit()
+
+
+def create(nova: Cluster) -> requests.Response:
+    return nova.api.request("POST", "/servers", {"server": {
+        "name": "refused", "flavorRef": "tiny", "imageRef": nova.api.image_id, "networks": "auto"}}, timeout=60)
+
+
+def test_builds_and_deletes_in_flight_end_well_and_requests_are_503(nova: tuple[Cluster, Refuse]) -> None:
+    cluster, refuse = nova
+    deleted = cluster.boot_many(3, "deleted")
+    cluster.all_active(deleted, 60)
+    building = cluster.boot_many(3, "building")
+    eventually(lambda: all(server["OS-EXT-SRV-ATTR:host"] for server in cluster.api.servers().values()), 30,
+               "every server has its host")
+    for uuid in deleted:
+        cluster.api.delete(f"/servers/{uuid}")
+    begin = time.monotonic()
+    with refuse():
+        response = create(cluster)
+        assert cluster.api.request("GET", "/flavors").status_code == 200
+        time.sleep(max(0.0, _REFUSED - (time.monotonic() - begin)))
+    accepted = building
+    if response.status_code == 202:  # there was room for these few rows
+        accepted = [*building, response.json()["server"]["id"]]
+    else:
+        assert response.status_code == 503, response.text
+        assert int(response.headers["Retry-After"]) > 0
+    cluster.all_active(accepted, invariants.BOUND)
+    cluster.api.wait_gone(deleted, invariants.BOUND)
+    invariants.check(cluster, cluster.api.servers(), deleted=deleted)
+    actions = {uuid: cluster.api.get(f"/servers/{uuid}/os-instance-actions")["instanceActions"] for uuid in accepted}
+    assert not [uuid for uuid, of in actions.items() if any(action["message"] for action in of)]
+    assert {invariants.times_built(cluster)[uuid] for uuid in accepted} == {1}
+    assert not [name for name, process in cluster.processes.items()
+                if b"Unexpected error in" in process.log.read_bytes()]

@@ -1,0 +1,277 @@
+"""Nodes that were broken into, and strangers on the network of a control node."""
+
+import concurrent.futures
+import contextlib
+import json
+import pathlib
+import socket
+import threading
+
+import grpc
+import pytest
+
+from nova.novad.api import novad_pb2 as pb
+from nova.novad.api import novad_pb2_grpc as services
+from nova.novad.mdns import Announcement, Instance
+from nova.novad.shares import unpacked
+from nova.novad.signing import node_secret
+from tests.certificates import authority
+from tests.functional.cli.conftest import run
+from tests.functional.client import wait_for
+from tests.functional.novad import test_nodes as module
+from tests.functional.novad.test_nodes import SECRET, Node
+
+TEXT = module.TEXT + """
+[secrets.admin]
+[secrets.host]
+[components.keystone]
+image = "registry/db"
+version = "1"
+roles = ["control"]
+env = {ADMIN = "${secret:admin}"}
+health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}
+[components.agent]
+image = "registry/compute"
+version = "1"
+roles = ["compute"]
+env = {HOST = "${secret:host}"}
+health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}
+"""
+OPERATIONS = [("nodes", "list"), ("plan",), ("deploy",), ("platform-info",), ("health",), ("deploy", "db=2"),
+              ("secrets", "rotate", "admin"), ("secrets", "rotate", "host", "db"), ("rollback",), ("rollback", "db"),
+              ("deploy", "keystone=2"), ("history",), ("remove", "--yes", "--remove-secrets")]
+
+
+class Compromised(services.DaemonServicer, services.PlatformServicer, services.NodesServicer):
+    """A node that answers as novad does, lies about itself, and keeps all that it gets."""
+
+    def __init__(self, pair, **lies):
+        self.lies, self.bearers, self.shares, self.calls = lies, set(), [], []
+        self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(8), interceptors=[_Keeping(self)])
+        for add in (services.add_DaemonServicer_to_server, services.add_PlatformServicer_to_server,
+                    services.add_NodesServicer_to_server):
+            add(self, self._server)
+        read = [pathlib.Path(path).read_bytes() for path in (pair.key, pair.certificate)]
+        self.port = self._server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([tuple(read)]))
+        self.url = f"tls://127.0.0.1:{self.port}"
+        self._server.start()
+
+    def Show(self, request, context):
+        if self.calls[-1].endswith("Daemon/Show"):
+            return pb.DaemonAnswer(**{"version": "1", "node": "n2", "roles": ["compute"], "id": "n2", "steered": True,
+                                      **self.lies})
+        return pb.PlatformAnswer(name="suite", components=[
+            pb.ComponentState(name=name, state="running", node="n1") for name in ("db", "keystone", "agent")])
+
+    def Plan(self, request, context):
+        self.shares.append(unpacked(request.share))
+        return pb.PlanAnswer()
+
+    def Prepare(self, request, context):
+        self.shares.append(unpacked(request.share))
+        yield pb.Progress(component="db", message="is mine", changed=["db", "keystone"])
+
+    Apply = Prepare
+
+    def Settle(self, request, context):
+        yield pb.Progress(message="of course")
+
+    def stop(self):
+        self._server.stop(0).wait()
+
+
+class _Keeping(grpc.ServerInterceptor):
+    def __init__(self, node):
+        self._node = node
+
+    def intercept_service(self, continuation, details):
+        self._node.calls.append(details.method)
+        self._node.bearers |= {value for key, value in details.invocation_metadata if key == "authorization"}
+        return continuation(details)
+
+
+class World:
+    """A control node (n1), an honest node (n3), and the certificates of both; ``n1`` is made by ``control(...)``."""
+
+    def __init__(self, directory, patch, ca, stack):
+        self.directory, self.ca, self.stack, self.patch = directory, ca, stack, patch
+        self.n3 = self.node("n3", "compute")
+
+    def node(self, name, *roles, **more):
+        pair = self.ca.issue(name)
+        made = Node(self.directory, name, roles, tls_cert=pair.certificate, tls_key=pair.key, nodes_ca=self.ca.file,
+                    **more)
+        self.stack.callback(made.stop)
+        return made
+
+    def control(self, **more):
+        self.n1 = self.node("n1", "control", node_address="192.0.2.1", **more)
+        for variable, value in (("NOVA_ADDR", self.n1.url), ("NOVA_CACERT", self.ca.file),
+                                ("NOVA_SHARED_SECRET", SECRET)):
+            self.patch.setenv(variable, value)
+
+    def compromised(self, **lies):
+        found = Compromised(self.ca.issue("n2"), **lies)
+        self.stack.callback(found.stop)
+        return found
+
+    def nova(self, *words):
+        ended = run(*words)
+        assert ended.code == 0, (words, ended.err)
+        return ended.out
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "TEXT", TEXT)
+    with authority() as ca, contextlib.ExitStack() as stack:
+        yield World(tmp_path, monkeypatch, ca, stack)
+
+
+def member(node, name, *roles):
+    return module.options.Node(address=node.url, node=name, roles=roles)
+
+
+LIES = {"its role": {"roles": ["control", "compute", "storage"]}, "the name of the control node": {"node": "n1"},
+        "the name of another node": {"node": "n3"}, "the id of the control node": {"id": "n1"},
+        "that it has a platform": {"steered": False}}
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.replace(" ", "-"))
+def test_a_node_that_lies_gets_the_secrets_of_its_own_components_alone(world, lie):
+    thief = world.compromised(**LIES[lie])
+    world.control(nodes=(member(thief, "n2", "compute"), world.n3.as_member("compute")))
+    if "id" in thief.lies:
+        thief.lies["id"] = world.n1.daemon.ident
+    values = {name: set() for name in ("admin", "db", "host")}
+    for words in OPERATIONS:
+        run(*words)  # it may be refused, since the node lies
+        for name in values:
+            with contextlib.suppress(Exception):
+                values[name].add(world.n1.secret(name))
+    got = {value for share in thief.shares for value in share.values.values()}
+    components = {name for share in thief.shares for name in share.platform.components}
+    print(f"{len(OPERATIONS)} operations, {len(thief.calls)} calls of the node, {len(thief.shares)} shares with "
+          f"{sorted(components)}")
+    assert components <= {"compute", "agent"}
+    assert got <= values["db"] | values["host"]
+    assert not any(value in str(thief.shares) for value in values["admin"])
+    if lie == "its role":
+        assert got, "a node that does its work has its secrets"
+    assert thief.bearers == {f"Bearer {node_secret(SECRET, 'n2')}"}
+    for other in (world.n1, world.n3):
+        ended = run("--addr", other.url, "--secret", node_secret(SECRET, "n2"), "platform-info")
+        assert (ended.code, "secret is missing or another one" in ended.err) == (4, True)
+
+
+def test_what_a_node_says_of_components_is_shown_as_its_own(world):
+    thief = world.compromised()
+    world.control(nodes=(member(thief, "n2", "compute"),))
+    shown = json.loads(world.nova("platform-info", "-f", "json"))
+    assert {one["Node"] for one in shown if one["Component"] == "keystone"} == {"n2"}
+
+
+@contextlib.contextmanager
+def announced(name, port):
+    told = Instance(name="", node=name, version="1", roles=("control",), addresses=())
+    made = Announcement(told, ["127.0.0.1"], port, tls=True)
+    try:
+        yield
+    finally:
+        made.withdraw()
+
+
+def test_a_node_that_was_not_accepted_gets_no_call_at_all(world):
+    """Not even if it has a certificate, a role and the name of another node."""
+    world.control(discover_nodes=True)
+    discovery = world.n1.daemon.fleet.discovery
+    for name in ("n2", "n3"):
+        thief = world.compromised(node=name)
+        with announced(name, thief.port):
+            wait_for(lambda thief=thief: thief.url in dict(map(reversed, discovery.known())), 60, "its announcement")
+            for words in OPERATIONS:
+                run(*words)
+            assert (thief.calls, thief.bearers) == ([], set())
+        wait_for(lambda: not discovery.known(), 60, "that it is forgotten")
+
+
+def test_addresses_without_roles_refuse_deployments_with_what_to_write(world):
+    world.control(nodes=(world.n3.url,))
+    ended = run("deploy")
+    assert (ended.code, f'address = "{world.n3.url}", node = "NAME", roles = ["compute"]' in ended.err) == (1, True)
+    [row] = [one for one in json.loads(world.nova("nodes", "list", "-f", "json")) if one["Address"] == world.n3.url]
+    assert row["State"] == "unaccepted"
+
+
+def test_a_node_that_an_earlier_release_discovered_waits_until_it_is_accepted(world):
+    world.control(discover_nodes=True)
+    world.n1.daemon.journal.set_fact(f"member {world.n3.url}", "n3")
+    ended = run("deploy")
+    assert (ended.code, "nova nodes accept n3, or nova nodes forget n3" in ended.err) == (1, True)
+    assert world.n3.runs() == {}
+    world.nova("nodes", "accept", "n3", "--role", "compute")
+    world.nova("deploy")
+    assert world.n3.runs() == {"agent": "1", "compute": "1"}
+    world.nova("nodes", "forget", "n3")
+    assert [one["Node"] for one in json.loads(world.nova("nodes", "list", "-f", "json"))] == ["n1"]
+
+
+def test_a_node_with_another_secret_is_named_with_what_to_do(world):
+    (world.directory / "n3.secret").write_text("of its own")
+    world.n3.stop()
+    world.n3.start()
+    world.control(nodes=(world.n3.as_member("compute"),))
+    assert "nova nodes secret n3" in run("deploy").err
+    (world.directory / "n3.secret").write_text(world.nova("nodes", "secret", "n3"))
+    world.n3.stop()
+    world.n3.start()
+    world.nova("deploy")
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (("accept", "n9"), 3, "No node n9 was discovered"), (("accept", "n3", "--role", "../x"), 2, "roles"),
+    (("forget", "n9"), 3, "No node n9 was accepted")])
+def test_nodes_that_are_not_known_and_roles_that_are_none_are_refused(world, words, code, said):
+    world.control(discover_nodes=True)
+    world.n1.daemon.journal.set_fact(f"member {world.n3.url}", "n3")
+    ended = run("nodes", *words)
+    assert (ended.code, said in ended.err) == (code, True), ended.err
+
+
+class Silent:
+    """An address of a stranger: it takes connections, and says nothing."""
+
+    def __init__(self):
+        self.connections = []
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self.port = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                self.connections.append(self._listening.accept()[0])
+
+    def close(self):
+        self._listening.close()
+
+
+def test_strangers_delay_no_command_and_keep_no_node_unfound(world):
+    """They are connected to in the background alone: with that held, commands add no attempt."""
+    world.control(discover_nodes=True, nodes=(world.n3.as_member("compute"),))
+    discovery = world.n1.daemon.fleet.discovery
+    with contextlib.closing(Silent()) as stranger, announced("s1", stranger.port), announced("s2", stranger.port):
+        wait_for(lambda: discovery.size() >= 2 and stranger.connections, 60, "the strangers")
+        with announced("n2", world.compromised().port):
+            wait_for(lambda: "n2" in dict(discovery.known()), 60, "a node among strangers")
+        release, connects = threading.Event(), discovery._connects
+        discovery._connects = lambda url, files: bool(release.wait(120)) and connects(url, files)
+        attempts = len(stranger.connections)
+        held = [attempts]
+        for words in (("nodes", "list"), ("plan",), ("deploy",), ("platform-info",), ("remove", "--yes")):
+            world.nova(*words)
+            held.append(len(stranger.connections))
+        release.set()
+    print(f"connections to strangers: {held} after each of {len(held) - 1} commands")
+    assert held[-1] - attempts <= 1  # the one that was under way
+    wait_for(lambda: discovery.size() == 0, 60, "that they are forgotten")

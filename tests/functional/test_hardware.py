@@ -1,0 +1,100 @@
+"""Virtual hardware over HTTP: what no host has is refused by its name, what some hosts have decides about the host."""
+
+import pytest
+
+from nova.db import servers
+from nova.objects.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME
+from tests.functional.client import Client
+from tests.functional.hosts import refused
+
+
+def flavor_with(client, specs):
+    flavor = client.flavor()
+    # (an extra spec may be set before it was checked, too)
+    client.post(f"/flavors/{flavor}/os-extra_specs", {"extra_specs": specs}, version="2.85")
+    return flavor
+
+
+def refusal_of(client, flavor, image, **values):
+    return refused(lambda: client.boot(flavor, image, **values))
+
+
+@pytest.mark.parametrize("properties", [
+    {"hw_disk_bus": "fdc"}, {"hw_cdrom_bus": "fdc"}, {"hw_scsi_model": "pigeon"}, {"hw_vif_model": "pigeon"},
+    {"hw_machine_type": "microvm"}, {"hw_architecture": "pdp11"}, {"hw_input_bus": "ps2"}, {"hw_pmu": "perhaps"},
+    {"os_secure_boot": "required"}, {"hw_locked_memory": "true"}, {"hw_video_ram": "64"}, {"hw_tpm_model": "tpm-crb"},
+    {"hw_vm_mode": "vax"}, {"img_hv_type": "vax"}, {"hw_serial_port_count": "9"}, {"hw_cpu_max_sockets": "0"}])
+def test_an_image_that_no_host_can_run_is_a_bad_request(admin, flavor, new_image, properties):
+    code, message = refusal_of(admin, flavor, new_image(**properties))
+    assert (code, next(iter(properties)).replace("hw_serial", "serial") in message) == (400, True), message
+
+
+@pytest.mark.parametrize(("specs", "named"), [
+    ({"hw:locked_memory": "true"}, "hw_locked_memory"), ({"hw:cpu_realtime": "true"}, "hw:cpu_realtime"),
+    ({"hw:cpu_realtime": "true", "hw:cpu_policy": "dedicated"}, "hw:cpu_realtime_mask"),
+    ({"hw:tpm_version": "1.2", "hw:tpm_model": "tpm-crb"}, "hw_tpm_model"),
+    ({"os:secure_boot": "required"}, "os_secure_boot"), ({"quota:vif_inbound_peak": "1"}, "quota:vif_inbound_average")])
+def test_a_flavor_that_no_host_can_run_is_a_bad_request(admin, image_id, specs, named):
+    code, message = refusal_of(admin, flavor_with(admin, specs), image_id)
+    assert (code, named in message) == (400, True), message
+
+
+@pytest.mark.parametrize(("specs", "properties"), [
+    ({}, {"hw_sound_model": "pcspk"}), ({}, {"hw_scsi_model": "ibmvscsi"}), ({}, {"hw_viommu_model": "intel"}),
+    ({}, {"hw_emulation_architecture": "aarch64"}), ({"quota:vif_inbound_average": "100"}, {}),
+    ({"hw:redirected_usb_ports": "1"}, {})])
+def test_hardware_that_no_host_reports_finds_no_host(admin, driver, new_image, specs, properties):
+    flavor = flavor_with(admin, specs) if specs else admin.flavor()
+    server = admin.boot(flavor, new_image(**properties))
+    assert "No valid host" in admin.wait(server, "ERROR")["fault"]["message"]
+    assert admin.server(server)["OS-EXT-SRV-ATTR:host"] is None
+    admin.delete(f"/servers/{server}")
+
+
+def test_hardware_that_a_host_reports_is_there(admin, driver, new_image):
+    image = new_image(hw_disk_bus="scsi", hw_scsi_model="virtio-scsi", hw_vif_model="e1000", hw_video_model="qxl",
+                      architecture="i386", hw_machine_type="q35", hw_firmware_type="uefi")
+    server = admin.boot(admin.flavor(), image)
+    admin.wait(server, "ACTIVE")
+
+
+@pytest.mark.parametrize(("device", "named"), [
+    ({"device_type": "tape"}, "device_type=tape"), ({"disk_bus": "pigeon"}, "disk_bus"),
+    ({"device_type": "cdrom"}, "device_type=cdrom"), ({"device_type": "cdrom", "disk_bus": "virtio"}, "disk_bus"),
+    ({"device_type": "floppy"}, "device_type=floppy"), ({"disk_bus": "fdc"}, "disk_bus")])
+def test_a_block_device_that_no_host_has_is_a_bad_request(admin, flavor, image_id, device, named):
+    blank = {"source_type": "blank", "destination_type": "local", "boot_index": -1, "volume_size": 1, **device}
+    root = {"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": image_id}
+    code, message = refusal_of(admin, flavor, image_id, block_device_mapping_v2=[root, blank])
+    assert (code, named in message) == (400, True), message
+
+
+def test_a_bus_that_no_host_has_finds_no_host(admin, flavor, image_id):
+    root = {"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": image_id, "disk_bus": "xen"}
+    server = admin.boot(flavor, image_id, block_device_mapping_v2=[root])
+    assert "No valid host" in admin.wait(server, "ERROR")["fault"]["message"]
+
+
+def test_a_rebuild_and_a_rescue_are_checked_like_a_boot(admin, flavor, image_id, driver, new_image):
+    server = admin.boot(flavor, image_id)
+    admin.wait(server, "ACTIVE")
+    wrong, lacking = new_image(hw_video_model="pigeon"), new_image(hw_sound_model="pcspk")
+    floppy = new_image(hw_rescue_device="floppy", hw_rescue_bus="fdc")
+    for image, named in ((wrong, "hw_video_model"), (lacking, "COMPUTE_SOUND_MODEL_PCSPK"),
+                         (floppy, "hw_rescue_device=floppy")):
+        code, message = refused(lambda image=image: admin.action(server, "rescue", {"rescue_image_ref": image}))
+        assert (code, named in message) == (400, True), message
+    code, message = refused(lambda: admin.action(server, "rebuild", {"imageRef": wrong}))
+    assert (code, "hw_video_model" in message) == (400, True), message
+    assert admin.server(server)["status"] == "ACTIVE"
+
+
+def test_a_server_keeps_the_names_of_its_owner_for_the_hypervisor(suite, flavor, image_id):
+    client = Client(suite.url)
+    client.session.headers.update({"X-User-Name": "ada", "X-Project-Name": "engines"})
+    server = client.boot(flavor, image_id)
+    client.wait(server, "ACTIVE")
+    client.action(server, "rebuild", {"imageRef": image_id})
+    client.wait(server, "ACTIVE")
+    kept = suite.conductor.core.db.read(lambda connection: servers.get(connection, server)).system_metadata
+    assert (kept[OWNER_USER_NAME], kept[OWNER_PROJECT_NAME]) == ("ada", "engines")

@@ -1,0 +1,61 @@
+"""Every parameter of every path may hold any character: the request line is read as the API's server reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from typing import Any
+from urllib.parse import quote
+
+import h11
+import pytest
+
+from nova.api import app, rates, routes, service
+from nova.api.http import messages
+from nova.api.legacy import served
+from nova.api.request import Request
+from nova.api.router import Route
+from tests.unit.api.conftest import Behind
+
+assert service  # its options are registered by importing it
+_NAME = re.compile(r"{(\w+)}")
+VALUES = ["a/b", "/", "a/", "/a", "..", "../../x", "a b", "é/ü", "%2F", "a%2Fb/c", "100%", "?a=b&c", "#x", "a;b", "a+b", "😀",
+          "a\nb", "x.json", "."]
+
+
+def _read(method: str, target: str, raw: bytes = b"") -> dict[str, Any]:
+    request = h11.Request(method=method, target=target, headers=[("Host", "api"), ("Content-Length", str(len(raw)))])
+    return {**messages.environ_of(request, b""), "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(raw),
+            "wsgi.errors": io.StringIO(), "SERVER_NAME": "api", "SERVER_PORT": "80", "REMOTE_ADDR": "127.0.0.1"}
+
+
+def _answer(application: Any, method: str, target: str, raw: bytes = b"") -> int:
+    status, _headers, _body = messages.call(application, _read(method, target, raw))
+    return int(status.split()[0])
+
+
+def test_every_parameter_of_every_path_is_decoded_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, str]] = []
+
+    def handle(req: Request) -> None:
+        seen.append(req.params)
+
+    real = [route for route in (*routes.ROUTES, *served.ROUTES) if "{" in route.path and route.action is None]
+    table = tuple(dataclasses.replace(route, handler=handle, policy=None, since=1, until=104, success=200)
+                  for route in real)
+    monkeypatch.setattr(routes, "table", lambda: table)
+    application = app.create_app(clients=Behind(), limits=rates.Rates())
+    tried = set()
+    for route in real:
+        for name in _NAME.findall(route.path):
+            for value in VALUES:
+                params = {other: value if other == name else "one" for other in _NAME.findall(route.path)}
+                path = _NAME.sub(lambda match, params=params: quote(params[match[1]], safe=""), route.path)
+                seen.clear()
+                status = _answer(application, route.method, f"/v2.1{path}")
+                assert status == 200, (route.path, value)
+                assert value in seen[0].values(), (route.path, value, seen)
+            tried.add((route.path, name))
+    print(f"{len(tried)} parameters of {len(real)} routes with {len(VALUES)} values each: {sorted(tried)[:5]}, …")
+    assert len(tried) > 60

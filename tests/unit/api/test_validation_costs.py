@@ -1,0 +1,237 @@
+"""Checking a request costs no more than its size allows: every keyword of every schema, on input made to be slow.
+
+Times are CPU times of the thread, measured against a loop of as many steps as the input has bytes; a check may take
+:data:`_MOST` times as long, which a check that is quadratic in the input exceeds by orders of magnitude.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import itertools
+import json
+import string
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from nova import exception
+from nova.api import extra_specs
+from nova.api.keywords import compiled
+from nova.api.schema import BODY, QUERY, SchemaError, Validator
+from nova.conf import CONF
+from tests.unit.api.conftest import Client
+from tests.unit.api.declared import Schema, every_part, every_schema, example
+
+# Bytes of a body or a query; a slow check is found with few, long before it would take for ever.
+_SIZES = (400, 4_000, 112_000)
+_MOST = 20
+# Seconds that are too few to say anything.
+_NOISE = 0.005
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    """The least CPU time of a few runs, of which further ones follow only a slow one."""
+    least = float("inf")
+    for _run in range(4):
+        began = time.thread_time()
+        work()
+        least = min(least, time.thread_time() - began)
+        if least < _NOISE:
+            break
+    return least
+
+
+def _steps(number: int) -> None:
+    seen = {}
+    for step in range(number):
+        seen[step & 1023] = step
+
+
+@pytest.fixture(scope="module")
+def step() -> float:
+    """CPU seconds of a step of the loop."""
+    return min(_seconds(lambda: _steps(200_000)) for _run in range(3)) / 200_000
+
+
+# What patterns and formats are made of, repeated: almost a match, until the end.
+_REPEATED = ("a", "0", "-", "_", " ", "/", ".", ":", "a-", "a0", "1:", "0.", " 00", "é", "\xa0", "A ", "a:1, b",
+             "(", "[a", "\\",
+             r"\pL", r"(\W\pL){9}", "(a?){9}", "a|", "+", "2026-01-01T00:00:00")
+
+
+@functools.cache
+def _texts(size: int) -> list[str]:
+    made = [piece * (size // len(piece)) + end for piece in _REPEATED for end in ("", "!")]
+    return [*made, "".join(map(chr, range(0x4E00, 0x4E00 + min(size, 20_000))))]
+
+
+@functools.cache
+def _lists(count: int) -> list[list[Any]]:
+    return [[{}] * count, [[]] * count, [""] * count, [None] * count, list(range(count)),
+            [{"a": number} for number in range(count)], [{"a": [number]} for number in range(count)],
+            list(itertools.islice(itertools.cycle([True, "a", {}, [], 1.5]), count))]
+
+
+@functools.cache
+def _names(count: int) -> list[str]:
+    names = (itertools.product(string.ascii_letters, repeat=size) for size in (1, 2, 3))
+    return ["".join(name) for name in itertools.islice(itertools.chain.from_iterable(names), count)]
+
+
+@functools.cache
+def _objects(size: int) -> list[dict[str, Any]]:
+    names = _names(size // 6)
+    made: list[dict[str, Any]] = [
+        {f"{begin}{name}": value for name in names} for value in ("", {}, []) for begin in ("", "_", "property-")]
+    deep: Any = {}
+    for _level in range(31):
+        deep = {"a": deep, "b": [{}] * (size // 100)}
+    return [*made, deep, {"a" * size: ""}, {"property-" * (size // 9): ""}, {"!" + "a" * size: "", "a": "a" * size}]
+
+
+def _fitting(size: int, schema: Schema) -> Iterator[Any]:
+    """Long values of which each part fits the schema, and those with one part that does not."""
+    whole = example(schema)
+    if isinstance(whole, str):
+        longest = min(schema.get("maxLength", size), size)
+        yield from (piece * (longest // len(piece)) for piece in ("a", "1", "A-", "\xa0"))
+    elif isinstance(whole, list):
+        most = min(schema.get("maxItems", size), size // max(len(json.dumps(whole)), 1))
+        yield from (whole * count for count in {most, most - 1, most // 2})
+        yield [*whole * (most - 1), None]
+    elif isinstance(whole, dict):
+        yield from ({**whole, name: value} for name in whole for value in ([{}] * (size // 3), "a" * size))
+        yield {**whole, **dict.fromkeys(_names(size // 6), "")}
+
+
+def _values(size: int, schema: Schema) -> Iterator[Any]:
+    if "properties" not in schema:
+        yield from _texts(size)
+        for count in {size // 3, min(schema.get("maxItems", size // 3), size // 3)}:
+            yield from _lists(count)
+    yield from _objects(size)
+    yield from _fitting(size, schema)
+
+
+def _of_the_right_type(values: Iterator[Any], schema: Schema) -> Iterator[Any]:
+    """Without those that are refused by their type at once."""
+    right = compiled({"type": schema["type"]}) if "type" in schema else lambda _value: None
+    return (value for value in values if right(value) is None)
+
+
+def _check_cost(size: int, step: float, check: Callable[[Any], Any], value: Any, what: str) -> float:
+    """The CPU seconds of a check. Fails if it takes too long."""
+    spent = _seconds(lambda: check(value))
+    most = _MOST * step * size + _NOISE
+    assert spent < most, f"{what}: {spent * 1000:.1f} ms for {size} bytes: {str(value)[:80]}"
+    return spent
+
+
+def _slowest(found: dict[int, tuple[float, str]]) -> str:
+    return "; ".join(f"{size} bytes {spent * 1000:.1f} ms ({what[:150]})" for size, (spent, what) in found.items())
+
+
+def test_every_keyword_of_every_schema_costs_no_more_than_its_input_allows(step: float) -> None:
+    keywords: Counter[str] = Counter()
+    values = 0
+    slowest = dict.fromkeys(_SIZES, (0.0, ""))
+    for text, schema in every_part().items():
+        keywords.update(schema.keys())
+        check = compiled(schema)
+        # Of objects the parts are in the list themselves.
+        for size in _SIZES[:2] if "properties" in schema and "patternProperties" not in schema else _SIZES:
+            for value in _of_the_right_type(_values(size, schema), schema):
+                slowest[size] = max(slowest[size], (_check_cost(size, step, check, value, text), text))
+                values += 1
+    print(f"{len(every_part())} schemas, {values} values, keywords {dict(keywords)}\n"
+          f"a loop of 112,000 steps takes {step * 112e6:.1f} ms; slowest checks: {_slowest(slowest)}")
+    assert values > 10_000
+
+
+def test_bodies_with_long_values_in_every_place_cost_no_more_than_they_are_long(step: float) -> None:
+    """The whole body with an error that repeats it, as a request has it answered: where several schemas nest."""
+    size = 28_000
+    slowest = {size: (0.0, "")}
+    bodies = 0
+    values = itertools.cycle([[{}] * (size // 4), dict.fromkeys(_names(size // 6), ""), "a" * size, [[]] * (size // 4)])
+    latest = {where.partition(" 2.")[0] + where.rpartition(" ")[2]: (where, schema) for where, schema in every_schema()}
+    for where, schema in latest.values():
+        whole = example(schema)
+        validator, what = Validator(schema), QUERY if where.endswith("query") else BODY
+        for path in _places(whole):
+            body = _with(whole, path, next(values))
+            slowest[size] = max(slowest[size], (_check_cost(
+                size, step, lambda body, validator=validator, what=what: _refused(validator, body, what), body,
+                where), where))
+            bodies += 1
+    print(f"{bodies} bodies and queries; slowest: {_slowest(slowest)}")
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _places(item, (*path, name))
+
+
+def _with(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    copied = copy.copy(value)
+    copied[path[0]] = _with(value[path[0]], path[1:], new)
+    return copied
+
+
+def _refused(validator: Validator, value: Any, what: str = BODY) -> None:
+    with contextlib.suppress(SchemaError):
+        validator.check(value, what)
+
+
+_BASE = {"name": "n", "imageRef": "", "flavorRef": "1", "networks": "auto"}
+_BODIES: dict[str, tuple[str, str, Any]] = {
+    "hostname of labels": ("/servers", "2.92", {"server": {**_BASE, "hostname": "a" * 110_000 + "!"}}),
+    "policies": ("/os-server-groups", "2.63", {"server_group": {"name": "g", "policies": [{}] * 28_000}}),
+    "distinct policies": ("/os-server-groups", "2.63", {"server_group": {"name": "g", "policies": [
+        {"a": number} for number in range(7_000)]}}),
+    "networks": ("/servers", "2.104", {"server": {**_BASE, "networks": [{}] * 27_000}}),
+    "metadata": ("/servers", "2.104", {"server": {**_BASE, "metadata": dict.fromkeys(_names(12_000), "") | {"!": ""}}}),
+    "unknown names": ("/servers", "2.104", {"server": {**_BASE, **dict.fromkeys(_names(12_000), "")}}),
+    "deep lists": ("/servers", "2.104", {"server": {**_BASE, "name": [[[[{}] * 9] * 9] * 9] * 30}}),
+}
+
+
+@pytest.mark.parametrize("what", _BODIES)
+def test_a_request_of_the_longest_body_is_refused_in_bounded_time(api: Client, step: float, what: str) -> None:
+    """All of the request: reading, checking and the answer."""
+    path, version, body = _BODIES[what]
+    raw = json.dumps(body, separators=(",", ":")).encode()
+    assert 20_000 < len(raw) <= CONF.oslo_middleware.max_request_body_size
+    answers = []
+
+    def ask(_body: Any) -> None:
+        answers.append(api("POST", f"/v2.1{path}", raw=raw, version=version, roles="reader").status)
+
+    spent = _check_cost(len(raw), step, ask, body, what)
+    print(f"{what}: {len(raw)} bytes, {spent * 1000:.1f} ms")
+    assert set(answers) == {400}
+
+
+def test_values_of_extra_specs_are_checked_in_bounded_time(step: float) -> None:
+    """Each known name with values of 255 characters that are almost lists, sizes or words."""
+    names = [*extra_specs.EXACT, "hw:numa_cpus.0", "hw:numa_mem.0", "resources1:VCPU", "trait:CUSTOM_A",
+             "aggregate_instance_extra_specs:a", "capabilities:host:a"]
+    slowest = (0.0, "")
+    for name, piece, end in itertools.product(names, (", b:1", ",1", "1-1,", "a:1,", " ", "1", "a", "^1,"), ("", "!")):
+        value = f"a:1{piece * 60}"[:254] + end
+        spent = _check_cost(255, step, lambda value, name=name: _refused_spec(name, value), value, name)
+        slowest = max(slowest, (spent, f"{name}={value}"))
+    print(f"{len(names)} names; slowest: {slowest[0] * 1000:.2f} ms ({slowest[1][:80]})")
+
+
+def _refused_spec(name: str, value: str) -> None:
+    with contextlib.suppress(exception.Invalid):
+        extra_specs.validate(name, value)

@@ -1,0 +1,101 @@
+"""The table of novads that announce themselves."""
+
+import threading
+
+import pytest
+
+from nova.novad import discovery as module
+from nova.novad.discovery import Discovery
+from nova.novad.mdns import Instance
+
+
+class Network:
+    """Addresses that answer, and a clock; ``step()`` is one turn of the background thread."""
+
+    def __init__(self, monkeypatch):
+        self.good, self.tried, self.now = set(), [], 1000.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        self.table = Discovery({}, threading.Event(), self._connects)
+
+    def _connects(self, url, files):
+        self.tried.append(url)
+        self.now += 0.1 if url in self.good else module.LIMIT
+        return url in self.good
+
+    def add(self, name, *ports, scheme="tls"):
+        urls = tuple(f"{scheme}://10.0.0.1:{port}" for port in ports)
+        self.table.add(Instance(name=name, node=name, version="1", roles=(), addresses=urls))
+
+    def run(self, seconds):
+        end = self.now + seconds
+        while self.now < end:
+            entry = self.table._next()
+            if entry is None or entry.due > self.now:
+                self.now += 0.5
+            else:
+                self.table._try(entry)
+
+
+@pytest.fixture
+def network(monkeypatch):
+    return Network(monkeypatch)
+
+
+def test_a_new_node_is_tried_before_strangers_that_have_failed(network):
+    for number in range(module.MOST - 1):
+        network.add(f"s{number}", number + 1)
+    network.run(module.MOST * module.LIMIT * 3)
+    network.good.add("tls://10.0.0.1:9999")
+    network.add("n2", 9999)
+    begun = network.now
+    while not network.table.known():
+        network.run(0.1)
+    assert network.now - begun <= 2 * module.LIMIT
+    assert network.table.known() == [("n2", "tls://10.0.0.1:9999")]
+
+
+def test_a_full_table_loses_the_one_that_fails_for_the_longest_time_and_never_a_known_one(network):
+    network.good.add("tls://10.0.0.1:1")
+    network.add("known", 1)
+    for number in range(3 * module.MOST):
+        network.add(f"s{number}", number + 2)
+        network.run(module.LIMIT)
+        assert network.table.size() <= module.MOST
+    kept = set(network.table._entries)
+    assert kept == {"known", *(f"s{number}" for number in range(2 * module.MOST + 1, 3 * module.MOST))}
+
+
+def test_a_table_of_known_ones_takes_no_stranger(network):
+    for number in range(module.MOST):
+        network.good.add(f"tls://10.0.0.1:{number + 1}")
+        network.add(f"n{number}", number + 1)
+    network.run(module.MOST)
+    network.add("stranger", 9999)
+    assert "stranger" not in network.table._entries
+
+
+def test_addresses_of_one_instance_are_tried_in_turn(network):
+    network.good.add("tls://10.0.0.1:3")
+    network.add("n2", 1, 2, 3)
+    network.run(30)
+    assert network.tried[:3] == [f"tls://10.0.0.1:{port}" for port in (1, 2, 3)]
+    assert network.table.known() == [("n2", "tls://10.0.0.1:3")]
+
+
+def test_attempts_become_rarer_and_end(network):
+    network.add("stranger", 1)
+    network.run(300)
+    early = len(network.tried)
+    network.run(10 * module._FORGOTTEN)
+    assert (early <= 10, len(network.tried) <= 15, network.table.size()) == (True, True, 0)
+
+
+def test_one_that_goes_is_forgotten_and_one_without_tls_is_not_entered(network):
+    network.add("n2", 1)
+    network.add("n3", 2)
+    network.add("plain", 3, scheme="tcp")
+    network.table.remove("n2")
+    network.add("n3", 2, scheme="tcp")
+    assert network.table.size() == 0
+    network.run(20)
+    assert network.tried == []
