@@ -5,8 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import os
+import pathlib
 import platform
 import re
+import tomllib
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -17,7 +20,7 @@ from nova.novad.addresses import on_loopback
 LOG = logging.getLogger(__name__)
 
 _MOST = 4 << 20  # bytes of a manifest, or of a token
-_TIMEOUT = 20.0  # seconds of one request
+_TIMEOUT = 10.0  # seconds of one request
 _ACCEPT = ", ".join([
     "application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json",
     "application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"])
@@ -36,16 +39,16 @@ def is_local(reference: str) -> bool:
 def size(reference: str) -> int | None:
     """Return the bytes of the image's layers as they travel, for this machine's architecture.
 
-    None if it is unknown: a short name, or a registry that does not answer or wants a login. podman's own request then
-    reports what is wrong.
+    None if it is unknown: a short name, mirrors, or a registry that does not answer or wants a login. podman's own
+    request then reports what is wrong.
     """
-    parts = _REFERENCE.fullmatch(reference)
-    if parts is None:
-        return None
-    host, path = parts["host"], parts["path"]
-    if host == "docker.io":
-        host, path = "registry-1.docker.io", path if "/" in path else f"library/{path}"
     try:
+        parts = _REFERENCE.fullmatch(_located(reference))
+        if parts is None:
+            return None
+        host, path = parts["host"], parts["path"]
+        if host == "docker.io":
+            host, path = "registry-1.docker.io", path if "/" in path else f"library/{path}"
         registry = _Registry(f"{'http' if is_local(reference) else 'https'}://{host}/v2/{path}/manifests/")
         manifest = registry.manifest(parts["digest"] or parts["tag"] or "latest")
         if "manifests" in manifest:
@@ -55,6 +58,32 @@ def size(reference: str) -> int | None:
             http.client.HTTPException) as error:
         LOG.info("The size of image %s is unknown before it is pulled: %s", reference, error)
         return None
+
+
+def _located(reference: str) -> str:
+    """Return the reference with the location that podman's registries.conf gives. Raises ValueError, OSError.
+
+    Only locations are followed: what has mirrors, is blocked or is asked without TLS is podman's to fetch.
+    """
+    found: dict[str, Any] = {}
+    length = -1
+    for file in _registries_conf():
+        for entry in tomllib.loads(file.read_text(encoding="utf-8")).get("registry", []):
+            prefix = str(entry.get("prefix") or entry.get("location") or "")
+            wild = prefix.startswith("*.") and reference.partition("/")[0].endswith(prefix[1:])
+            if (wild or re.match(rf"{re.escape(prefix)}($|[/:@])", reference)) and len(prefix) > length:
+                found, length = {**entry, **({"mirror": [prefix]} if wild else {})}, len(prefix)
+    if found.get("mirror") or found.get("blocked") or found.get("insecure"):
+        raise ValueError("registries.conf has mirrors, or no plain location, for it")
+    return f"{found['location']}{reference[length:]}" if found.get("location") else reference
+
+
+def _registries_conf() -> list[pathlib.Path]:
+    """Return the files of podman's configuration of registries, those that count more last."""
+    if own := os.environ.get("CONTAINERS_REGISTRIES_CONF"):
+        return [pathlib.Path(own)]
+    main = pathlib.Path("/etc/containers/registries.conf")
+    return [*([main] if main.exists() else []), *sorted(main.with_name("registries.conf.d").glob("*.conf"))]
 
 
 def _here(manifests: list[Any]) -> str:

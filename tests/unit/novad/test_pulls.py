@@ -99,6 +99,24 @@ def test_without_an_answer_or_with_a_login_elsewhere_the_size_is_unknown(site):
     assert registry.size(f"{site.host}/a/b:1") is None
 
 
+@pytest.mark.parametrize(("entry", "size"), [
+    ('prefix = "docker.io"\nlocation = "HOST"', 3000), ('prefix = "docker.io/a"\nlocation = "HOST/a"', 3000),
+    ('prefix = "docker.io/a/b"\nlocation = "HOST/a/b"\n[[registry]]\nprefix = "docker.io"\nlocation = "127.0.0.1:9"',
+     3000),
+    ('prefix = "docker.io"\nblocked = true', None), ('prefix = "docker.io"\nlocation = "HOST"\ninsecure = true', None),
+    ('prefix = "docker.io"\n[[registry.mirror]]\nlocation = "HOST"', None), ('prefix = "*.io"', None), ("x", None)])
+def test_registries_are_asked_where_podman_asks_them(site, tmp_path, monkeypatch, entry, size):
+    """Nobody else is: not the registry that the configuration replaces."""
+    (tmp_path / "registries.conf").write_text("[[registry]]\n" + entry.replace("HOST", site.host))
+    monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(tmp_path / "registries.conf"))
+    monkeypatch.setattr(registry, "is_local", lambda _reference: True)  # the site has no TLS
+    urls, ask = [], registry._json
+    monkeypatch.setattr(registry, "_json", lambda url, headers: urls.append(url) or ask(url, headers))
+    site.answers = manifest("1")
+    assert registry.size("docker.io/a/b:1") == size
+    assert not [url for url in urls if "docker.io" in url]
+
+
 @pytest.fixture
 def service(tmp_path):
     """``service(answer, …)``: the path of a socket that answers requests with these bytes, one each, and closes."""
