@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 
 def is_address(text: str) -> bool:
@@ -29,3 +30,9 @@ def on_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def registry_on_loopback(reference: str) -> bool:
+    """Return True if an image's registry is on this machine; such a registry speaks no TLS."""
+    host, slash, _rest = reference.partition("/")
+    return bool(slash) and on_loopback(re.sub(r":\d+$", "", host))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import re
+import http.client
 import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -13,7 +13,7 @@ import requests
 from podman import PodmanClient
 from podman import errors as podman_errors
 
-from nova.novad.addresses import on_loopback
+from nova.novad.addresses import registry_on_loopback
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime import podman_stream
 from nova.novad.runtime.base import CONFINED, PLATFORM, Container, Image, Wanted
@@ -22,6 +22,8 @@ from nova.novad.runtime.podman_logs import PodmanLines
 _TIMEOUT = 60.0  # seconds of a request that does something
 _LOOK = 20.0  # of one that only looks: less than a caller waits
 _PULL_TIMEOUT = 1800.0
+_RESOLVED = 2.0  # of a registry on this machine that is asked for a digest
+_MANIFESTS = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 _REASON = 400  # characters of the end of what podman says of a failure
 _OUTPUT = 1 << 16  # bytes of a command's output that are kept
 
@@ -43,8 +45,8 @@ class Podman:
         with self._client(_PULL_TIMEOUT) as client, _told(f"{reference} cannot be fetched"):
             try:
                 # As a stream: otherwise the library keeps to itself what went wrong.
-                reports: Any = client.images.pull(reference, tls_verify=not _on_loopback(reference), stream=True,
-                                                  decode=True)
+                reports: Any = client.images.pull(
+                    reference, tls_verify=not registry_on_loopback(reference), stream=True, decode=True)
                 ident = ""
                 for report in reports:
                     if report.get("error"):
@@ -56,6 +58,21 @@ class Podman:
             if image is None or not image.id:
                 raise ImageFault(f"{reference} cannot be fetched: podman does not say why.")
             return Image(image.id.removeprefix("sha256:"), str(image.attrs.get("Digest") or ""))
+
+    def resolve(self, reference: str) -> str:
+        if not registry_on_loopback(reference) or "@" in reference:
+            return ""
+        host, _slash, rest = reference.partition("/")
+        name, _colon, tag = rest.rpartition(":")
+        connection = http.client.HTTPConnection(host, timeout=_RESOLVED)
+        try:
+            connection.request("HEAD", f"/v2/{name}/manifests/{tag}", headers={"Accept": _MANIFESTS})
+            answer = connection.getresponse()
+            return answer.getheader("Docker-Content-Digest") or "" if answer.status == 200 else ""
+        except (OSError, ValueError, http.client.HTTPException):
+            return ""
+        finally:
+            connection.close()
 
     def has_image(self, ident: str) -> bool:
         with self._client(_LOOK) as client, _told(f"image {ident} cannot be looked for"):
@@ -182,12 +199,6 @@ def _why(error: Exception) -> str:
 
 def _propagation(options: tuple[str, ...]) -> str:
     return next((each for each in options if each in ("rshared", "rslave")), "")
-
-
-def _on_loopback(reference: str) -> bool:
-    """A registry on this machine speaks no TLS."""
-    host, slash, _rest = reference.partition("/")
-    return bool(slash) and on_loopback(re.sub(r":\d+$", "", host))
 
 
 def _container(attrs: dict[str, Any]) -> Container:
