@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 
 def is_address(text: str) -> bool:
@@ -37,3 +38,9 @@ def is_wildcard(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_unspecified
     except ValueError:
         return False
+
+
+def registry_on_loopback(reference: str) -> bool:
+    """Return True if an image's registry is on this machine; such a registry speaks no TLS."""
+    host, slash, _rest = reference.partition("/")
+    return bool(slash) and on_loopback(re.sub(r":\d+$", "", host))

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from nova.novad import dumps, history, owed
+from nova.novad import dumps, history, owed, pins
 from nova.novad.changes import check_data_paths, check_depends, ordered, stopping, volumes_of
 from nova.novad.containers import Containers, Progress
 from nova.novad.data import Data
@@ -197,6 +197,7 @@ class Deployer:
                 raise
             raise Failed(f"{why} All is as it was before{left}.") from error
         if terms.origin is None:
+            pins.record(self.journal, self._known(begun.id).changes)
             self.payer.pay(progress)
             LOG.info("Deployment %d (%s) is done: %s", begun.id, kind, ", ".join(change.name for change in changes))
             left_over = self.others.settle(begun.id, True, progress) if self.others is not None and terms.shares else []
@@ -244,6 +245,7 @@ class Deployer:
             found = self._known(ident)
             self.journal.finish(ident, DONE, [], owed=[*debts, *self._left_by(found.changes)],
                                 states=history.states_made(self.journal, found))
+            pins.record(self.journal, found.changes)
             self.payer.pay(progress)
         else:
             self.journal.reopen(ident)
@@ -282,9 +284,10 @@ class Deployer:
             component = change.after.component
             progress(change.name, f"fetching {component.reference()}")
             image = self.containers.fetch(component.reference(), component.digest)
+            pins.check(self.journal, change.name, component, image.digest)
             before = change.before
-            if kind == DEPLOY and before is not None and before.wanted and (before.image, before.component) == (
-                    image.ident, component):
+            if kind == DEPLOY and before is not None and before.wanted and before.image == image.ident and (
+                    pins.without_digest(before.component) == pins.without_digest(component)):
                 progress(change.name, "is up to date")
                 continue
             kept[change.name] = msgspec.structs.replace(change, after=Deployed(

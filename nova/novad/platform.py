@@ -137,10 +137,13 @@ class Component(Part, frozen=True, kw_only=True):
         return f"{self.image}@{self.digest}" if self.digest else f"{self.image}:{self.tag}"
 
     def of_version(self, version: str) -> Component:
-        """The same at another version, whose digest is not known before it is fetched. Raises Invalid."""
-        if not _TAG.match(version):
-            raise Invalid(f"{version!r} is not the name of a version.")
-        return msgspec.structs.replace(self, version=version, channel="", digest="")
+        """Return the same component at another version: TAG, or TAG@DIGEST. Raises Invalid."""
+        tag, at, digest = version.partition("@")
+        if not _TAG.match(tag) or (at and not _DIGEST.match(digest)):
+            raise Invalid(f"{version!r} is not the name of a version: TAG, or TAG@sha256:DIGEST.")
+        if tag == self.tag:
+            return msgspec.structs.replace(self, digest=digest)
+        return msgspec.structs.replace(self, version=tag, channel="", digest=digest)
 
     def secrets(self) -> set[str]:
         """The names of the secrets that it uses."""

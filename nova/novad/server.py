@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from nova import __version__
-from nova.novad import errors
+from nova.novad import errors, pins
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
 from nova.novad.client import ANSWERED
@@ -246,12 +246,15 @@ def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
     for change in changes:
         before, after = change.before, change.after
         same = before is not None and after is not None and before.component == after.component
+        digest = after.component.digest or daemon.runtime.resolve(after.component.reference()) if after else ""
         planned.append(pb.PlannedChange(
             component=change.name, reference=after.component.reference() if after else "",
             action="remove" if after is None else "create" if before is None else
             "keep, unless its image is another" if same else "replace", node=daemon.options.name,
             before=before.version or before.component.tag if before else "",
-            backup=daemon.data.size(change.name, before.component.volumes) if before else 0))
+            backup=daemon.data.size(change.name, before.component.volumes) if before else 0,
+            digest=before.digest if before else "", fetched=digest,
+            refused=after is not None and pins.differs(daemon.journal, after.component, digest)))
     return planned
 
 

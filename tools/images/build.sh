@@ -5,7 +5,8 @@
 #   tools/images/build.sh
 #
 # Options, by environment variables:
-#   OUTPUT=/var/lib/nova-images    layers, an OCI layout (oci/), Nova's wheel (wheels/), and the registry with its data
+#   OUTPUT=/var/lib/nova-images    layers, an OCI layout (oci/), Nova's wheel (wheels/), the registry with its data, and
+#                                  the platform files of etc/novad with the images' digests (platforms/)
 #   REGISTRY=127.0.0.1:5050        where images are pushed to; it is started there if nobody listens
 #   IMAGES="nova-api …"            only these (default: all)
 #   PUSH=True                      False: the OCI layout alone
@@ -130,8 +131,10 @@ main() {
     if [ "$PUSH" = True ]; then
         start_registry
         push_images
+        oci pin "$VERSION" "$OUTPUT/platforms" "$REPO"/etc/novad/nova*.yaml --layout "$OUTPUT/oci"
     fi
     [ "$CHECK" = False ] || check_again
+    [ "$PUSH" = False ] || say "platform files with the digests of these images are in $OUTPUT/platforms"
     say "$(wc -w <<< "$IMAGES") images of version $VERSION are in $OUTPUT/oci, $(du -sh "$OUTPUT/oci" | cut -f1) in all"
 }
 

@@ -20,9 +20,10 @@ import io
 import json
 import os
 import pathlib
+import re
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
@@ -243,9 +244,24 @@ def _shared(layout: pathlib.Path) -> dict[str, str]:
     return found
 
 
+def pin(files: Sequence[pathlib.Path], layout: pathlib.Path, version: str, target: pathlib.Path) -> None:
+    """Copy platform files to ``target``, with the digest of each image that the layout has in this version."""
+    index = json.loads((layout / "index.json").read_text())
+    digests = {one["annotations"][_REFERENCE]: one["digest"] for one in index["manifests"]}
+    target.mkdir(exist_ok=True)
+    for file in files:
+        lines = []
+        for line in file.read_text().splitlines():
+            lines.append(line)
+            found = re.fullmatch(r"( +)image: [^/\s]+/(\S+)", line)
+            if found and (digest := digests.get(f"{found[2]}:{version}")):
+                lines.append(f"{found[1]}digest: {digest}")
+        (target / file.name).write_text("\n".join(lines) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=("pack", "subtract", "compress", "image", "push"))
+    parser.add_argument("verb", choices=("pack", "subtract", "compress", "image", "push", "pin"))
     parser.add_argument("words", nargs="+")
     parser.add_argument("--tar", type=pathlib.Path)
     parser.add_argument("--layout", type=pathlib.Path)
@@ -261,6 +277,9 @@ def main() -> int:
         print(json.dumps(compress(first, given.layout)))
     elif given.verb == "image":
         print(image(json.loads(first.read_text()), given.layout))
+    elif given.verb == "pin":
+        version, target, *files = given.words
+        pin([pathlib.Path(file) for file in files], given.layout, version, pathlib.Path(target))
     else:
         push(given.words[0], given.layout, given.registry, given.tag)
     return 0

@@ -31,9 +31,15 @@ def deploy(novad: Novad, args: argparse.Namespace) -> None:
 def plan(novad: Novad, args: argparse.Namespace) -> Rows:
     """Show what deploy would do."""
     answer = novad.ask(novad.client.platform.Plan, pb.DeployRequest(components=_wanted(args.components)))
-    return ("Component", "Action", "Now", "Image", "Backup", "Node"), [
-        (one.component, one.action, one.before or "-", one.reference, size(one.backup), one.node)
-        for one in answer.changes]
+    return ("Component", "Action", "Now", "Image", "Digest", "Backup", "Node"), [
+        (one.component, "refuse: name the digest" if one.refused else one.action, one.before or "-", one.reference,
+         _digests(one), size(one.backup), one.node) for one in answer.changes]
+
+
+def _digests(change: pb.PlannedChange) -> str:
+    """The digest that runs now, and the one that would run, if that is another one."""
+    digests = [one for one in (change.digest, change.fetched) if one]
+    return " -> ".join(dict.fromkeys(digests)) or "-"
 
 
 @listing(arg("--limit", type=int, default=20, help="how many (20)"))

@@ -49,20 +49,26 @@ class PlanAnswer(_message.Message):
     def __init__(self, changes: _Optional[_Iterable[_Union[PlannedChange, _Mapping]]] = ...) -> None: ...
 
 class PlannedChange(_message.Message):
-    __slots__ = ("component", "action", "reference", "before", "backup", "node")
+    __slots__ = ("component", "action", "reference", "before", "backup", "node", "digest", "fetched", "refused")
     COMPONENT_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     BACKUP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     component: str
     action: str
     reference: str
     before: str
     backup: int
     node: str
-    def __init__(self, component: _Optional[str] = ..., action: _Optional[str] = ..., reference: _Optional[str] = ..., before: _Optional[str] = ..., backup: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
+    digest: str
+    fetched: str
+    refused: bool
+    def __init__(self, component: _Optional[str] = ..., action: _Optional[str] = ..., reference: _Optional[str] = ..., before: _Optional[str] = ..., backup: _Optional[int] = ..., node: _Optional[str] = ..., digest: _Optional[str] = ..., fetched: _Optional[str] = ..., refused: _Optional[bool] = ...) -> None: ...
 
 class PlatformAnswer(_message.Message):
     __slots__ = ("name", "components")

@@ -86,6 +86,10 @@ class Runtime(Protocol):
     def fetch(self, reference: str) -> Image:
         """The image that a registry has by this name. Raises ImageFault."""
 
+    def resolve(self, reference: str) -> str:
+        """Return the digest that a registry on this machine has for a tag now, without fetching the image; "" if it
+        does not answer, or is elsewhere."""
+
     def has_image(self, ident: str) -> bool: ...
 
     def data_paths(self, ident: str) -> tuple[str, ...]:

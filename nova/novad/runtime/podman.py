@@ -14,7 +14,7 @@ from podman import PodmanClient
 from podman import errors as podman_errors
 
 from nova.novad.errors import ImageFault, RuntimeFault
-from nova.novad.runtime import podman_images, podman_stream
+from nova.novad.runtime import podman_images, podman_stream, registry
 from nova.novad.runtime.base import CONFINED, PLATFORM, Container, Image, Wanted
 from nova.novad.runtime.podman_logs import PodmanLines
 
@@ -50,6 +50,9 @@ class Podman:
         with self._client(_LOOK) as client, self._told(f"{reference} cannot be fetched"):
             image: Any = client.images.get(ident)
             return Image(image.id.removeprefix("sha256:"), str(image.attrs.get("Digest") or ""))
+
+    def resolve(self, reference: str) -> str:
+        return registry.local_digest(reference)
 
     def has_image(self, ident: str) -> bool:
         with self._client(_LOOK) as client, self._told(f"image {ident} cannot be looked for"):

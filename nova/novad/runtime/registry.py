@@ -1,4 +1,4 @@
-"""The size of an image before it is pulled, from the manifests of its registry (OCI distribution API, anonymous)."""
+"""The size and the digest of an image before it is pulled, by the OCI distribution API, without a login."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
-from nova.novad.addresses import on_loopback
+from nova.novad.addresses import registry_on_loopback
 
 LOG = logging.getLogger(__name__)
 
 _MOST = 4 << 20  # bytes of a manifest, or of a token
 _TIMEOUT = 10.0  # seconds of one request
+_LOCAL_TIMEOUT = 2.0  # seconds of a request to a registry on this machine
 _ACCEPT = ", ".join([
     "application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json",
     "application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"])
@@ -28,12 +29,6 @@ _REFERENCE = re.compile(r"(?P<host>[^/]*[.:][^/]*|localhost)/(?P<path>[^@]+?)(?:
                         r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?", re.ASCII)
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-
-
-def is_local(reference: str) -> bool:
-    """Return True if the registry is on this machine, where it has no TLS."""
-    host, slash, _rest = reference.partition("/")
-    return bool(slash) and on_loopback(re.sub(r":\d+$", "", host))
 
 
 def size(reference: str) -> int | None:
@@ -49,7 +44,7 @@ def size(reference: str) -> int | None:
         host, path = parts["host"], parts["path"]
         if host == "docker.io":
             host, path = "registry-1.docker.io", path if "/" in path else f"library/{path}"
-        registry = _Registry(f"{'http' if is_local(reference) else 'https'}://{host}/v2/{path}/manifests/")
+        registry = _Registry(f"{'http' if registry_on_loopback(reference) else 'https'}://{host}/v2/{path}/manifests/")
         manifest = registry.manifest(parts["digest"] or parts["tag"] or "latest")
         if "manifests" in manifest:
             manifest = registry.manifest(_here(manifest["manifests"]))
@@ -58,6 +53,21 @@ def size(reference: str) -> int | None:
             http.client.HTTPException) as error:
         LOG.info("The size of image %s is unknown before it is pulled: %s", reference, error)
         return None
+
+
+def local_digest(reference: str) -> str:
+    """Return the digest that a registry on this machine has for a tag, or "" if it is unknown."""
+    if not registry_on_loopback(reference) or "@" in reference:
+        return ""
+    host, _slash, rest = reference.partition("/")
+    name, _colon, tag = rest.rpartition(":")
+    request = urllib.request.Request(
+        f"http://{host}/v2/{name}/manifests/{tag}", headers={"Accept": _ACCEPT}, method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=_LOCAL_TIMEOUT) as answer:  # noqa: S310
+            return answer.headers.get("Docker-Content-Digest") or ""
+    except (OSError, ValueError, http.client.HTTPException):
+        return ""
 
 
 def _located(reference: str) -> str:

@@ -54,6 +54,9 @@ class DirectoryRuntime:
             _write(self.directory / "images" / ident, reference)
             return Image(ident, digest(reference))
 
+    def resolve(self, reference: str) -> str:
+        return ""
+
     def has_image(self, ident: str) -> bool:
         self._reach()
         return (self.directory / "images" / ident).exists()

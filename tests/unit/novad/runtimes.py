@@ -34,6 +34,7 @@ class FakeRuntime:
         self.networks: set[str] = set()
         self.before: Callable[[str, str], None] = lambda _verb, _name: None
         self.away = False
+        self.pushes: dict[str, int] = {}  # how often another image was pushed to a tag
         self.lost: dict[str, tuple[str, str]] = {}  # images that the registry alone has
         self.data: dict[str, tuple[str, ...]] = {}  # paths that the image of a reference declares as volumes
         self.said: dict[str, list[str]] = {}  # what containers have written
@@ -44,6 +45,9 @@ class FakeRuntime:
     def fetch(self, reference: str) -> Image:
         self._effect("fetch", reference)
         if "@" in reference:
+            for known, kind in self.registry.items():  # what a tag is by now
+                if self.pushes.get(known) and reference.endswith(self.resolve(known)):
+                    return self._pulled(known, kind)
             for ident, (known, _kind) in {**self.lost, **self.images}.items():
                 if reference.endswith(digest(known)):
                     self.images[ident] = {**self.lost, **self.images}[ident]
@@ -51,9 +55,16 @@ class FakeRuntime:
             raise ImageFault(f"{reference} cannot be fetched")
         if reference not in self.registry:
             raise ImageFault(f"{reference} cannot be fetched: there is no such image")
-        ident = hashlib.sha256((reference + self.registry[reference]).encode()).hexdigest()
-        self.images[ident] = (reference, self.registry[reference])
-        return Image(ident, digest(reference))
+        return self._pulled(reference, self.registry[reference])
+
+    def _pulled(self, reference: str, kind: str) -> Image:
+        push = "#" * self.pushes.get(reference, 0)
+        ident = hashlib.sha256((reference + kind + push).encode()).hexdigest()
+        self.images[ident] = (reference, kind)
+        return Image(ident, self.resolve(reference))
+
+    def resolve(self, reference: str) -> str:
+        return digest(reference + "#" * self.pushes.get(reference, 0))
 
     def has_image(self, ident: str) -> bool:
         return ident in self.images

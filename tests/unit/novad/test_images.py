@@ -8,6 +8,7 @@ import subprocess
 import tarfile
 import threading
 
+import msgspec
 import pytest
 
 from nova.novad.platform import Place, load
@@ -112,6 +113,21 @@ def test_a_wrong_option_of_the_build_is_named_before_anything_is_done(tmp_path, 
     done = subprocess.run([ROOT / "tools/images/build.sh"], capture_output=True, text=True, check=False,
                           env={**os.environ, "OUTPUT": str(tmp_path / "out"), **options})
     assert (done.returncode, words in done.stderr, (tmp_path / "out").exists()) == (1, True, False)
+
+
+def test_platform_files_are_written_with_the_digests_of_what_was_built(tmp_path):
+    built = {name: f"sha256:{number:064x}" for number, name in enumerate(sorted(
+        one.image.partition("/")[2] for one in load(ROOT / "etc/novad/nova.yaml").components.values()))}
+    (tmp_path / "index.json").write_text(json.dumps({"manifests": [
+        {"digest": digest, "annotations": {"org.opencontainers.image.ref.name": f"{name}:{version}"}}
+        for name, found in built.items() for version, digest in (("0", "sha256:" + "f" * 64), ("1", found))]}))
+    files = sorted((ROOT / "etc/novad").glob("nova*.yaml"))
+    oci.pin(files, tmp_path, "1", tmp_path / "platforms")
+    for file in files:
+        pinned, shipped = load(tmp_path / "platforms" / file.name), load(file)
+        assert {one.image.partition("/")[2]: one.digest for one in pinned.components.values()} == built
+        assert msgspec.structs.replace(pinned, components={name: msgspec.structs.replace(one, digest="")
+                                       for name, one in pinned.components.items()}) == shipped
 
 
 class _Registry(http.server.BaseHTTPRequestHandler):
