@@ -17,6 +17,8 @@ _BAD_REQUEST_CODES = frozenset({
     libvirt.VIR_ERR_CONFIG_UNSUPPORTED, libvirt.VIR_ERR_XML_ERROR, libvirt.VIR_ERR_XML_DETAIL,
     libvirt.VIR_ERR_UNKNOWN_HOST,
 })
+# The same, said of firmware without a code of its own.
+_NO_FIRMWARE = "Unable to find any firmware"
 
 _NO_JOB_CODES = frozenset({libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_INVALID})
 
@@ -45,7 +47,7 @@ def translate(error: libvirt.libvirtError, host: str, uuid: str) -> BaseExceptio
         return exception.HypervisorUnavailable(reason=host)
     if is_missing(error):
         return exception.GuestNotFound(instance_uuid=uuid)
-    if error.get_error_code() in _BAD_REQUEST_CODES:
+    if error.get_error_code() in _BAD_REQUEST_CODES or _NO_FIRMWARE in text:
         return exception.InvalidInput(reason=f"the hypervisor cannot run this server: {text}")
     if "No space left on device" in text:
         return exception.DiskFull(reason="the hypervisor found no space left")

@@ -118,8 +118,11 @@ def foreign(connection: libvirt.virConnect, host: Capabilities, settings: Settin
         except libvirt.libvirtError as error:
             LOG.warning("Guests of the architecture %s are not offered: %s", name, error)
             continue
-        modes = {mode.get("name"): mode for mode in ET.fromstring(text).findall("cpu/mode")  # noqa: S314
-                 if mode.get("supported") == "yes"}
+        root = ET.fromstring(text)  # noqa: S314 - libvirt's own output
+        if name == "aarch64" and "efi" not in _values(root, "os", "firmware"):
+            LOG.warning("Guests of the architecture %s are not offered: the host has no UEFI firmware for them", name)
+            continue
+        modes = {mode.get("name"): mode for mode in root.findall("cpu/mode") if mode.get("supported") == "yes"}
         models = {model.text for model in modes["custom"].findall("model") if model.get("usable") != "no"} \
             if "custom" in modes else set()
         mode, model = settings.cpu_mode, settings.cpu_model

@@ -114,7 +114,7 @@ def _architecture(wanted: Hardware, settings: Settings, existing: str | None) ->
     found = settings.architecture(name) or (settings.architecture() if existing is not None else None)
     if found is None:
         raise exception.InvalidInput(
-            reason=f"hw_architecture={name} is not supported by this hypervisor: it has no QEMU for it")
+            reason=f"hw_architecture={name} is not supported by this hypervisor: it runs no guests of it")
     return found
 
 
