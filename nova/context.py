@@ -72,6 +72,12 @@ def too_late() -> bool:
     return moment is not None and time.monotonic() > moment
 
 
+def seconds_left() -> float | None:
+    """Return for how many seconds somebody waits for what this thread does; None if nobody does, or for ever."""
+    moment = _WANTED_UNTIL.get()
+    return None if moment is None else moment - time.monotonic()
+
+
 def begun() -> None:
     """Something was written: from now on this is done to its end, whether anybody waits or not."""
     _WANTED_UNTIL.set(None)

@@ -148,17 +148,23 @@ class _Proxy(Generic[I]):
 
     def _call(self, method: interface.Method, ctx: context.RequestContext, payload: str) -> Any:
         seconds: float = self.seconds or method.timeout or self.bus.conf.rpc_response_timeout
+        left = context.seconds_left()
+        if left is not None:  # what is asked on behalf of a caller is of no use after that caller has given up
+            if left <= 0:
+                raise exception.ServiceUnavailable("Nobody waits for this any more: nothing was asked.")
+            seconds = min(seconds, left)
         # What is written in the last moment would be answered too late.
-        outgoing = transport.Outgoing(ctx, seconds - min(_ANSWER, seconds / 10), method.token,
-                                      self._seal(method, payload))
+        wanted = seconds - min(_ANSWER, seconds / 10)
+        outgoing = transport.Outgoing(ctx, wanted, method.token, self._seal(method, payload))
         asked = self._certain.prepare(timeout=seconds)
         _reach(self.bus)
         if self.host is None:
-            with circuit(self.bus, self.declared.topic).call(), publishing.within(self.bus, seconds):
+            with circuit(self.bus, self.declared.topic).call(), publishing.within(
+                    self.bus, seconds, wanted):
                 return asked.call(outgoing, method.name, p=payload)
         if listeners(self.bus, f"{self.declared.topic}.{self.host}") == 0:
             raise exception.NobodyListens(f"Nobody answers at {self.declared.topic} of {self.host}.")
-        with publishing.within(self.bus, seconds):
+        with publishing.within(self.bus, seconds, wanted):
             return asked.call(outgoing, method.name, p=payload)
 
     def _cast(self, method: interface.Method, ctx: context.RequestContext, payload: str) -> None:

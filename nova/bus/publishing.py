@@ -45,6 +45,8 @@ class _Attempt:
     """The message that a thread publishes. ``until``: by the monotonic clock."""
 
     until: float
+    # After which the message is of no use to its receiver, by the same clock; None: the broker keeps it as it was told.
+    expires: float | None = None
     # The broker that has blocked the connection.
     blocked_by: Broker | None = None
 
@@ -66,6 +68,10 @@ class Channel(pyamqp.Channel):
         try:
             if left <= 0:
                 raise TimeoutError
+            message = args[0] if args else kwargs["msg"]
+            if attempt.expires is not None and "expiration" in message.properties:
+                # oslo.messaging has the broker keep a message for as long as its answer is waited for.
+                message.properties["expiration"] = str(max(0, int(1000 * (attempt.expires - time.monotonic()))))
             return super().basic_publish_confirm(*args, **{**kwargs, "timeout": left, "confirm_timeout": left})
         except (TimeoutError, NotPublishedError) as error:
             # What the broker does not read it does not answer, either: an orderly end would wait for that.
@@ -93,12 +99,15 @@ def _on_blocked(others: Callable[[str], None] | None, connection: weakref.ref[An
 
 
 @contextlib.contextmanager
-def within(bus: Any, seconds: float) -> Iterator[None]:
+def within(bus: Any, seconds: float, wanted: float | None = None) -> Iterator[None]:
     """Publish messages in the block: each is confirmed within a share of ``seconds``, or fails.
+
+    ``wanted``: seconds from now after which the broker drops a message that nobody has taken.
 
     Raises ServiceUnavailable when the broker has blocked its publishers.
     """
-    attempt = _Attempt(time.monotonic() + min(_LONGEST, seconds * _SHARE))
+    now = time.monotonic()
+    attempt = _Attempt(now + min(_LONGEST, seconds * _SHARE), None if wanted is None else now + wanted)
     token = _ATTEMPT.set(attempt)
     try:
         yield

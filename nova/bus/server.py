@@ -146,6 +146,9 @@ def _handler(
     def answer(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:
         try:
             args = gate.admit(ctx, p)
+            if context.too_late():  # it waited for a thread of the interpreter, or for its arguments to be decoded
+                metrics.BUS_DROPPED.inc(label)
+                raise exception.ServiceUnavailable(f"{label} came too late: nothing was done.")
             result = function(ctx, **{name: getattr(args, name) for name in method.parameters})
             if method.kind != "call":
                 return None

@@ -20,6 +20,7 @@ from oslo_messaging import opts
 from nova.api.guest_metadata.service import MetadataService
 from nova.api.http import tls
 from nova.api.service import ApiService
+from nova.compute.identity import lock_host
 from nova.compute.service import hosts_of_driver
 from nova.compute.virtual_hosts import compute_of
 from nova.conductor.service import ConductorService, check_keys
@@ -110,6 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     conf.load(sys.argv[1:] if argv is None else argv)
     tracing.check("nova-allinone")
     os.makedirs(CONF.state_path, mode=0o711, exist_ok=True)
+    lock_host()
     try:
         suite = AllInOne()
     except (exception.DatabaseUnusable, exception.InvalidInput) as error:

@@ -5,6 +5,7 @@ from nova.service import run
 
 def main() -> int:
     """Run the service of this host (or of those that a fake driver plays) until SIGTERM; its guests run on."""
+    from nova.compute.identity import lock_host
     from nova.compute.virtual_hosts import compute_of
 
-    return run.run("nova-compute", lambda transport, _worker: compute_of(transport))
+    return run.run("nova-compute", lambda transport, _worker: compute_of(transport), check=lock_host)

@@ -1,22 +1,61 @@
-"""The identity of this machine, made once, and the deployment that it belongs to: kept in ``state_path``, told when
-nova-compute registers.
+"""The lock of this host, the identity of this machine, made once, and its deployment: files in ``state_path``.
 
-By these a conductor notices a database, a host name or a copied disk that belongs to another machine, or to another
-deployment.
+Identity and deployment are reported when nova-compute registers. By these a conductor notices a database, a host name
+or a copied disk that belongs to another machine, or to another deployment.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import logging
 import os
 import tempfile
+import time
 import uuid
 
 from nova import exception
 from nova.conf import CONF
 
+LOG = logging.getLogger(__name__)
+
 FILE = "host_identity"
 DEPLOYMENT = "deployment"
+# Seconds that a nova-compute which was ended just now has until its lock is free, and between two tries.
+_ENDING, _PAUSE = 10.0, 0.2
+# The open lock files of this process and, after a fork, of its workers.
+_held: list[int] = []
+
+
+def lock_host(seconds: float = _ENDING) -> None:
+    """Keep other nova-computes of this host from running on this state_path while this process or a worker lives.
+
+    Ends the program with os.EX_TEMPFAIL (75) if another one runs. A lock file that a dead process left does not count.
+    """
+    path = os.path.join(CONF.state_path, f"nova-compute-{CONF.host}.lock")
+    os.makedirs(CONF.state_path, mode=0o711, exist_ok=True)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    until = time.monotonic() + seconds
+    while not _flock(lock):
+        if time.monotonic() > until:
+            LOG.error("Another nova-compute of host %s runs on state_path %s (process %s, which holds %s): this one "
+                      "ends. Stop the other one, or give this one a host and a state_path of its own.", CONF.host,
+                      CONF.state_path, os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown", path)
+            os.close(lock)
+            raise SystemExit(os.EX_TEMPFAIL)
+        time.sleep(_PAUSE)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    _held.append(lock)
+
+
+def _flock(descriptor: int) -> bool:
+    """Lock the file unless somebody else has locked it; return True if it is locked now."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def of_this_machine() -> str:

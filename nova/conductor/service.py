@@ -171,6 +171,9 @@ class ConductorService:
             Periodic("consoles", _TOKENS, lambda: db.write(console_tokens.forget_expired)),
             Periodic("volumes", CONF.volume.removal_interval, functools.partial(volume_removals.remind, self.core)),
         ]
+        if CONF.share.driver != "none":
+            self.periodic.append(Periodic("shares of deleted servers", CONF.conductor.recovery_interval,
+                                          functools.partial(share_accesses.close_deleted, self.core)))
         if CONF.stale_share_access_reconcile_interval:
             self.periodic.append(Periodic("share accesses", CONF.stale_share_access_reconcile_interval,
                                           functools.partial(share_accesses.reconcile, self.core)))

@@ -97,3 +97,10 @@ def at_rest(connection: sa.Connection, before: datetime.datetime, after: str, li
     return list(connection.scalars(sa.select(TABLE.c.instance_uuid).where(
         TABLE.c.instance_uuid > after, TABLE.c.updated_at < before, ~held).distinct().order_by(
         TABLE.c.instance_uuid).limit(limit)))
+
+
+def of_deleted(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[str]:
+    """Return the uuids of deleted servers that still have accesses which nobody has touched since ``before``."""
+    return list(connection.scalars(sa.select(TABLE.c.instance_uuid).join(
+        INSTANCES, INSTANCES.c.uuid == TABLE.c.instance_uuid).where(
+        INSTANCES.c.deleted == sa.true(), TABLE.c.updated_at < before).distinct().limit(limit)))

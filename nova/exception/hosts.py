@@ -30,7 +30,7 @@ class ClaimLost(NovaException):
     template = "No valid host was found. One that was chosen cannot take the server: {reason}."
 
 
-class UnknownOperation(Invalid):
+class UnknownOperation(ServiceUnavailable):
     """Asked for, or found in the journal, by a neighbour of another release."""
 
     template = "This release does not know the operation {name}."

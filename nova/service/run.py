@@ -37,14 +37,17 @@ class Service(Protocol):
 
 
 def run(name: str, make: Callable[[messaging.RPCTransport, int], Service],
-        workers: Callable[[], int] = lambda: 1, argv: Sequence[str] | None = None) -> int:
+        workers: Callable[[], int] = lambda: 1, argv: Sequence[str] | None = None,
+        check: Callable[[], object] = lambda: None) -> int:
     """Read the configuration and run ``workers()`` processes of a service until SIGTERM.
 
-    ``make`` is called in the worker, after the fork, with the bus and the number of the worker.
+    ``make`` is called in the worker, after the fork, with the bus and the number of the worker; ``check`` before the
+    fork, when the configuration is read. It may end the program.
     """
     conf.load(sys.argv[1:] if argv is None else argv)
     tracing.check(name)
     check_key(name)
+    check()
     manager, number = supervisor(), workers()
     worker_stats.share(number)
     manager.add(_worker(name, make), workers=number)

@@ -4,12 +4,14 @@ import json
 import os
 
 import pytest
+import sqlalchemy as sa
 
 from nova import bus, context, exception
 from nova.conductor.background import share_accesses as stale
 from nova.conductor.saga import walk
 from nova.conf import CONF
 from nova.db import evictions, servers, share_accesses, shares
+from nova.db.sql import clock
 from nova.metadata.settings import Settings
 from nova.metadata.tree import Tree
 from nova.objects.base import new_uuid
@@ -241,6 +243,23 @@ def test_stale_accesses_are_taken_away(suite, member, server, make):
 
 
 # --- moves -----------------------------------------------------------------------------------------------
+def test_what_a_conductor_of_the_previous_release_leaves_open_is_closed_by_the_next_one(suite, member, server, make):
+    """It deletes the server without its accesses, of which it knows nothing."""
+    first, second = make(), make()
+    for share in (first, second):
+        attach(member, server, share)
+        wait_share(member, server, share, "inactive")
+    left = accesses(suite, server)
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server)
+    core, attached_at = suite.conductor.core, clock.after(-60)
+    for share, host, *_rest in left:
+        core.db.write(lambda connection, share=share, host=host: share_accesses.want(connection, share, host, server))
+    core.db.write(lambda connection: connection.execute(sa.update(share_accesses.TABLE).where(
+        share_accesses.TABLE.c.instance_uuid == server).values(updated_at=attached_at)))
+    wait_for(lambda: accesses(suite, server) == [], 20)
+
+
 @pytest.fixture
 def on_all_hosts(monkeypatch):
     CONF.set_override("shared", True, "share")

@@ -38,6 +38,9 @@ class Clerk:
         self.host = host
 
     def ask(self, ctx: context.RequestContext, name: str, seconds: float) -> str:
+        what, _, until = name.partition(" until ")
+        if until and time.monotonic() > float(until):
+            self.note(ctx, f"late {what}")
         self.note(ctx, name)
         time.sleep(seconds)
         return self.host

@@ -221,8 +221,8 @@ class Cluster:
 
     def _run(self, program: str, arguments: Iterable[str], timeout: float) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*_command(program), "--config-file", str(self.config), *arguments], capture_output=True, text=True,
-            timeout=timeout, check=False, cwd="/", env=_environment())
+            [*command_of(program), "--config-file", str(self.config), *arguments], capture_output=True, text=True,
+            timeout=timeout, check=False, cwd="/", env=environment())
 
     def import_image(self, file: pathlib.Path, name: str, disk_format: str, **properties: str) -> str:
         """Add a file to the directory of images; returns the image's id."""
@@ -286,10 +286,10 @@ class Cluster:
         _write_config(own, {**place.options, "DEFAULT": {"host": place.host, **place.options.get("DEFAULT", {})}})
         if kind in ("conductor", "scheduler", "compute"):
             self._reports[name] = (f"nova-{kind}", place.host)
-        program = [*self.launcher, kind] if self.launcher else _command(kind)
+        program = [*self.launcher, kind] if self.launcher else command_of(kind)
         self.processes[name] = Process(
             name, [*place.prefix, *program, "--config-file", str(self.config), "--config-file", str(own)],
-            self.directory / f"{name}.log", env=_environment())
+            self.directory / f"{name}.log", env=environment())
 
     def _furnish(self) -> None:
         """What every test needs to boot: a network, an image, a flavor."""
@@ -337,11 +337,11 @@ def _write_config(path: pathlib.Path, sections: Options) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def _command(name: str) -> list[str]:
+def command_of(name: str) -> list[str]:
     module, _colon, function = name.partition(":")
     return [sys.executable, "-c",
             f"import sys; from nova.cmd.{module} import {function or 'main'} as main; sys.exit(main())"]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     return {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}

@@ -19,7 +19,7 @@ from oslo_messaging._tracing.client import oslo_messaging_tracing
 from nova import bus, context, exception
 from tests.certificates import Authority, authority
 from tests.integration.bus_desk import Desk, configure
-from tests.integration.cluster import Cluster, Place, _command, _environment
+from tests.integration.cluster import Cluster, Place, command_of, environment
 from tests.integration.processes import free_port
 from tests.integration.rabbit import Rabbit, start_rabbitmq
 
@@ -130,9 +130,9 @@ def enrolled(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> tupl
                       f"broker_api = https://nova:nova@127.0.0.1:{secured.management}\n")
     said = ""
     for arguments in (("make_master_key", f"{directory}/master.key"), ("enrol", HOST, "--output", str(directory))):
-        done = subprocess.run([*_command("manage"), "--config-file", str(config), "host", *arguments],
+        done = subprocess.run([*command_of("manage"), "--config-file", str(config), "host", *arguments],
                               capture_output=True, text=True, timeout=60, check=False, cwd="/",
-                              env={**os.environ, **_environment()})
+                              env={**os.environ, **environment()})
         assert done.returncode == 0, done.stderr
         said += done.stdout
     return url, directory, said

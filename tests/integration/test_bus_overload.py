@@ -13,6 +13,7 @@ import amqp
 import pytest
 
 from nova import bus, context, exception
+from nova.bus import deadlines
 from nova.bus.broker import listeners
 from nova.conductor.endpoints.services import Services
 from nova.db import migrate, services
@@ -134,6 +135,50 @@ def test_a_server_that_thaws_does_not_run_what_nobody_waits_for_any_more(new_wor
 
     eventually(answered, 20, "the server answers again")
     assert [name for name in world.begun("one") if name.startswith("refused")] == []
+
+
+@pytest.mark.parametrize("clock", ["shared", "of another machine"])
+def test_of_many_calls_none_begins_after_its_caller_has_given_up(
+        new_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
+    """Four threads get ten times what they can do in time, and the process is frozen for a while in between."""
+    if clock != "shared":
+        monkeypatch.setattr(deadlines, "_own_clock", lambda: clock)
+    world = new_world("one", seconds=2)
+    assert world.desk.ask(CTX, "before") == "one"
+
+    def ask(number: int) -> bool:
+        try:
+            world.desk.ask(CTX, f"call {number} until {time.monotonic() + 2}", 0.2)
+        except exception.ServiceUnavailable:
+            return False
+        return True
+
+    with concurrent.futures.ThreadPoolExecutor(84) as pool:
+        calls = [pool.submit(ask, number) for number in range(252)]
+        time.sleep(1.5)
+        world.processes["one"].freeze()
+        time.sleep(2)
+        world.processes["one"].thaw()
+        answered = sum(call.result() for call in calls)
+    begun = world.begun("one")
+    late = [name for name in begun if name.startswith("late ")]
+    print(f"{answered} of 252 calls were answered, {len(begun) - len(late)} were begun, {len(late)} of these too late")
+    assert 0 < answered < 252
+    assert late == []
+
+
+def test_the_broker_keeps_a_call_no_longer_than_it_may_be_run(new_world: Callable[..., World]) -> None:
+    world = new_world("one", seconds=10)
+    assert world.desk.ask(CTX, "before") == "one"
+    world.processes["one"].freeze()
+    with concurrent.futures.ThreadPoolExecutor(2 * PREFETCH) as pool:
+        for _ in range(2 * PREFETCH):
+            pool.submit(bus.within(world.desk, 10).ask, CTX, "kept").add_done_callback(lambda call: call.exception())
+        eventually(lambda: world.queues("desk")["desk"] > 0, 20, "a call waits in the queue")
+        with world._connect() as connection:
+            message = connection.channel().basic_get("desk")
+        world.processes["one"].thaw()
+    assert 0 < int(message.properties["expiration"]) <= 9000
 
 
 def test_a_server_that_is_full_leaves_the_rest_to_the_others(new_world: Callable[..., World]) -> None:

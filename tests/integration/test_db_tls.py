@@ -17,7 +17,7 @@ from nova.db import migrate
 from nova.db.sql import readiness
 from nova.db.sql.engine import Database
 from tests.certificates import Authority, authority
-from tests.integration.cluster import _command, _environment
+from tests.integration.cluster import command_of, environment
 from tests.integration.databases import Server, start_mariadb, start_postgresql
 
 VERIFIED = {"postgresql": ["sslmode=verify-full&sslrootcert={ca}"],
@@ -116,8 +116,8 @@ def test_operators_are_told_in_one_line(secured: dict[str, Secured], tmp_path: p
     config = tmp_path / "nova.conf"
     for ca, reason in ((secured[kind].other.file, "certificate verify failed"), ("/no/such/file", "/no/such/file")):
         config.write_text(f"[database]\nconnection = {secured[kind].url(query, ca)}\n")
-        done = subprocess.run([*_command("manage"), "--config-file", str(config), "db", "sync"], capture_output=True,
-                              text=True, timeout=120, check=False, cwd="/", env={**os.environ, **_environment()})
+        done = subprocess.run([*command_of("manage"), "--config-file", str(config), "db", "sync"], capture_output=True,
+                              text=True, timeout=120, check=False, cwd="/", env={**os.environ, **environment()})
         assert done.returncode != 0
         [line] = [each for each in done.stderr.splitlines() if reason in each.lower()]
         assert "cannot be used" in line

@@ -12,7 +12,7 @@ import pytest
 
 import nova
 from nova.conf import CONF
-from tests.integration.cluster import _command, _environment
+from tests.integration.cluster import command_of, environment
 from tests.integration.linuxnet_lab import Net, needs_root, rules
 from tests.integration.processes import Process, eventually, free_port
 
@@ -29,8 +29,8 @@ def configured(directory, transport_url):
 
 @pytest.fixture
 def service(lab, tmp_path):
-    made = Process("metadata", [*_command("metadata"), *configured(tmp_path, "kombu+memory://")], tmp_path / "log",
-                   env=_environment())
+    made = Process("metadata", [*command_of("metadata"), *configured(tmp_path, "kombu+memory://")], tmp_path / "log",
+                   env=environment())
     made.start()
     yield made
     made.kill()
@@ -43,8 +43,8 @@ def service_of_a_home(lab, tmp_path):
     shutil.copytree(pathlib.Path(nova.__file__).parent, home / "nova", ignore=shutil.ignore_patterns("__pycache__"))
     home.chmod(0o700)
     options = configured(tmp_path, f"rabbit://nova:nova@127.0.0.1:{free_port()}/")
-    made = Process("metadata", [*_command("metadata"), *options], tmp_path / "log",
-                   env={**_environment(), "PYTHONPATH": str(home)})
+    made = Process("metadata", [*command_of("metadata"), *options], tmp_path / "log",
+                   env={**environment(), "PYTHONPATH": str(home)})
     made.start()
     yield made
     made.kill()

@@ -25,7 +25,7 @@ from nova.rpcapi import CONDUCTOR
 from nova.rpcapi.guests import Guests
 from nova.rpcapi.servers import Servers
 from tests.certificates import Authority, Pair
-from tests.integration.cluster import _command, _environment
+from tests.integration.cluster import command_of, environment
 from tests.integration.processes import Process, eventually, free_port
 from tests.unit.metadata.test_trees import make
 
@@ -137,7 +137,7 @@ def configuration(directory: pathlib.Path, **options: object) -> list[str]:
     config = directory / "nova.conf"
     config.write_text(f"[DEFAULT]\ntransport_url = kombu+memory://\nstate_path = {directory}\n"
                       "[metadata]\nuser = nobody\n" + "".join(f"{name} = {value}\n" for name, value in options.items()))
-    return [*_command("metadata"), "--config-file", str(config)]
+    return [*command_of("metadata"), "--config-file", str(config)]
 
 
 def test_as_root_it_reads_a_key_that_nobody_else_may(authority: Authority, tmp_path: pathlib.Path) -> None:
@@ -145,7 +145,7 @@ def test_as_root_it_reads_a_key_that_nobody_else_may(authority: Authority, tmp_p
     pair, port = authority.issue("roots"), free_port()
     os.chmod(pair.key, 0o600)
     made = Process("metadata", configuration(tmp_path, port=port, tls_cert_file=pair.certificate,
-                                             tls_key_file=pair.key), tmp_path / "log", env=_environment())
+                                             tls_key_file=pair.key), tmp_path / "log", env=environment())
     made.start()
     try:
         eventually(lambda: b"(TLS)" in made.log.read_bytes(), 60, "it listens")
@@ -157,7 +157,7 @@ def test_as_root_it_reads_a_key_that_nobody_else_may(authority: Authority, tmp_p
 def test_files_that_cannot_be_used_end_it_with_a_line_that_names_them(tmp_path: pathlib.Path) -> None:
     command = configuration(tmp_path, tls_cert_file=tmp_path / "missing.pem")
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd="/",
-                          env={**os.environ, **_environment()})
+                          env={**os.environ, **environment()})
     assert done.returncode == 1
     assert f"[metadata]tls_cert_file {tmp_path}/missing.pem cannot be used" in done.stderr
     assert "Traceback" not in done.stderr

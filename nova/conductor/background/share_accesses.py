@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Sequence
 
 from nova import context, exception
 from nova.conductor.core import Core
@@ -20,20 +21,33 @@ LOG = logging.getLogger(__name__)
 _PAGE = 100
 
 
+def close_deleted(core: Core) -> None:
+    """Close the accesses of deleted servers: a conductor of the previous release does not know them.
+
+    One that cannot be closed is tried again after a lease.
+    """
+    before = clock.after(-CONF.conductor.lease)
+    _settle_all(core, core.db.read(lambda connection: share_accesses.of_deleted(connection, before, _PAGE)))
+
+
 def reconcile(core: Core) -> None:
     """Each server that nobody holds has its shares opened for its own hosts, and for no other ones."""
     before, after = clock.after(-CONF.conductor.lease), ""
     while True:
         found = core.db.read(functools.partial(
             share_accesses.at_rest, before=before, after=after, limit=_PAGE))
-        for uuid in found:
-            try:
-                _settle(core, uuid)
-            except exception.NovaException as error:
-                LOG.warning("[instance: %s] Its accesses to shares are looked at again later: %s", uuid, error)
+        _settle_all(core, found)
         if len(found) < _PAGE:
             return
         after = found[-1]
+
+
+def _settle_all(core: Core, uuids: Sequence[str]) -> None:
+    for uuid in uuids:
+        try:
+            _settle(core, uuid)
+        except exception.NovaException as error:
+            LOG.warning("[instance: %s] Its accesses to shares are closed later: %s", uuid, error)
 
 
 def _settle(core: Core, uuid: str) -> None:

@@ -69,6 +69,7 @@ class Database:
         self.engine = _create(url, pool_size, max_overflow, recycle)
         if statement_seconds:
             limits.limit_statements(self.engine, statement_seconds)
+        sa.event.listen(self.engine, "before_cursor_execute", _stop_when_late)
         self.dialect = self.engine.dialect.name
         # Who finds SQLite's write lock taken would sleep and try again, longer each time, overtaken by the others.
         self._writers = _writers(os.path.realpath(self.engine.url.database or "")) if self.dialect == "sqlite" else None
@@ -107,7 +108,7 @@ class Database:
                     # SQLite takes its one write lock at once: a lock taken later cannot be waited for.
                     committed: list[Callable[[], object]] = []
                     connection = connection.execution_options(nova_write=write, nova_seconds=self._seconds,
-                                                              nova_committed=committed)
+                                                              nova_committed=committed, nova_doubt=doubt)
                     if snapshot and self.dialect != "sqlite":  # where every transaction is one
                         connection = connection.execution_options(isolation_level="REPEATABLE READ")
                     with connection.begin():
@@ -128,6 +129,8 @@ class Database:
                     raise exception.ServiceUnavailable(_LOST) from error
                 raise
             except _ERRORS as error:
+                if isinstance(ours := getattr(error, "inner_exception", None), exception.NovaException):
+                    raise ours from error  # of _stop_when_late
                 if limits.exceeded(error):  # another try would take as long
                     raise exception.ServiceUnavailable(_CANCELLED) from error
                 if not errors.is_transient(error):
@@ -172,6 +175,12 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _stop_when_late(connection: sa.Connection, *_statement: Any) -> None:
+    """Run no further statement for a caller that has given up, unless a COMMIT of unknown outcome is looked up."""
+    if context.too_late() and not connection.get_execution_options().get("nova_doubt"):
+        raise exception.ServiceUnavailable("Nobody waits for this any more: the transaction was given up.")
 
 
 def after_commit(connection: sa.Connection, function: Callable[[], object]) -> None:

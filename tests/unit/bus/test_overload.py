@@ -207,3 +207,35 @@ def test_whoever_asks_twice_gets_the_answer_of_the_second():
     answers[:] = [exception.ServiceUnavailable("frozen"), exception.ServiceUnavailable("frozen, too")]
     with pytest.raises(exception.ServiceUnavailable, match="too"):
         bus.ask_again(ask)
+
+
+def test_no_call_runs_after_its_deadline(transport, clerk, monkeypatch):
+    """Also when it was in time at first: its thread had to wait, or its arguments took long to decode."""
+    admit = bus.server.Gate.admit
+
+    def slow(self, ctx, payload):
+        args = admit(self, ctx, payload)
+        while args.name.startswith("late") and not context.too_late():
+            time.sleep(0.01)
+        return args
+
+    monkeypatch.setattr(bus.server.Gate, "admit", slow)
+    desk = bus.client(transport, Desk)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(bus.within(desk, 0.5 if number % 2 else 20).ask, CTX, f"{'late' if number % 2 else 'ok'}")
+                 for number in range(20)]
+        failed = [call.exception() for call in calls]
+    assert clerk.seen == ["ok"] * 10
+    assert [isinstance(error, exception.ServiceUnavailable) for error in failed] == [False, True] * 10
+
+
+def test_what_is_asked_for_a_caller_ends_with_its_deadline(transport, clerk):
+    desk = bus.client(transport, Desk)
+    with context.wanted_until(time.monotonic() - 0.01), pytest.raises(exception.ServiceUnavailable):
+        desk.ask(CTX, "too late")
+    clerk.open.clear()
+    begin = time.monotonic()
+    with context.wanted_until(begin + 0.5), pytest.raises(exception.ServiceUnavailable):
+        desk.ask(CTX, "in time")
+    assert time.monotonic() - begin < SECONDS / 2
+    assert clerk.seen == ["in time"]

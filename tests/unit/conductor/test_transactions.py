@@ -98,6 +98,23 @@ def test_who_reads_sqlite_does_not_wait_for_who_writes(databases: list[Database]
     assert read == 1
 
 
+def test_no_statement_runs_after_the_deadline_of_its_caller(databases: list[Database]) -> None:
+    ran: list[float] = []
+    until = time.monotonic() + 0.3
+
+    def look(connection: sa.Connection) -> None:
+        while len(ran) < 1000:
+            connection.execute(sa.text("SELECT 1"))
+            ran.append(time.monotonic())
+            time.sleep(0.01)
+
+    with context.wanted_until(until):
+        for transact in (databases[0].read, databases[0].write):
+            with pytest.raises(exception.ServiceUnavailable):
+                transact(look)
+    assert 0 < len(ran) < 1000
+
+
 def test_what_nobody_waits_for_any_more_when_its_turn_comes_is_not_begun(databases: list[Database]) -> None:
     ran: list[str] = []
     with context.wanted_until(time.monotonic() - 1):
