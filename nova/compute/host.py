@@ -20,7 +20,7 @@ from nova.metadata import config_drive, settings
 from nova.network.base import HostNetwork
 from nova.objects.flavor import disk_too_small
 from nova.objects.guest import DiskImage
-from nova.objects.image import Image
+from nova.objects.image import Image, shutdown_timeout_of
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.network import RuleSet
 from nova.objects.share import ShareMapping
@@ -47,6 +47,18 @@ class Machine:
     shares: HostShares = dataclasses.field(default_factory=NoShares)
 
 
+def _shutdown_timeout(instance: Instance) -> int:
+    """Return the seconds that the guest gets to shut down: what its image says, else what the host is configured with.
+
+    Servers that are older than the check of the property may have a value that is unusable.
+    """
+    with contextlib.suppress(exception.InvalidInput):
+        wanted = shutdown_timeout_of(instance.image)
+        if wanted is not None:
+            return wanted
+    return int(CONF.shutdown_timeout)
+
+
 class StepHost:
     """A :class:`nova.operations.contexts.Host` on this machine. ``tell``: sends changes and values at once."""
 
@@ -61,7 +73,7 @@ class StepHost:
         self.network: Any = Fenced(machine.network, job)
         self.volumes: Any = Fenced(machine.volumes, job)
         self.shares: Any = Fenced(machine.shares, job)
-        self.shutdown_timeout: int = CONF.shutdown_timeout
+        self.shutdown_timeout = _shutdown_timeout(self.instance)
         self.changes: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._job = job

@@ -10,6 +10,9 @@ _GIB = 1024**3
 # How the names of an image's properties begin in system_metadata.
 METADATA = "image_"
 
+# The property that takes the place of [DEFAULT]shutdown_timeout. A step on a host may take an hour, which leaves room.
+_SHUTDOWN, _MOST_SECONDS = "os_shutdown_timeout", 3300
+
 # What a file in another format may have beyond its disk: headers, and a table entry for each piece (qcow2).
 _HEADERS, _PIECE = 16 << 20, 512
 
@@ -54,10 +57,24 @@ def metadata_of(image: Image | None) -> dict[str, str]:
     return {f"{METADATA}{name}": value for name, value in image.properties.items()} if image else {}
 
 
+def shutdown_timeout_of(image: Image | None) -> int | None:
+    """Return the seconds that guests of the image get to shut down by themselves (os_shutdown_timeout), None if unset.
+
+    At most ``_MOST_SECONDS``. Raises InvalidInput for a value that is not a number of at least 0.
+    """
+    value = image.properties.get(_SHUTDOWN) if image is not None else None
+    if value is None:
+        return None
+    if not value.isascii() or not value.isdigit():
+        raise exception.InvalidInput(f"Image property {_SHUTDOWN}={value} is not a number of seconds of at least 0.")
+    return min(int(value[:20]), _MOST_SECONDS)
+
+
 def check_image_fits(flavor: Flavor, image: Image | None, volume_backed: bool) -> None:
-    """Raises FlavorMemoryTooSmall, FlavorDiskTooSmall."""
+    """Raises FlavorMemoryTooSmall, FlavorDiskTooSmall, InvalidInput (a property that is not usable)."""
     if image is None:
         return
+    shutdown_timeout_of(image)
     if image.min_ram > flavor.memory_mb:
         raise exception.FlavorMemoryTooSmall()
     if volume_backed or flavor.root_gb == 0:
