@@ -126,9 +126,14 @@ class Request:
         """Self and bookmark of a thing."""
         return [{"rel": "self", "href": self.self_link(collection, ident)}, self.bookmark(collection, ident)]
 
-    def next_links(self, path: str, items: Sequence[Any], limit: int, marker: str | None) -> Links:
-        """[the next page] when this one is full, else []. ``marker`` is the last item's, ``path`` the list's."""
-        if not items or len(items) < limit or marker is None:
+    def next_links(self, path: str, items: Sequence[Any], limit: int, marker: str | None,
+                   cut_at: str | None = None) -> Links:
+        """Return a link to the next page when this one is full, else [].
+
+        ``marker`` is the last item's, ``path`` the list's. ``cut_at``: the marker of a page that was cut, full or not.
+        """
+        marker = cut_at or (marker if items and len(items) >= limit else None)
+        if marker is None:
             return []
         pairs = [(name, value) for name, values in self.query.items() if name != "marker" for value in values]
         pairs.append(("marker", marker))

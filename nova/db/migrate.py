@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
 from nova import exception
-from nova.db import models
+from nova.db import models, online_indexes
 from nova.db.sql import readiness
 from nova.db.sql.engine import Database
 
@@ -41,6 +41,8 @@ def sync(url: str, revision: str | None = None) -> None:
                 raise exception.InvalidInput(reason=f"the database is at {before or 'nothing'} and cannot be upgraded "
                                                     f"to {revision or newest()}: {error}") from error
             after = MigrationContext.configure(connection).get_current_revision()
+        if after == newest():
+            online_indexes.build(database.engine)
     finally:
         database.close()
     if before != after:

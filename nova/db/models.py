@@ -229,6 +229,12 @@ quota_usages = _table(
 )
 
 # --- servers ---------------------------------------------------------------------------------------
+# Columns that lists of servers can be sorted by, besides created_at and uuid. Most of them are filters, too.
+SORTED = ("access_ip_v4", "access_ip_v6", "availability_zone", "config_drive", "disk_config", "display_description",
+          "display_name", "flavorid", "host", "hostname", "image_ref", "kernel_id", "key_name", "launch_index",
+          "launched_at", "locked_by", "node", "power_state", "progress", "project_id", "ramdisk_id",
+          "root_device_name", "task_state", "terminated_at", "updated_at", "user_id", "vm_state")
+
 instances = _table(
     "instances",
     Column("id", big_id(), primary_key=True),
@@ -301,6 +307,9 @@ instances = _table(
     Index("ix_instances_reservation", "reservation_id"),
     Index("ix_instances_soft_deleted", "soft_deleted_at"),
     Index("ix_instances_usage", "project_id", "uuid", "launched_at", "terminated_at"),
+    Index("ix_instances_by_uuid", "deleted", "uuid"),
+    # Whatever a list is sorted or filtered by is the first part of an order that goes on as every list's does.
+    *(Index(f"ix_instances_by_{name}", "deleted", name, "created_at", "uuid") for name in SORTED),
 )
 
 # One row: by it conductors recognize the keys that they encrypt secrets with.
@@ -371,6 +380,9 @@ migrations = _table(
     Index("ix_migrations_dest", "open", "dest_compute"),
     Index("ix_migrations_created", "created_at"),
     Index("ix_migrations_project", "project_id", "created_at"),
+    Index("ix_migrations_updated", "updated_at"),
+    *(Index(f"ix_migrations_by_{name}", name, "created_at", "id") for name in (
+        "dest_compute", "migration_type", "source_compute", "status", "user_id")),
 )
 
 # Hosts that are emptied (nova.conductor.background.drains); owner: the conductor that looks at one at this moment.

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import liveness, models
-from nova.db.sql import clock, rows
+from nova.db.sql import clock, rows, scans, searches
 from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.migration import Migration, MigrationQuery
@@ -21,6 +21,9 @@ SERVERS = models.instances
 SERVICES = models.services
 EVICTIONS = models.evictions
 NODES = models.compute_nodes
+
+# What lists are filtered by, those columns first whose values have the fewest rows.
+_SELECTIVE = ("instance_uuid", "source_compute", "user_id", "project_id", "status", "migration_type")
 
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
 _UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
@@ -55,25 +58,21 @@ def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> Non
 
 def index(connection: sa.Connection, query: MigrationQuery) -> list[Migration]:
     """A page of these migrations, newest first. Raises MarkerNotFound."""
-    statement = sa.select(TABLE)
-    for name in ("project_id", "user_id", "instance_uuid", "source_compute", "status", "migration_type"):
-        value = getattr(query, name)
-        if value is not None:
-            statement = statement.where(TABLE.c[name] == value)
+    equal = {name: [value] for name in _SELECTIVE if (value := getattr(query, name, None)) is not None}
+    prefixes: list[scans.Prefix] = [{}]
     if query.host is not None:
-        statement = statement.where(sa.or_(TABLE.c.source_compute == query.host, TABLE.c.dest_compute == query.host))
-    if query.changes_since is not None:
-        statement = statement.where(TABLE.c.updated_at >= query.changes_since)
-    if query.changes_before is not None:
-        statement = statement.where(TABLE.c.updated_at <= query.changes_before)
+        prefixes = [{"source_compute": query.host}, {"dest_compute": query.host}]
+    changes = [*([TABLE.c.updated_at >= query.changes_since] if query.changes_since is not None else []),
+               *([TABLE.c.updated_at <= query.changes_before] if query.changes_before is not None else [])]
     marker = None
     if query.marker is not None:
         marked = sa.select(TABLE).where(TABLE.c.uuid == query.marker)
         if query.project_id is not None:
             marked = marked.where(TABLE.c.project_id == query.project_id)
         marker = rows.marker_row(connection, marked, query.marker)
-    return rows.to_objects(Migration, connection.execute(
-        rows.page(statement, TABLE, [("created_at", "desc"), ("id", "desc")], query.limit, marker)))
+    wanted = searches.Wanted(TABLE, [("created_at", "desc"), ("id", "desc")], _SELECTIVE, prefixes, equal,
+                             [sa.and_(*changes)] if changes else [])
+    return rows.to_objects(Migration, searches.page(connection, wanted, list(TABLE.c), query.limit, marker).rows)
 
 
 def live(connection: sa.Connection, instance_uuid: str, migration_id: int) -> Migration:

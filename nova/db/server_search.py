@@ -1,8 +1,9 @@
-"""Lists of servers: filters, order and pages."""
+"""Lists of servers: filters, order and pages (nova.db.sql.searches reads them)."""
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
+import datetime
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,19 +13,20 @@ import sqlalchemy as sa
 from nova import exception
 from nova.db import models
 from nova.db.servers import brief_columns
-from nova.db.sql import regexp, rows
+from nova.db.sql import regexp, rows, scans, searches
 from nova.objects import states
 from nova.objects.instance import Instance
 from nova.objects.server_request import ServerQuery
 
 TABLE = models.instances
 
-# Servers that one statement names.
-_AT_A_TIME = 1000
-
 # Filters that compare; every other column is searched by regular expression.
 _EXACT = frozenset({"uuid", "project_id", "user_id", "image_ref", "vm_state", "host", "task_state", "power_state",
                     "launch_index", "flavorid", "progress", "config_drive", "locked_by", "server_group"})
+
+# Those with an index, the ones first whose values have the fewest servers.
+_SELECTIVE = ("uuid", "project_id", "user_id", "host", "server_group", "image_ref", "locked_by", "task_state",
+              "launch_index", "flavorid", "vm_state", "power_state", "progress", "config_drive")
 
 # API names -> columns
 _NAMES = {"name": "display_name", "flavor": "flavorid", "instance_type_id": "flavorid", "image": "image_ref",
@@ -32,39 +34,35 @@ _NAMES = {"name": "display_name", "flavor": "flavorid", "instance_type_id": "fla
           "auto_disk_config": "disk_config"}
 
 
-def search(connection: sa.Connection, query: ServerQuery) -> Iterator[Instance]:
-    """A page of servers, to be read within the transaction.
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A page of servers, to be read within the transaction. ``marker``: the page was cut, go on behind this server."""
+
+    servers: Iterator[Instance]
+    marker: str | None = None
+
+
+def search(connection: sa.Connection, query: ServerQuery, partial: bool = False) -> Found:
+    """Return a page of servers; with ``partial`` it may be cut.
 
     Raises MarkerNotFound, InvalidInput (unknown filter, bad expression).
     """
-    statement = sa.select(*brief_columns()) if query.brief else sa.select(TABLE)
-    conditions, expressions = _conditions(query)
-    sort = _sort(query)
+    wanted = _wanted(query)
     marker = None
     if query.marker is not None:
-        wanted = sa.select(TABLE).where(TABLE.c.uuid == query.marker)
+        known = sa.select(TABLE).where(TABLE.c.uuid == query.marker)
         if query.project_id is not None:
-            wanted = wanted.where(TABLE.c.project_id == query.project_id)
-        marker = rows.marker_row(connection, wanted, query.marker)
-    page = rows.page(statement.where(*conditions), TABLE, sort, None if expressions else query.limit, marker)
-    if not expressions:
-        return rows.each_object(Instance, connection.execute(page))
-    uuids = regexp.select(connection, TABLE.c.uuid, page, expressions, query.limit)
-    return itertools.chain.from_iterable(
-        rows.each_object(Instance, connection.execute(rows.page(
-            statement.where(TABLE.c.uuid.in_(some)), TABLE, sort, None, None))) for some in _parts(uuids))
-
-
-def _parts(uuids: list[str]) -> Iterator[list[str]]:
-    """As many at a time as a statement may name."""
-    for begin in range(0, len(uuids), _AT_A_TIME):
-        yield uuids[begin:begin + _AT_A_TIME]
+            known = known.where(TABLE.c.project_id == query.project_id)
+        marker = rows.marker_row(connection, known, query.marker)
+    columns = brief_columns() if query.brief else list(TABLE.c)
+    page = searches.page(connection, wanted, columns, query.limit, marker, partial)
+    return Found(rows.each_object(Instance, page.rows), page.cut["uuid"] if page.cut else None)
 
 
 def _sort(query: ServerQuery) -> list[tuple[str, str]]:
     """The columns that decide, each once: what comes after a unique one, or again, changes nothing."""
     sort: dict[str, str] = {}
-    for name, direction in query.sort or [("created_at", "desc")]:
+    for name, direction in [*query.sort, ("created_at", query.sort[0][1] if query.sort else "desc")]:
         column = _NAMES.get(name, name)
         if column not in TABLE.c:
             raise exception.InvalidInput(f"Unknown sort key: {name}.")
@@ -75,31 +73,47 @@ def _sort(query: ServerQuery) -> list[tuple[str, str]]:
     return list(sort.items())
 
 
-def _conditions(query: ServerQuery) -> tuple[list[sa.ColumnElement[bool]], list[regexp.Match]]:
-    """What the database compares, and what is looked for in what it finds."""
-    conditions: list[sa.ColumnElement[bool]] = []
+def _wanted(query: ServerQuery) -> searches.Wanted:
+    """Sort what the query asks for by how it is looked up."""
+    equal: dict[str, list[Any]] = {}
+    indexed: list[sa.ColumnElement[bool]] = []
+    where: list[sa.ColumnElement[bool]] = []
+    rare: list[sa.ColumnElement[bool]] = []
     expressions: list[regexp.Match] = []
     if query.project_id is not None:
-        conditions.append(TABLE.c.project_id == query.project_id)
-    if query.deleted is not None:
-        deleted = TABLE.c.deleted == sa.literal(query.deleted)
-        # What is soft-deleted is deleted, too, to whoever looks for that.
-        conditions.append(sa.or_(deleted, TABLE.c.soft_deleted_at.is_not(None)) if query.deleted else deleted)
-    if query.changes_since is not None:
-        conditions.append(TABLE.c.updated_at >= query.changes_since)
-    if query.changes_before is not None:
-        conditions.append(TABLE.c.updated_at <= query.changes_before)
-    if not query.deleted and "vm_state" not in query.filters and query.changes_since is None \
-            and query.changes_before is None and not query.filters.get("soft_deleted"):
-        conditions.append(TABLE.c.vm_state != states.SOFT_DELETED)
+        equal["project_id"] = [query.project_id]
+    changes = [*([TABLE.c.updated_at >= query.changes_since] if query.changes_since is not None else []),
+               *([TABLE.c.updated_at <= query.changes_before] if query.changes_before is not None else [])]
+    if changes:
+        indexed.append(sa.and_(*changes))
+    elif not query.deleted and "vm_state" not in query.filters and not query.filters.get("soft_deleted"):
+        # Few servers are, which every index passes over.
+        rare.append(TABLE.c.vm_state != states.SOFT_DELETED)
     for name, value in query.filters.items():
-        if name != "soft_deleted":
-            condition = _condition(name, value)
-            if isinstance(condition, regexp.Match):
-                expressions.append(condition)
-            else:
-                conditions.append(condition)
-    return conditions, expressions
+        if name == "soft_deleted":
+            continue
+        column = _NAMES.get(name, name)
+        if column in _EXACT and name not in _SPECIAL:
+            values = _values(TABLE.c[column], value)
+            # (a project that is filtered by as well has to be the same)
+            equal[column] = [each for each in values if each in equal.get(column, values)]
+            continue
+        condition = _condition(name, value)
+        if isinstance(condition, regexp.Match):
+            expressions.append(condition)
+        else:
+            (indexed if name == "locked" and value else where).append(condition)
+    return searches.Wanted(TABLE, _sort(query), _SELECTIVE, _deleted(query.deleted), equal, indexed, where, rare,
+                           expressions)
+
+
+def _deleted(wanted: bool | None) -> list[scans.Prefix]:
+    if wanted is None:
+        return [{"deleted": False}, {"deleted": True}]
+    # What is soft-deleted is deleted, too, to whoever looks for that. Its column is null in all other rows; SQLite uses
+    # its index for a comparison, and not for IS NOT NULL.
+    soft_deleted = TABLE.c.soft_deleted_at > datetime.datetime(1, 1, 2, tzinfo=datetime.UTC)
+    return [{"deleted": True}, soft_deleted] if wanted else [{"deleted": False}]
 
 
 def _condition(name: str, value: Any) -> sa.ColumnElement[bool] | regexp.Match:
@@ -113,24 +127,21 @@ def _condition(name: str, value: Any) -> sa.ColumnElement[bool] | regexp.Match:
     if value is None:
         return column.is_(None)
     values = value if isinstance(value, list) else [value]
-    if name in _EXACT:
-        return _among(column, values)
     return regexp.matches(column, *(str(item) for item in values))
 
 
-def _among(column: sa.Column[Any], values: list[Any]) -> sa.ColumnElement[bool]:
-    """Equal to one of the values, which come as strings from a query."""
+def _values(column: sa.Column[Any], value: Any) -> list[Any]:
+    """Return the values of a comparison, each once; they come as strings from a query."""
+    values = value if isinstance(value, list) else [value]
     try:
         if isinstance(column.type, sa.Integer):
-            values = [int(value) for value in values]
+            values = [each if each is None else int(each) for each in values]
         elif isinstance(column.type, sa.Boolean):
-            values = [value if isinstance(value, bool) else str(value).lower() in ("1", "true", "yes", "on")
-                      for value in values]
+            values = [each if each is None or isinstance(each, bool) else
+                      str(each).lower() in ("1", "true", "yes", "on") for each in values]
     except ValueError:
-        return sa.false()
-    plain = [value for value in values if value is not None]
-    condition = column.in_(plain)
-    return sa.or_(condition, column.is_(None)) if None in values else condition
+        return []
+    return list(dict.fromkeys(values))
 
 
 def _ip(mark: str) -> Callable[[Any], regexp.Match]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from nova.objects.base import Object
 from nova.objects.image import Image
-from nova.objects.instance import BlockDevice, Personality
+from nova.objects.instance import BlockDevice, Instance, Personality
 from nova.objects.network import NetworkRequest
 
 
@@ -29,6 +29,16 @@ class ServerQuery(Object, kw_only=True):
     marker: str | None = None
     # Rows without the wide JSON columns that a plain list does not show.
     brief: bool = False
+
+
+class ServerPage(Object, kw_only=True):
+    """A page of servers. ``marker``: the search was cut behind the server with this uuid, which need not match.
+
+    Such a page may be short, even empty, and the list goes on behind the marker. None: only a short page is the last.
+    """
+
+    servers: list[Instance]
+    marker: str | None = None
 
 
 class ServerCreate(Object, kw_only=True):

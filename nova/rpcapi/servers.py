@@ -9,7 +9,7 @@ from nova.context import RequestContext
 from nova.objects.action import Accepted
 from nova.objects.instance import Instance
 from nova.objects.network import VIF
-from nova.objects.server_request import ServerCreate, ServerCreated, ServerQuery
+from nova.objects.server_request import ServerCreate, ServerCreated, ServerPage, ServerQuery
 from nova.rpcapi import CONDUCTOR
 
 
@@ -45,7 +45,17 @@ class Servers(Interface):
 
     @call
     def index(self, ctx: RequestContext, query: ServerQuery) -> list[Instance]:
-        """A page in the order asked for. Raises MarkerNotFound, InvalidInput."""
+        """Return a full page in the order asked for, however long that takes (nova-api of the last release).
+
+        Raises MarkerNotFound, InvalidInput.
+        """
+
+    @call
+    def page(self, ctx: RequestContext, query: ServerQuery) -> ServerPage:
+        """Return a page in the order asked for, cut where the search would take long.
+
+        Raises MarkerNotFound, InvalidInput.
+        """
 
     @with_token
     @call

@@ -21,7 +21,7 @@ from nova.objects import states
 from nova.objects.action import Accepted, Action, Failure
 from nova.objects.instance import Instance, without_seals
 from nova.objects.network import VIF
-from nova.objects.server_request import ServerCreate, ServerCreated, ServerQuery
+from nova.objects.server_request import ServerCreate, ServerCreated, ServerPage, ServerQuery
 from nova.operations.base import journal
 from nova.operations.interfaces import AttachInterface, InterfaceData
 from nova.operations.live_migrate import LiveMigrate, LiveMigrateData
@@ -36,6 +36,11 @@ _UPDATABLE = frozenset({"display_name", "display_description", "hostname", "acce
 
 
 _MAX_TAGS = 50
+
+
+def _packed(found: server_search.Found) -> list[Instance]:
+    """Return the servers encoded, so that those of a long page are not all in memory at once."""
+    return [bus.packed(without_seals(instance)) for instance in found.servers]
 
 
 class Servers:
@@ -58,8 +63,14 @@ class Servers:
         return create.made(self.engine, ctx, request)
 
     def index(self, ctx: context.RequestContext, query: ServerQuery) -> list[Instance]:
-        return self.core.db.read(lambda connection: [
-            bus.packed(without_seals(instance)) for instance in server_search.search(connection, query)])
+        return self.core.db.read(lambda connection: _packed(server_search.search(connection, query)))
+
+    def page(self, ctx: context.RequestContext, query: ServerQuery) -> ServerPage:
+        def read(connection: sa.Connection) -> ServerPage:
+            found = server_search.search(connection, query, partial=True)
+            return ServerPage(servers=_packed(found), marker=found.marker)
+
+        return self.core.db.read(read)
 
     def operate(self, ctx: context.RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None,
                 project_id: str | None) -> Accepted:

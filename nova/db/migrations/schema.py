@@ -24,3 +24,10 @@ def column(of: str, new: sa.Column[Any]) -> None:
     """Add a column unless it is there."""
     if new.name not in {found["name"] for found in sa.inspect(op.get_bind()).get_columns(of)}:
         op.add_column(of, new)
+
+
+def is_left_for_later(of: str) -> bool:
+    """Return True if a table has rows that an index of it would lock: then nova.db.online_indexes makes it."""
+    connection = op.get_bind()
+    return connection.dialect.name == "postgresql" and connection.scalar(
+        sa.select(sa.literal(1)).select_from(sa.table(of)).limit(1)) is not None

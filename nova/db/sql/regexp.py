@@ -62,28 +62,42 @@ def compiled(pattern: str) -> expression.Expression:
         raise exception.InvalidInput(reason=str(error)) from error
 
 
-def select(connection: sa.Connection, key: sa.Column[Any], candidates: sa.Select[Any], wanted: list[Match],
+def select(connection: sa.Connection, key: sa.Column[Any], candidates: sa.Select[Any], wanted: Sequence[Match],
            limit: int | None) -> list[Any]:
     """The keys of the first ``limit`` rows of ``candidates`` in which all that is ``wanted`` matches.
 
     Raises ServiceUnavailable if it would take longer than a statement may.
     """
-    columns = [match.column for match in wanted]
-    statement = candidates.with_only_columns(key, *columns).where(*(match.likely for match in wanted))
+    statement = candidates.with_only_columns(key, *(match.column for match in wanted))
+    return filtered(connection, key.name, statement.where(*(match.likely for match in wanted)), wanted, limit)
+
+
+def filtered(connection: sa.Connection, key: str, statement: sa.Select[Any], wanted: Sequence[Match],
+             limit: int | None) -> list[Any]:
+    """Return the column ``key`` of the first ``limit`` rows of the statement in which all that is ``wanted`` matches.
+
+    The statement selects the columns that are searched, and has the conditions that are likely already.
+    Raises ServiceUnavailable if it would take longer than a statement may.
+    """
     with contextlib.closing(connection.execute(statement, execution_options={"yield_per": _ROWS})) as found:
-        return list(itertools.islice(_matching(connection, found, wanted), limit))
+        return list(itertools.islice(_matching(connection, found, key, wanted), limit))
 
 
-def _matching(connection: sa.Connection, found: sa.CursorResult[Any], wanted: list[Match]) -> Iterator[Any]:
-    seconds = connection.get_execution_options().get("nova_seconds")
-    until = time.monotonic() + seconds if seconds else None
-    tests = [match.found for match in wanted]
+def _matching(connection: sa.Connection, found: sa.CursorResult[Any], key: str,
+              wanted: Sequence[Match]) -> Iterator[Any]:
+    began, names = time.monotonic(), list(found.keys())
+    position, tests = names.index(key), [(names.index(match.column.name), match.found) for match in wanted]
     for row in found:
-        values: Sequence[Any] = row[1:]
-        if all(test(value) for test, value in zip(tests, values, strict=True)):
-            yield row[0]
-        if context.too_late() or (until is not None and time.monotonic() > until):
-            raise exception.ServiceUnavailable("The search took too long: filter by something else, too.")
+        if all(test(row[index]) for index, test in tests):
+            yield row[position]
+        check_time(connection, began)
+
+
+def check_time(connection: sa.Connection, began: float) -> None:
+    """Raise ServiceUnavailable if a search that began then (monotonic) takes longer than a statement may."""
+    seconds = connection.get_execution_options().get("nova_seconds")
+    if context.too_late() or (seconds and time.monotonic() - began > seconds):
+        raise exception.ServiceUnavailable("The search took too long: filter by something else, too.")
 
 
 def _texts(value: Any) -> tuple[str, ...]:

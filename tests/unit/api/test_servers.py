@@ -10,7 +10,7 @@ from nova.objects.action import Accepted, Action
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import Instance
-from nova.objects.server_request import ServerCreated
+from nova.objects.server_request import ServerCreated, ServerPage
 from nova.objects.service import Service
 
 WHEN = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
@@ -48,8 +48,8 @@ class Conductor:
     def create(self, ctx, request):
         return self._asked("create", request, ServerCreated(uuids=["one", "two"], reservation_id="r-1"))
 
-    def index(self, ctx, query):
-        return self._asked("index", query, [self.server])
+    def page(self, ctx, query):
+        return self._asked("page", query, ServerPage(servers=[self.server]))
 
     def get(self, ctx, uuid, project_id=None, deleted=False):
         if project_id not in (None, self.server.project_id):

@@ -31,7 +31,7 @@ def named(core: Books, *names: str) -> None:
 def search(core: Books, **query: Any) -> list[str]:
     """The names of a page."""
     return core.db.read(lambda connection: [
-        found.display_name for found in server_search.search(connection, ServerQuery(**query))])
+        found.display_name for found in server_search.search(connection, ServerQuery(**query)).servers])
 
 
 FOUND: dict[str, set[str]] = {
@@ -103,7 +103,7 @@ def test_pages_of_what_is_found_show_everything_once_and_in_order(core: Books) -
         seen += page
         last = page[-1]
         query["marker"] = core.db.read(lambda connection, last=last: next(server_search.search(  # type: ignore[misc]
-            connection, ServerQuery(filters={"name": f"^{last}$"})))).uuid
+            connection, ServerQuery(filters={"name": f"^{last}$"})).servers)).uuid
     assert seen == [f"web-{number:02}" for number in reversed(range(20)) if number % 3]
 
 

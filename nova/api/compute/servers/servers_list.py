@@ -13,8 +13,7 @@ from nova.api.fields import LIMIT, LINKS, REGEX, STRING, TIME, Array, Changing, 
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.objects import states
-from nova.objects.instance import Instance
-from nova.objects.server_request import ServerQuery
+from nova.objects.server_request import ServerPage, ServerQuery
 from nova.service.gate import Gate
 
 _encode = msgspec.json.Encoder().encode
@@ -89,8 +88,7 @@ _FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 def index(req: Request) -> dict[str, Any]:
     """List servers."""
     req.authorize("os_compute_api:servers:index")
-    found, limit = _search(req, "os_compute_api:servers:index", brief=True)
-    return _answer(req, "servers", servers_view.BRIEF, found, limit)
+    return _answer(req, "servers", servers_view.BRIEF, *_search(req, "os_compute_api:servers:index", brief=True))
 
 
 @accepts(query=QUERY, answer=Object({"servers": Array(servers_view.DETAIL), "servers_links": LINKS}))
@@ -108,23 +106,23 @@ def _in_turn(req: Request) -> contextlib.AbstractContextManager[None]:
     return _LONG_PAGES.turn(req.ctx.project_id) if limit > _LONG else contextlib.nullcontext()
 
 
-def _answer(req: Request, path: str, view: View, found: list[Instance], limit: int) -> dict[str, Any]:
-    look = servers_view.Look(req)
+def _answer(req: Request, path: str, view: View, found: ServerPage, limit: int) -> dict[str, Any]:
+    look, servers = servers_view.Look(req), found.servers
     # Each is encoded at once: a thousand rendered servers would take five times the memory of the answer.
-    answer: dict[str, Any] = {"servers": [msgspec.Raw(_encode(view.render(server, look))) for server in found]}
-    links = req.next_links(path, found, limit, found[-1].uuid if found else None)
+    answer: dict[str, Any] = {"servers": [msgspec.Raw(_encode(view.render(server, look))) for server in servers]}
+    links = req.next_links(path, servers, limit, servers[-1].uuid if servers else None, cut_at=found.marker)
     if links:
         answer["servers_links"] = links
     return answer
 
 
-def _search(req: Request, policy: str, brief: bool) -> tuple[list[Instance], int]:
+def _search(req: Request, policy: str, brief: bool) -> tuple[ServerPage, int]:
     limit, marker = req.page()
     query = server_query(req, policy)
     if query is None or limit == 0:
-        return [], limit
+        return ServerPage(servers=[]), limit
     query.limit, query.marker, query.brief = limit, marker, brief
-    return req.clients.servers.index(req.ctx, query), limit
+    return req.clients.servers.page(req.ctx, query), limit
 
 
 def server_query(req: Request, policy: str) -> ServerQuery | None:

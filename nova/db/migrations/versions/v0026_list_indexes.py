@@ -1,0 +1,30 @@
+"""Indexes by which long lists of servers and migrations are sorted and filtered.
+
+On PostgreSQL a table with rows gets them afterwards, without a lock (nova.db.online_indexes).
+"""
+
+from __future__ import annotations
+
+from nova.db.migrations.schema import index, is_left_for_later
+
+revision = "0026"
+down_revision = "0025"
+branch_labels = None
+depends_on = None
+
+_SERVERS = ("access_ip_v4", "access_ip_v6", "availability_zone", "config_drive", "disk_config", "display_description",
+            "display_name", "flavorid", "host", "hostname", "image_ref", "kernel_id", "key_name", "launch_index",
+            "launched_at", "locked_by", "node", "power_state", "progress", "project_id", "ramdisk_id",
+            "root_device_name", "task_state", "terminated_at", "updated_at", "user_id", "vm_state")
+_MIGRATIONS = ("dest_compute", "migration_type", "source_compute", "status", "user_id")
+
+
+def upgrade() -> None:
+    if not is_left_for_later("instances"):
+        index("ix_instances_by_uuid", "instances", "deleted", "uuid")
+        for name in _SERVERS:
+            index(f"ix_instances_by_{name}", "instances", "deleted", name, "created_at", "uuid")
+    if not is_left_for_later("migrations"):
+        index("ix_migrations_updated", "migrations", "updated_at")
+        for name in _MIGRATIONS:
+            index(f"ix_migrations_by_{name}", "migrations", name, "created_at", "id")

@@ -1,0 +1,197 @@
+"""Pages of a table in the order of an index, and windows of it: no statement reads more rows than it is allowed to.
+
+A table has rows that no list may read in full, those of deleted servers above all. A page is made of *ranges*: parts of
+an index whose entries are equal in its first columns and have the order of the list in the others. Several ranges are
+merged by the database, each cut to the page first. Where further conditions hold that no index knows, the ranges are
+read in *windows*: the place where the window ends is looked up first, and the page is taken from the rows before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext import compiler
+from sqlalchemy.sql import functions
+
+# Column names with asc or desc; the last column is unique. All directions are the same.
+Order = Sequence[tuple[str, str]]
+# The values of the columns of an order at one row.
+Place = Mapping[str, Any]
+Conditions = Sequence[sa.ColumnElement[bool]]
+# What the rows of a range have in common: the values of columns (None: null), or a condition with its own index.
+Prefix = Mapping[str, Any] | sa.ColumnElement[bool]
+
+
+# Rows of a condition with an index of its own: more than it ever has. The limit keeps databases from merging its
+# subquery with the rest of the statement, and from choosing the index of the order.
+_ALL = 10**9
+
+
+class NullInRange(functions.FunctionElement[Any]):
+    """A column that is null in all rows that are ordered.
+
+    PostgreSQL has to order by it to use the index, MariaDB would sort.
+    """
+
+    name = "null_in_range"
+    inherit_cache = True
+
+
+@compiler.compiles(NullInRange)
+def _as_column(element: NullInRange, compiling: Any, **options: Any) -> str:
+    return str(compiling.process(element.clauses, **options))
+
+
+@compiler.compiles(NullInRange, "mysql", "mariadb")
+def _as_null(_element: NullInRange, _compiling: Any, **_options: Any) -> str:
+    return "NULL"
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The rows of one range. ``nulls``: whether the first column of the order is null there; None: it never is.
+
+    ``index`` serves the range, None if there is no such index: then its rows are sorted. ``constant``: columns that are
+    null in the whole range.
+    """
+
+    table: sa.Table
+    order: Order
+    index: str | None
+    prefix: Prefix
+    where: tuple[sa.ColumnElement[bool], ...]
+    nulls: bool | None = None
+    constant: tuple[sa.Column[Any], ...] = ()
+
+    def select(self, columns: Sequence[sa.ColumnElement[Any]], after: Place | None, until: Place | None,
+               where: Conditions = ()) -> sa.Select[Any] | None:
+        """Select rows behind ``after`` and not behind ``until``, in order; None if there can be none."""
+        conditions = [*self.where, *where]
+        for place, inclusive in ((after, False), (until, True)):
+            if place is None:
+                continue
+            bound = self._bound(place, inclusive)
+            if bound is None:
+                return None
+            conditions += bound
+        ordering: list[sa.ColumnElement[Any]] = [NullInRange(column) for column in self.constant]
+        ordering += [NullInRange(self.table.c[name]) if self.nulls and name == self.order[0][0] else self.table.c[name]
+                     for name, _way in self.order]
+        statement = sa.select(*columns).where(*conditions).order_by(
+            *(each.desc() if self.order[0][1] == "desc" else each.asc() for each in ordering))
+        if not isinstance(self.prefix, Mapping):
+            few = at_most(self.table, [self.prefix], (), _ALL)
+            return statement.select_from(few.join(self.table, self.table.c.id == few.c.id))
+        if self.index is not None:
+            # Of many indexes that begin alike MariaDB may choose one by which it has to sort.
+            for dialect in ("mysql", "mariadb"):
+                statement = statement.with_hint(self.table, f"FORCE INDEX ({self.index})", dialect)
+        return statement.where(*has(self.table, self.prefix))
+
+    def _bound(self, place: Place, until: bool) -> list[sa.ColumnElement[bool]] | None:
+        """Return what holds of rows behind the place (``until``: up to it); None if it holds of no row here."""
+        order = self.order
+        if self.nulls is not None:
+            if self.nulls != (place[order[0][0]] is None):
+                # Nulls come first ascending and last descending: the place is before or behind the whole range.
+                range_is_first = self.nulls == (order[0][1] == "asc")
+                return [] if range_is_first == until else None
+            if self.nulls:
+                order = order[1:]
+        return [_beside(self.table, order, place, until)]
+
+
+def ranges(table: sa.Table, order: Order, prefixes: Sequence[Prefix], where: Conditions = ()) -> list[Range]:
+    """Return the ranges of an index that begins with the columns of a prefix and goes on with ``order``."""
+    found: list[Range] = []
+    first = table.c[order[0][0]]
+    for prefix in prefixes:
+        equal: Mapping[str, Any] = prefix if isinstance(prefix, Mapping) else {}
+        constant = tuple(table.c[name] for name, value in equal.items() if value is None)
+        index = _index(table, set(equal), [name for name, _way in order])
+        if not first.nullable or first.name in equal:
+            found.append(Range(table, order, index, prefix, tuple(where), None, constant))
+        else:
+            found += [Range(table, order, index, prefix, (*where, first.is_(None)), True, constant),
+                      Range(table, order, index, prefix, (*where, first.is_not(None)), False, constant)]
+    return found
+
+
+def _index(table: sa.Table, equal: set[str], order: Sequence[str]) -> str | None:
+    """Return the name of the index that begins with the columns ``equal`` and goes on in the order, as far as it has
+    columns."""
+    for index in table.indexes:
+        names = [column.name for column in index.columns]
+        rest = names[len(equal):]
+        if set(names[:len(equal)]) == equal and rest and rest == list(order[:len(rest)]):
+            return str(index.name)
+    return None
+
+
+def has(table: sa.Table, prefix: Prefix) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions that a row has the prefix."""
+    if not isinstance(prefix, Mapping):
+        return [prefix]
+    return [table.c[name].is_(None) if value is None else table.c[name] == sa.literal(value, table.c[name].type)
+            for name, value in prefix.items()]
+
+
+def page(parts: Sequence[Range], columns: Sequence[sa.ColumnElement[Any]], limit: int | None,
+         after: Place | None = None, until: Place | None = None, where: Conditions = (),
+         offset: int | None = None) -> sa.Select[Any] | None:
+    """Select the first ``limit`` rows of all ranges together; None if there can be none.
+
+    Of several ranges ``columns`` contain those of the order; a row of two of them is there once. ``offset`` rows of
+    each range are left out.
+    """
+    selects = [each for part in parts if (each := part.select(columns, after, until, where)) is not None]
+    selects = [each.limit(limit).offset(offset) for each in selects]
+    if len(selects) < 2:
+        return selects[0] if selects else None
+    together = sa.union(*(sa.select(each.subquery()) for each in selects)).subquery()
+    merged = sa.select(together)
+    for name, way in parts[0].order:
+        column = together.c[name]
+        # The databases put nulls in different places.
+        rank = [sa.case((column.is_(None), 0), else_=1)] if parts[0].table.c[name].nullable else []
+        merged = merged.order_by(*(each.desc() if way == "desc" else each.asc() for each in (*rank, column)))
+    return merged.limit(limit)
+
+
+def window_end(connection: sa.Connection, parts: Sequence[Range], rows: int, after: Place | None) -> Place | None:
+    """Return the place up to which no range has more than ``rows`` rows behind ``after``; None: up to the end."""
+    table = parts[0].table
+    statement = page(parts, [table.c[name] for name, _way in parts[0].order], 1, after, offset=rows - 1)
+    row = connection.execute(statement).first() if statement is not None else None
+    return None if row is None else {str(name): value for name, value in row._mapping.items()}
+
+
+def at_most(table: sa.Table, prefixes: Sequence[Prefix], where: Conditions, rows: int) -> sa.Subquery:
+    """Select the ids of ``rows`` rows at most of each prefix: a set that no plan can make larger."""
+    selects = [sa.select(table.c.id).where(*has(table, prefix), *where).limit(rows) for prefix in prefixes]
+    if len(selects) == 1:
+        return selects[0].subquery()
+    return sa.union(*(sa.select(each.subquery()) for each in selects)).subquery()
+
+
+def is_indexed(table: sa.Table, order: Order) -> bool:
+    """Return True if the columns can be the last ones of an index, in one direction, and none but the first is null."""
+    return len({way for _name, way in order}) == 1 and not any(table.c[name].nullable for name, _way in order[1:])
+
+
+def _beside(table: sa.Table, order: Order, place: Place, until: bool) -> sa.ColumnElement[bool]:
+    """Return the condition that a row comes lexicographically behind the place, or (``until``) not behind it."""
+    forwards = (order[0][1] == "asc") != until
+    condition: sa.ColumnElement[bool] = sa.true() if until else sa.false()
+    for name, _way in reversed(order):
+        column = table.c[name]
+        value = sa.literal(place[name], column.type)
+        # The first term alone lets every database begin and end in the middle of an index.
+        if forwards:
+            condition = sa.and_(column >= value, sa.or_(column > value, condition))
+        else:
+            condition = sa.and_(column <= value, sa.or_(column < value, condition))
+    return condition

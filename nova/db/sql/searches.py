@@ -1,0 +1,175 @@
+"""Pages of large tables by any filter and order: none reads more rows when the table has more.
+
+Every page is read in one of three ways:
+- What is wanted is a range of an index, or several: the page is read from there, however many rows follow.
+- A filter that has an index leaves few rows: all of these are read and sorted.
+- Else the index of the order is read in windows until the page is full or its time is over. Such a page is cut: it is
+  short, and tells the place to go on from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from nova.db.sql import regexp, rows, scans
+
+# Rows that are few: these a statement may read and sort; so many has a window.
+FEW = 5000
+# Seconds after which no further window is read for a page that has rows already, and for one that is still empty:
+# some clients take an empty page for the end of the list.
+_SECONDS, _SECONDS_WHILE_EMPTY = 0.05, 0.2
+# Ranges that one statement merges.
+_MOST_RANGES = 16
+# Rows that one statement names.
+_AT_A_TIME = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a list is asked for.
+
+    ``order`` ends with a unique column. ``selective``: the columns that have an index together with the prefixes, in
+    front of (created_at, uuid or id); those first whose values have the fewest rows. ``prefixes``: alternatives of
+    which a row has one. ``equal``: columns and the values that each may have. Further conditions are ``indexed`` (each
+    has an index together with the prefixes), ``where``, and ``rare`` (nearly every row fulfils them).
+    """
+
+    table: sa.Table
+    order: list[tuple[str, str]]
+    selective: Sequence[str]
+    prefixes: list[scans.Prefix]
+    equal: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+    indexed: list[sa.ColumnElement[bool]] = dataclasses.field(default_factory=list)
+    where: list[sa.ColumnElement[bool]] = dataclasses.field(default_factory=list)
+    rare: list[sa.ColumnElement[bool]] = dataclasses.field(default_factory=list)
+    expressions: list[regexp.Match] = dataclasses.field(default_factory=list)
+
+    def conditions(self, but: str = "") -> list[sa.ColumnElement[bool]]:
+        """Return the conditions beside the prefixes, and beside the values of the column ``but``."""
+        return [*(among(self.table.c[name], values) for name, values in self.equal.items() if name != but),
+                *self.indexed, *self.where, *self.rare, *(match.likely for match in self.expressions)]
+
+    def prefixes_with(self, column: str) -> list[scans.Prefix]:
+        """Return the prefixes with each value of the column; [] if they are too many."""
+        if not column:
+            return self.prefixes
+        found: list[scans.Prefix] = []
+        for prefix in self.prefixes:
+            if isinstance(prefix, Mapping):
+                found += [{**prefix, column: value} for value in self.equal[column]]
+            else:  # it has an index of its own
+                found.append(sa.and_(prefix, among(self.table.c[column], self.equal[column])))
+        return found if len(found) <= _MOST_RANGES else []
+
+    def range_column(self) -> str:
+        """Return the column whose values the ranges have beside the prefixes, "" for none."""
+        if self.order[0][0] != "created_at":
+            return ""
+        return next((name for name in self.selective if name in self.equal and self.prefixes_with(name)), "")
+
+    def columns(self) -> list[sa.Column[Any]]:
+        """Return the columns by which rows are found, sorted and searched."""
+        return list(dict.fromkeys([*(self.table.c[name] for name, _way in self.order),
+                                   *(match.column for match in self.expressions)]))
+
+
+class Page(NamedTuple):
+    """Rows, to be read within the transaction. ``cut``: the row behind which the list goes on if the page was cut."""
+
+    rows: Iterator[sa.Row[Any]]
+    cut: scans.Place | None = None
+
+
+def page(connection: sa.Connection, wanted: Wanted, columns: Sequence[sa.Column[Any]], limit: int | None,
+         marker: sa.Row[Any] | None, partial: bool = False) -> Page:
+    """Return the page behind the marker; only with ``partial`` it may be cut.
+
+    Raises ServiceUnavailable if that would take longer than a statement may.
+    """
+    if not all(wanted.equal.values()):
+        return Page(iter(()))
+    after = None if marker is None else {str(name): value for name, value in marker._mapping.items()}
+    column, keys, cut = wanted.range_column(), list[Any](), None
+    indexed = scans.is_indexed(wanted.table, wanted.order)
+    if indexed and not wanted.where and not wanted.indexed and not wanted.expressions \
+            and len(wanted.equal) == (column in wanted.equal):
+        ranges = _ranges(wanted, column)
+        if len(ranges) == 1:
+            statement = scans.page(ranges, columns, limit, after)
+            return Page(iter(()) if statement is None else iter(connection.execute(statement)))
+        keys = _keys(connection, wanted, scans.page(ranges, wanted.columns(), limit, after), limit)
+    elif (few := _few(connection, wanted)) is not None or not indexed:
+        statement = sa.select(*wanted.columns())
+        if few is not None:
+            statement = statement.select_from(few.join(wanted.table, wanted.table.c.id == few.c.id))
+        statement = statement.where(
+            sa.or_(*(sa.and_(True, *scans.has(wanted.table, prefix)) for prefix in wanted.prefixes)),
+            *wanted.conditions())
+        keys = _keys(connection, wanted, rows.page(
+            statement, wanted.table, wanted.order, None if wanted.expressions else limit, marker), limit)
+    else:
+        keys, cut = _windows(connection, wanted, column, limit, after, partial)
+    return Page(_read(connection, wanted, columns, keys), cut)
+
+
+def among(column: sa.Column[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+    """Return the condition that the column has one of the values (None: null)."""
+    condition = column.in_([value for value in values if value is not None])
+    return sa.or_(condition, column.is_(None)) if None in values else condition
+
+
+def _ranges(wanted: Wanted, column: str) -> list[scans.Range]:
+    return scans.ranges(wanted.table, wanted.order, wanted.prefixes_with(column), wanted.conditions(column))
+
+
+def _few(connection: sa.Connection, wanted: Wanted) -> sa.Subquery | None:
+    """Return the ids of a set with an index that has few rows and all wanted ones; None if there is none."""
+    candidates: list[tuple[list[scans.Prefix], list[sa.ColumnElement[bool]]]] = [
+        (wanted.prefixes_with(name), []) for name in wanted.selective if name in wanted.equal]
+    for prefixes, where in candidates + [(wanted.prefixes, [condition]) for condition in wanted.indexed]:
+        if prefixes:
+            count = sa.select(sa.func.count()).select_from(scans.at_most(wanted.table, prefixes, where, FEW + 1))
+            if (connection.scalar(count) or 0) <= FEW:
+                return scans.at_most(wanted.table, prefixes, where, 2 * FEW)
+    return None
+
+
+def _windows(connection: sa.Connection, wanted: Wanted, column: str, limit: int | None, after: scans.Place | None,
+             partial: bool) -> tuple[list[Any], scans.Place | None]:
+    """Return the keys of a page, and the place behind which the next one begins if it was cut."""
+    began = time.monotonic()
+    ranges, keys = _ranges(wanted, column), list[Any]()
+    bare = scans.ranges(wanted.table, wanted.order, wanted.prefixes_with(column))
+    while True:
+        end = scans.window_end(connection, bare, FEW, after)
+        left = None if limit is None else limit - len(keys)
+        statement = scans.page(ranges, wanted.columns(), None if wanted.expressions else left, after, end)
+        keys += _keys(connection, wanted, statement, left)
+        if end is None or (limit is not None and len(keys) >= limit):
+            return keys, None
+        if partial and time.monotonic() - began > (_SECONDS if keys else _SECONDS_WHILE_EMPTY):
+            return keys, end
+        regexp.check_time(connection, began)
+        after = end
+
+
+def _keys(connection: sa.Connection, wanted: Wanted, statement: sa.Select[Any] | None, limit: int | None) -> list[Any]:
+    """Return the values of the unique column."""
+    if statement is None:
+        return []
+    return regexp.filtered(connection, wanted.order[-1][0], statement, wanted.expressions, limit)
+
+
+def _read(connection: sa.Connection, wanted: Wanted, columns: Sequence[sa.Column[Any]],
+          keys: list[Any]) -> Iterator[sa.Row[Any]]:
+    """Return the rows with the keys in order, reading as many at a time as a statement may name."""
+    key = wanted.table.c[wanted.order[-1][0]]
+    return itertools.chain.from_iterable(
+        connection.execute(rows.page(sa.select(*columns).where(key.in_(keys[begin:begin + _AT_A_TIME])), wanted.table,
+                                     wanted.order, None, None)) for begin in range(0, len(keys), _AT_A_TIME))
