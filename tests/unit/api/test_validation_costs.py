@@ -24,6 +24,7 @@ from nova.api import extra_specs
 from nova.api.keywords import compiled
 from nova.api.schema import BODY, QUERY, SchemaError, Validator
 from nova.conf import CONF
+from nova.objects import expression
 from tests.unit.api.conftest import Client
 from tests.unit.api.declared import Schema, every_part, every_schema, example
 
@@ -235,3 +236,20 @@ def test_values_of_extra_specs_are_checked_in_bounded_time(step: float) -> None:
 def _refused_spec(name: str, value: str) -> None:
     with contextlib.suppress(exception.Invalid):
         extra_specs.validate(name, value)
+
+
+def test_expressions_of_users_are_compiled_in_bounded_time(step: float) -> None:
+    """Lists have 25 filters with an expression each; what is slow to compile is searched for literally."""
+    pieces = (r"\pL", r"\PN", r"[\pL\pN\pM\pS\pP\pZ]", r"(\W\pL){9}", r"\W", r"[^\W]", "[[:^alpha:]]", ".{99}",
+              "(a?){300}", "((a?){30}){30}", "é", r"[\x{100}-\x{10ffff}]", "(", "a|", "(?i)(a|b)*", "[a-z]{1,9}")
+    slowest = (0.0, "")
+    for piece, length in itertools.product(pieces, (20, 200, 1000)):
+        pattern = piece * max(length // len(piece), 1)
+        spent = _check_cost(length, step, lambda pattern=pattern: _compile_anew(pattern), pattern, pattern)
+        slowest = max(slowest, (spent, pattern))
+    print(f"{len(pieces)} expressions in 3 lengths; slowest: {slowest[0] * 1000:.2f} ms ({slowest[1][:40]})")
+
+
+def _compile_anew(pattern: str) -> None:
+    expression.compiled.cache_clear()
+    expression.compiled(pattern)
