@@ -71,3 +71,10 @@ def test_asked_names_go_first_and_there_are_enough():
     assert names[:2] == ["/dev/vdc", "/dev/vdb"]
     assert len(set(names)) == len(names)
     assert names[-1] == "/dev/vdag"
+
+
+def test_a_root_disk_on_a_bus_of_its_own_and_devices_of_other_types_have_names_of_their_buses():
+    root = BlockDevice(source="image", boot_index=0, disk_bus="scsi")
+    assert named(server(root), volume(disk_bus="scsi")) == ["/dev/sdb"]
+    assert named(server(), volume(device_type="cdrom")) == ["/dev/hda"]
+    assert named(server(), volume(device_type="floppy")) == ["/dev/fda"]

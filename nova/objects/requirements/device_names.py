@@ -49,9 +49,12 @@ def assign(instance: Instance, devices: Sequence[BlockDevice]) -> None:
 def _local_names(instance: Instance, bus: str) -> Iterator[str]:
     """Those of the disks that go with the server: root, ephemeral disks, swap, in this order."""
     ephemerals = len(local_disks.ephemerals(instance.block_devices, instance.flavor))
+    for disk in instance.block_devices:
+        if disk.source == "image" and not disk.is_volume and disk.disk_bus:
+            yield f"/dev/{_PREFIXES.get(disk.disk_bus, 'sd')}a"
     # What is booted from, a disk or a volume, comes first.
-    return itertools.islice(_names(_PREFIXES.get(bus, "sd")), int(instance.volume_backed),
-                            1 + ephemerals + int(instance.flavor.swap > 0))
+    yield from itertools.islice(_names(_PREFIXES.get(bus, "sd")), int(instance.volume_backed),
+                                1 + ephemerals + int(instance.flavor.swap > 0))
 
 
 def _names(prefix: str) -> Iterator[str]:
