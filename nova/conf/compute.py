@@ -31,8 +31,8 @@ OPTIONS = {
                    help="Seconds between two reports of what guests have read from volumes and written to them, which "
                         "are told as volume.usage; 0: none."),
         cfg.IntOpt("shutdown_timeout", default=60, min=0, help=(
-            "Seconds that a guest gets to shut down by itself before it is cut off, when it is stopped, rescued, rebuilt, "
-            "resized, shelved or soft-deleted; 0: none. The image property os_shutdown_timeout takes precedence. "
+            "Seconds that a guest gets to shut down by itself when it is stopped, rescued, rebuilt, resized, shelved "
+            "or soft-deleted; then it is cut off. The image property os_shutdown_timeout takes precedence. "
             "Read by nova-compute.")),
         cfg.BoolOpt("resume_guests_state_on_host_boot", default=False,
                     help="After a boot of the host start the guests that ran before, unless their servers were "

@@ -71,6 +71,17 @@ class PortNotUsable(Invalid):
     template = "Port {port_id} not usable for instance {instance_uuid}."
 
 
+class PortNotUsableDNS(PortNotUsable):
+    template = ("Port {port_id} not usable for instance {instance_uuid}: its dns_name {dns_name} is not the hostname "
+                "{hostname} of the instance.")
+
+
+class PortFieldNotSupported(Invalid):
+    """``field``: what the port asks for; Nova does not give it, and does not ignore it."""
+
+    template = "Port {port_id} not usable: {field}={value} is not supported."
+
+
 class PortRequiresFixedIp(Invalid):
     template = "Port {port_id} requires a FixedIP in order to be used."
 

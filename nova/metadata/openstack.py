@@ -142,6 +142,10 @@ def _network(number: int, vif: VIF, fixed: FixedIp) -> dict[str, Any]:
         return network
     any_network = "0.0.0.0" if fixed.version == 4 else "::"
     routes = [{"network": any_network, "netmask": any_network, "gateway": fixed.gateway}] if fixed.gateway else []
+    for route in fixed.routes:
+        destination = plain_ip.network(route.destination, strict=False)
+        routes.append({"network": str(destination.network_address), "netmask": str(destination.netmask),
+                       "gateway": route.gateway})
     return {**network, "ip_address": fixed.address,
             "netmask": str(plain_ip.interface(f"{fixed.address}/{fixed.prefix}").netmask), "routes": routes,
             "services": [{"type": "dns", "address": address} for address in fixed.dns]}

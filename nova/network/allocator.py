@@ -30,9 +30,9 @@ class Allocator(Protocol):
         """What the interfaces of a new server (or the new one of a server) shall be, as the caller may have it.
 
         Outside of any transaction, before the request is accepted. ``wanted`` None: as the project has it.
-        Raises NetworkAmbiguous, NetworkNotFound, PortNotFound, PortInUse, PortNotSupported, FixedIpInvalid,
-        FixedIpInUse, NetworkRequiresSubnet, PortRequiresFixedIp, ExternalNetworkAttachForbidden, and where it is
-        external NetworkServiceUnavailable, Forbidden.
+        Raises NetworkAmbiguous, NetworkNotFound, PortNotFound, PortInUse, PortNotSupported, PortFieldNotSupported,
+        FixedIpInvalid, FixedIpInUse, NetworkRequiresSubnet, PortRequiresFixedIp, ExternalNetworkAttachForbidden, and
+        where it is external NetworkServiceUnavailable, Forbidden.
         """
 
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:

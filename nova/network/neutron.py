@@ -19,11 +19,14 @@ from nova.context import RequestContext
 from nova.network.neutron_api import NeutronApi, Raw
 from nova.objects import plain_ip
 from nova.objects.instance import Instance
-from nova.objects.network import SLAAC, VIF, FixedIp, NetworkRequest
+from nova.objects.network import SLAAC, VIF, FixedIp, HostRoute, NetworkRequest
 
 LOG = logging.getLogger(__name__)
 
 DEFAULT_GROUP = "default"
+# The extension with which ports have a dns_name.
+_DNS = "dns-integration"
+UNBOUND = "unbound"
 _PLUGGABLE = ("ovs",)
 _WITHOUT_ADDRESS = ("deferred", "none")
 
@@ -63,6 +66,7 @@ class NeutronAllocator:
         port = self._api.port(ctx, request.port_id or "", ctx.auth_token)
         if port.get("device_id"):
             raise exception.PortInUse(port_id=port["id"])
+        _check_supported(port)
         if not port["fixed_ips"] and port.get("ip_allocation", "immediate") not in _WITHOUT_ADDRESS:
             raise exception.PortRequiresFixedIp(port_id=port["id"])
         return msgspec.structs.replace(request, network_id=port["network_id"])
@@ -126,6 +130,11 @@ class NeutronAllocator:
             raise exception.PortNotUsable(port_id=port_id, instance_uuid=instance.uuid)
         if port.get("device_id"):
             raise exception.PortInUse(port_id=port_id)
+        _check_supported(port)
+        name = port.get("dns_name")
+        if name and name != instance.hostname and self._api.has(ctx, _DNS):
+            raise exception.PortNotUsableDNS(
+                port_id=port_id, instance_uuid=instance.uuid, dns_name=name, hostname=instance.hostname)
         return self._api.update_port(ctx, port_id, {"device_id": instance.uuid}, port.get("revision_number"))
 
     def _create(self, ctx: RequestContext, instance: Instance, request: NetworkRequest,
@@ -136,15 +145,19 @@ class NeutronAllocator:
             wanted["fixed_ips"] = [{"ip_address": request.fixed_ip}]
         if groups is not None:
             wanted["security_groups"] = groups
-        return self._api.create_port(ctx, wanted)
+        made = self._api.create_port(ctx, wanted)
+        _check_supported(made)  # a network's QoS policy may promise what Nova does not claim
+        return made
 
     def bind(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF], host: str,
              connection: object = None) -> list[VIF]:
         bound = []
         for vif in vifs:
+            # A port that moves keeps the name that it has: its user may have changed it.
+            named = {"dns_name": instance.hostname} if vif.vif_type == UNBOUND and self._api.has(ctx, _DNS) else {}
             port = self._api.update_port(ctx, vif.id, {
                 "device_id": instance.uuid, "binding:host_id": host,
-                "device_owner": f"compute:{instance.availability_zone or CONF.default_availability_zone}"})
+                "device_owner": f"compute:{instance.availability_zone or CONF.default_availability_zone}", **named})
             if port.get("binding:vif_type") not in _PLUGGABLE:
                 raise exception.PortBindingFailed(port_id=vif.id)
             bound.append(_bound(vif, port))
@@ -164,7 +177,8 @@ class NeutronAllocator:
             if only is not None and port["id"] not in only:
                 continue
             if port["id"] in kept:
-                self._change(ctx, port["id"], {"device_id": "", "device_owner": "", "binding:host_id": None})
+                unnamed = {"dns_name": ""} if self._api.has(ctx, _DNS) else {}
+                self._change(ctx, port["id"], {"device_id": "", "device_owner": "", "binding:host_id": None, **unnamed})
             else:
                 self._api.delete_port(ctx, port["id"])
 
@@ -219,6 +233,16 @@ def _fits(port: Raw, request: NetworkRequest) -> bool:
     return port["network_id"] == request.network_id and (not request.fixed_ip or request.fixed_ip in addresses)
 
 
+def _check_supported(port: Raw) -> None:
+    """Raises PortFieldNotSupported for a port that asks for what Nova does not give: devices, guaranteed bandwidth."""
+    kind = port.get("binding:vnic_type") or "normal"
+    for field, value in (("binding:vnic_type", kind if kind != "normal" else None),
+                         ("resource_request", port.get("resource_request")),
+                         ("device_profile", port.get("device_profile"))):
+        if value:
+            raise exception.PortFieldNotSupported(port_id=port["id"], field=field, value=value)
+
+
 def _device(port: Raw) -> str:
     return f"tap{port['id']}"[:14]
 
@@ -237,7 +261,7 @@ def _bound(vif: VIF, port: Raw) -> VIF:
     details: dict[str, Any] = port.get("binding:vif_details") or {}
     active = port.get("status") == "ACTIVE" or not port.get("admin_state_up", True)
     return msgspec.structs.replace(
-        vif, vif_type=port.get("binding:vif_type") or "unbound", vnic_type=port.get("binding:vnic_type") or "normal",
+        vif, vif_type=port.get("binding:vif_type") or UNBOUND, vnic_type=port.get("binding:vnic_type") or "normal",
         details=details, profile=port.get("binding:profile") or {},
         bridge=str(details.get("bridge_name") or CONF.neutron.ovs_bridge), active=active, awaits_plug=not active)
 
@@ -250,4 +274,6 @@ def _fixed_ip(fixed: Raw, subnets: dict[str, Raw]) -> FixedIp:
     return FixedIp(
         address=str(address), version=address.version, prefix=plain_ip.network(cidr, strict=False).prefixlen,
         cidr=cidr, gateway=subnet.get("gateway_ip"), dns=list(subnet.get("dns_nameservers") or ()),
-        mode=SLAAC if mode == "slaac" else mode, subnet_id=fixed["subnet_id"])
+        mode=SLAAC if mode == "slaac" else mode, subnet_id=fixed["subnet_id"], routes=[
+            HostRoute(destination=route["destination"], gateway=route["nexthop"])
+            for route in subnet.get("host_routes") or ()])

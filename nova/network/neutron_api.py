@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Required, TypedDict
 
@@ -39,10 +40,16 @@ _Port = TypedDict("_Port", {
     "revision_number": int | None, "status": str | None, "admin_state_up": bool | None,
     "port_security_enabled": bool | None, "ip_allocation": str | None, "binding:vif_type": str | None,
     "binding:vnic_type": str | None, "binding:vif_details": dict[str, Any] | None,
-    "binding:profile": dict[str, Any] | None}, total=False)
+    "binding:profile": dict[str, Any] | None, "dns_name": str | None, "resource_request": dict[str, Any] | None,
+    "device_profile": str | None}, total=False)
 _Network = TypedDict("_Network", {
     "id": Required[_Id], "name": str | None, "mtu": int | None, "subnets": list[_Id], "shared": bool | None,
     "router:external": bool | None}, total=False)
+
+
+class _Route(TypedDict):
+    destination: Annotated[str, Meta(max_length=64)]
+    nexthop: Annotated[str, Meta(max_length=64)]
 
 
 class _Subnet(TypedDict, total=False):
@@ -52,6 +59,11 @@ class _Subnet(TypedDict, total=False):
     ipv6_address_mode: str | None
     gateway_ip: str | None
     dns_nameservers: list[str] | None
+    host_routes: list[_Route] | None
+
+
+class _Extension(TypedDict):
+    alias: str
 
 
 class _SecurityGroup(TypedDict):
@@ -61,7 +73,7 @@ class _SecurityGroup(TypedDict):
 
 _SHAPES: dict[str, Any] = {
     "port": _Port, "ports": list[_Port], "network": _Network, "networks": list[_Network], "subnets": list[_Subnet],
-    "security_groups": list[_SecurityGroup]}
+    "security_groups": list[_SecurityGroup], "extensions": list[_Extension]}
 
 
 class NeutronApi:
@@ -73,9 +85,19 @@ class NeutronApi:
 
     def __init__(self) -> None:
         self._neutron = Neighbour(GROUP, {"service_type": "network", "interface": ["internal", "public"]}, ("/v2.0",))
+        # The extensions of the service, and when they were requested (monotonic).
+        self._extensions: tuple[frozenset[str], float] | None = None
+
+    def has(self, ctx: RequestContext, extension: str) -> bool:
+        """Return True if the service has the extension (by its alias), as of [neutron]extension_sync_interval ago."""
+        cached, now = self._extensions, time.monotonic()
+        if cached is None or now - cached[1] > CONF.neutron.extension_sync_interval:
+            found = self.list(ctx, "extensions")
+            cached = self._extensions = frozenset(each["alias"] for each in found), now
+        return extension in cached[0]
 
     def list(self, ctx: RequestContext, kind: str, token: str | None = None, **query: Any) -> list[Raw]:
-        """All ports, networks, subnets or security groups (``kind``, as in the path) that fit."""
+        """All ports, networks, subnets, security groups or extensions (``kind``, as in the path) that fit."""
         return self._asked(ctx, "GET", f"/{kind}", _key(kind), token, params=query)  # type: ignore[no-any-return]
 
     def port(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:

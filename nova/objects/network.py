@@ -63,10 +63,17 @@ class NetworkRequest(Object, kw_only=True):
     tag: str | None = None
 
 
+class HostRoute(Object, kw_only=True):
+    """A route that guests of a subnet have beside the default one: ``destination`` (CIDR) by ``gateway``."""
+
+    destination: str
+    gateway: str
+
+
 class FixedIp(Object, kw_only=True):
     """An address of an interface, and the subnet that it is of.
 
-    ``subnet_id`` is the back end's name of the subnet.
+    ``subnet_id`` is the back end's name of the subnet. ``routes``: of the subnet, beside the default one.
     ``mode`` is how the guest learns it: "dhcp" (version 4), "slaac", "dhcpv6-stateful" or "dhcpv6-stateless"
     (version 6), None: it must be told in another way.
     """
@@ -79,6 +86,7 @@ class FixedIp(Object, kw_only=True):
     dns: list[str] = []
     mode: str | None = None
     subnet_id: str = ""
+    routes: list[HostRoute] = []
 
 
 class KnownAddress(Object, kw_only=True):

@@ -24,6 +24,8 @@ class NeutronServer:
         self.faults = {}
         self.twists = {}
         self.calls = []
+        # Aliases, and the bodies of all changes of ports.
+        self.extensions, self.changes = [], []
         handler = type("Handler", (_Handler,), {"neutron": self})
         self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True
@@ -88,6 +90,8 @@ class NeutronServer:
     def _update_port(self, port, changes, revision):
         if revision and revision != f"revision_number={port['revision_number']}":
             raise _Refused(412, "RevisionNumberConstraintFailed", "Constrained to another revision")
+        if "dns_name" in changes and "dns-integration" not in self.extensions:
+            raise _Refused(400, "HTTPBadRequest", "Unrecognized attribute(s) 'dns_name'")
         port.update(changes, revision_number=port["revision_number"] + 1)
         host = port["binding:host_id"]
         if "binding:host_id" in changes:
@@ -104,6 +108,8 @@ class NeutronServer:
     # --- requests ----------------------------------------------------------------------------------
     def answer(self, method, kind, row_id, query, body, headers):
         """(status, body)"""
+        if kind == "extensions":
+            return 200, {"extensions": [{"alias": alias, "name": alias} for alias in self.extensions]}
         if kind not in _SINGULAR:
             raise _Refused(404, "HTTPNotFound", "The resource could not be found.")
         token = headers.get("X-Auth-Token")
@@ -123,6 +129,7 @@ class NeutronServer:
                 del self.rows[kind][row_id]
                 return 204, None
             if method == "PUT":
+                self.changes.append(body[name])
                 row = self._update_port(row, body[name], headers.get("If-Match"))
             return 200, {name: row}
 

@@ -6,6 +6,8 @@ import threading
 import pytest
 
 from nova.conf import CONF, register_asked_services
+from nova.db import servers
+from nova.metadata.openstack import network_data
 from nova.network.neutron import NeutronAllocator
 from nova.objects import states
 from tests.functional.client import Client, Failed, wait_for
@@ -416,3 +418,76 @@ def test_an_unshelve_that_fails_leaves_the_ports_without_a_host(admin, member, n
     member.delete(f"/servers/{server}")
     member.wait_gone(server)
     assert neutron.ports() == []
+
+
+# --- names, routes and what is not supported ---------------------------------------------------------------
+@pytest.fixture
+def named(neutron):
+    """The service has dns-integration."""
+    neutron.extensions.append("dns-integration")
+    return neutron
+
+
+def test_ports_get_the_hostname_of_their_server_as_dns_name(admin, member, named, boot):
+    server = boot({"uuid": named.network("blue")}, {"port": (given := named.port(named.network("red")))["id"]})
+    plug(admin, named, server, 2)
+    hostname = admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:hostname"]
+    assert [port["dns_name"] for port in named.ports(device_id=server)] == [hostname, hostname]
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server)
+    assert [(port["id"], port["device_id"], port["dns_name"]) for port in named.ports()] == [(given["id"], "", "")]
+
+
+def test_a_port_that_moves_keeps_its_dns_name(admin, named, blue, boot, second):
+    server = boot({"uuid": blue})
+    port, = plug(admin, named, server)
+    admin.wait(server, "ACTIVE")
+    named.rows["ports"][port["id"]]["dns_name"] = "changed-by-its-user"
+    named.changes.clear()
+    before = port["binding:host_id"]
+    admin.action(server, "migrate")
+    wait_for(lambda: named.ports()[0]["binding:host_id"] != before)
+    plug(admin, named, server)
+    admin.wait(server, "VERIFY_RESIZE")
+    bindings = [changes for changes in named.changes if "binding:host_id" in changes]
+    assert bindings
+    assert not any("dns_name" in changes for changes in named.changes)
+    assert named.ports()[0]["dns_name"] == "changed-by-its-user"
+
+
+def test_without_dns_integration_no_name_is_sent(admin, neutron, blue, boot):
+    server = boot({"uuid": blue})
+    plug(admin, neutron, server)
+    admin.wait(server, "ACTIVE")
+    assert not any("dns_name" in changes for changes in neutron.changes)
+
+
+def test_a_port_with_the_dns_name_of_another_host_is_not_usable(admin, member, named, blue, boot):
+    port = named.port(blue, dns_name="another")
+    server = boot({"port": port["id"]})
+    assert "its dns_name another is not the hostname" in admin.wait(server, "ERROR")["fault"]["message"]
+    assert named.ports(id=port["id"])[0]["device_id"] == ""
+
+
+@pytest.mark.parametrize("wants", [
+    {"binding:vnic_type": "direct"}, {"device_profile": "fpga"},
+    {"resource_request": {"request_groups": [{"resources": {"NET_BW_EGR_KILOBIT_PER_SEC": 1000}}]}}])
+def test_a_port_that_wants_what_is_not_supported_is_refused_by_name(member, neutron, blue, boot, wants):
+    port = neutron.port(blue, **wants)
+    field, = wants
+    with pytest.raises(Failed) as failed:
+        boot({"port": port["id"]})
+    assert failed.value.code == 400
+    assert f"{field}=" in failed.value.message
+
+
+def test_routes_of_a_subnet_are_told_to_guests(suite, admin, neutron, blue, boot):
+    for subnet in neutron.rows["subnets"].values():
+        subnet |= {"enable_dhcp": False, "host_routes": [{"destination": "192.0.2.0/24", "nexthop": "10.50.0.9"}]}
+    server = boot({"uuid": blue})
+    plug(admin, neutron, server)
+    admin.wait(server, "ACTIVE")
+    known = suite.conductor.core.db.read(lambda connection: servers.get(connection, server))
+    assert network_data(known.network_info)["networks"][0]["routes"] == [
+        {"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.50.0.1"},
+        {"network": "192.0.2.0", "netmask": "255.255.255.0", "gateway": "10.50.0.9"}]

@@ -32,8 +32,9 @@ def timeouts(pair, monkeypatch):
     return given
 
 
-@pytest.mark.parametrize(("value", "seconds"), [("300", 300), ("0", 0), (None, 60), ("999999999999999999999999", 3300)])
-@pytest.mark.parametrize("action", _ACTIONS)
+@pytest.mark.parametrize(("action", "value", "seconds"), [
+    *((action, "300", 300) for action in _ACTIONS), ("os-stop", "0", 0), ("os-stop", None, 60),
+    ("os-stop", "999999999999999999999999", 3300)])
 def test_a_guest_gets_the_time_that_its_image_says(pair, admin, new_image, timeouts, action, value, seconds):
     assert CONF.shutdown_timeout == 60
     image = new_image(**({"os_shutdown_timeout": value} if value is not None else {}))
