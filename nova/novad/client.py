@@ -81,10 +81,11 @@ class Client:
         elif scheme == "tls":
             self._channel = grpc.secure_channel(where, _credentials(environ), options)
         else:
-            plain = grpc.insecure_channel(where, options)
-            self._channel = grpc.intercept_channel(plain, _Signer(plain, self.address, given)) if given else plain
+            self._channel = grpc.insecure_channel(where, options)
         if LOG.isEnabledFor(logging.DEBUG):
             self._channel = grpc.intercept_channel(self._channel, _CallLog(self.address))
+        if scheme == "tcp" and local is None and given:  # outermost: what it refuses is no call, and has no outcome
+            self._channel = grpc.intercept_channel(self._channel, _Signer(self._channel, self.address, given))
         self.platform = services.PlatformStub(self._channel)
         self.services = services.ServicesStub(self._channel)
         self.logs = services.LogsStub(self._channel)
