@@ -58,6 +58,7 @@ class Daemon:
         self.runtime = runtime
         root = pathlib.Path(options.data_dir)
         private_directory(root)
+        _warn_of_readers(options)
         passphrase = pathlib.Path(options.key_file).read_bytes().strip() if options.key_file else None
         if passphrase == b"":
             raise Invalid(f"key_file: {options.key_file} is empty")
@@ -406,3 +407,11 @@ class Daemon:
         self._failures.pop(name, None)
         self._unhealthy.pop(name, None)
 
+
+def _warn_of_readers(options: Options) -> None:
+    """Report files of secrets that other accounts of the node can read."""
+    for name in ("secret_file", "key_file", "tls_key"):
+        path = pathlib.Path(getattr(options, name))
+        if path.is_file() and path.stat().st_mode & 0o077:
+            LOG.warning("%s: other accounts can read %s, mode %04o. Restrict it: chmod 600 %s", name, path,
+                        path.stat().st_mode & 0o7777, path)

@@ -27,6 +27,7 @@ from nova.novad.containers import Progress
 from nova.novad.discovery import Discovery
 from nova.novad.errors import Busy, Cancelled, Failed, Invalid, NovadError, Refused
 from nova.novad.journal import DONE, UNDONE, Journal
+from nova.novad.mdns import printable
 from nova.novad.options import Node, Options
 from nova.novad.platform import Place
 from nova.novad.secrets import Secrets
@@ -273,7 +274,7 @@ class Fleet:
                 if self._ended.is_set():
                     raise Cancelled("novad ends; the deployment is put back when it starts again.")
                 if one.message:
-                    progress(f"{peer.node}/{one.component}" if one.component else peer.node, one.message)
+                    _pass_on(progress, peer.node, one)
                 if one.changed:
                     self._journal.answered(ident, peer.url, " ".join(one.changed)[:_WORDS])
 
@@ -285,7 +286,7 @@ class Fleet:
                 with self._client(one.address, one.node) as client, _told(one.node):
                     for told in client.follow(client.nodes.Settle, pb.SettleRequest(
                             coordinator=self.ident, number=one.deployment, done=done)):
-                        progress(f"{one.node}/{told.component}" if told.component else one.node, told.message)
+                        _pass_on(progress, one.node, told)
                 break
             except (Away, Busy):
                 if time.monotonic() > end or self._ended.wait(_PAUSE):
@@ -340,6 +341,12 @@ class Fleet:
             if isinstance(answer, NovadError):
                 raise answer
         return answers
+
+
+def _pass_on(progress: Progress, node: str, told: pb.Progress) -> None:
+    """Show what a node reports, as far as it can be printed."""
+    component = printable(told.component, 63)
+    progress(f"{node}/{component}" if component else node, printable(told.message, _WORDS))
 
 
 def _place(node: Node) -> Place:

@@ -154,7 +154,7 @@ def _check_left_over(world: World, now: Seen, gone: bool) -> None:
     assert not gone or os.listdir(data / "volumes") == []
     assert {path.name for path in data.iterdir()} <= {
         "journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "volumes", "backups", "files", "secrets",
-        "shared-secret", "lock"}
+        "shared-secret", "lock", "novad.sock"}
 
 
 def _lines(place: pathlib.Path) -> list[str]:

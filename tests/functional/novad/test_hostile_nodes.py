@@ -69,7 +69,7 @@ class Compromised(services.DaemonServicer, services.PlatformServicer, services.N
 
     def Prepare(self, request, context):
         self.shares.append(unpacked(request.share))
-        yield pb.Progress(component="db", message="is mine", changed=["db", "keystone"])
+        yield pb.Progress(component="db", message="is mine \x1b[2J", changed=["db", "keystone"])
 
     Apply = Prepare
 
@@ -167,8 +167,9 @@ def test_a_node_that_lies_gets_the_secrets_of_its_own_components_alone(world, li
 def test_what_a_node_says_of_components_is_shown_as_its_own(world):
     thief = world.compromised()
     world.control(nodes=(member(thief, "n2", "compute"),))
+    assert "n2/db: is mine [2J" in world.nova("deploy")
     shown = json.loads(world.nova("platform-info", "-f", "json"))
-    assert {one["Node"] for one in shown if one["Component"] == "keystone"} == {"n2"}
+    assert {one["Node"] for one in shown if one["Component"] == "agent"} == {"n2"}
 
 
 @contextlib.contextmanager

@@ -178,6 +178,11 @@ def test_a_socket_that_belongs_to_another_account_is_not_used(node):
     Client(f"unix://{path}", environ={}).close()
 
 
+def test_secrets_of_nodes_are_not_told_over_tcp_without_tls(node):
+    ended = node.nova("nodes", "secret", "n2", code=1)
+    assert f"--addr unix://{node.daemon.options.socket}" in ended.err
+
+
 def test_a_socket_where_nobody_listens_leaves_the_address_to_be_tried(node, tmp_path, monkeypatch):
     node.server.stop(0)
     with socket.socket(socket.AF_UNIX) as stale:

@@ -323,8 +323,10 @@ def found(tmp_path, monkeypatch):
         nodes.n2, nodes.n1 = made
         nodes.all = [nodes.n1, nodes.n2]
         nodes.announcer = Announcer(nodes.n2.options)
-        nodes.announcer.start()
-        stack.callback(nodes.announcer.stop)
+        own = Announcer(nodes.n1.options)  # which it hears, and is not another node
+        for announcer in (own, nodes.announcer):
+            announcer.start()
+            stack.callback(announcer.stop)
         for variable, value in (("NOVA_ADDR", nodes.n1.url), ("NOVA_CACERT", ca.file), ("NOVA_SHARED_SECRET", SECRET)):
             monkeypatch.setenv(variable, value)
         yield nodes
@@ -337,7 +339,7 @@ def test_a_node_that_announces_itself_is_one_when_it_has_shown_its_certificate(f
         strange = Node(found.n1.data.parent, "stranger", ("compute",), tls_cert=pair.certificate, tls_key=pair.key)
         announced = Announcement(stranger, ["127.0.0.1"], strange.port, tls=True)
         try:
-            wait_for(lambda: found.n1.daemon.fleet.discovery.size() >= 2 and found.discovered(), 60, "both")
+            wait_for(lambda: found.n1.daemon.fleet.discovery.size() >= 3 and found.discovered(), 60, "all")
             assert found.states() == {"n1": "this one", "n2": "discovered"}
             found.nova("deploy")
             assert found.n2.runs() == {}, "a node that announces itself gets nothing by that alone"

@@ -307,3 +307,13 @@ def test_what_cannot_be_removed_now_keeps_nobody_from_looking_after_components(d
     monkeypatch.undo()
     daemon.look()
     assert daemon.journal.owed() == []
+
+
+def test_files_of_secrets_that_others_can_read_are_reported(tmp_path, runtime, caplog):
+    for name, mode in (("open", 0o644), ("closed", 0o600)):
+        (tmp_path / name).write_text("a secret")
+        (tmp_path / name).chmod(mode)
+    Daemon(Options(data_dir=str(tmp_path / "data"), secret_file=str(tmp_path / "open"),
+                   key_file=str(tmp_path / "closed")), parse(TEXT, "toml"), runtime)
+    assert [record.message for record in caplog.records if "can read" in record.message] == [
+        f"secret_file: other accounts can read {tmp_path}/open, mode 0644. Restrict it: chmod 600 {tmp_path}/open"]

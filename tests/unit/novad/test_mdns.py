@@ -5,8 +5,9 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from zeroconf import ServiceStateChange
 
-from nova.novad import announcer
+from nova.novad import announcer, mdns
 from nova.novad.announcer import announced
 from nova.novad.mdns import TYPE, Announcement, Instance, Watch, instance
 from nova.novad.options import Options
@@ -72,3 +73,26 @@ def test_who_watches_sees_a_novad_come_and_go():
         assert (here, one.version, one.roles, one.addresses) == (True, "1", ("control",), ("tls://127.0.0.1:18993",))
         made.withdraw()
         assert next(events) == (False, one)
+
+
+def test_a_flood_of_packets_occupies_a_bounded_table_and_queue(monkeypatch):
+    monkeypatch.setattr(mdns, "_MOST_INSTANCES", 5)
+    with contextlib.closing(Watch(["127.0.0.1"])) as watch:
+        watch._pool.shutdown()
+        submitted = []
+        watch._pool = type("Pool", (), {"submit": lambda _self, _work, name: submitted.append(name),
+                                        "shutdown": lambda _self, **_words: None})()
+        watch._zeroconf.get_service_info = lambda *_words: None  # a stranger that has no address
+
+        def heard(name, state=ServiceStateChange.Added):
+            watch._changed(None, TYPE, f"{name}.{TYPE}", state)
+        for _packet in range(50):
+            heard("s0", ServiceStateChange.Updated)
+        assert len(submitted) == 1
+        for number in range(50):
+            heard(f"s{number}")
+        assert (len(submitted), len(watch._known)) == (5, 5)
+        for name in submitted:
+            watch._resolve(name)
+        heard("n2")
+        assert (submitted[-1], len(watch._known), f"s0.{TYPE}" in watch._known) == (f"n2.{TYPE}", 5, False)
