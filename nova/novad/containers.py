@@ -12,6 +12,7 @@ from nova.novad import health
 from nova.novad.data import Data
 from nova.novad.errors import Failed, ImageFault, RuntimeFault
 from nova.novad.journal import Deployed
+from nova.novad.masking import Masker
 from nova.novad.platform import fill
 from nova.novad.runtime.base import COMPONENT, CONFINED, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
 from nova.novad.secrets import Secrets
@@ -36,17 +37,17 @@ class Containers:
     def name(self, name: str) -> str:
         return f"{self._platform()}-{name}"
 
-    def masked(self, deployed: Deployed, text: str) -> str:
-        """What a component says, without the secrets that it knows."""
-        return self._secrets.masked(deployed.component.secrets(), text)
+    def masker(self) -> Masker:
+        """Return what masks secrets in what components say."""
+        return self._secrets.masker()
 
     @contextlib.contextmanager
-    def masking(self, deployed: Deployed) -> Iterator[None]:
-        """The same of what goes wrong meanwhile."""
+    def _masking(self) -> Iterator[None]:
+        """Mask secrets in what the runtime says of a failure."""
         try:
             yield
-        except (RuntimeFault, Failed) as error:
-            error.message = self.masked(deployed, error.message)
+        except RuntimeFault as error:
+            error.message = self.masker().text(error.message)
             raise
 
     def fetch(self, reference: str, digest: str) -> Image:
@@ -88,22 +89,23 @@ class Containers:
             aliases=(name,), user=component.user, privileged=component.privileged,
             capabilities=component.capabilities, devices=component.devices, stop_timeout=component.stop_timeout,
             labels={PLATFORM: self._platform(), COMPONENT: name, DEPLOYMENT: str(deployed.deployment)})
-        with self.masking(deployed):
+        with self._masking():
             self._runtime.create(wanted)
 
     def begin(self, deployed: Deployed) -> None:
         """Have it run: in its container, which is made if it is not there."""
         if self._runtime.find(self.name(deployed.name)) is None:
             self.make(deployed)
-        self._runtime.start(self.name(deployed.name))
+        with self._masking():
+            self._runtime.start(self.name(deployed.name))
 
     def wait(self, deployed: Deployed) -> None:
         """Until it is healthy. Raises Failed."""
         try:
-            health.wait(self._runtime, self.name(deployed.name), deployed.component, self._ending.is_set)
+            health.wait(self._runtime, self.name(deployed.name), deployed.component, self._ending.is_set,
+                        self.masker)
         except health.Unhealthy as error:
-            raise Failed(f"Component {deployed.name} does not become healthy: "
-                         f"{self.masked(deployed, error.message)}.") from None
+            raise Failed(f"Component {deployed.name} does not become healthy: {error.message}.") from None
 
     def bring_up(self, deployed: Deployed) -> None:
         """Have it run, and wait until it is healthy. Raises Failed."""
@@ -119,7 +121,6 @@ class Containers:
             except RuntimeFault as error:
                 LOG.warning("The version command of %s: %s", deployed.name, error.message)
                 return component.tag
-            if code == 0 and output.strip():
-                line = "".join(one for one in output.strip().splitlines()[0] if one.isprintable())
-                return self.masked(deployed, line)[:200]
+            if code == 0 and (lines := self.masker().text(output).strip().splitlines()):
+                return "".join(one for one in lines[0] if one.isprintable())[:200]
         return component.tag

@@ -394,12 +394,12 @@ class Daemon:
             return
         self._looked[name] = now
         try:
-            health.check(self.runtime, self.deployer.containers.name(name), check)
+            health.check(self.runtime, self.deployer.containers.name(name), check, self.secrets.masker)
         except health.Unhealthy as error:
             if 0 <= time.time() - started < check.start:
                 return  # not yet; a start in the future is one of another clock
             self._failures[name] = self._failures.get(name, 0) + 1
-            self._unhealthy[name] = self.deployer.containers.masked(deployed, error.message)
+            self._unhealthy[name] = error.message
             if self._failures[name] >= check.retries and self._may_start(name):
                 self.runtime.stop(self.deployer.containers.name(name), deployed.component.stop_timeout)
                 self._start_again(deployed, self._unhealthy[name])

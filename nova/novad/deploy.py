@@ -190,10 +190,11 @@ class Deployer:
         except Cancelled:
             raise
         except Exception as error:
-            why = _sentence(error)
+            why = self.containers.masker().text(_sentence(error))
             LOG.warning("Deployment %d (%s) failed: %s It is put back", begun.id, kind, why)
             left = self._undo(begun.id, why, progress)
             if isinstance(error, Refused | ImageFault):
+                error.message = self.containers.masker().text(error.message)
                 raise
             raise Failed(f"{why} All is as it was before{left}.") from error
         if terms.origin is None:
@@ -325,8 +326,8 @@ class Deployer:
             if change.name in dumped:
                 progress(change.name, "dumping its data")
                 place = self.data.place(change.name, _label(begun))
-                with self.containers.masking(writer):
-                    size = dumps.make(self.runtime, self.data, self.containers.name(change.name), writer, place)
+                size = dumps.make(self.runtime, self.data, self.containers.name(change.name), writer, place,
+                                  self.containers.masker())
             else:
                 progress(change.name, "backing up its data")
                 place, size = self.data.back_up(change.name, volumes, _label(begun))
@@ -364,8 +365,8 @@ class Deployer:
             self.containers.wait(after)
             if change.restore and (place := self._backup(change)) and self.data.dump(place).exists():
                 progress(change.name, "reading its dump")
-                with self.containers.masking(after):
-                    dumps.restore(self.runtime, self.data, self.containers.name(change.name), after, place)
+                dumps.restore(self.runtime, self.data, self.containers.name(change.name), after, place,
+                              self.containers.masker())
                 self.containers.wait(after)
             version = self.containers.version(after)
             progress(change.name, f"runs version {version}")
@@ -440,8 +441,9 @@ class Deployer:
         except Cancelled:
             raise
         except Exception as fault:
-            self.journal.finish(ident, STUCK, [], f"{error}{_NOT_YET}{_sentence(fault)}")
-            raise Failed(f"{error}{_NOT_YET}{_sentence(fault)} novad goes on trying.") from fault
+            error = f"{error}{_NOT_YET}{self.containers.masker().text(_sentence(fault))}"
+            self.journal.finish(ident, STUCK, [], error)
+            raise Failed(f"{error} novad goes on trying.") from fault
         # Of one that was pending: what was deployed before is so again.
         before = [] if deployment.stage == FETCH else [
             Change(name=change.name, after=change.before) for change in deployment.changes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import socket
 import threading
@@ -11,19 +12,22 @@ import urllib.parse
 from collections.abc import Callable
 
 from nova.novad.errors import Cancelled, NovadError, RuntimeFault
+from nova.novad.masking import MaskedStream, Masker
 from nova.novad.platform import Component, Health
 from nova.novad.runtime.base import Runtime
 
 _LOOK = 0.25  # seconds between two looks at a container that starts
+_WORDS = 300  # characters of the output of a health command that are shown
 _SETTLED = 1.0  # seconds that one without a check has to run
+_NOTHING = functools.partial(Masker, ())
 
 
 class Unhealthy(NovadError):
     """It does not do its work; the message says what was seen."""
 
 
-def check(runtime: Runtime, container: str, health: Health | None) -> None:
-    """Look once. Raises Unhealthy, RuntimeFault."""
+def check(runtime: Runtime, container: str, health: Health | None, masker: Callable[[], Masker] = _NOTHING) -> None:
+    """Check once. Raises RuntimeFault; Unhealthy, in which ``masker`` masks what the component says."""
     found = runtime.find(container)
     if found is None:
         raise Unhealthy("its container is not there")
@@ -40,14 +44,15 @@ def check(runtime: Runtime, container: str, health: Health | None) -> None:
                 raise Unhealthy("its container has ended meanwhile") from None
             raise
         if code:
-            raise Unhealthy(f"its health command ended with {code}: {output.strip()[-300:]}")
+            raise Unhealthy(f"its health command ended with {code}: {_shown(output, masker)}")
     elif health.http:
         _get(health)
     else:
         _connect(health)
 
 
-def wait(runtime: Runtime, container: str, component: Component, ended: Callable[[], bool]) -> None:
+def wait(runtime: Runtime, container: str, component: Component, ended: Callable[[], bool],
+         masker: Callable[[], Masker] = _NOTHING) -> None:
     """Until it does its work for the first time. Raises Unhealthy, after ``start`` seconds or when it has ended;
     Cancelled when the daemon ends (``ended``)."""
     health = component.health
@@ -58,19 +63,25 @@ def wait(runtime: Runtime, container: str, component: Component, ended: Callable
             raise Cancelled("novad ends")
         now = time.monotonic()
         try:
-            check(runtime, container, health)
+            check(runtime, container, health, masker)
             if health is not None or now - begun >= _SETTLED:
                 return
         except Unhealthy as error:
             found = runtime.find(container)
             if found is None or not found.running or now - begun >= limit:
-                raise Unhealthy(f"{error.message}{_last_words(runtime, container)}") from None
+                raise Unhealthy(f"{error.message}{_last_words(runtime, container, masker)}") from None
         time.sleep(_LOOK)
 
 
-def _last_words(runtime: Runtime, container: str) -> str:
+def _shown(output: str, masker: Callable[[], Masker]) -> str:
+    """Return the end of what a component says; masked before it is cut."""
+    return masker().text(output).strip()[-_WORDS:]
+
+
+def _last_words(runtime: Runtime, container: str, masker: Callable[[], Masker]) -> str:
+    stream = MaskedStream(masker())
     try:
-        lines = list(runtime.logs(container, False, 5))
+        lines = [line for some in runtime.logs(container, False, 5).batches() for line in stream.lines(some)]
     except NovadError:
         return ""
     return f"; its last words: {' | '.join(line.strip() for line in lines)[-500:]}" if lines else ""

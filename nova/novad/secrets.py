@@ -10,16 +10,16 @@ import os
 import pathlib
 import secrets as random
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from nova.novad.errors import Invalid, NotKnown
+from nova.novad.masking import Masker
 from nova.novad.platform import Secret
 
 LOG = logging.getLogger(__name__)
 
 _SEALED = b"novad-1:"
 _NONCE = 12
-MASK = "********"
 
 
 class Secrets:
@@ -79,24 +79,13 @@ class Secrets:
         """Raises NotKnown, Invalid (encrypted, and the passphrase is missing or another one)."""
         return {name: self._read(name) for name in names}
 
-    def masked(self, names: Iterable[str], text: str) -> str:
-        """``text`` without the values of these secrets."""
-        return self.masker(names)(text)
-
-    def masker(self, names: Iterable[str]) -> Callable[[str], str]:
-        """The same for many texts: the values are read once."""
+    def masker(self) -> Masker:
+        """Return what masks the values that all secrets have now, but those that cannot be read."""
         values = []
-        for name in names:
+        for name in self.names():
             with contextlib.suppress(Invalid, NotKnown):
                 values.append(self._read(name))
-
-        def masked(text: str) -> str:
-            for value in values:
-                if value in text:
-                    text = text.replace(value, MASK)
-            return text
-
-        return masked
+        return Masker(values)
 
     def remove(self) -> None:
         """All of them, for ever."""

@@ -28,7 +28,7 @@ from nova.novad.errors import NovadError
 from nova.novad.fleet import Away, Fleet
 from nova.novad.journal import Backup, Change, JournalFault
 from nova.novad.login import Login
-from nova.novad.secrets import MASK
+from nova.novad.masking import MASK, MaskedStream
 from nova.novad.shares import unpacked
 from nova.novad.updates import Updates
 
@@ -339,8 +339,7 @@ class _Logs(services.LogsServicer):
 
     def Read(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogLine]:
         with _told(context):
-            deployed = self.daemon.journal.components().get(request.name)
-            if deployed is None:
+            if request.name not in self.daemon.journal.components():
                 raise errors.NotKnown(f"Component {request.name} is not deployed.")
             if not self._readers.acquire(blocking=False):
                 raise errors.Refused(f"{_READERS} read logs already.")
@@ -351,10 +350,10 @@ class _Logs(services.LogsServicer):
                 if not context.add_callback(lines.close):
                     lines.close()
                 # The values of now: with others the container is another one, and this log ends.
-                masked = self.daemon.secrets.masker(deployed.component.secrets())
+                stream = MaskedStream(self.daemon.secrets.masker())
                 for some in lines.batches():
-                    for text in _messages(some):
-                        yield pb.LogLine(text=masked(text))
+                    for text in _messages(stream.lines(some)):
+                        yield pb.LogLine(text=text)
             finally:
                 self._readers.release()
 

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from nova.novad.masking import MASK
 from tests.integration import novad_node
 from tests.integration.novad_node import Node, Registry, wait_for
+from tests.unit.novad.test_masking import SHOWN, longest
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(novad_node.missing()), reason=novad_node.missing())]
 
@@ -120,6 +122,23 @@ def test_data_that_an_image_stores_at_a_volume_of_its_own_are_named_or_refused(
         wait_for(lambda: node.written("db") == ["1", "1"], "the data", node.log)
         node.nova("remove", "--yes")
         assert node.podman("volume", "ls", "-q") == ""
+
+
+def test_a_secret_that_podman_cuts_into_two_lines_of_a_log_is_masked(
+        registry: Registry, tmp_path: pathlib.Path) -> None:
+    """podman ends a line after 8 KiB: each line has the secret at another place around that."""
+    program = ("for start in $(/bin/busybox seq 8152 8196); do\n/bin/busybox printf %0${start}d 0\necho \"$KEY\"\n"
+               "echo between >&2\ndone\necho end\nexec /bin/busybox sleep 1000\n")
+    registry.push("chatter", "1", program=program)
+    text = f'name = "m{os.getpid()}"\n[secrets.key]\n[components.web]\nimage = "{registry.host}/chatter"\n' \
+           'version = "1"\nstop_timeout = 2\nenv = {KEY = "${secret:key}"}\n'
+    with novad_node.node(tmp_path, text) as node:
+        node.nova("deploy")
+        value = (node.data / "secrets" / "key").read_text()
+        wait_for(lambda: node.podman("logs", f"m{os.getpid()}-web").endswith("end\n"), "the log", node.log)
+        shown = node.nova("service-logs", "web", "--tail", "1000").stdout.splitlines()
+        assert longest("".join(line for line in shown if line != "between"), value) <= SHOWN
+        assert len([line for line in shown if line == MASK]) > 20, shown[-20:]  # the rest, on a line of its own
 
 
 def test_a_container_that_was_killed_is_started_again_and_one_that_is_gone_is_made(node: Node) -> None:

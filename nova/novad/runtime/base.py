@@ -69,12 +69,10 @@ class Wanted:
 
 
 class Lines(Protocol):
-    """Of a log. ``close`` may come from another thread, and ends it."""
+    """Lines of a log. ``close`` may come from another thread, and ends it."""
 
-    def __iter__(self) -> Iterator[str]: ...
-
-    def batches(self) -> Iterator[list[str]]:
-        """The same, those together that came together."""
+    def batches(self) -> Iterator[list[tuple[int, bytes]]]:
+        """Return the lines, those together that came together, each with the number of its output stream."""
 
     def close(self) -> None: ...
 
@@ -112,8 +110,8 @@ class Runtime(Protocol):
         """All of a platform, also those that do not run."""
 
     def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
-        """Exit code and output (its first 64 KiB) of a command in a running container; 124 when the time was over: it
-        is killed then."""
+        """Return the exit code of a command in a running container, and its standard output followed by its standard
+        error, together 64 KiB at most. The code is 124 if it was killed after ``timeout`` seconds."""
 
     def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,
              target: BinaryIO | None) -> tuple[int, str]:

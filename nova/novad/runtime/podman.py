@@ -130,10 +130,14 @@ class Podman:
                 all=True, filters={"label": f"{PLATFORM}={platform}"}, sparse=False)]
 
     def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
-        output = bytearray()
-        code = podman_stream.run(self._socket, name, command, timeout, lambda _which, piece: output.extend(
-            piece[:max(0, _OUTPUT - len(output))]))
-        return code, output.decode(errors="replace") or (
+        output, errors = bytearray(), bytearray()
+
+        def take(which: int, piece: bytes) -> None:
+            (errors if which == podman_stream.ERR else output).extend(
+                piece[:max(0, _OUTPUT - len(output) - len(errors))])
+
+        code = podman_stream.run(self._socket, name, command, timeout, take)
+        return code, (output + errors).decode(errors="replace") or (
             f"no answer in {timeout:g} seconds" if code == podman_stream.EXPIRED else "")
 
     def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,

@@ -22,26 +22,22 @@ class PodmanLines:
             path, f"there is no log of container {container}", "GET",
             f"/containers/{urllib.parse.quote(container)}/logs?{query}", timeout=None if follow else 60.0).expect(200)
 
-    def __iter__(self) -> Iterator[str]:
-        for lines in self.batches():
-            yield from lines
-
-    def batches(self) -> Iterator[list[str]]:
-        """Those that came together."""
+    def batches(self) -> Iterator[list[tuple[int, bytes]]]:
+        """Return the lines, those together that came together, each with the number of its output stream."""
         rests: dict[int, bytes] = {}
         try:
             for found in self._stream.frames(pause=_PAUSE if self._follow else 0.0):
-                lines: list[bytes] = []
+                lines: list[tuple[int, bytes]] = []
                 for which, piece in found:
                     *whole, rest = (rests.get(which, b"") + piece).split(b"\n")
-                    lines += whole
+                    lines += [(which, line) for line in whole]
                     while len(rest) > _LONGEST:
-                        lines.append(rest[:_LONGEST])
+                        lines.append((which, rest[:_LONGEST]))
                         rest = rest[_LONGEST:]
                     rests[which] = rest
                 if lines:
-                    yield [line.decode(errors="replace") for line in lines]
-            if left := [rest.decode(errors="replace") for rest in rests.values() if rest]:
+                    yield lines
+            if left := [(which, rest) for which, rest in rests.items() if rest]:
                 yield left
         finally:
             self._stream.free()

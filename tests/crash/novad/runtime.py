@@ -205,13 +205,10 @@ class Lines:
     def __init__(self, follow: bool) -> None:
         self._follow, self._closed = follow, threading.Event()
 
-    def __iter__(self) -> Iterator[str]:
-        yield "a line"
+    def batches(self) -> Iterator[list[tuple[int, bytes]]]:
+        yield [(1, b"a line")]
         if self._follow:
             self._closed.wait()
-
-    def batches(self) -> Iterator[list[str]]:
-        return ([line] for line in self)
 
     def close(self) -> None:
         self._closed.set()

@@ -25,7 +25,7 @@ class Storm:
         self.rng = random.Random(seed)
         self.told: list[str] = []
         self._row = 0
-        # (component, deployment) -> its data when another took its place
+        # (component, deployment) -> the data that the state which this deployment made ended with
         self._left: dict[tuple[str, int], list[str]] = {}
 
     def run(self, changes: int) -> None:
@@ -42,7 +42,7 @@ class Storm:
             self.world.settle()
             self.world.kill()
             now = checks.check(self.world, before, what, words, None if answer.error else True)
-            self._remember(before, now, what)
+            self._remember(before, now)
             self.world.start()
         self.world.settle()
 
@@ -124,16 +124,17 @@ class Storm:
             self.world.kill()
             self.world.start()
 
-    def _remember(self, before: checks.Seen, now: checks.Seen, what: str) -> None:
-        """A rollback brought what was there when the component was replaced."""
-        for name, former in before.components.items():
-            present = now.components.get(name, {})
-            if present.get("deployment") == former["deployment"]:
-                continue
-            known = self._left.get((name, present.get("deployment", -1)))
-            if known is not None and what == "rollback":
+    def _remember(self, before: checks.Seen, now: checks.Seen) -> None:
+        """A rollback of one component brings the data that the state which it goes back to ended with."""
+        made = self.world.rows("select component, deployment, source from states where deployment > ?", before.last)
+        for name, deployment, source in made:
+            known = self._left.get((name, source))
+            if known is not None and len(made) == 1:
                 assert now.data[name][:len(known)] == known, name
-            self._left[name, former["deployment"]] = before.data[name]
+            (former,), = self.world.rows("select max(deployment) from states where component = ? and deployment < ?",
+                                         name, deployment)
+            if former is not None:
+                self._left[name, former] = before.data[name]
 
 
 _VERSIONS = {"db": "1234", "conductor": ("1", "2", "3", "sick"), "api": ("1", "2", "bad")}

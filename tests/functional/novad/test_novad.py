@@ -1,5 +1,6 @@
 """Every verb for novad, as its user types it."""
 
+import contextlib
 import io
 import json
 import re
@@ -18,6 +19,7 @@ from nova.novad.daemon import Daemon
 from nova.novad.errors import Refused
 from nova.novad.server import Server
 from tests.functional.client import wait_for
+from tests.unit.novad.test_masking import SHOWN, longest
 
 VERBS = [("deploy",), ("plan",), ("history",), ("rollback",), ("restart",), ("remove", "--yes"), ("platform-info",),
          ("service-info", "db"), ("service-logs", "db", "--no-follow"), ("info",), ("health",), ("backup", "list"),
@@ -171,6 +173,23 @@ def test_a_deployment_goes_on_when_its_client_goes_away_and_a_second_one_is_refu
     go_on.set()
     wait_for(lambda: column(node.nova("history"), "State", key="ID") == {"1": "done"}, 30)
     assert set(column(node.nova("health"), "State").values()) == {"running"}
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_secret_that_is_cut_anywhere_in_a_log_is_masked_for_its_readers(node, follow):
+    node.nova("deploy")
+    value = node.daemon.secrets.values(["db"])["db"]
+    with contextlib.closing(Client()) as client:
+        for cut in range(1, len(value)):
+            node.runtime.said["suite-db"] = [(1, f"x{value[:cut]}".encode()), (2, b"between"),
+                                             (1, f"{value[cut:]}x".encode()), "the last line"]
+            stream = client.follow(client.logs.Read, pb.LogsRequest(name="db", follow=follow))
+            text = ""
+            while not text.endswith("the last line\n"):
+                text += next(stream).text + "\n"
+            stream.close()
+            assert longest(text.replace("between\n", ""), value) <= SHOWN, cut
+            assert "********x" in text
 
 
 def test_readers_of_logs_who_go_away_hold_nothing(node):

@@ -9,7 +9,7 @@ import hashlib
 import pathlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 from nova.novad.errors import ImageFault, RuntimeFault
@@ -35,9 +35,10 @@ class FakeRuntime:
         self.before: Callable[[str, str], None] = lambda _verb, _name: None
         self.away = False
         self.pushes: dict[str, int] = {}  # how often another image was pushed to a tag
+        self.complaint = "the program says why"  # of one that is sick, and of a command that fails
         self.lost: dict[str, tuple[str, str]] = {}  # images that the registry alone has
         self.data: dict[str, tuple[str, ...]] = {}  # paths that the image of a reference declares as volumes
-        self.said: dict[str, list[str]] = {}  # what containers have written
+        self.said: dict[str, Sequence[str | tuple[int, bytes]]] = {}  # what containers have written, to which stream
 
     def version(self) -> str:
         return "fake 1"
@@ -115,7 +116,7 @@ class FakeRuntime:
         if name not in self.running:
             raise RuntimeFault(f"{name} does not run")
         reference, kind = self.images[self.made[name].image]
-        return (1, "sick") if kind == "sick" else (0, f"{reference.rpartition(':')[2]} of the program\n")
+        return (1, self.complaint) if kind == "sick" else (0, f"{reference.rpartition(':')[2]} of the program\n")
 
     def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,
              target: BinaryIO | None) -> tuple[int, str]:
@@ -127,7 +128,7 @@ class FakeRuntime:
         elif source is not None and command == ("load",):
             written.write_bytes(source.read().removeprefix(b"a dump\n"))
         else:
-            return 3, "the program says why"
+            return 3, self.complaint
         return 0, ""
 
     def logs(self, name: str, follow: bool, tail: int) -> FakeLines:
@@ -153,17 +154,15 @@ class FakeRuntime:
 class FakeLines:
     """Those of the past, and then, if it is followed, nothing until it is closed."""
 
-    def __init__(self, lines: list[str], follow: bool) -> None:
+    def __init__(self, lines: Sequence[str | tuple[int, bytes]], follow: bool) -> None:
         self._lines, self._follow = lines, follow
         self.closed = threading.Event()
 
-    def __iter__(self) -> Iterator[str]:
-        yield from self._lines
+    def batches(self) -> Iterator[list[tuple[int, bytes]]]:
+        for line in self._lines:
+            yield [line if isinstance(line, tuple) else (1, line.encode())]
         if self._follow:
             self.closed.wait()
-
-    def batches(self) -> Iterator[list[str]]:
-        return ([line] for line in self)
 
     def close(self) -> None:
         self.closed.set()

@@ -85,4 +85,4 @@ def test_values_are_masked_in_what_others_say(tmp_path):
     secrets = Secrets(tmp_path)
     secrets.make(WANTED)
     value = secrets.values(["db"])["db"]
-    assert secrets.masked(["db", "none"], f"login {value} failed") == "login ******** failed"
+    assert secrets.masker().text(f"login {value} failed") == "login ******** failed"

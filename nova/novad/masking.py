@@ -1,0 +1,114 @@
+"""Secrets in what components write, replaced by a mask, also where a secret is cut.
+
+Logs come in pieces: a line of a log ends after 8 KiB, lines of both output streams take turns, and what is shown often
+begins or ends in the middle. So text is searched across its line ends, per stream and as a whole, and a piece of a
+secret at the beginning or end counts as well. A secret is found as it is, percent-encoded, as a string of JSON, and
+within Base64. A piece of less than four bytes, of which the rest is not there yet, is shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.parse
+from collections.abc import Iterable, Sequence
+
+MASK = "********"
+_PIECE = 4  # bytes of a piece of a secret at the beginning or end that are masked
+_LEAST = 8  # bytes of a form of a secret, or of a line of it, that are looked for on their own
+_WHOLE = -1  # the stream that has the lines of all others
+
+
+class Masker:
+    """Masks the values of secrets."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        forms = {form for value in values for form in _forms(value)}
+        self.forms = sorted(forms, key=lambda form: (-len(form), form))
+
+    def text(self, text: str) -> str:
+        """Return a text, which may be a piece of a longer one, with its secrets masked."""
+        if not self.forms:
+            return text
+        lines = text.encode(errors="surrogateescape").split(b"\n")
+        return "\n".join(MaskedStream(self).lines([(0, line) for line in lines]))
+
+    def spans(self, text: bytes, beginning: bool) -> list[tuple[int, int]]:
+        """Return where secrets are: whole ones, pieces at the end, and at the ``beginning`` if it is one."""
+        found: list[tuple[int, int]] = []
+        for form in self.forms:
+            start = text.find(form)
+            while start >= 0:
+                found.append((start, start + len(form)))
+                start = text.find(form, start + 1)
+            sizes = range(min(len(form) - 1, len(text)), _PIECE - 1, -1)
+            if size := next((size for size in sizes if text.endswith(form[:size])), 0):
+                found.append((len(text) - size, len(text)))
+            if beginning and (size := next((size for size in sizes if text.startswith(form[-size:])), 0)):
+                found.append((0, size))
+            if beginning and _PIECE <= len(text) < len(form) and text in form:
+                found.append((0, len(text)))
+        return found
+
+
+class MaskedStream:
+    """Masks the lines of a log, which come in several lots."""
+
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
+        self._keep = max((len(form) for form in masker.forms), default=1) - 1
+        self._ends: dict[int, bytes] = {}  # the last bytes of each stream
+
+    def lines(self, lines: Sequence[tuple[int, bytes]]) -> list[str]:
+        """Return lines, each of which has the number of its output stream, with their secrets masked."""
+        marked: dict[int, list[tuple[int, int]]] = {}
+        streams = {stream for stream, _line in lines} if self._masker.forms else set()
+        if len(known := self._ends.keys() | streams) > 1 and len(self._ends) == 1:
+            self._ends[_WHOLE] = next(iter(self._ends.values()))  # until now all lines were of one stream
+        for stream in (*streams, *([_WHOLE] if len(known) > 1 and streams else [])):
+            self._mark(stream, [number for number, (one, _line) in enumerate(lines) if stream in (one, _WHOLE)],
+                       lines, marked)
+        return [_masked(line, marked.get(number, ())) for number, (_stream, line) in enumerate(lines)]
+
+    def _mark(self, stream: int, numbers: Sequence[int], lines: Sequence[tuple[int, bytes]],
+              marked: dict[int, list[tuple[int, int]]]) -> None:
+        """Find secrets in the lines of a stream, behind the end of those before."""
+        end = self._ends.get(stream)
+        text = (end or b"") + b"".join(lines[number][1] for number in numbers)
+        self._ends[stream] = text[max(0, len(text) - self._keep):]
+        spans = sorted(self._masker.spans(text, end is None))
+        if not spans:
+            return
+        at, first = len(end or b""), 0
+        for number in numbers:
+            length = len(lines[number][1])
+            while first < len(spans) and spans[first][1] <= at:
+                first += 1
+            for begin, stop in spans[first:]:
+                if begin >= at + length:
+                    break
+                if length and stop > at:
+                    marked.setdefault(number, []).append((max(begin - at, 0), min(stop - at, length)))
+            at += length
+
+
+def _masked(line: bytes, spans: Iterable[tuple[int, int]]) -> str:
+    shown, at, masked = [], 0, False
+    for begin, stop in sorted(spans):
+        if begin > at or not masked:
+            shown += [line[at:begin].decode(errors="replace"), MASK]
+        at, masked = max(at, stop), True
+    return "".join([*shown, line[at:].decode(errors="replace")])
+
+
+def _forms(value: str) -> set[bytes]:
+    """Return what a secret looks like in a text without line ends."""
+    plain = value.encode(errors="surrogateescape")
+    forms = {urllib.parse.quote(value, safe="", errors="surrogateescape").encode(), json.dumps(value)[1:-1].encode(),
+             json.dumps(value, ensure_ascii=False)[1:-1].encode(errors="surrogateescape")}
+    for skipped, shift in ((0, 0), (2, 1), (3, 2)):  # of three positions in groups of three bytes
+        encoded = base64.b64encode(bytes(shift) + plain)[skipped:(shift + len(plain)) * 8 // 6]
+        forms |= {encoded, encoded.translate(bytes.maketrans(b"+/", b"-_"))}
+    lines = plain.splitlines()
+    forms |= set(lines)
+    return {form for form in forms if len(form) >= _LEAST} | ({b"".join(lines), b"\r".join(lines)} - {b""})

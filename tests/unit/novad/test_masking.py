@@ -1,0 +1,139 @@
+"""Secrets in what components write: masked wherever they are cut, in every place that shows it."""
+
+import base64
+import json
+import urllib.parse
+
+import pytest
+
+from nova.novad import history
+from nova.novad.errors import Failed, RuntimeFault
+from nova.novad.journal import Change
+from nova.novad.masking import MASK, MaskedStream, Masker
+from tests.unit.novad.test_deploy import TEXT, Node
+
+VALUE = "k3YsecretQ9x"
+SHOWN = 3  # bytes of a piece that may be shown
+CUTS = range(1, len(VALUE))
+
+
+def longest(text: str, value: str = VALUE) -> int:
+    """Return the length of the longest part of a secret that a text shows, whatever stands between its lines."""
+    text = text.replace("\n", "").replace(" | ", "")
+    return max((size for size in range(1, len(value) + 1) for start in range(len(value) - size + 1)
+                if value[start:start + size] in text), default=0)
+
+
+def lots(cut: int) -> dict[str, list[list[tuple[int, bytes]]]]:
+    """Return logs in which the secret is cut, as lots of lines with the number of their stream."""
+    first, second = f"login with {VALUE[:cut]}".encode(), f"{VALUE[cut:]} failed".encode()
+    out, other = (1, first), (2, b"0000 ====")
+    return {"next line": [[out, (1, second)]], "next lot": [[out], [(1, second)]],
+            "other stream between": [[out, other, (1, second)]],
+            "between, and next lot": [[out], [other], [(1, second)]],
+            "on both streams": [[out, (2, second)]], "on both, and next lot": [[other, out], [(2, second)]],
+            "beginning of the log": [[(1, second)]], "end of the log": [[out]],
+            "bytes": [[(1, bytes([byte]))] for byte in first + second],
+            "bytes, and others between": [[(1, bytes([byte])), other] for byte in first + second],
+            "empty lines between": [[out, (1, b""), (1, b"")], [(1, b"")], [(1, second)]]}
+
+
+@pytest.mark.parametrize("how", lots(1))
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_secret_that_is_cut_anywhere_is_masked(cut, how):
+    stream = MaskedStream(Masker(["another secret", VALUE]))
+    shown = [stream.lines(lot) for lot in lots(cut)[how]]
+    whole = how in ("next line", "other stream between", "on both streams")
+    assert longest("\n".join(line for lines in shown for line in lines)) <= (1 if whole else SHOWN)
+    assert [len(lines) for lines in shown] == [len(lot) for lot in lots(cut)[how]]
+    text = "\n".join(line for lines in shown for line in lines)
+    assert "0000 ====" in text or (2, b"0000 ====") not in [line for lot in lots(cut)[how] for line in lot]
+    if whole:
+        assert ("login with ********" in text, "******** failed" in text) == (True, True)
+
+
+@pytest.mark.parametrize("value", [
+    VALUE, "p@ss/wörd \"quoted\" \\ 100%", "line one of it\nline two of it\n", "äöüßäöüßäöüß"])
+def test_the_forms_in_which_programs_write_a_secret_are_masked_at_every_place(value):
+    masker = Masker([value])
+    forms = {"plain": value, "URL": urllib.parse.quote(value, safe=""), "JSON": json.dumps(value)[1:-1],
+             "JSON of UTF-8": json.dumps(value, ensure_ascii=False)[1:-1], "CRLF": value.replace("\n", "\r\n"),
+             "first line": value.splitlines()[0]}
+    forms |= {f"Base64 {user}": base64.b64encode(f"{user}:{value}".encode()).decode() for user in ("u", "us", "use")}
+    forms["Base64 for URLs"] = base64.urlsafe_b64encode(value.encode()).decode()
+    for how, form in forms.items():
+        inner = form[4:-4] if "Base64" in how else form  # its ends hold other characters, too
+        for at in range(len(form) + 1):
+            shown = masker.text(f"before {form[:at]}\n{form[at:]} after")
+            assert MASK in shown, how
+            assert longest(shown.replace("\r", ""), inner.replace("\n", "").replace("\r", "")) <= SHOWN, (how, at)
+            assert shown.startswith("before "), how
+            assert shown.endswith(" after"), how
+    print(", ".join(forms))
+
+
+def test_a_character_of_a_secret_that_is_cut_in_the_middle_is_masked():
+    value = "äöüßäöüß"
+    for at in range(1, len(value.encode())):
+        first, second = value.encode()[:at], value.encode()[at:]
+        assert MaskedStream(Masker([value])).lines([(1, b"is " + first), (1, second + b" !")]) == [
+            f"is {MASK}", f"{MASK} !"]
+
+
+def test_what_is_no_secret_is_shown_as_it_is():
+    text = "".join(chr(number) for number in range(1, 0x2100)) + "\n\r\nk3Y\nk3 \n\n"
+    for values in ((), ("",), (VALUE, "")):
+        assert Masker(values).text(text) == text
+    assert MaskedStream(Masker([VALUE])).lines([(1, b"a\xff"), (2, b"")]) == ["a\ufffd", ""]
+    assert Masker([VALUE]).text(VALUE * 3) == MASK
+
+
+@pytest.fixture
+def node(tmp_path):
+    made = Node(tmp_path)
+    text = TEXT.replace("start = 0.5", "start = 0.01")
+    made.start(text.replace("[components.conductor]", 'dump = ["fail"]\nrestore = ["fail"]\n[components.conductor]'))
+    made.deploy()
+    return made
+
+
+def complaints(value: str):
+    """Return texts that are cut at each place of the secret, if their last 300, 400 or 500 characters are shown."""
+    return ["x" * 500 + value + "y" * (size - at) for size in (300, 400, 500) for at in range(len(value) + 1)]
+
+
+@pytest.mark.parametrize("place", ["health", "last words", "dump", "restore", "runtime"])
+def test_what_a_failed_deployment_shows_is_masked_before_it_is_cut(node, place):
+    value = node.deployer.secrets.values(["db"])["db"]
+    seen = []
+    for text in complaints(value):
+        node.runtime.complaint = text[-400:] if place in ("dump", "restore") else text
+        current = node.deployer.journal.components()
+        change = Change(name="db", before=current["db"], after=current["db"])
+        act = lambda: node.deploy(conductor="sick")  # noqa: E731
+        if place == "last words":
+            act = lambda: node.deploy(conductor="bad")  # noqa: E731
+            half = 500 + len(seen) // 2 % len(value)
+            node.runtime.said["suite-conductor"] = [(1, text[:half].encode()), (2, b"=="), (1, text[half:].encode())]
+        elif place == "dump":
+            act = lambda change=change: node.run(history.BACK_UP, [change])  # noqa: E731
+        elif place == "runtime":
+            def refuse(verb, name, text=text):
+                if (verb, name) == ("start", "suite-conductor"):
+                    node.runtime.before = lambda _verb, _name: None
+                    raise RuntimeFault(text)
+            node.runtime.before = refuse
+            act = lambda: node.deploy(conductor="2")  # noqa: E731
+        elif place == "restore":
+            copy = node.directory / "backups" / "db" / "made"
+            copy.mkdir(parents=True, exist_ok=True)
+            (copy / ".dump").write_text("a dump")
+            made = node.deployer.journal.add_backup("db", 1, current["db"], "backups/db/made", 6)
+            act = lambda made=made: node.run(  # noqa: E731
+                history.RESTORE, history.changes_restored(node.deployer.journal, made.id))
+        with pytest.raises(Failed) as failed:
+            act()
+        seen += [failed.value.message, node.deployer.journal.deployments(1)[0].error]
+        node.runtime.before = lambda _verb, _name: None
+    assert max(longest(text, value) for text in seen) <= SHOWN
+    assert any(MASK in text for text in seen)
