@@ -69,7 +69,7 @@ def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -
 def made(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated | None:
     """What came of a request that nobody waits for any more; None: nothing, and nothing will."""
     def look(connection: sa.Connection) -> ServerCreated | None:
-        # Whoever is about to commit it holds these rows.
+        # A transaction that is about to commit it holds these rows; any other one finds that its time is over.
         quotas.lock(connection, ctx.project_id or "", ("", ctx.user_id or ""))
         return _answered(engine, connection, request)
 
@@ -138,8 +138,9 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     requested_networks = _networks(connection, request, project_id) if networks is None else networks
     group_names = request.security_groups or ["default"]
     groups = security_groups.resolve(connection, project_id, group_names) if networks is None else []
-    count = quotas.reserve(connection, project_id, user_id, flavor.vcpus, flavor.memory_mb, request.min_count,
-                           request.max_count, len(requested_networks) if networks is None else 0)
+    room = quotas.room(connection, project_id, user_id, flavor.vcpus, flavor.memory_mb, request.min_count,
+                       request.max_count, len(requested_networks) if networks is None else 0)
+    count = room.count
     _check_members(connection, group, project_id, count)
 
     reservation_id = "r-" + secrets.token_hex(4)
@@ -174,6 +175,8 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     actions.insert(connection, [run.action for run in runs])
     security_groups.add_members(connection, [group.id for group in groups], [run.instance.uuid for run in runs])
     _tell(engine, connection, ctx, [run.instance for run in runs], group)
+    # Last: all requests of a project wait for its row.
+    quotas.take(connection, room)
     return runs, ServerCreated(uuids=[run.instance.uuid for run in runs], reservation_id=reservation_id)
 
 

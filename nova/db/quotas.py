@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable
 
@@ -33,13 +34,27 @@ _DEFAULT = _CLASS + "default"
 
 
 # Built once: building a statement anew costs several times what running it does.
-_EXPLICIT = sa.select(LIMITS).where(sa.or_(
+_THESE = sa.or_(
     sa.and_(LIMITS.c.project_id == sa.bindparam("project"),
             LIMITS.c.user_id.in_(sa.bindparam("users", expanding=True))),
-    sa.and_(LIMITS.c.project_id == _DEFAULT, LIMITS.c.user_id == "")))
+    sa.and_(LIMITS.c.project_id == _DEFAULT, LIMITS.c.user_id == ""))
+_EXPLICIT = sa.select(LIMITS).where(_THESE)
 _LOCK = (sa.select(USAGES).where(USAGES.c.project_id == sa.bindparam("project"),
                                  USAGES.c.user_id.in_(sa.bindparam("users", expanding=True)))
          .order_by(USAGES.c.user_id).with_for_update())
+# Limits (of the default class, the project and the user) and usage, which has no limits.
+_KNOWN = sa.union_all(
+    sa.select(LIMITS.c.project_id, LIMITS.c.user_id, LIMITS.c.limits,
+              *(sa.cast(sa.null(), sa.BigInteger).label(name) for name in COUNTED)).where(_THESE),
+    sa.select(USAGES.c.project_id, USAGES.c.user_id, sa.cast(sa.null(), sa.Text), *(USAGES.c[name] for name in COUNTED))
+    .where(USAGES.c.project_id == sa.bindparam("project"),
+           USAGES.c.user_id.in_(sa.bindparam("users", expanding=True))))
+_MORE = {name: sa.bindparam(f"more_{name}", type_=sa.BigInteger) for name in COUNTED}
+_LIMIT = {name: sa.bindparam(f"limit_{name}", type_=sa.BigInteger) for name in COUNTED}
+_TAKE = sa.update(USAGES).where(
+    USAGES.c.project_id == sa.bindparam("project"), USAGES.c.user_id == sa.bindparam("user"),
+    *(sa.or_(_MORE[name] <= 0, _LIMIT[name] < 0, USAGES.c[name] + _MORE[name] <= _LIMIT[name]) for name in COUNTED)
+).values({name: USAGES.c[name] + _MORE[name] for name in COUNTED})
 
 
 # --- limits ----------------------------------------------------------------------------------
@@ -187,21 +202,58 @@ def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = (
     return found
 
 
-def reserve(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, min_count: int,
-            max_count: int, interfaces: int = 0) -> int:
-    """Spend quota for as many servers of ``cores`` and ``ram`` (MiB) each as fit, at most ``max_count``.
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """Servers that fit into a quota: ``count`` of them, ``each`` using so much; and the limits that they fit below."""
 
-    ``interfaces`` of each on the embedded networks are counted where they have a limit.
-    Returns how many. Raises OverQuota when not even ``min_count`` fit, QuotaLimit.
+    project_id: str
+    user_id: str
+    count: int
+    each: dict[str, int]
+    of_project: dict[str, int]
+    of_user: dict[str, int]
+
+
+def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, min_count: int,
+         max_count: int, interfaces: int = 0) -> Room:
+    """Return the room for servers of ``cores`` and ``ram`` (MiB) each: for as many as fit, at most ``max_count``.
+
+    Nothing is locked or spent: :func:`take` does that, as the last thing in the transaction. ``interfaces`` of each on
+    the embedded networks are counted where they have a limit; then the rows are locked from now on.
+    Raises OverQuota when not even ``min_count`` fit, QuotaLimit.
     """
-    project, user = explicit(connection, project_id, user_id)
-    used = lock(connection, project_id, ("", user_id))
+    project, user, used = configured(), dict[str, int](), dict[str, dict[str, int]]()
+    found = connection.execute(_KNOWN, {"project": project_id, "users": ["", user_id]}).all()
+    for row in sorted(found, key=lambda row: row.project_id != _DEFAULT):
+        if row.limits is None:
+            used[row.user_id] = {name: getattr(row, name) for name in COUNTED}
+        elif row.user_id:
+            user = row.limits
+        else:
+            project |= row.limits
+    counted = interfaces > 0 and project["fixed_ips"] >= 0
+    if counted or not {"", user_id} <= used.keys():  # the first servers of a project or user
+        used = lock(connection, project_id, ("", user_id))
     each = {"instances": 1, "cores": cores, "ram": ram}
     count = min(_room(project, used[""], each, min_count, max_count),
                 _room(user, used[user_id], each, min_count, max_count))
-    check_interfaces(connection, project_id, project["fixed_ips"], count * interfaces)
-    spend(connection, project_id, user_id, count, count * cores, count * ram)
-    return count
+    if counted:
+        check_interfaces(connection, project_id, project["fixed_ips"], count * interfaces)
+    return Room(project_id, user_id, count, each, project, user)
+
+
+def take(connection: sa.Connection, found: Room) -> None:
+    """Spend quota for the servers of a room, unless others have spent it meanwhile: then the transaction runs again.
+
+    Both rows stay locked until the transaction ends, which should be at once: all requests of a project need the first.
+    """
+    for user_id, limited in (("", found.of_project), (found.user_id, found.of_user)):
+        spent = connection.execute(_TAKE, {
+            "project": found.project_id, "user": user_id,
+            **{f"more_{name}": amount * found.count for name, amount in found.each.items()},
+            **{f"limit_{name}": limited.get(name, -1) for name in found.each}})
+        if not spent.rowcount:
+            raise db_exception.RetryRequest(exception.OverQuota())
 
 
 def check_waiting(connection: sa.Connection, instance: Instance) -> None:

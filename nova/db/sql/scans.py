@@ -50,6 +50,27 @@ def _as_null(_element: NullInRange, _compiling: Any, **_options: Any) -> str:
     return "NULL"
 
 
+class Unindexed(functions.FunctionElement[Any]):
+    """A column to compare rows by that are found otherwise: SQLite does not look for an index of it."""
+
+    name = "unindexed"
+    inherit_cache = True
+
+    def __init__(self, column: sa.Column[Any]) -> None:
+        super().__init__(column)
+        self.type = column.type
+
+
+@compiler.compiles(Unindexed)
+def _as_itself(element: Unindexed, compiling: Any, **options: Any) -> str:
+    return str(compiling.process(element.clauses, **options))
+
+
+@compiler.compiles(Unindexed, "sqlite")
+def _as_expression(element: Unindexed, compiling: Any, **options: Any) -> str:
+    return "+" + str(compiling.process(element.clauses, **options))
+
+
 @dataclasses.dataclass(frozen=True)
 class Range:
     """The rows of one range. ``nulls``: whether the first column of the order is null there; None: it never is.
@@ -66,42 +87,55 @@ class Range:
     nulls: bool | None = None
     constant: tuple[sa.Column[Any], ...] = ()
 
-    def select(self, columns: Sequence[sa.ColumnElement[Any]], after: Place | None, until: Place | None,
-               where: Conditions = ()) -> sa.Select[Any] | None:
-        """Select rows behind ``after`` and not behind ``until``, in order; None if there can be none."""
-        conditions = [*self.where, *where]
-        for place, inclusive in ((after, False), (until, True)):
-            if place is None:
-                continue
-            bound = self._bound(place, inclusive)
-            if bound is None:
-                return None
-            conditions += bound
+    def selects(self, columns: Sequence[sa.ColumnElement[Any]], after: Place | None, until: Place | None,
+                where: Conditions = ()) -> list[sa.Select[Any]]:
+        """Select rows behind ``after`` and not behind ``until``, in order: a statement for each piece of the range."""
         ordering: list[sa.ColumnElement[Any]] = [NullInRange(column) for column in self.constant]
         ordering += [NullInRange(self.table.c[name]) if self.nulls and name == self.order[0][0] else self.table.c[name]
                      for name, _way in self.order]
-        statement = sa.select(*columns).where(*conditions).order_by(
+        statement = sa.select(*columns).where(*self.where, *where).order_by(
             *(each.desc() if self.order[0][1] == "desc" else each.asc() for each in ordering))
         if not isinstance(self.prefix, Mapping):
             few = at_most(self.table, [self.prefix], (), _ALL)
-            return statement.select_from(few.join(self.table, self.table.c.id == few.c.id))
-        if self.index is not None:
+            statement = statement.select_from(few.join(self.table, self.table.c.id == few.c.id))
+        elif self.index is not None:
             # Of many indexes that begin alike MariaDB may choose one by which it has to sort.
             for dialect in ("mysql", "mariadb"):
                 statement = statement.with_hint(self.table, f"FORCE INDEX ({self.index})", dialect)
-        return statement.where(*has(self.table, self.prefix))
+        if isinstance(self.prefix, Mapping):
+            statement = statement.where(*has(self.table, self.prefix))
+        return [statement.where(*piece) for piece in self._pieces(after, until)]
 
-    def _bound(self, place: Place, until: bool) -> list[sa.ColumnElement[bool]] | None:
-        """Return what holds of rows behind the place (``until``: up to it); None if it holds of no row here."""
-        order = self.order
-        if self.nulls is not None:
-            if self.nulls != (place[order[0][0]] is None):
+    def _pieces(self, after: Place | None, until: Place | None) -> list[Conditions]:
+        """Return the conditions of the parts between two places, each of which an index has in one piece.
+
+        Many rows may have the same first column: those of the value at a place are a piece of their own.
+        """
+        (name, way), order = self.order[0], self.order
+        for place in (after, until):
+            if self.nulls is not None and place is not None and self.nulls != (place[name] is None):
                 # Nulls come first ascending and last descending: the place is before or behind the whole range.
-                range_is_first = self.nulls == (order[0][1] == "asc")
-                return [] if range_is_first == until else None
-            if self.nulls:
-                order = order[1:]
-        return [_beside(self.table, order, place, until)]
+                if (self.nulls == (way == "asc")) != (place is until):
+                    return []
+                after, until = (None, until) if place is after else (after, None)
+        if self.nulls:
+            order = order[1:]
+        if self.nulls or len(order) == 1 or name == "created_at" or (after is None and until is None):
+            return [[*([_beside(self.table, order, after, False)] if after else []),
+                     *([_beside(self.table, order, until, True)] if until else [])]]
+        rest, column = order[1:], self.table.c[name]
+        first, last = (None if place is None else sa.literal(place[name], column.type) for place in (after, until))
+        if after and until and after[name] == until[name]:
+            return [[column == first, _beside(self.table, rest, after, False), _beside(self.table, rest, until, True)]]
+        pieces: list[Conditions] = []
+        middle = []
+        if after:
+            pieces.append([column == first, _beside(self.table, rest, after, False)])
+            middle.append(column > first if way == "asc" else column < first)
+        if until:
+            pieces.append([column == last, _beside(self.table, rest, until, True)])
+            middle.append(column < last if way == "asc" else column > last)
+        return [*pieces, middle]
 
 
 def ranges(table: sa.Table, order: Order, prefixes: Sequence[Prefix], where: Conditions = ()) -> list[Range]:
@@ -147,8 +181,8 @@ def page(parts: Sequence[Range], columns: Sequence[sa.ColumnElement[Any]], limit
     Of several ranges ``columns`` contain those of the order; a row of two of them is there once. ``offset`` rows of
     each range are left out.
     """
-    selects = [each for part in parts if (each := part.select(columns, after, until, where)) is not None]
-    selects = [each.limit(limit).offset(offset) for each in selects]
+    selects = [each.limit(limit).offset(offset) for part in parts
+               for each in part.selects(columns, after, until, where)]
     if len(selects) < 2:
         return selects[0] if selects else None
     together = sa.union(*(sa.select(each.subquery()) for each in selects)).subquery()

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.sql import util
 
 from nova.db.sql import regexp, rows, scans
 
@@ -52,7 +53,8 @@ class Wanted:
 
     def conditions(self, but: str = "") -> list[sa.ColumnElement[bool]]:
         """Return the conditions beside the prefixes, and beside the values of the column ``but``."""
-        return [*(among(self.table.c[name], values) for name, values in self.equal.items() if name != but),
+        return [*(among(scans.Unindexed(self.table.c[name]), values)
+                  for name, values in self.equal.items() if name != but),
                 *self.indexed, *self.where, *self.rare, *(match.likely for match in self.expressions)]
 
     def prefixes_with(self, column: str) -> list[scans.Prefix]:
@@ -100,25 +102,27 @@ def page(connection: sa.Connection, wanted: Wanted, columns: Sequence[sa.Column[
     if indexed and not wanted.where and not wanted.indexed and not wanted.expressions \
             and len(wanted.equal) == (column in wanted.equal):
         ranges = _ranges(wanted, column)
-        if len(ranges) == 1:
+        if len(ranges) == 1 and wanted.order[0][0] == "created_at":
             statement = scans.page(ranges, columns, limit, after)
             return Page(iter(()) if statement is None else iter(connection.execute(statement)))
         keys = _keys(connection, wanted, scans.page(ranges, wanted.columns(), limit, after), limit)
     elif (few := _few(connection, wanted)) is not None or not indexed:
         statement = sa.select(*wanted.columns())
-        if few is not None:
+        if few is not None and connection.dialect.name != "sqlite":
             statement = statement.select_from(few.join(wanted.table, wanted.table.c.id == few.c.id))
-        statement = statement.where(
+        statement = rows.page(statement.where(
             sa.or_(*(sa.and_(True, *scans.has(wanted.table, prefix)) for prefix in wanted.prefixes)),
-            *wanted.conditions())
-        keys = _keys(connection, wanted, rows.page(
-            statement, wanted.table, wanted.order, None if wanted.expressions else limit, marker), limit)
+            *wanted.conditions()), wanted.table, wanted.order, None if wanted.expressions else limit, marker)
+        if few is not None and connection.dialect.name == "sqlite":  # which may begin with the other table of a join
+            fenced = sa.select(wanted.table).where(wanted.table.c.id.in_(sa.select(few.c.id))).limit(2 * FEW).subquery()
+            statement = util.ClauseAdapter(fenced).traverse(statement)
+        keys = _keys(connection, wanted, statement, limit)
     else:
         keys, cut = _windows(connection, wanted, column, limit, after, partial)
     return Page(_read(connection, wanted, columns, keys), cut)
 
 
-def among(column: sa.Column[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+def among(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
     """Return the condition that the column has one of the values (None: null)."""
     condition = column.in_([value for value in values if value is not None])
     return sa.or_(condition, column.is_(None)) if None in values else condition

@@ -127,7 +127,7 @@ class Claims(RuleBasedStateMachine):
         consumer = new_uuid()
 
         def transaction(connection: sa.Connection) -> None:
-            quotas.reserve(connection, project, "u", 1, 1, 1, 1)
+            quotas.take(connection, quotas.room(connection, project, "u", 1, 1, 1, 1))
             self._take(connection, consumer, claim, project)
 
         expected: Any = None

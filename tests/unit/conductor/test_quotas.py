@@ -40,7 +40,13 @@ def _together(work: Callable[[], Any], times: int) -> list[Any]:
 
 def _reserve(core: Books, least: int, most: int, project: str = "p1", user: str = "u1", cores: int = 1,
              ram: int = 512) -> int:
-    return core.db.write(lambda connection: db.reserve(connection, project, user, cores, ram, least, most))
+    return core.db.write(lambda connection: _spend(connection, project, user, cores, ram, least, most))
+
+
+def _spend(connection: sa.Connection, *wanted: Any) -> int:
+    found = db.room(connection, *wanted)
+    db.take(connection, found)
+    return found.count
 
 
 def _usage(core: Books, user: str | None = None) -> dict[str, int]:
@@ -162,7 +168,7 @@ def test_interfaces_are_counted_where_they_have_a_limit(core: Books) -> None:
     project = one.project_id
 
     def reserve(count: int, interfaces: int) -> int:
-        return core.db.write(lambda connection: db.reserve(connection, project, "u1", 1, 1, count, count, interfaces))
+        return core.db.write(lambda connection: _spend(connection, project, "u1", 1, 1, count, count, interfaces))
 
     assert reserve(1, 16) == 1
     Quotas(core).set(ctx(), project, {"fixed_ips": 7}, force=True)
@@ -178,7 +184,7 @@ def test_servers_on_their_way_have_taken_their_addresses(core: Books) -> None:
     wanted = [NetworkRequest(network_id="n"), NetworkRequest(network_id="n")]
 
     def reserve() -> int:
-        return core.db.write(lambda connection: db.reserve(connection, "p1", "u1", 1, 1, 1, 1, len(wanted)))
+        return core.db.write(lambda connection: _spend(connection, "p1", "u1", 1, 1, 1, 1, len(wanted)))
 
     assert reserve() == 1
     first, second = (server(core, None, requested_networks=wanted) for _number in range(2))
