@@ -17,6 +17,7 @@ from nova.objects.base import utcnow
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import Instance
+from nova.objects.requirements import properties as current
 from nova.objects.requirements.requested_resources import asked_of_hosts
 from nova.virt.libvirt.xml.guest_config import guest_config
 from nova.virt.libvirt.xml.settings import Settings
@@ -28,7 +29,7 @@ DOCUMENTED = {
 # Modules that have names of properties without giving them an effect: validation, what is shown and what is copied.
 _WITHOUT_EFFECT = ("nova/cli/", "nova/novad/", "nova/notifications/", "nova/api/extra_specs.py",
                    "nova/api/compute/servers/servers_view.py", "nova/conductor/resources/server_images.py")
-_OF_IMAGES = ("nova/scheduler/request.py", "nova/image/", "nova/objects/volume_image.py")
+_OF_IMAGES = ("nova/objects/requirements/properties.py", "nova/image/", "nova/objects/volume_image.py")
 _PREFIXED = re.compile("(hw|img|os|cinder|vmware|xenapi)_|[a-z_]+:|hide_hypervisor_id$|group_policy$")
 _ROW = re.compile(r"\| `([^`]+)` \| (read|refused|ignored) \|")
 # Families of names, and what the library cursive reads of an image for [glance]verify_glance_signatures.
@@ -70,9 +71,10 @@ def _server(specs, properties):
         image=Image(id="i", properties=properties))
 
 
-def _asked_for():
-    """kind -> what placement and the definition of a guest ask for."""
+def _asked_for(monkeypatch):
+    """Return the names that placement and the definition of a guest ask for, by kind."""
     asked = {"image": set(), "flavor": set()}
+    monkeypatch.setattr(current, "with_current_names", lambda given: given)  # returns a plain dict
     for specs, properties in _TOGETHER:
         server = _server(Recorder(specs), Recorder(properties))
         for read in (lambda server: asked_of_hosts(server.flavor, server.image),
@@ -99,7 +101,9 @@ def _named():
 @pytest.fixture(scope="module")
 def is_read():
     """Return a function: True if Nova asks for the property, or has its name where names have effects."""
-    asked, named = _asked_for(), _named()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        asked = _asked_for(monkeypatch)
+    named = _named()
 
     def find(kind, name):
         numbered = re.sub(r"cpus\.N|mem\.N", "nodes", name)  # hw:numa_cpus.N are read with hw:numa_nodes

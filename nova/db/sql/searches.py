@@ -27,6 +27,7 @@ FEW = 5000
 _SECONDS, _SECONDS_WHILE_EMPTY = 0.05, 0.2
 # Ranges that one statement merges.
 _MOST_RANGES = 16
+_NO_TABLE_SCANS = sa.text("SET LOCAL enable_seqscan = off")
 # Rows that one statement names.
 _AT_A_TIME = 1000
 
@@ -134,6 +135,9 @@ def _ranges(wanted: Wanted, column: str) -> list[scans.Range]:
 
 def _few(connection: sa.Connection, wanted: Wanted) -> sa.Subquery | None:
     """Return the ids of a set with an index that has few rows and all wanted ones; None if there is none."""
+    if connection.dialect.name == "postgresql":
+        # For a few rows of many that match it reads the table from its beginning, where there may be none of them.
+        connection.execute(_NO_TABLE_SCANS)
     candidates: list[tuple[list[scans.Prefix], list[sa.ColumnElement[bool]]]] = [
         (wanted.prefixes_with(name), []) for name in wanted.selective if name in wanted.equal]
     for prefixes, where in candidates + [(wanted.prefixes, [condition]) for condition in wanted.indexed]:

@@ -228,7 +228,7 @@ def _locked_memory(wishes: Properties) -> bool:
     locked = wishes.flag("locked_memory")
     if locked and not wishes.get("mem_page_size"):
         raise exception.InvalidInput(
-            reason=f"hw_locked_memory={wishes.get('locked_memory')} needs a page size (hw:mem_page_size)")
+            reason=f"{wishes.key('locked_memory')}={wishes.get('locked_memory')} needs a page size (hw:mem_page_size)")
     return locked
 
 

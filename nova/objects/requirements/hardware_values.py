@@ -63,15 +63,15 @@ class Choice:
 
         Raises InvalidInput for an unknown value; of an ``existing`` server such a value is ignored.
         """
-        given = [wishes.image.get(self.name)]
+        given = [(self.name, wishes.image.get(self.name))]
         if self.in_flavor:
-            given.insert(1 if self.image_first else 0, wishes.specs.get(self.spec))
-        value = next((each for each in given if each), None)
+            given.insert(1 if self.image_first else 0, (self.spec, wishes.specs.get(self.spec)))
+        key, value = next((each for each in given if each[1]), (self.name, None))
         if self.name == "img_hv_type" and value is not None:
             value = value.lower()
         if existing and value not in self.values:
             return None
-        return choice(self.name, value, self.values)
+        return choice(key, value, self.values)
 
     def trait_of(self, value: str | None) -> str:
         """Return the trait that a host needs for a value; "": none."""

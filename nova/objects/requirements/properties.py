@@ -58,20 +58,24 @@ class Properties:
         self.disk_format = image.disk_format if image else None
 
     def get(self, name: str) -> str | None:
-        """hw:name of the flavor, else hw_name of the image."""
+        """Return the value of hw:name of the flavor, else of hw_name of the image."""
         return self.specs.get(f"hw:{name}", self.image.get(f"hw_{name}"))
+
+    def key(self, name: str) -> str:
+        """Return the name under which :meth:`get` finds a value: hw:name of the flavor, else hw_name of the image."""
+        return f"hw:{name}" if f"hw:{name}" in self.specs else f"hw_{name}"
 
     def image_choice(self, name: str, allowed: Collection[str]) -> str | None:
         """A property of the image, one of ``allowed`` (or not set)."""
         return choice(name, self.image.get(name), allowed)
 
     def choice(self, name: str, allowed: Collection[str]) -> str | None:
-        """An hw: wish, one of ``allowed`` (or not set)."""
-        return choice(f"hw_{name}", self.get(name), allowed)
+        """Return an hw: wish, one of ``allowed`` or None."""
+        return choice(self.key(name), self.get(name), allowed)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """A boolean hw: wish."""
-        return truth(f"hw_{name}", self.get(name), default)
+        """Return a boolean hw: wish."""
+        return truth(self.key(name), self.get(name), default)
 
     def image_flag(self, name: str) -> bool:
         return truth(name, self.image.get(name))

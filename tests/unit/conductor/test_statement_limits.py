@@ -43,7 +43,7 @@ def _page(core: Books, keys: list[str], marker: str | None) -> tuple[list[str], 
     """The uuids of a page, and the statement that found it."""
     core.statements()
     query = ServerQuery(sort=[(key, "asc") for key in keys], limit=2, marker=marker)
-    found = core.db.read(lambda connection: [each.uuid for each in server_search.search(connection, query)])
+    found = core.db.read(lambda connection: [each.uuid for each in server_search.search(connection, query).servers])
     return found, core.statements()[-1]
 
 
@@ -72,7 +72,7 @@ def test_pages_by_many_keys_show_everything_once(core: Books, direction: str) ->
     while True:
         query = ServerQuery(sort=[(key, direction) for key in SORT_KEYS], limit=2, marker=seen[-1] if seen else None)
         page = core.db.read(lambda connection, query=query: [  # type: ignore[misc]
-            each.uuid for each in server_search.search(connection, query)])
+            each.uuid for each in server_search.search(connection, query).servers])
         if not page:
             break
         seen += page
