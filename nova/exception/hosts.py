@@ -30,9 +30,10 @@ class ClaimLost(NovaException):
     template = "No valid host was found. One that was chosen cannot take the server: {reason}."
 
 
-class UnknownOperation(ServiceUnavailable):
-    """Asked for, or found in the journal, by a neighbour of another release."""
+class UnknownOperation(Invalid):
+    """An operation that a service of another release requested, or wrote to the journal. For clients that is a 503."""
 
+    code = 503
     template = "This release does not know the operation {name}."
 
 
