@@ -301,7 +301,6 @@ instances = _table(
     Column("deleted", sa.Boolean, nullable=False),
     Index("ix_instances_project", "project_id", "deleted", "created_at", "uuid"),
     Index("ix_instances_created", "deleted", "created_at", "uuid"),
-    Index("ix_instances_updated", "updated_at"),
     Index("ix_instances_host", "host", "deleted", "uuid"),
     Index("ix_instances_server_group", "server_group"),
     Index("ix_instances_reservation", "reservation_id"),
@@ -380,9 +379,8 @@ migrations = _table(
     Index("ix_migrations_dest", "open", "dest_compute"),
     Index("ix_migrations_created", "created_at"),
     Index("ix_migrations_project", "project_id", "created_at"),
-    Index("ix_migrations_updated", "updated_at"),
     *(Index(f"ix_migrations_by_{name}", name, "created_at", "id") for name in (
-        "dest_compute", "migration_type", "source_compute", "status", "user_id")),
+        "dest_compute", "migration_type", "source_compute", "status", "updated_at", "user_id")),
 )
 
 # Hosts that are emptied (nova.conductor.background.drains); owner: the conductor that looks at one at this moment.

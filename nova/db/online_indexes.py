@@ -16,6 +16,8 @@ LOG = logging.getLogger(__name__)
 _LOCK = 0x6E6F7662
 # Seconds between two tries to be the only one that makes indexes.
 _PAUSE = 0.5
+# Indexes that others have replaced.
+_FORMER = ("ix_instances_updated",)
 # What the tables have and the database has not, or has in an unfinished state.
 _STATES = sa.text(
     "SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
@@ -48,6 +50,8 @@ def build(engine: sa.Engine) -> list[str]:
                     statement = str(CreateIndex(index).compile(connection))
                     connection.execute(sa.text(statement.replace("CREATE INDEX", "CREATE INDEX CONCURRENTLY", 1)))
                     made.append(str(index.name))
+            for name in _FORMER:
+                connection.execute(sa.text(f"DROP INDEX CONCURRENTLY IF EXISTS {name}"))
         finally:
             connection.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": _LOCK})
     return made

@@ -71,7 +71,7 @@ def index(connection: sa.Connection, query: MigrationQuery) -> list[Migration]:
             marked = marked.where(TABLE.c.project_id == query.project_id)
         marker = rows.marker_row(connection, marked, query.marker)
     wanted = searches.Wanted(TABLE, [("created_at", "desc"), ("id", "desc")], _SELECTIVE, prefixes, equal,
-                             [sa.and_(*changes)] if changes else [])
+                             {"updated_at": sa.and_(*changes)} if changes else {})
     return rows.to_objects(Migration, searches.page(connection, wanted, list(TABLE.c), query.limit, marker).rows)
 
 

@@ -76,7 +76,7 @@ def _sort(query: ServerQuery) -> list[tuple[str, str]]:
 def _wanted(query: ServerQuery) -> searches.Wanted:
     """Sort what the query asks for by how it is looked up."""
     equal: dict[str, list[Any]] = {}
-    indexed: list[sa.ColumnElement[bool]] = []
+    indexed: dict[str, sa.ColumnElement[bool]] = {}
     where: list[sa.ColumnElement[bool]] = []
     rare: list[sa.ColumnElement[bool]] = []
     expressions: list[regexp.Match] = []
@@ -85,7 +85,7 @@ def _wanted(query: ServerQuery) -> searches.Wanted:
     changes = [*([TABLE.c.updated_at >= query.changes_since] if query.changes_since is not None else []),
                *([TABLE.c.updated_at <= query.changes_before] if query.changes_before is not None else [])]
     if changes:
-        indexed.append(sa.and_(*changes))
+        indexed["updated_at"] = sa.and_(*changes)
     elif not query.deleted and "vm_state" not in query.filters and not query.filters.get("soft_deleted"):
         # Few servers are, which every index passes over.
         rare.append(TABLE.c.vm_state != states.SOFT_DELETED)
@@ -101,8 +101,10 @@ def _wanted(query: ServerQuery) -> searches.Wanted:
         condition = _condition(name, value)
         if isinstance(condition, regexp.Match):
             expressions.append(condition)
+        elif name == "locked" and value:
+            indexed["locked_by"] = condition
         else:
-            (indexed if name == "locked" and value else where).append(condition)
+            where.append(condition)
     return searches.Wanted(TABLE, _sort(query), _SELECTIVE, _deleted(query.deleted), equal, indexed, where, rare,
                            expressions)
 

@@ -20,6 +20,12 @@ def index(name: str, of: str, *columns: str) -> None:
         op.create_index(name, of, list(columns))
 
 
+def no_index(name: str, of: str) -> None:
+    """Drop an index if it is there."""
+    if name in {found["name"] for found in sa.inspect(op.get_bind()).get_indexes(of)}:
+        op.drop_index(name, of)
+
+
 def column(of: str, new: sa.Column[Any]) -> None:
     """Add a column unless it is there."""
     if new.name not in {found["name"] for found in sa.inspect(op.get_bind()).get_columns(of)}:

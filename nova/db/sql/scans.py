@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext import compiler
-from sqlalchemy.sql import functions
+from sqlalchemy.sql import functions, selectable
 
 # Column names with asc or desc; the last column is unique. All directions are the same.
 Order = Sequence[tuple[str, str]]
@@ -30,45 +30,42 @@ Prefix = Mapping[str, Any] | sa.ColumnElement[bool]
 _ALL = 10**9
 
 
-class NullInRange(functions.FunctionElement[Any]):
-    """A column that is null in all rows that are ordered.
+class Constant(functions.FunctionElement[Any]):
+    """A column that has one value in all rows that are ordered.
 
-    PostgreSQL has to order by it to use the index, MariaDB would sort.
+    PostgreSQL has to order by it to use the index if that is null, MariaDB must not.
     """
 
-    name = "null_in_range"
+    name = "constant_in_range"
     inherit_cache = True
 
 
-@compiler.compiles(NullInRange)
-def _as_column(element: NullInRange, compiling: Any, **options: Any) -> str:
+@compiler.compiles(Constant)
+def _as_column(element: Constant, compiling: Any, **options: Any) -> str:
     return str(compiling.process(element.clauses, **options))
 
 
-@compiler.compiles(NullInRange, "mysql", "mariadb")
-def _as_null(_element: NullInRange, _compiling: Any, **_options: Any) -> str:
+@compiler.compiles(Constant, "mysql", "mariadb")
+def _as_null(_element: Constant, _compiling: Any, **_options: Any) -> str:
     return "NULL"
 
 
-class Unindexed(functions.FunctionElement[Any]):
-    """A column to compare rows by that are found otherwise: SQLite does not look for an index of it."""
+class Driven(selectable.Join):
+    """A join that begins with its left side: SQLite would choose."""
 
-    name = "unindexed"
     inherit_cache = True
 
-    def __init__(self, column: sa.Column[Any]) -> None:
-        super().__init__(column)
-        self.type = column.type
+
+@compiler.compiles(Driven)
+def _as_join(element: Driven, compiling: Any, **options: Any) -> str:
+    return str(compiling.visit_join(element, **options))
 
 
-@compiler.compiles(Unindexed)
-def _as_itself(element: Unindexed, compiling: Any, **options: Any) -> str:
-    return str(compiling.process(element.clauses, **options))
-
-
-@compiler.compiles(Unindexed, "sqlite")
-def _as_expression(element: Unindexed, compiling: Any, **options: Any) -> str:
-    return "+" + str(compiling.process(element.clauses, **options))
+@compiler.compiles(Driven, "sqlite")
+def _as_cross_join(element: Driven, compiling: Any, **options: Any) -> str:
+    left, right, on = (compiling.process(part, **{**options, "asfrom": True}) for part in (
+        element.left, element.right, element.onclause))
+    return f"{left} CROSS JOIN {right} ON {on}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,29 +84,40 @@ class Range:
     nulls: bool | None = None
     constant: tuple[sa.Column[Any], ...] = ()
 
-    def selects(self, columns: Sequence[sa.ColumnElement[Any]], after: Place | None, until: Place | None,
+    def selects(self, columns: Sequence[sa.ColumnElement[Any]], after: Place | None = None, until: Place | None = None,
                 where: Conditions = ()) -> list[sa.Select[Any]]:
         """Select rows behind ``after`` and not behind ``until``, in order: a statement for each piece of the range."""
-        ordering: list[sa.ColumnElement[Any]] = [NullInRange(column) for column in self.constant]
-        ordering += [NullInRange(self.table.c[name]) if self.nulls and name == self.order[0][0] else self.table.c[name]
-                     for name, _way in self.order]
-        statement = sa.select(*columns).where(*self.where, *where).order_by(
-            *(each.desc() if self.order[0][1] == "desc" else each.asc() for each in ordering))
+        statement = sa.select(*columns).where(*self.where, *where)
         if not isinstance(self.prefix, Mapping):
-            few = at_most(self.table, [self.prefix], (), _ALL)
-            statement = statement.select_from(few.join(self.table, self.table.c.id == few.c.id))
+            few = sa.select(self.table.c.id).where(self.prefix).limit(_ALL).subquery()
+            statement = statement.select_from(rows_of(self.table, few))
         elif self.index is not None:
             # Of many indexes that begin alike MariaDB may choose one by which it has to sort.
             for dialect in ("mysql", "mariadb"):
                 statement = statement.with_hint(self.table, f"FORCE INDEX ({self.index})", dialect)
         if isinstance(self.prefix, Mapping):
             statement = statement.where(*has(self.table, self.prefix))
-        return [statement.where(*piece) for piece in self._pieces(after, until)]
+        return [statement.where(*piece).order_by(*self._ordering(one_value))
+                for one_value, piece in self._pieces(after, until)]
 
-    def _pieces(self, after: Place | None, until: Place | None) -> list[Conditions]:
+    def _ordering(self, one_value: bool) -> list[sa.ColumnElement[Any]]:
+        """Return what the rows are ordered by. ``one_value``: all have the same in the first column of the order."""
+        columns: list[sa.ColumnElement[Any]] = [Constant(column) for column in self.constant]
+        columns += [Constant(self.table.c[name]) if one_value and name == self.order[0][0] else self.table.c[name]
+                    for name, _way in self.order]
+        return [each.desc() if self.order[0][1] == "desc" else each.asc() for each in columns]
+
+    def among(self, columns: Sequence[sa.ColumnElement[Any]], ids: sa.Subquery, where: Conditions) -> sa.Select[Any]:
+        """Select those of the rows with these ids that fulfil the conditions, in order."""
+        return sa.select(*columns).select_from(rows_of(self.table, ids)).where(
+            *where).order_by(*((self.table.c[name].desc() if way == "desc" else self.table.c[name].asc())
+                               for name, way in self.order))
+
+    def _pieces(self, after: Place | None, until: Place | None) -> list[tuple[bool, Conditions]]:
         """Return the conditions of the parts between two places, each of which an index has in one piece.
 
-        Many rows may have the same first column: those of the value at a place are a piece of their own.
+        Many rows may have the same first column: those of the value at a place are a piece of their own. With each goes
+        whether all of its rows have the same there.
         """
         (name, way), order = self.order[0], self.order
         for place in (after, until):
@@ -121,21 +129,22 @@ class Range:
         if self.nulls:
             order = order[1:]
         if self.nulls or len(order) == 1 or name == "created_at" or (after is None and until is None):
-            return [[*([_beside(self.table, order, after, False)] if after else []),
-                     *([_beside(self.table, order, until, True)] if until else [])]]
+            return [(bool(self.nulls), [*([_beside(self.table, order, after, False)] if after else []),
+                                        *([_beside(self.table, order, until, True)] if until else [])])]
         rest, column = order[1:], self.table.c[name]
         first, last = (None if place is None else sa.literal(place[name], column.type) for place in (after, until))
         if after and until and after[name] == until[name]:
-            return [[column == first, _beside(self.table, rest, after, False), _beside(self.table, rest, until, True)]]
-        pieces: list[Conditions] = []
+            return [(True, [column == first, _beside(self.table, rest, after, False),
+                            _beside(self.table, rest, until, True)])]
+        pieces: list[tuple[bool, Conditions]] = []
         middle = []
         if after:
-            pieces.append([column == first, _beside(self.table, rest, after, False)])
+            pieces.append((True, [column == first, _beside(self.table, rest, after, False)]))
             middle.append(column > first if way == "asc" else column < first)
         if until:
-            pieces.append([column == last, _beside(self.table, rest, until, True)])
+            pieces.append((True, [column == last, _beside(self.table, rest, until, True)]))
             middle.append(column < last if way == "asc" else column > last)
-        return [*pieces, middle]
+        return [*pieces, (False, middle)]
 
 
 def ranges(table: sa.Table, order: Order, prefixes: Sequence[Prefix], where: Conditions = ()) -> list[Range]:
@@ -174,15 +183,22 @@ def has(table: sa.Table, prefix: Prefix) -> list[sa.ColumnElement[bool]]:
 
 
 def page(parts: Sequence[Range], columns: Sequence[sa.ColumnElement[Any]], limit: int | None,
-         after: Place | None = None, until: Place | None = None, where: Conditions = (),
-         offset: int | None = None) -> sa.Select[Any] | None:
+         after: Place | None = None, until: Place | None = None, offset: int | None = None,
+         window: tuple[int, Conditions] | None = None) -> sa.Select[Any] | None:
     """Select the first ``limit`` rows of all ranges together; None if there can be none.
+
+    ``window``: rows that are read of each piece of a range, and conditions by which no index is chosen.
 
     Of several ranges ``columns`` contain those of the order; a row of two of them is there once. ``offset`` rows of
     each range are left out.
     """
-    selects = [each.limit(limit).offset(offset) for part in parts
-               for each in part.selects(columns, after, until, where)]
+    selects = []
+    for part in parts:
+        if window is None:
+            selects += [each.limit(limit).offset(offset) for each in part.selects(columns, after, until)]
+        else:
+            selects += [part.among(columns, each.limit(window[0]).subquery(), window[1]).limit(limit)
+                        for each in part.selects([part.table.c.id], after, until)]
     if len(selects) < 2:
         return selects[0] if selects else None
     together = sa.union(*(sa.select(each.subquery()) for each in selects)).subquery()
@@ -203,12 +219,18 @@ def window_end(connection: sa.Connection, parts: Sequence[Range], rows: int, aft
     return None if row is None else {str(name): value for name, value in row._mapping.items()}
 
 
-def at_most(table: sa.Table, prefixes: Sequence[Prefix], where: Conditions, rows: int) -> sa.Subquery:
-    """Select the ids of ``rows`` rows at most of each prefix: a set that no plan can make larger."""
-    selects = [sa.select(table.c.id).where(*has(table, prefix), *where).limit(rows) for prefix in prefixes]
+def at_most(parts: Sequence[Range], rows: int) -> sa.Subquery:
+    """Select the ids of ``rows`` rows at most of each range: a set that no plan can make larger."""
+    table = parts[0].table
+    selects = [each.limit(rows) for part in parts for each in part.selects([table.c.id])]
     if len(selects) == 1:
         return selects[0].subquery()
     return sa.union(*(sa.select(each.subquery()) for each in selects)).subquery()
+
+
+def rows_of(table: sa.Table, ids: sa.Subquery) -> Driven:
+    """Return the rows of the table with these ids, to select from."""
+    return Driven(ids, table, table.c.id == ids.c.id)
 
 
 def is_indexed(table: sa.Table, order: Order) -> bool:

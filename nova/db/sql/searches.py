@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.sql import util
 
 from nova.db.sql import regexp, rows, scans
 
@@ -27,7 +26,6 @@ FEW = 5000
 _SECONDS, _SECONDS_WHILE_EMPTY = 0.05, 0.2
 # Ranges that one statement merges.
 _MOST_RANGES = 16
-_NO_TABLE_SCANS = sa.text("SET LOCAL enable_seqscan = off")
 # Rows that one statement names.
 _AT_A_TIME = 1000
 
@@ -47,16 +45,15 @@ class Wanted:
     selective: Sequence[str]
     prefixes: list[scans.Prefix]
     equal: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
-    indexed: list[sa.ColumnElement[bool]] = dataclasses.field(default_factory=list)
+    indexed: dict[str, sa.ColumnElement[bool]] = dataclasses.field(default_factory=dict)
     where: list[sa.ColumnElement[bool]] = dataclasses.field(default_factory=list)
     rare: list[sa.ColumnElement[bool]] = dataclasses.field(default_factory=list)
     expressions: list[regexp.Match] = dataclasses.field(default_factory=list)
 
     def conditions(self, but: str = "") -> list[sa.ColumnElement[bool]]:
         """Return the conditions beside the prefixes, and beside the values of the column ``but``."""
-        return [*(among(scans.Unindexed(self.table.c[name]), values)
-                  for name, values in self.equal.items() if name != but),
-                *self.indexed, *self.where, *self.rare, *(match.likely for match in self.expressions)]
+        return [*(among(self.table.c[name], values) for name, values in self.equal.items() if name != but),
+                *self.indexed.values(), *self.where, *self.rare, *(match.likely for match in self.expressions)]
 
     def prefixes_with(self, column: str) -> list[scans.Prefix]:
         """Return the prefixes with each value of the column; [] if they are too many."""
@@ -109,14 +106,11 @@ def page(connection: sa.Connection, wanted: Wanted, columns: Sequence[sa.Column[
         keys = _keys(connection, wanted, scans.page(ranges, wanted.columns(), limit, after), limit)
     elif (few := _few(connection, wanted)) is not None or not indexed:
         statement = sa.select(*wanted.columns())
-        if few is not None and connection.dialect.name != "sqlite":
-            statement = statement.select_from(few.join(wanted.table, wanted.table.c.id == few.c.id))
+        if few is not None:
+            statement = statement.select_from(scans.rows_of(wanted.table, few))
         statement = rows.page(statement.where(
             sa.or_(*(sa.and_(True, *scans.has(wanted.table, prefix)) for prefix in wanted.prefixes)),
             *wanted.conditions()), wanted.table, wanted.order, None if wanted.expressions else limit, marker)
-        if few is not None and connection.dialect.name == "sqlite":  # which may begin with the other table of a join
-            fenced = sa.select(wanted.table).where(wanted.table.c.id.in_(sa.select(few.c.id))).limit(2 * FEW).subquery()
-            statement = util.ClauseAdapter(fenced).traverse(statement)
         keys = _keys(connection, wanted, statement, limit)
     else:
         keys, cut = _windows(connection, wanted, column, limit, after, partial)
@@ -135,29 +129,29 @@ def _ranges(wanted: Wanted, column: str) -> list[scans.Range]:
 
 def _few(connection: sa.Connection, wanted: Wanted) -> sa.Subquery | None:
     """Return the ids of a set with an index that has few rows and all wanted ones; None if there is none."""
-    if connection.dialect.name == "postgresql":
-        # For a few rows of many that match it reads the table from its beginning, where there may be none of them.
-        connection.execute(_NO_TABLE_SCANS)
-    candidates: list[tuple[list[scans.Prefix], list[sa.ColumnElement[bool]]]] = [
-        (wanted.prefixes_with(name), []) for name in wanted.selective if name in wanted.equal]
-    for prefixes, where in candidates + [(wanted.prefixes, [condition]) for condition in wanted.indexed]:
-        if prefixes:
-            count = sa.select(sa.func.count()).select_from(scans.at_most(wanted.table, prefixes, where, FEW + 1))
-            if (connection.scalar(count) or 0) <= FEW:
-                return scans.at_most(wanted.table, prefixes, where, 2 * FEW)
+    tail = [("created_at", "desc"), (wanted.order[-1][0], "desc")]
+    candidates = [scans.ranges(wanted.table, tail, prefixes) for name in wanted.selective
+                  if name in wanted.equal and (prefixes := wanted.prefixes_with(name))]
+    # (nulls fulfil none of the conditions)
+    candidates += [[each for each in scans.ranges(wanted.table, [(name, "desc"), *tail], wanted.prefixes, [condition])
+                    if not each.nulls] for name, condition in wanted.indexed.items()]
+    for ranges in candidates:
+        count = sa.select(sa.func.count()).select_from(scans.at_most(ranges, FEW + 1))
+        if (connection.scalar(count) or 0) <= FEW:
+            return scans.at_most(ranges, 2 * FEW)
     return None
 
 
 def _windows(connection: sa.Connection, wanted: Wanted, column: str, limit: int | None, after: scans.Place | None,
              partial: bool) -> tuple[list[Any], scans.Place | None]:
     """Return the keys of a page, and the place behind which the next one begins if it was cut."""
-    began = time.monotonic()
-    ranges, keys = _ranges(wanted, column), list[Any]()
-    bare = scans.ranges(wanted.table, wanted.order, wanted.prefixes_with(column))
+    began, keys = time.monotonic(), list[Any]()
+    ranges = scans.ranges(wanted.table, wanted.order, wanted.prefixes_with(column))
     while True:
-        end = scans.window_end(connection, bare, FEW, after)
+        end = scans.window_end(connection, ranges, FEW, after)
         left = None if limit is None else limit - len(keys)
-        statement = scans.page(ranges, wanted.columns(), None if wanted.expressions else left, after, end)
+        statement = scans.page(ranges, wanted.columns(), None if wanted.expressions else left, after, end,
+                               window=(FEW, wanted.conditions(column)))
         keys += _keys(connection, wanted, statement, left)
         if end is None or (limit is not None and len(keys) >= limit):
             return keys, None
