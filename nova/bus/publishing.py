@@ -1,9 +1,9 @@
 """Publishing with a deadline, and brokers that have blocked their publishers (RabbitMQ's memory and disk alarms).
 
-A broker in alarm takes one message from a connection, and reads nothing more from it. py-amqp would wait for the confirmation of the
-message as long as the socket lives, and oslo.messaging would connect anew and publish again. Here the wait ends with
-the message's deadline, or as soon as the broker reports that it has blocked the connection. From then on
-:func:`check` refuses every message of this process, until a probe of its own is confirmed.
+A broker in alarm takes one message from a connection, and reads nothing more from it. py-amqp would wait for the
+confirmation of the message as long as the socket lives, and oslo.messaging would connect anew and publish again. Here
+the wait ends with the message's deadline, or as soon as the broker reports that it has blocked the connection. From
+then on :func:`check` refuses every message of this process, until a probe of its own is confirmed.
 """
 
 from __future__ import annotations

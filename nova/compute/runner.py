@@ -299,7 +299,7 @@ class Runner:
 
     # --- telling the conductor -------------------------------------------------------------------
     def _confirm(self, job: Job) -> None:
-        """Ask whether the order is current still; waits for a conductor. Raises Superseded."""
+        """Ask whether the order is current still, until a conductor can tell. Raises Superseded."""
         wait = 0.5
         while True:
             sent = time.monotonic()
@@ -312,7 +312,7 @@ class Runner:
                 return
             except exception.StaleReport as error:
                 raise Superseded("it was decided without us") from error
-            except exception.ServiceUnavailable as error:
+            except (exception.ServiceUnavailable, exception.InternalError) as error:  # as reports of the end
                 LOG.warning("[instance: %s] Waits for a conductor to confirm %s: %s", job.uuid, job.order.step, error)
             job.check()
             if self._stopping.wait(wait):

@@ -344,6 +344,29 @@ def test_a_finished_step_is_reported_as_finished_however_often_conductors_fail_t
     assert (conductor.ended, conductor.failures) == ([("power_off", stop.attempt)], [])
 
 
+@pytest.mark.parametrize("error", [exception.InternalError("Unexpected error in begin."),
+                                   exception.ServiceUnavailable("The database takes no changes at present.")])
+def test_a_step_does_not_fail_because_conductors_fail_to_confirm_it(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch, error: exception.NovaException) -> None:
+    begin, failures = conductor.begin, itertools.count()
+
+    def fail_at_first(*args: Any) -> None:
+        if next(failures) < 5:
+            raise error
+        begin(*args)
+
+    driver.spawn(instance, Disks())
+    monkeypatch.setattr(conductor, "begin", fail_at_first)
+    monkeypatch.setattr(runner._stopping, "wait", lambda _seconds: False)
+    stop = msgspec.structs.replace(order(instance, "stop", "power_off", ident=1),
+                                   issued_at=utcnow() - datetime.timedelta(hours=1))
+    conductor.current = {stop.action.uuid}
+    submit(runner, stop)
+    assert set(conductor.asked) == {stop.action.uuid}
+    assert (conductor.ended, conductor.failures) == ([("power_off", stop.attempt)], [])
+
+
 def another(instance: Instance) -> Instance:
     return msgspec.structs.replace(instance, uuid=new_uuid())
 
