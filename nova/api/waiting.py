@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from nova import exception
 from nova.api.request import Request
 from nova.conf import CONF
 
+LOG = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+# Polls in a row that may fail. The operation was accepted: a 503 would have clients request it once more.
+_FAILURES = 3
 
 
 class _Places:
@@ -45,14 +52,20 @@ _PLACES = _Places()
 
 
 def until(req: Request, look: Callable[[], T | None], seconds: float, pause: float) -> T | None:
-    """What ``look()`` returns, once that is true, asked every ``pause`` seconds.
+    """Return what ``look()`` returns, once that is true, called every ``pause`` seconds.
 
-    None when so many seconds are over, or at once when too many requests wait already.
+    None when so many seconds are over, when conductors cannot be asked, or at once when too many requests wait already.
     """
+    failures = 0
     with _PLACES.one(req.ctx.project_id or "") as there:
         end = time.monotonic() + seconds
-        while there and time.monotonic() < end:
-            if found := look():
-                return found
+        while there and time.monotonic() < end and failures < _FAILURES:
+            try:
+                if found := look():
+                    return found
+                failures = 0
+            except exception.ServiceUnavailable as error:
+                failures += 1
+                LOG.info("The outcome of an accepted operation is not known: %s", error)
             time.sleep(pause)
     return None

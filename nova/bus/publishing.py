@@ -1,9 +1,9 @@
 """Publishing with a deadline, and brokers that have blocked their publishers (RabbitMQ's memory and disk alarms).
 
-A broker in alarm reads nothing more from a connection that publishes. py-amqp would wait for the confirmation of the
-message as long as the socket lives, and oslo.messaging would connect anew and publish again. Here the wait ends with
-the message's deadline, or as soon as the broker reports that it has blocked the connection. From then on
-:func:`check` refuses every message of this process, until a probe of its own is confirmed.
+A broker in alarm takes one message from a connection, and reads nothing more from it. py-amqp would wait for the
+confirmation of the message as long as the socket lives, and oslo.messaging would connect anew and publish again. Here
+the wait ends with the message's deadline, or as soon as the broker reports that it has blocked the connection. From
+then on :func:`check` refuses every message of this process, until a probe of its own is confirmed.
 """
 
 from __future__ import annotations
@@ -147,11 +147,16 @@ def _wait_until_unblocked(bus: Any, broker: Broker) -> None:
 
 
 def _probe(broker: Broker) -> bool:
-    """Return True if publishing is worth a try again."""
+    """Return True if publishing is worth a try again.
+
+    RabbitMQ blocks a connection when it has taken a message from it, and confirms that one: the second one tells.
+    """
     probe: Any = broker.clone()  # type: ignore[no-untyped-call]
     try:
         probe.connect()
-        probe.Producer().publish("", exchange="", routing_key="nobody", timeout=_PROBE, confirm_timeout=_PROBE)
+        producer = probe.Producer()
+        for _ in range(2):
+            producer.publish("", exchange="", routing_key="nobody", timeout=_PROBE, confirm_timeout=_PROBE)
     except TimeoutError:
         return False
     except (kombu.exceptions.KombuError, amqp.AMQPError, OSError) as error:

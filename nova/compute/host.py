@@ -47,7 +47,7 @@ class Machine:
     shares: HostShares = dataclasses.field(default_factory=NoShares)
 
 
-def _shutdown_timeout(instance: Instance) -> int:
+def shutdown_timeout(instance: Instance) -> int:
     """Return the seconds that the guest gets to shut down: what its image says, else what the host is configured with.
 
     Servers that are older than the check of the property may have a value that is unusable.
@@ -73,7 +73,7 @@ class StepHost:
         self.network: Any = Fenced(machine.network, job)
         self.volumes: Any = Fenced(machine.volumes, job)
         self.shares: Any = Fenced(machine.shares, job)
-        self.shutdown_timeout = _shutdown_timeout(self.instance)
+        self.shutdown_timeout = shutdown_timeout(self.instance)
         self.changes: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._job = job

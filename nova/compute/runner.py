@@ -18,7 +18,7 @@ from typing import Any
 
 from nova import context, exception
 from nova.compute.clock import ConductorClock
-from nova.compute.host import Machine, StepHost
+from nova.compute.host import Machine, StepHost, shutdown_timeout
 from nova.compute.job import Job, Superseded
 from nova.conf import CONF
 from nova.objects.action import Failure
@@ -56,11 +56,14 @@ Known = tuple[tuple[int, int], str]
 
 
 def order_pool() -> Turns:
-    """The threads of a nova-compute process: no kind of work takes those of another."""
+    """The threads of a nova-compute process: no kind of work takes those of another.
+
+    "shutdown" is work whose image gives its guest longer to shut down than the host does.
+    """
     threads = CONF.compute.threads
     return Turns({"build": CONF.max_concurrent_builds or threads, "power": threads, "move": threads,
-                  "snapshot": CONF.max_concurrent_snapshots or threads, "swap": threads, "urgent": threads},
-                 name="orders")
+                  "snapshot": CONF.max_concurrent_snapshots or threads, "swap": threads, "urgent": threads,
+                  "shutdown": threads}, name="orders")
 
 
 class Runner:
@@ -116,8 +119,10 @@ class Runner:
     def _start(self, job: Job) -> None:
         # Under the lock, so that stop() finds the pool at rest.
         order = job.order
-        kind = "urgent" if order.undo else REGISTRY[order.action.operation].kind \
-            if order.action.operation in REGISTRY else "power"
+        operation = REGISTRY.get(order.action.operation or "", Operation)
+        kind = "urgent" if order.undo else operation.kind
+        if kind != "urgent" and operation.shuts_down and shutdown_timeout(order.instance) > CONF.shutdown_timeout:
+            kind = "shutdown"
         self._pool.submit(kind, order.instance.project_id, self._work, job)
 
     def interrupt(self, action_uuid: str, what: str) -> None:
@@ -299,7 +304,7 @@ class Runner:
 
     # --- telling the conductor -------------------------------------------------------------------
     def _confirm(self, job: Job) -> None:
-        """Ask whether the order is current still; waits for a conductor. Raises Superseded."""
+        """Ask whether the order is current still, until a conductor can tell. Raises Superseded."""
         wait = 0.5
         while True:
             sent = time.monotonic()
@@ -312,7 +317,7 @@ class Runner:
                 return
             except exception.StaleReport as error:
                 raise Superseded("it was decided without us") from error
-            except exception.ServiceUnavailable as error:
+            except (exception.ServiceUnavailable, exception.InternalError) as error:  # as reports of the end
                 LOG.warning("[instance: %s] Waits for a conductor to confirm %s: %s", job.uuid, job.order.step, error)
             job.check()
             if self._stopping.wait(wait):

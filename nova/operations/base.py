@@ -226,6 +226,8 @@ class Operation:
     steps: ClassVar[tuple[Step, ...]] = ()
     # The class of work on a host, which does not wait for others: build, power, move, snapshot, swap or urgent.
     kind: ClassVar[str] = "power"
+    # Whether it waits for the guest to shut down: images may ask for an hour of that (os_shutdown_timeout).
+    shuts_down: ClassVar[bool] = False
     # Whether another operation can be accepted behind this one while it is under way.
     may_be_followed: ClassVar[bool] = True
     # Whether it stops the guest, moves it or makes it another one: what led to its consoles before ends.

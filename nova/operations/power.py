@@ -75,7 +75,7 @@ class Stop(PowerAction):
     name = action = "stop"
     rules = Rules(label="stop", vm_states=frozenset({states.ACTIVE, states.ERROR}), host="needed")
     task_state = states.POWERING_OFF
-    ends_consoles = True
+    shuts_down = ends_consoles = True
     final = states.STOPPED
 
     @step("host", event="compute_stop_instance", task_state=states.POWERING_OFF)
@@ -138,6 +138,7 @@ class RebootSoft(PowerAction):
     action = "reboot"
     rules = Rules(label="reboot", vm_states=frozenset({states.ACTIVE}))
     task_state = states.REBOOTING
+    shuts_down = True
     final = states.ACTIVE
 
     @step("host", event="compute_reboot_instance", task_state=states.REBOOT_STARTED)

@@ -98,7 +98,7 @@ class Rebuild(Operation):
     data_type = RebuildData
     task_state = states.REBUILDING
     kind = "build"
-    ends_consoles = True
+    shuts_down = ends_consoles = True
 
     def prepare(self, desk: Desk, request: RebuildRequest) -> None:
         root = root_volume(self.instance.block_devices)

@@ -64,7 +64,7 @@ class Rescue(_Rescue):
     request_type = RescueRequest
     data_type = RescueData
     task_state = states.RESCUING
-    ends_consoles = True
+    shuts_down = ends_consoles = True
     final = states.RESCUED
 
     def accept(self, ctl: Acceptance, request: RescueRequest) -> None:

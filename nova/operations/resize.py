@@ -62,6 +62,7 @@ class Resize(Move):
     request_type: ClassVar[type[Object]] = ResizeRequest
     data_type = ResizeData
     task_state = states.RESIZE_PREP
+    shuts_down = True
     migration_type = moves.RESIZE
     first_status = moves.PRE_MIGRATING
 

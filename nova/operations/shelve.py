@@ -93,6 +93,7 @@ class Shelve(_Offloading, Saving, AsTheGuest):
         states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED}))
     request_type = ShelveRequest
     task_state = states.SHELVING
+    shuts_down = True
     point_of_no_return = "settle"
 
     def accept(self, ctl: Acceptance, request: ShelveRequest) -> None:

@@ -30,7 +30,7 @@ class SoftDelete(EndsMove):
     rules = Rules(label="delete", task_states=None, preempts=True, release=3)
     task_state = states.SOFT_DELETING
     kind = "power"
-    ends_consoles = True
+    shuts_down = ends_consoles = True
     final = states.SOFT_DELETED
 
     look, forget, settle = EndsMove.look, EndsMove.forget, EndsMove.settle

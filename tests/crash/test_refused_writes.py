@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import pathlib
 import shutil
@@ -14,7 +15,7 @@ import pytest
 import requests
 import sqlalchemy as sa
 
-from nova import exception
+from nova import context, exception
 from nova.db.sql import errors
 from nova.db.sql.engine import Database
 from tests.crash import invariants, refusals
@@ -94,6 +95,37 @@ def test_a_transaction_waits_until_the_disk_of_sqlite_can_be_written(
         if refusal is refusals.mounted_read_only:  # a file that is open for writing forbids that
             database.close()
         waits(database, refusal(disk), caplog, rows=300)
+
+
+def test_callers_do_not_queue_for_a_server_that_is_read_only(server: Server) -> None:
+    """Those that wait hold threads, which those that read need: after some seconds one try tells each of them."""
+    url = refusals.ordinary_account(server, server.new_database())
+    database = Database(url)
+    make_table(database)
+    tries: list[None] = []
+
+    def write(connection: sa.Connection) -> None:
+        tries.append(None)
+        connection.execute(sa.text("INSERT INTO t VALUES (1, 's')"))
+
+    def ask(_number: int) -> bool:
+        with context.wanted_until(time.monotonic() + 20):
+            try:
+                database.write(write)
+            except exception.ServiceUnavailable as error:
+                return "takes no changes" not in str(error)
+            return True
+
+    with refusals.read_only(server, url), concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert not any(pool.map(ask, range(8)))
+        before = len(tries)
+        assert not any(pool.map(ask, range(100)))
+        assert len(tries) - before == 100
+        print(f"{before} tries of the first 8 transactions, 1 of each of the next 100")
+        assert database.read(lambda connection: connection.scalar(sa.text("SELECT COUNT(*) FROM t"))) == 0
+    assert ask(0)
+    assert ask(1)
+    database.close()
 
 
 @pytest.mark.parametrize("statement", [

@@ -1,6 +1,7 @@
 """Live migration and evacuation over HTTP on two fake hosts: what is seen, and where guests are."""
 
 import threading
+import types
 
 import pytest
 import sqlalchemy as sa
@@ -302,6 +303,19 @@ def test_a_host_that_cannot_remove_what_was_evacuated_stays_down_and_the_refusal
     assert service_of(admin, SECOND)["state"] == "down"
     set_service(admin, SECOND, forced_down=False)
     assert pair.where(evacuated)[0] == [pair.first.host]
+
+
+def test_a_host_that_has_just_ended_is_refused_with_what_is_waited_for(pair, admin, evacuated, suite, monkeypatch):
+    def gone(_ctx, _uuid):
+        raise exception.NobodyListens("Nobody listens there.")
+
+    monkeypatch.setattr(services, "_EVICTION_WAIT", 0.5)
+    with monkeypatch.context() as ended:
+        ended.setattr(suite.conductor.core, "compute_at", lambda _host: types.SimpleNamespace(reap=gone))
+        code, message = refused(lambda: set_service(admin, SECOND, forced_down=False))
+    assert code == 400
+    assert "it has not confirmed the removal" in message
+    set_service(admin, SECOND, forced_down=False)
 
 
 def test_the_password_of_an_evacuation_is_given_to_the_new_guest_and_kept_nowhere(

@@ -54,7 +54,7 @@ def _end(core: Core, engine: Engine, stay: _Stay, seconds: int) -> None:
     """Begin the operation that ends the stay of each server that is over, by the database's clock."""
     if not clock.steady(CONF.service_down_time):
         return
-    before = clock.after(-seconds)
+    before = clock.overdue(seconds)
     after: int | None = 0
     while after is not None:
         found, after = core.db.read(functools.partial(

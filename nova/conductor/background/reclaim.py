@@ -27,7 +27,7 @@ def reclaim(core: Core, engine: Engine) -> None:
     interval = CONF.reclaim_instance_interval
     if not interval or not clock.steady(CONF.service_down_time):
         return
-    before = clock.after(-interval)
+    before = clock.overdue(interval)
     for uuid in core.db.read(lambda connection: servers.soft_deleted(connection, before, _AT_ONCE)):
         try:
             start(engine, context.admin(), uuid, Reclaim.name, {"before": before})

@@ -142,7 +142,7 @@ def look_after(core: Core, engine: Engine) -> None:
 
 
 def _confirm_overdue(core: Core, engine: Engine) -> None:
-    before, after, begun = clock.after(-CONF.resize_confirm_window), 0, 0
+    before, after, begun = clock.overdue(CONF.resize_confirm_window), 0, 0
     while True:
         page = core.db.read(functools.partial(db.unconfirmed, before=before, after=after, limit=_PAGE))
         for migration in page:

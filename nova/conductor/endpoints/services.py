@@ -64,8 +64,11 @@ class Services(Endpoint):
         """Request the removal of evacuated guests from the host."""
         uuids = self.core.db.read(lambda connection: server_migrations.unconfirmed_evacuations(connection, host))
         LOG.info("Host %s is to be forced up: requested the removal of %d evacuated guests from it", host, len(uuids))
-        for uuid in uuids:
-            self.core.compute_at(host).reap(ctx, uuid)
+        try:
+            for uuid in uuids:
+                self.core.compute_at(host).reap(ctx, uuid)
+        except exception.ServiceUnavailable as error:  # it has just ended: the refusal tells what is waited for
+            LOG.warning("The removal of evacuated guests could not be requested from host %s: %s", host, error)
 
     def delete(self, ctx: RequestContext, service_id: str) -> None:
         def transaction(connection: Any) -> tuple[Service, list[str], bool]:

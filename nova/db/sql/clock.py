@@ -13,6 +13,7 @@ of reach: nobody could write that he lives, and who does first afterwards says n
 
 from __future__ import annotations
 
+import collections
 import datetime
 import logging
 import time
@@ -33,6 +34,8 @@ _ASK = {
 }
 # An answer that took longer, in seconds, does not set the clock.
 _PROMPT = 1.0
+# Jumps that a process remembers.
+_JUMPS = 100
 
 
 class _Heard:
@@ -44,6 +47,8 @@ class _Heard:
         # When the database answered last.
         self.answered: float | None = None
         self.jumped = self.doubted = float("-inf")
+        # When the clock jumped, by the monotonic clock, and by how many seconds; the newest last.
+        self.jumps: collections.deque[tuple[float, float]] = collections.deque(maxlen=_JUMPS)
 
     def cut_off(self) -> float:
         """For how many seconds the database has not answered, if that is so long that silence means nothing; or 0."""
@@ -82,6 +87,7 @@ def hear(said: Any, asked: float) -> None:
             LOG.warning("The database's clock jumped by %+.0f s: for %d s nobody is judged by it", ahead,
                         CONF.service_down_time)
             _heard.jumped = _heard.doubted = heard
+            _heard.jumps.append((heard, ahead))
         elif heard - asked > _PROMPT:
             return  # nobody knows when exactly it was said: what we have is better
     _heard.said = time_there, heard
@@ -103,6 +109,22 @@ def now() -> datetime.datetime:
 def after(seconds: float) -> datetime.datetime:
     """The time in so many seconds (ago, if negative)."""
     return now() + datetime.timedelta(seconds=seconds)
+
+
+def overdue(seconds: float) -> datetime.datetime:
+    """Return the time before which a row was written that is at least ``seconds`` old.
+
+    Rows that were written before the clock jumped forward look older than they are. They get the difference on top, as
+    far as this process noticed the jump.
+    """
+    earliest = time.monotonic() - seconds
+    jumped = most = 0.0
+    for at, by in reversed(_heard.jumps):
+        if at < earliest:
+            break
+        jumped += by
+        most = max(most, jumped)
+    return after(-seconds - most)
 
 
 def doubt() -> None:

@@ -44,6 +44,9 @@ _UNFIT = (db_exception.DBDataError, db_exception.DBInvalidUnicodeParameter)
 _LOGGED = 5
 # A refusal that so many tries have met is not over in a moment.
 _PERSISTENT = 3
+# Seconds for which the database may be away, or take no writes, until those that a caller waits for fail at once. Each
+# that went on trying would hold a thread, which others need.
+_PATIENCE = 5.0
 # Seconds that who wants to write waits for SQLite's one write lock.
 _BUSY = 30.0
 _CANCELLED = ("The database was not done in time. Ask for less at once (a smaller page, fewer filters), or try again "
@@ -65,6 +68,9 @@ class Database:
         """
         self.max_retries = max_retries
         self._seconds = statement_seconds
+        # Since when no transaction that writes, or that only reads, was done although some were tried; by the
+        # monotonic clock.
+        self._failing_since: dict[bool, float | None] = {True: None, False: None}
         self._gate = Gate(at_once) if at_once else None
         self.engine = _create(url, pool_size, max_overflow, recycle)
         if statement_seconds:
@@ -117,6 +123,7 @@ class Database:
                         if write and found is None and context.too_late():
                             raise exception.ServiceUnavailable("Nobody waits for this any more: nothing was written.")
                         committing = write
+                    self._failing_since.update({False: None, write: None})
                     if write:
                         context.begun()
                     for each in committed:
@@ -138,12 +145,13 @@ class Database:
                         raise exception.ServiceUnavailable(_LOST) from error
                     _check_values(error)
                     raise
-                if attempt == self.max_retries:
-                    raise exception.ServiceUnavailable(_refusal(write, error)) from error
                 # A deadlock was rolled back; after all other errors of a COMMIT its outcome is unknown.
                 doubt = doubt or (committing and not isinstance(error, db_exception.DBDeadlock))
-                if write and attempt >= _PERSISTENT and errors.refuses_writes(error):
+                impatient = self._fails_for_long(error, write) and not doubt and context.seconds_left() is not None
+                if write and (impatient or attempt >= _PERSISTENT) and errors.refuses_writes(error):
                     clock.doubt()  # heartbeats are not stored, although the database answers
+                if impatient or attempt == self.max_retries:
+                    raise exception.ServiceUnavailable(_refusal(write, error)) from error
                 metrics.DB_RETRIES.inc(type(error).__name__)
                 LOG.log(logging.DEBUG if attempt % _LOGGED else logging.INFO,
                         "Transaction failed and is tried again: %s", errors.summary(error))
@@ -151,6 +159,15 @@ class Database:
                 longest = min(2.0, 0.01 * 2**attempt)
                 time.sleep(random.uniform(longest / 2, longest))  # noqa: S311
         raise AssertionError("unreachable")
+
+    def _fails_for_long(self, error: Exception, write: bool) -> bool:
+        """Note a failure, and return True if all such transactions have failed for longer than ``_PATIENCE``."""
+        if not errors.is_outage(error):
+            return False
+        since = self._failing_since[write]
+        if since is None:
+            since = self._failing_since[write] = time.monotonic()
+        return time.monotonic() - since > _PATIENCE
 
     def waiting(self) -> int:
         """How many transactions wait for their turn."""

@@ -86,6 +86,11 @@ def refuses_writes(error: BaseException) -> bool:
     return code_of(cause) not in _LOCKS
 
 
+def is_outage(error: BaseException) -> bool:
+    """Return True if the server is away or stores nothing; False for locks and deadlocks, which concern some rows."""
+    return isinstance(error, db_exception.DBConnectionError) or refuses_writes(error)
+
+
 def driver_error(error: BaseException | None) -> Any:
     """Return the error that the database's driver raised, or None if ``error`` comes from elsewhere."""
     while error is not None and not _is_of_driver(error):

@@ -117,6 +117,24 @@ def test_a_live_migration_by_version(api, servers, version, value, payload):
     assert asked(servers) == ("live_migrate", payload)
 
 
+def test_a_live_migration_that_was_accepted_is_no_503_when_its_checks_cannot_be_asked_for(api, servers):
+    """A conductor of the previous release does not know them, or its database or the broker is away."""
+    servers.answers["live_migration_checked"] = exception.ServiceUnavailable("It is of a release without them.")
+    wanted = {"host": None, "block_migration": "auto"}
+    assert act(api, "os-migrateLive", wanted, "2.25").status == 202
+    assert {name for name, _given in servers.calls} == {"operate", "live_migration_checked"}
+    failures = iter([exception.ServiceUnavailable("restarts"), None, exception.Invalid("No host can take it.")])
+
+    def checked(**_given):
+        failure = next(failures)
+        if failure is not None:
+            raise failure
+        return False
+
+    servers.answers["live_migration_checked"] = checked
+    assert act(api, "os-migrateLive", wanted, "2.25").error == ("badRequest", 400, "No host can take it.")
+
+
 @pytest.mark.parametrize(("version", "value"), [
     ("2.1", {"host": None, "block_migration": False}),
     ("2.24", {"host": None, "block_migration": "auto", "disk_over_commit": False}),

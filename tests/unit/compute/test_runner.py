@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import itertools
 import threading
 import time
@@ -20,9 +21,11 @@ from nova.objects import states
 from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.guest import GuestStatus, Whereabouts
+from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.order import StepOrder, StepReport
 from nova.objects.scheduling import RequestSpec
+from nova.operations import REGISTRY
 from nova.operations.base import DEADLINE
 from nova.virt.driver import Disks
 from nova.virt.fake import FakeDriver
@@ -344,6 +347,29 @@ def test_a_finished_step_is_reported_as_finished_however_often_conductors_fail_t
     assert (conductor.ended, conductor.failures) == ([("power_off", stop.attempt)], [])
 
 
+@pytest.mark.parametrize("error", [exception.InternalError("Unexpected error in begin."),
+                                   exception.ServiceUnavailable("The database takes no changes at present.")])
+def test_a_step_does_not_fail_because_conductors_fail_to_confirm_it(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch, error: exception.NovaException) -> None:
+    begin, failures = conductor.begin, itertools.count()
+
+    def fail_at_first(*args: Any) -> None:
+        if next(failures) < 5:
+            raise error
+        begin(*args)
+
+    driver.spawn(instance, Disks())
+    monkeypatch.setattr(conductor, "begin", fail_at_first)
+    monkeypatch.setattr(runner._stopping, "wait", lambda _seconds: False)
+    stop = msgspec.structs.replace(order(instance, "stop", "power_off", ident=1),
+                                   issued_at=utcnow() - datetime.timedelta(hours=1))
+    conductor.current = {stop.action.uuid}
+    submit(runner, stop)
+    assert set(conductor.asked) == {stop.action.uuid}
+    assert (conductor.ended, conductor.failures) == ([("power_off", stop.attempt)], [])
+
+
 def another(instance: Instance) -> Instance:
     return msgspec.structs.replace(instance, uuid=new_uuid())
 
@@ -363,6 +389,37 @@ def test_builds_that_wait_for_their_turn_hold_up_nothing_else(
     spawn.release.set()
     wait(lambda: not runner.running())
     assert len(conductor.ended) == 62
+
+
+def test_guests_that_may_take_an_hour_to_shut_down_hold_up_no_others(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
+    """However many servers of such an image a project stops or rebuilds on the host."""
+    image = Image(id=new_uuid(), properties={"os_shutdown_timeout": "3000"})
+    off = Hanging(driver, "power_off")
+    slow = [order(msgspec.structs.replace(another(instance), image=image), "stop", "power_off")
+            for _number in range(60)]
+    other = msgspec.structs.replace(another(instance), project_id="p2")
+    driver.spawn(other, Disks())
+    for each in slow:
+        driver.spawn(each.instance, Disks())
+    pause = order(other, "pause", "pause")
+    conductor.current = {each.action.uuid for each in (*slow, pause)}
+    for each in slow:
+        runner.submit(context.admin(), each)
+    wait(lambda: off.calls == conf.CONF.compute.threads)
+    submit(runner, pause)
+    assert conductor.ended == [("pause", 2)]
+    off.release.set()
+    wait(lambda: not runner.running())
+    assert len(conductor.ended) == 61
+
+
+def test_every_operation_that_waits_for_a_guest_to_shut_down_says_so() -> None:
+    waiting = {name for name, operation in REGISTRY.items() if any(
+        "host.shutdown_timeout" in inspect.getsource(base) for base in operation.__mro__
+        if base.__module__.startswith("nova.operations"))}
+    print(sorted(waiting))
+    assert waiting == {name for name, operation in REGISTRY.items() if operation.shuts_down}
 
 
 def test_the_one_build_of_a_project_does_not_wait_for_the_many_of_another(

@@ -70,6 +70,23 @@ def nova(core: Books, monkeypatch: pytest.MonkeyPatch) -> Conductor:
     return made
 
 
+@pytest.mark.parametrize("jumps", [[7200], [-7200], [7200, -7200], [-7200, 7200], [3600, 3600], [900] * 3])
+def test_what_waits_for_its_time_is_not_overdue_because_the_clock_jumped(nova: Conductor, jumps: list[int]) -> None:
+    """A row that is written before, between or after the jumps is found when it is an hour old, at the earliest."""
+    written = [(clock.now(), nova.passed)]
+    for jump in jumps:
+        nova.ahead += datetime.timedelta(seconds=jump)
+        nova.wait(2 * CONF.service_down_time)
+        written.append((clock.now(), nova.passed))
+    missed = set(range(len(written)))
+    while missed:
+        nova.wait(60)
+        found = {number for number, (at, _passed) in enumerate(written) if at <= clock.overdue(3600)}
+        assert all(nova.passed - written[number][1] >= 3600 - 1 for number in found)
+        missed -= found
+        assert nova.passed < 3600 + 7200 + 3600 + 1000, "never found"
+
+
 @pytest.mark.parametrize("jump", [MINUTES, -MINUTES], ids=["forward", "backward"])
 def test_a_jump_makes_nobody_dead(nova: Conductor, jump: datetime.timedelta) -> None:
     nova.ahead = jump
