@@ -136,7 +136,7 @@ def test_a_secret_that_podman_cuts_into_two_lines_of_a_log_is_masked(
         node.nova("deploy")
         value = (node.data / "secrets" / "key").read_text()
         wait_for(lambda: node.podman("logs", f"m{os.getpid()}-web").endswith("end\n"), "the log", node.log)
-        shown = node.nova("service-logs", "web", "--tail", "1000").stdout.splitlines()
+        shown = node.nova("service-logs", "web", "--no-follow", "--tail", "1000").stdout.splitlines()
         assert longest("".join(line for line in shown if line != "between"), value) <= SHOWN
         assert len([line for line in shown if line == MASK]) > 20, shown[-20:]  # the rest, on a line of its own
 

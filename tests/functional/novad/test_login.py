@@ -77,7 +77,7 @@ def impostor(answer):
         server.stop(0).wait()
 
 
-VERBS = [("info",), ("deploy",), ("secrets", "list"), ("service-logs", "api")]
+VERBS = [("info",), ("deploy",), ("secrets", "list"), ("service-logs", "api", "--no-follow")]
 
 
 @pytest.mark.parametrize("answer", [
