@@ -97,3 +97,11 @@ def test_novad_was_measured_and_its_readers_missed_nothing(results):
     assert results["novad_log_lost"] == 0
     assert results["novad_log_lines_per_s"] > 0
     assert 0 < results["novad_rss_mb"] < 100
+
+
+def test_every_list_of_many_servers_is_measured():
+    found = {}
+    measure(parse(["--only", "million", "--api-workers", "1", "--conductor-workers", "1"]), TINY, found)
+    assert len(found["million"]) > 80
+    assert {"sort_key=display_name", "deleted=1&status=ERROR", "usage of an old day"} <= found["million"].keys()
+    assert all(times.keys() == {"sqlite"} and times["sqlite"] > 0 for times in found["million"].values())

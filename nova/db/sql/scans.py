@@ -234,8 +234,10 @@ def rows_of(table: sa.Table, ids: sa.Subquery) -> Driven:
 
 
 def is_indexed(table: sa.Table, order: Order) -> bool:
-    """Return True if the columns can be the last ones of an index, in one direction, and none but the first is null."""
-    return len({way for _name, way in order}) == 1 and not any(table.c[name].nullable for name, _way in order[1:])
+    """Return True if an index of the table ends with these columns, all in one direction, as ranges need it."""
+    names = [name for name, _way in order]
+    return len({way for _name, way in order}) == 1 and not any(table.c[name].nullable for name in names[1:]) and any(
+        [column.name for column in index.columns][-len(names):] == names for index in table.indexes)
 
 
 def _beside(table: sa.Table, order: Order, place: Place, until: bool) -> sa.ColumnElement[bool]:

@@ -44,7 +44,7 @@ def _page(core: Books, keys: list[str], marker: str | None) -> tuple[list[str], 
     core.statements()
     query = ServerQuery(sort=[(key, "asc") for key in keys], limit=2, marker=marker)
     found = core.db.read(lambda connection: [each.uuid for each in server_search.search(connection, query).servers])
-    return found, core.statements()[-1]
+    return found, next(statement for statement in reversed(core.statements()) if "LIMIT" in statement)
 
 
 def test_a_key_that_is_given_again_makes_no_statement_longer(core: Books) -> None:
@@ -58,7 +58,8 @@ def test_a_key_that_is_given_again_makes_no_statement_longer(core: Books) -> Non
 
 def test_every_further_key_makes_a_page_longer_by_the_same(core: Books) -> None:
     marker = server(core).uuid
-    lengths = [len(_page(core, SORT_KEYS[:number], marker)[1]) for number in range(1, len(SORT_KEYS) + 1)]
+    # (by a single key pages are read from its index)
+    lengths = [len(_page(core, SORT_KEYS[:number], marker)[1]) for number in range(2, len(SORT_KEYS) + 1)]
     grown = [after - before for before, after in itertools.pairwise(lengths)]
     assert max(grown) < 400
     assert grown[-1] < grown[0] * 2

@@ -1,0 +1,23 @@
+"""Pages of servers that the conductor has cut, since the search would have taken long."""
+
+import pytest
+
+from nova.objects.base import utcnow
+from nova.objects.flavor import Flavor
+from nova.objects.instance import Instance
+from nova.objects.server_request import ServerPage
+
+SERVER = Instance(uuid="found", project_id="p", user_id="u", display_name="n", hostname="n", created_at=utcnow(),
+                  flavor=Flavor(flavorid="1", name="f", memory_mb=1, vcpus=1))
+
+
+@pytest.mark.parametrize("found", [[], [SERVER]])
+@pytest.mark.parametrize(("marker", "linked"), [("searched-up-to-here", True), (None, False)])
+def test_a_page_that_was_cut_has_a_next_link_though_it_is_short_or_empty(api, found, marker, linked):
+    page = ServerPage(servers=found, marker=marker)
+    api.behind.servers = type("Servers", (), {"page": lambda self, ctx, query: page})()
+    answer = api.get("/v2.1/servers?name=rare&limit=5")
+    assert [server["id"] for server in answer.json["servers"]] == [server.uuid for server in found]
+    links = answer.json.get("servers_links", [])
+    assert [link["rel"] for link in links] == ["next"] * linked
+    assert all(link["href"].endswith("/servers?limit=5&marker=searched-up-to-here&name=rare") for link in links)

@@ -1,0 +1,73 @@
+"""Lists of a million servers: the time of one request over HTTP, on each database."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import statistics
+import time
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova.api.compute.servers import servers_list
+from tools.bench import million_rows, world
+from tools.bench.amounts import Amounts
+from tools.bench.load import Connection
+from tools.bench.world import Setup
+
+# Requests of each list; servers of a page.
+_TIMES, _LIMIT = 5, 100
+_ALL = f"/servers?all_tenants=1&limit={_LIMIT}"
+
+
+def lists(live: int, deleted: int) -> dict[str, str]:
+    """Return the path of each list by its name."""
+    day = million_rows.created_at(live + deleted, deleted // 2)
+    after = day + datetime.timedelta(days=1)
+    filters = ["status=ERROR", "status=ACTIVE", "task_state=rebooting", "tags=rare", "tags=none",
+               "user_id=user-0000007",
+               "host=host-0000007", f"image={million_rows.uuid_of(7)}", "locked=true", "ip=10.0.1.7", "ip6=fd00",
+               "name=server-00", "name=server-0.*77$", "name=(nothing|nobody)", "reservation_id=r-77"]
+    filters += [f"sort_key={key}" for key in servers_list._SORT_KEYS]
+    paths = {"plain": _ALL, **{each: f"{_ALL}&{each}" for each in filters},
+             **{f"deleted=1&{each}": f"{_ALL}&deleted=1&{each}" for each in filters}}
+    paths["changes-since"] = f"{_ALL}&changes-since={day:%Y-%m-%dT%H:%M:%SZ}"
+    for each in ("", "status=error", "user_id=user-0000007", "migration_type=live-migration", "host=host-0000005",
+                 f"changes-since={day:%Y-%m-%dT%H:%M:%SZ}"):
+        paths[f"migrations {each}"] = f"/os-migrations?limit={_LIMIT}&{each}"
+    paths["usage of an old day"] = (f"/os-simple-tenant-usage?start={day:%Y-%m-%dT%H:%M:%S}"
+                                    f"&end={after:%Y-%m-%dT%H:%M:%S}&limit={_LIMIT}")
+    paths["actions"] = f"/servers/{million_rows.uuid_of(live + deleted - 1)}/os-instance-actions"
+    return paths
+
+
+def measure(setup: Setup, amounts: Amounts) -> dict[str, Any]:
+    """Return ``million``: list -> database -> milliseconds (the median), and ``million_worst_ms``."""
+    live, deleted = amounts.million
+    found: dict[str, dict[str, float]] = {}
+    for database in amounts.databases:
+        with world.start(dataclasses.replace(setup, database=database)) as running:
+            running.stop_all()
+            began = time.monotonic()
+            engine = sa.create_engine(running.database_url)
+            million_rows.fill(engine, live, deleted)
+            engine.dispose()
+            print(f"  {database}: {live} live and {deleted} deleted servers in {time.monotonic() - began:.0f} s",
+                  flush=True)
+            running.start_all()
+            with running.connect() as connection:
+                for name, path in lists(live, deleted).items():
+                    found.setdefault(name, {})[database] = _milliseconds(connection, path)
+    for name, times in sorted(found.items(), key=lambda each: -max(each[1].values())):
+        print(f"  {name:60}" + "".join(f"{database} {ms:8.1f} ms  " for database, ms in times.items()), flush=True)
+    return {"million": found, "million_worst_ms": max(max(times.values()) for times in found.values())}
+
+
+def _milliseconds(connection: Connection, path: str) -> float:
+    times = []
+    for _ in range(_TIMES):
+        began = time.perf_counter()
+        connection.get(path)
+        times.append((time.perf_counter() - began) * 1000)
+    return round(statistics.median(times), 2)
