@@ -253,7 +253,7 @@ def take(connection: sa.Connection, found: Room) -> None:
             **{f"more_{name}": amount * found.count for name, amount in found.each.items()},
             **{f"limit_{name}": limited.get(name, -1) for name in found.each}})
         if not spent.rowcount:
-            raise db_exception.RetryRequest(exception.OverQuota())
+            raise db_exception.RetryRequest(exception.OverQuota("Others have spent the quota meanwhile."))
 
 
 def check_waiting(connection: sa.Connection, instance: Instance) -> None:

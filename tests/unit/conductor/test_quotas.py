@@ -152,6 +152,26 @@ def test_many_at_once_never_spend_more_than_the_limit(core: Books) -> None:
     assert {type(result) for result in results if not isinstance(result, int)} <= {exception.OverQuota}
 
 
+def test_what_others_spend_before_the_end_of_a_transaction_is_not_spent_again(core: Books) -> None:
+    """The transaction runs once more, and is given or refused what is left then."""
+    _reserve(core, 8, 8)
+    overtaken = [True]
+
+    def transaction(connection: sa.Connection) -> int:
+        found = db.room(connection, "p1", "u1", 1, 512, 1, 2)
+        if overtaken.pop():
+            db.spend(connection, "p1", "u1", instances=1, cores=1, ram=512)
+            overtaken.append(False)
+        db.take(connection, found)
+        return found.count
+
+    assert core.db.write(transaction) == 2
+    assert overtaken == []
+    assert _usage(core)["instances"] == 10
+    with pytest.raises(exception.OverQuota, match="instances: Requested 1, but already used 10 of 10 instances"):
+        _reserve(core, 1, 2)
+
+
 def test_a_reservation_costs_three_statements(core: Books) -> None:
     _reserve(core, 1, 1)
     core.statements()
