@@ -30,7 +30,7 @@ def test_an_image_that_no_host_can_run_is_a_bad_request(admin, flavor, new_image
 
 
 @pytest.mark.parametrize(("specs", "named"), [
-    ({"hw:locked_memory": "true"}, "hw_locked_memory"), ({"hw:cpu_realtime": "true"}, "hw:cpu_realtime"),
+    ({"hw:locked_memory": "true"}, "hw:locked_memory"), ({"hw:cpu_realtime": "true"}, "hw:cpu_realtime"),
     ({"hw:cpu_realtime": "true", "hw:cpu_policy": "dedicated"}, "hw:cpu_realtime_mask"),
     ({"hw:tpm_version": "1.2", "hw:tpm_model": "tpm-crb"}, "hw_tpm_model"),
     ({"os:secure_boot": "required"}, "os_secure_boot"), ({"quota:vif_inbound_peak": "1"}, "quota:vif_inbound_average")])
