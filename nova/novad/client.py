@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import logging
 import os
@@ -10,6 +9,7 @@ import pathlib
 import socket
 import stat
 import struct
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -82,8 +82,9 @@ class Client:
             self._channel = grpc.secure_channel(where, _credentials(environ), options)
         else:
             self._channel = grpc.insecure_channel(where, options)
-        if LOG.isEnabledFor(logging.DEBUG):
-            self._channel = grpc.intercept_channel(self._channel, _CallLog(self.address))
+        self._call_log = _CallLog(self.address) if LOG.isEnabledFor(logging.DEBUG) else None
+        if self._call_log:
+            self._channel = grpc.intercept_channel(self._channel, self._call_log)
         if scheme == "tcp" and local is None and given:  # outermost: what it refuses is no call, and has no outcome
             self._channel = grpc.intercept_channel(self._channel, _Signer(self._channel, self.address, given))
         self.platform = services.PlatformStub(self._channel)
@@ -102,8 +103,12 @@ class Client:
     def follow(self, method: Any, request: Any) -> Iterator[Any]:
         """What a stream tells, to its end. Raises grpc.RpcError."""
         stream = method(request, metadata=self._metadata())
-        with contextlib.closing(_Cancelling(stream)):
+        try:
             yield from stream
+        finally:
+            stream.cancel()
+            if self._call_log:
+                self._call_log.wait()
 
     def wait(self, seconds: float) -> None:
         """Wait for the connection, TLS included. Raises grpc.FutureTimeoutError."""
@@ -124,16 +129,32 @@ class _CallLog(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercept
     """Logs calls, their requests and outcomes. Metadata and node assignments are left out: they contain secrets."""
 
     def __init__(self, address: str) -> None:
-        self._address = address
+        self._address, self._unlogged = address, 0
+        self._logged_one = threading.Condition()
+
+    def wait(self) -> None:
+        """Wait until the outcomes of all calls, which gRPC reports in threads of its own, are logged."""
+        with self._logged_one:
+            self._logged_one.wait_for(lambda: not self._unlogged, timeout=_CONNECT)
 
     def _logged(self, continuation: Any, details: Any, request: Any) -> Any:
         method = details.method.decode() if isinstance(details.method, bytes) else details.method
         text = "..." if isinstance(request, pb.ShareRequest) else text_format.MessageToString(request, as_one_line=True)
         LOG.debug("%s: %s {%s}", self._address, method, text)
         begun = time.monotonic()
+
+        def log_outcome(ended: Any) -> None:
+            try:
+                LOG.debug("%s: %s: %s after %.3f s", self._address, method, ended.code().name, time.monotonic() - begun)
+            finally:
+                with self._logged_one:
+                    self._unlogged -= 1
+                    self._logged_one.notify_all()
+
         call = continuation(details, request)
-        call.add_done_callback(lambda ended: LOG.debug("%s: %s: %s after %.3f s", self._address, method,
-                                                       ended.code().name, time.monotonic() - begun))
+        with self._logged_one:
+            self._unlogged += 1
+        call.add_done_callback(log_outcome)
         return call
 
     intercept_unary_unary = intercept_unary_stream = _logged
@@ -192,16 +213,6 @@ class _Signer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercepto
             raise _Unproven(self._address)
         signature = signing.signature(self._secret, details.method, ours, answer.nonce, request.SerializeToString())
         return _Details(details, [*(details.metadata or ()), (signing.SIGNATURE, signature)])
-
-
-class _Cancelling:
-    """Ends a stream that nobody reads any more."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def close(self) -> None:
-        self._stream.cancel()
 
 
 def _unusable(path: pathlib.Path) -> str:

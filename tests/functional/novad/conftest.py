@@ -2,7 +2,9 @@
 
 import contextlib
 import logging
+import pathlib
 import socket
+import tempfile
 
 import pytest
 
@@ -43,8 +45,12 @@ def serve(tmp_path, monkeypatch, caplog):
     """``serve(tls_cert=…)``: a node whose novad has these options, and a platform file with images of a registry."""
     caplog.set_level(logging.DEBUG)
     with contextlib.ExitStack() as stack:
+        # The path of a socket has at most 107 characters; tmp_path alone may have that many.
+        short = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        (tmp_path / "data").symlink_to(short, target_is_directory=True)
+
         def serve(platform=TEXT, registry=REGISTRY, **options):
-            daemon = Daemon(Options(data_dir=str(tmp_path / "data"), listen=f"tcp://127.0.0.1:{free_port()}", node="n1",
+            daemon = Daemon(Options(data_dir=str(short), listen=f"tcp://127.0.0.1:{free_port()}", node="n1",
                                     interval=0.1, **options), parse(platform, "toml"), FakeRuntime(dict(registry)))
             stack.callback(daemon.stop)
             server = Server(daemon)

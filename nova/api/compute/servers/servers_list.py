@@ -61,7 +61,7 @@ QUERY = Query({
     "changes-before": Field(TIME, since=66),
     "limit": LIMIT,
     "locked": Field(STRING, since=73),
-    **dict.fromkeys(_TAG_FILTERS, Field(REGEX, since=26)),
+    **dict.fromkeys(_TAG_FILTERS, Field(STRING, since=26)),
 }, strict=75, patterns={"^_": STRING})
 
 # Filters that everybody may use, with the version from which.
