@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 # Characters of an expression.
 LONGEST = 1024
+# Characters of a query parameter that may be an expression or a list of tags.
+LONGEST_TEXT = 4096
 # Bytes of a compiled expression: every character of a text may have to pass all of it.
 _MEMORY = 64 * LONGEST
 # The same for a text that is searched for literally, of any characters.
@@ -33,10 +35,10 @@ class Expression(NamedTuple):
     literal: bool
 
 
-def check(pattern: str) -> str:
+def check(pattern: str, longest: int = LONGEST) -> str:
     """Return the pattern. Raises ValueError, with a sentence for the user, for a text that is too long or no text."""
-    if len(pattern) > LONGEST:
-        raise ValueError(f"A regular expression may have at most {LONGEST} characters.")
+    if len(pattern) > longest:
+        raise ValueError(f"A regular expression may have at most {longest} characters.")
     if "\0" in pattern:
         raise ValueError("A regular expression cannot have null characters.")
     try:

@@ -12,7 +12,7 @@ from nova.api.compute.servers import servers_view
 from nova.api.fields import LIMIT, LINKS, REGEX, STRING, TIME, Array, Changing, Field, Object, Query, View, enum
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.objects import states
+from nova.objects import expression, states
 from nova.objects.server_request import ServerPage, ServerQuery
 from nova.service.gate import Gate
 
@@ -61,7 +61,7 @@ QUERY = Query({
     "changes-before": Field(TIME, since=66),
     "limit": LIMIT,
     "locked": Field(STRING, since=73),
-    **dict.fromkeys(_TAG_FILTERS, Field(STRING, since=26)),
+    **dict.fromkeys(_TAG_FILTERS, Field(REGEX, since=26)),
 }, strict=75, patterns={"^_": STRING})
 
 # Filters that everybody may use, with the version from which.
@@ -206,6 +206,9 @@ def _value(name: str, values: list[str]) -> Any:
         return _truth(name, values[-1])
     if name == "soft_deleted":
         return _loose_truth(values[-1])
+    if name in _EXPRESSIONS and len(values[-1]) > expression.LONGEST:
+        raise exception.InvalidInput(f"Invalid input for query parameters {name}. An expression may have at most "
+                                     f"{expression.LONGEST} characters.")
     return values[-1]
 
 
