@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from nova import policies
+from nova import exception, policies
 from nova.api import fields, formats
 from nova.api.clients import Clients
 from nova.conf import CONF
 from nova.context import RequestContext
+from nova.objects import expression
 
 Links = list[dict[str, str]]
 # What needs no quoting in a URL.
@@ -89,6 +90,14 @@ class Request:
         """The last value of a query parameter."""
         values = self.query.get(name)
         return values[-1] if values else default
+
+    def expression(self, name: str) -> str | None:
+        """The last value of a query parameter that texts are searched by. Raises InvalidInput for one too long."""
+        value = self.arg(name)
+        try:
+            return value if value is None else expression.check(value)
+        except ValueError as error:
+            raise exception.InvalidInput(f"Invalid input for query parameters {name}. {error}") from None
 
     def flag(self, name: str) -> bool:
         """A query parameter that was checked as a BOOLEAN."""

@@ -132,6 +132,7 @@ def test_pages_that_cannot_be(admin, server, path):
     ("/servers", {"all_tenants": "perhaps"}, 400, "all_tenants", "2.96"),
     ("/servers", {"locked": "perhaps"}, 400, "locked", "2.96"),
     ("/servers", {"name": "\0"}, 400, "the query string contains a NUL character", "2.96"),
+    ("/flavors", {"name": "a" * 1025}, 400, "Invalid input for query parameters name.", "2.102"),
     ("/flavors", {"sort_key": "nope"}, 400, "Invalid input for query parameters sort_key.", "2.96"),
     ("/flavors", {"sort_dir": "up"}, 400, "Invalid input for query parameters sort_dir.", "2.96"),
     ("/flavors", {"minRam": "much"}, 400, "Invalid minRam filter [much]", "2.96"),

@@ -118,7 +118,7 @@ def _list(req: Request, view: View, path: str) -> dict[str, Any]:
     limit, marker = req.page()
     found = req.clients.flavors.index(req.ctx, FlavorQuery(
         project_id=req.ctx.project_id, is_public=_is_public(req), min_ram=_least(req, "minRam"),
-        min_disk=_least(req, "minDisk"), name=req.arg("name"), sort_key=req.arg("sort_key") or "flavorid",
+        min_disk=_least(req, "minDisk"), name=req.expression("name"), sort_key=req.arg("sort_key") or "flavorid",
         sort_dir=req.arg("sort_dir") or "asc", limit=limit, marker=marker))
     answer: dict[str, Any] = {"flavors": [view.render(flavor, req) for flavor in found]}
     links = req.next_links(path, found, limit, found[-1].flavorid if found else None)
