@@ -33,6 +33,7 @@ _SECRET_FILE = pathlib.Path("/var/lib/novad/shared-secret")
 _CONNECT = 5.0  # seconds to connect to a local socket
 _PEER = struct.Struct("3i")  # pid, uid and gid of SO_PEERCRED
 _TIMEOUT = 30.0  # seconds of an answer that is no stream
+_OUTCOME = 5.0  # seconds until the outcome of a call that has ended is logged
 
 
 def was_lost(error: Any) -> bool:
@@ -101,14 +102,14 @@ class Client:
         return method(request, metadata=self._metadata(), timeout=timeout)
 
     def follow(self, method: Any, request: Any) -> Iterator[Any]:
-        """What a stream tells, to its end. Raises grpc.RpcError."""
+        """Yield the messages of a stream. Raises grpc.RpcError."""
         stream = method(request, metadata=self._metadata())
         try:
             yield from stream
         finally:
             stream.cancel()
             if self._call_log:
-                self._call_log.wait()
+                self._call_log.wait(stream)
 
     def wait(self, seconds: float) -> None:
         """Wait for the connection, TLS included. Raises grpc.FutureTimeoutError."""
@@ -129,13 +130,14 @@ class _CallLog(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercept
     """Logs calls, their requests and outcomes. Metadata and node assignments are left out: they contain secrets."""
 
     def __init__(self, address: str) -> None:
-        self._address, self._unlogged = address, 0
-        self._logged_one = threading.Condition()
+        self._address = address
+        self._open: set[Any] = set()  # calls whose outcome is not logged yet
+        self._ended = threading.Condition()
 
-    def wait(self) -> None:
-        """Wait until the outcomes of all calls, which gRPC reports in threads of its own, are logged."""
-        with self._logged_one:
-            self._logged_one.wait_for(lambda: not self._unlogged, timeout=_CONNECT)
+    def wait(self, call: Any) -> None:
+        """Wait until the outcome of a call is logged: gRPC reports the end of a stream in a thread of its own."""
+        with self._ended:
+            self._ended.wait_for(lambda: call not in self._open, timeout=_OUTCOME)
 
     def _logged(self, continuation: Any, details: Any, request: Any) -> Any:
         method = details.method.decode() if isinstance(details.method, bytes) else details.method
@@ -147,13 +149,13 @@ class _CallLog(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercept
             try:
                 LOG.debug("%s: %s: %s after %.3f s", self._address, method, ended.code().name, time.monotonic() - begun)
             finally:
-                with self._logged_one:
-                    self._unlogged -= 1
-                    self._logged_one.notify_all()
+                with self._ended:
+                    self._open.discard(call)
+                    self._ended.notify_all()
 
         call = continuation(details, request)
-        with self._logged_one:
-            self._unlogged += 1
+        with self._ended:
+            self._open.add(call)
         call.add_done_callback(log_outcome)
         return call
 

@@ -22,7 +22,7 @@ class Node:
 
     def __init__(self, daemon, server, patch):
         self.daemon, self.server, self.runtime = daemon, server, daemon.runtime
-        self.secret = daemon.shared_secret()
+        self.secret, self.data_dir = daemon.shared_secret(), pathlib.Path(daemon.options.data_dir)
         scheme = "tls" if daemon.options.tls_cert else "tcp"
         patch.setenv("NOVA_ADDR", f"{scheme}://127.0.0.1:{server.port}")
         patch.setenv("NOVA_SHARED_SECRET", self.secret)
@@ -41,16 +41,15 @@ def free_port():
 
 
 @pytest.fixture
-def serve(tmp_path, monkeypatch, caplog):
+def serve(monkeypatch, caplog):
     """``serve(tls_cert=…)``: a node whose novad has these options, and a platform file with images of a registry."""
     caplog.set_level(logging.DEBUG)
     with contextlib.ExitStack() as stack:
         # The path of a socket has at most 107 characters; tmp_path alone may have that many.
-        short = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        (tmp_path / "data").symlink_to(short, target_is_directory=True)
+        data_dir = stack.enter_context(tempfile.TemporaryDirectory())
 
         def serve(platform=TEXT, registry=REGISTRY, **options):
-            daemon = Daemon(Options(data_dir=str(short), listen=f"tcp://127.0.0.1:{free_port()}", node="n1",
+            daemon = Daemon(Options(data_dir=data_dir, listen=f"tcp://127.0.0.1:{free_port()}", node="n1",
                                     interval=0.1, **options), parse(platform, "toml"), FakeRuntime(dict(registry)))
             stack.callback(daemon.stop)
             server = Server(daemon)

@@ -129,7 +129,7 @@ def test_removing_asks_first(node, monkeypatch):
     assert (node.runtime.made, column(node.nova("platform-info", "-f", "table"), "State")) == ({}, {})
 
 
-def test_secrets_are_in_no_answer_no_log_record_and_no_journal(node, caplog, tmp_path):
+def test_secrets_are_in_no_answer_no_log_record_and_no_journal(node, caplog):
     everything = node.nova("deploy").out
     values = [node.daemon.secrets.values(["db"])["db"]]
     node.runtime.said["suite-conductor"] = [f"cannot log in with {values[0]}"]
@@ -144,7 +144,7 @@ def test_secrets_are_in_no_answer_no_log_record_and_no_journal(node, caplog, tmp
     assert "cannot log in with ********" in everything
     assert values[0] != values[1]
     everything += caplog.text + node.secret.join(str(path.read_bytes())
-                                                 for path in (tmp_path / "data").glob("journal*"))
+                                                 for path in node.data_dir.glob("journal*"))
     assert not [value for value in values if value in everything]
     assert node.secret not in caplog.text
 

@@ -253,8 +253,8 @@ def test_address_and_secret_are_global_options(axyon):
         assert "Services" in axyon.nova(flag, address, "--secret", axyon.secret, "platform-info").out
 
 
-def test_remove_has_the_options_of_the_document(axyon, tmp_path):
-    volume = tmp_path / "data/volumes/fusion"
+def test_remove_has_the_options_of_the_document(axyon):
+    volume = axyon.data_dir / "volumes/fusion"
     axyon.nova("remove", "--yes")
     assert volume.exists()
     axyon.nova("deploy")
