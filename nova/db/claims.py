@@ -11,17 +11,17 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, allocations, compute_nodes, models, parts, server_groups, services
+from nova.db import aggregates, allocations, compute_nodes, dedicated_resources, models, server_groups, services
 from nova.objects import trees
+from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
 from nova.objects.instance import Instance
-from nova.objects.parts.fitting import GuestParts
 from nova.objects.scheduling import RequestSpec, Selection, metadata_digest
 
 PROVIDERS = models.providers
 
 
 def claim(connection: sa.Connection, instance: Instance, selection: Selection, spec: RequestSpec,
-          consumer: str = "") -> GuestParts:
+          consumer: str = "") -> GuestDedicatedResources:
     """Take what ``spec`` asks for at ``selection`` for ``instance`` (held by ``consumer``, if that is given).
 
     The service must be enabled and up, the policy of the server group hold, and the traits, the zone and (where
@@ -39,9 +39,9 @@ def claim(connection: sa.Connection, instance: Instance, selection: Selection, s
             _release(connection, selection, spec))
     if why:
         raise exception.ClaimLost(node=selection.node_uuid, reason=why)
-    if not spec.wish:
-        return GuestParts()
-    return parts.claim(connection, consumer or instance.uuid, selection.node_uuid, spec.wish)
+    if not spec.dedicated_request:
+        return GuestDedicatedResources()
+    return dedicated_resources.claim(connection, consumer or instance.uuid, selection.node_uuid, spec.dedicated_request)
 
 
 def _from_tree(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> trees.Allocation:
@@ -54,7 +54,7 @@ def _from_tree(connection: sa.Connection, selection: Selection, spec: RequestSpe
                       isolate=spec.group_policy == "isolate"))
     if chosen is None:
         raise exception.ClaimLost(node=root, reason="its resource providers have no room")
-    parts.note(connection, root)
+    dedicated_resources.note(connection, root)
     return chosen
 
 

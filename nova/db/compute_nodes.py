@@ -12,12 +12,12 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
-from nova.db import aggregates, models, parts, server_migrations, services
+from nova.db import aggregates, dedicated_resources, models, server_migrations, services
 from nova.db.sql import clock, rows
 from nova.objects import node_limits
 from nova.objects.base import new_uuid, whole
+from nova.objects.dedicated_resources.fitting import NodeDedicatedResources
 from nova.objects.node import ComputeNode, Inventory, Provider
-from nova.objects.parts.fitting import NodeParts
 from nova.objects.scheduling import HostState, NodeUsage
 
 TABLE = models.compute_nodes
@@ -464,13 +464,13 @@ def _states(connection: sa.Connection, wanted: sa.ColumnElement[bool], limit: in
     for aggregate in all_aggregates:
         for host in aggregate.hosts:
             of_host.setdefault(host, []).append(aggregate)
-    left = parts.of_nodes(connection, found)
+    left = dedicated_resources.of_nodes(connection, found)
     return [_state(row, trees.get(row.uuid, []), zones, of_host.get(row.host, []), left.get(row.uuid))
             for row in found]
 
 
 def _state(row: Any, tree: Sequence[Provider], zones: dict[str, str], member_of: Sequence[Any],
-           left: NodeParts | None) -> HostState:
+           left: NodeDedicatedResources | None) -> HostState:
     root = next((provider for provider in tree if provider.uuid == row.uuid), None)
     return HostState(
         node_uuid=row.uuid, host=row.host, node=row.hypervisor_hostname,
@@ -483,7 +483,7 @@ def _state(row: Any, tree: Sequence[Provider], zones: dict[str, str], member_of:
         hypervisor_type=row.hypervisor_type, hypervisor_version=row.hypervisor_version, host_ip=row.host_ip,
         cpu_info=row.cpu_info, supported_instances=row.supported_instances, generation=row.generation,
         metrics={metric.name: metric.value for metric in row.metrics or ()},
-        service_generation=row.service_generation or 0, parts=left,
+        service_generation=row.service_generation or 0, dedicated_resources=left,
         children=[provider for provider in tree if provider is not root])
 
 
@@ -512,8 +512,8 @@ def usage(connection: sa.Connection, node_uuids: Sequence[str]) -> list[NodeUsag
 
 def _add_fitted(connection: sa.Connection, found: dict[str, NodeUsage], uuids: Sequence[str]) -> None:
     """What is left of the cells and devices of these nodes, and what is used of the providers below them."""
-    for uuid, left in parts.of_fitted(connection, uuids).items():
-        found[uuid].parts = left
+    for uuid, left in dedicated_resources.of_fitted(connection, uuids).items():
+        found[uuid].dedicated_resources = left
     for row in connection.execute(
             sa.select(PROVIDERS.c.root_uuid, PROVIDERS.c.uuid, INVENTORIES.c.resource_class, INVENTORIES.c.used)
             .join(INVENTORIES, INVENTORIES.c.provider_uuid == PROVIDERS.c.uuid)

@@ -28,14 +28,14 @@ from nova.db.sql.tables import table as _table
 from nova.db.sql.tables import times as _times
 from nova.db.sql.types import Json, Utc, big_id, long_text, text
 from nova.objects.action import Event
+from nova.objects.dedicated_resources.numa import GuestTopology, HostTopology
+from nova.objects.dedicated_resources.pci import GuestDevice, PciDevice
 from nova.objects.device_address import DeviceAddress
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Fault, Key, Personality
 from nova.objects.metric import Metric
 from nova.objects.network import VIF, NetworkRequest
-from nova.objects.parts.numa import GuestTopology, HostTopology
-from nova.objects.parts.pci import GuestDevice, PciDevice
 from nova.objects.service import WorkerStats
 from nova.objects.share import ShareMapping
 

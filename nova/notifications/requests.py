@@ -7,10 +7,10 @@ from typing import Any
 
 from nova.notifications.versioned import Payload, failure, flavor, wrapped
 from nova.objects.action import Failure
+from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
+from nova.objects.dedicated_resources.pci import PciRequest
 from nova.objects.image import Image
 from nova.objects.instance import Instance
-from nova.objects.parts.numa import GuestCell, GuestTopology
-from nova.objects.parts.pci import PciRequest
 from nova.objects.scheduling import GroupSpec, RequestSpec
 
 # What the properties of an image begin with that have a meaning here.

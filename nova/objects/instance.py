@@ -12,12 +12,12 @@ import msgspec
 from nova import exception
 from nova.objects import states
 from nova.objects.base import Object
+from nova.objects.dedicated_resources.numa import GuestTopology
+from nova.objects.dedicated_resources.pci import GuestDevice
 from nova.objects.device_address import DeviceAddresses
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.network import VIF, NetworkRequest
-from nova.objects.parts.numa import GuestTopology
-from nova.objects.parts.pci import GuestDevice
 from nova.objects.share import ACTIVE, INACTIVE, ShareMapping
 from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeEncryption
 

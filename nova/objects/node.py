@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nova.objects.base import Object
+from nova.objects.dedicated_resources.numa import HostTopology
+from nova.objects.dedicated_resources.pci import PciDevice
 from nova.objects.metric import Metric
-from nova.objects.parts.numa import HostTopology
-from nova.objects.parts.pci import PciDevice
 from nova.objects.service import Service
 
 VCPU = "VCPU"

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from nova.objects.base import Object
+from nova.objects.dedicated_resources.fitting import DedicatedRequest, NodeDedicatedResources
+from nova.objects.dedicated_resources.numa import GuestTopology
+from nova.objects.dedicated_resources.pci import PciRequest
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.node import Inventory, Provider
-from nova.objects.parts.fitting import NodeParts, Wish
-from nova.objects.parts.numa import GuestTopology
-from nova.objects.parts.pci import PciRequest
 
 AFFINITY = "affinity"
 ANTI_AFFINITY = "anti-affinity"
@@ -99,9 +99,9 @@ class RequestSpec(Object, kw_only=True):
         return bool(self.force_host or self.force_node)
 
     @property
-    def wish(self) -> Wish:
+    def dedicated_request(self) -> DedicatedRequest:
         """What it asks of a host's cells and devices."""
-        return Wish(self.numa_topology, self.pci_requests)
+        return DedicatedRequest(self.numa_topology, self.pci_requests)
 
 
 class Selection(Object, kw_only=True):
@@ -167,7 +167,7 @@ class HostState(Object, kw_only=True):
     # Orders ``up`` and ``disabled``.
     service_generation: int = 0
     # None: the node has neither cells nor devices for single guests.
-    parts: NodeParts | None = None
+    dedicated_resources: NodeDedicatedResources | None = msgspec.field(default=None, name="parts")
     # The providers below the node.
     children: list[Provider] = []
 
@@ -182,7 +182,7 @@ class NodeUsage(Object, kw_only=True):
     failed_builds: int = 0
     generation: int = 0
     # None: nobody ever had cells or devices of it for himself.
-    parts: NodeParts | None = None
+    dedicated_resources: NodeDedicatedResources | None = msgspec.field(default=None, name="parts")
     # Provider uuid -> what is used of it, of the providers below the node that somebody claims of.
     children: dict[str, dict[str, int]] = {}
 

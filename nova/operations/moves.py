@@ -157,7 +157,7 @@ class Move(Bound):
 
     def _fitted(self, instance: Instance) -> bool:
         """Whether the server has, or gets, some of its host for itself."""
-        return bool(self.data.spec.wish) or fitted(instance)
+        return bool(self.data.spec.dedicated_request) or fitted(instance)
 
     # --- the place -----------------------------------------------------------------------------------
     def choose(self, ctl: Control, status: str) -> Selection:

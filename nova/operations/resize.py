@@ -23,7 +23,7 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.migration import Migration
 from nova.objects.moves import DiskSource
 from nova.objects.requirements import local_disks
-from nova.objects.requirements.requested_resources import asks_for_parts
+from nova.objects.requirements.requested_resources import requests_dedicated_resources
 from nova.operations import on_host, plugging
 from nova.operations.base import CONDUCTOR, NETWORK, SHARES, VOLUMES, Rules, Step, connects_volumes, step
 from nova.operations.contexts import Acceptance, Control, Host
@@ -267,7 +267,7 @@ class _Finish(Bound):
         self.data.migration, self.data.old_flavor = migration.uuid, migration.old_flavor
         self.data.source, self.data.source_node = migration.source_compute, migration.source_node
         self.data.running = ctl.instance.system_metadata.get(_BEFORE) != states.STOPPED
-        self.data.fitted = fitted(ctl.instance) or (migration.old_flavor is not None and asks_for_parts(
+        self.data.fitted = fitted(ctl.instance) or (migration.old_flavor is not None and requests_dedicated_resources(
             migration.old_flavor, ctl.instance.image))
         self.data.outside_interfaces = ctl.network_is_outside
         self.data.shares = bool(ctl.instance.shares)

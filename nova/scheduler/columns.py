@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from nova.objects.dedicated_resources.fitting import NodeDedicatedResources
 from nova.objects.node import Provider
-from nova.objects.parts.fitting import NodeParts
 
 BoolColumn = npt.NDArray[np.bool_]
 FloatColumn = npt.NDArray[np.float64]
@@ -144,12 +144,12 @@ class Table:
         self.pools = {name: Pool() for name in POOLED}
         self.uuids: list[str] = []
         # Rows of nodes that have cells or devices for single guests, with what was chosen since; and as last told.
-        self.parts: dict[int, NodeParts] = {}
-        self.known_parts: dict[int, NodeParts] = {}
+        self.dedicated_resources: dict[int, NodeDedicatedResources] = {}
+        self.reported_resources: dict[int, NodeDedicatedResources] = {}
         # Rows of nodes with providers below them, with what was chosen since; and as last told.
         self.children: dict[int, list[Provider]] = {}
         self.known_children: dict[int, list[Provider]] = {}
-        self._shared: weakref.WeakValueDictionary[bytes, NodeParts] = weakref.WeakValueDictionary()
+        self._shared: weakref.WeakValueDictionary[bytes, NodeDedicatedResources] = weakref.WeakValueDictionary()
         self._metadata_keys: tuple[int, frozenset[str]] = (-1, frozenset())
         self._unused: list[int] = []
 
@@ -173,17 +173,18 @@ class Table:
             self.pools[name].drop(int(self.nodes[name][row]))
         for block in (self.nodes, *self.classes.values()):
             block.clear(row)
-        self.set_parts(row, None)
+        self.set_dedicated_resources(row, None)
         self.set_children(row, [])
         self._unused.append(row)
 
-    def set_parts(self, row: int, parts: NodeParts | None) -> None:
+    def set_dedicated_resources(self, row: int, reported: NodeDedicatedResources | None) -> None:
         """What a conductor said of a node's cells and devices; nodes with the same share one value."""
-        if parts is None:
-            self.parts.pop(row, None)
-            self.known_parts.pop(row, None)
+        if reported is None:
+            self.dedicated_resources.pop(row, None)
+            self.reported_resources.pop(row, None)
         else:
-            self.parts[row] = self.known_parts[row] = self._shared.setdefault(_ENCODE(parts), parts)
+            shared = self._shared.setdefault(_ENCODE(reported), reported)
+            self.dedicated_resources[row] = self.reported_resources[row] = shared
 
     def set_children(self, row: int, children: list[Provider]) -> None:
         """What a conductor said of the providers below a node."""

@@ -61,7 +61,7 @@ class Fleet:
             for name, inventory in state.inventories.items():
                 self._inventory(row, name, inventory, fresh or newer)
             if fresh or newer:
-                self._table.set_parts(row, state.parts)
+                self._table.set_dedicated_resources(row, state.dedicated_resources)
                 self._table.set_children(row, state.children)
                 self._usage(row, state.num_instances, state.num_io_ops, state.failed_builds, state.generation)
 
@@ -120,8 +120,9 @@ class Fleet:
                 if block["offered"][row]:
                     used = usage.used.get(name, block["known_used"][row])
                     block["used"][row] = block["known_used"][row] = used
-            if row in self._table.known_parts:
-                self._table.set_parts(row, usage.parts or self._table.known_parts[row])
+            if row in self._table.reported_resources:
+                self._table.set_dedicated_resources(
+                    row, usage.dedicated_resources or self._table.reported_resources[row])
             if row in self._table.known_children:
                 self._table.set_children(row, trees.with_usage(self._table.known_children[row], usage.children))
             self._usage(row, usage.num_instances, usage.num_io_ops, usage.failed_builds, usage.generation)
@@ -174,7 +175,8 @@ class Fleet:
             for name, column in (("num_instances", planned.num_instances), ("num_io_ops", planned.num_io_ops)):
                 if column is not None:
                     nodes[name][touched] = column[touched]
-            self._table.parts.update((row, planned.parts[row]) for row in rows if row in planned.parts)
+            self._table.dedicated_resources.update(
+                (row, planned.dedicated_resources[row]) for row in rows if row in planned.dedicated_resources)
             self._table.children.update((row, planned.children[row]) for row in rows if row in planned.children)
             nodes["pending_since"][touched] = now
 
@@ -188,9 +190,10 @@ class Fleet:
                 return 0
             for block in self._table.classes.values():
                 block["used"][rows] = block["known_used"][rows]
-            if self._table.parts:
-                self._table.parts.update((row, self._table.known_parts[row]) for row in rows.tolist()
-                                         if row in self._table.parts)
+            if self._table.dedicated_resources:
+                self._table.dedicated_resources.update(
+                    (row, self._table.reported_resources[row]) for row in rows.tolist()
+                    if row in self._table.dedicated_resources)
             if self._table.children:
                 self._table.children.update((row, self._table.known_children[row]) for row in rows.tolist()
                                             if row in self._table.children)

@@ -30,7 +30,7 @@ class Request:
         self.extra_specs = spec.flavor.extra_specs
         self.hints = spec.hints
         self.resources = {name: amount for name, amount in spec.resources.items() if amount > 0}
-        self.wish = spec.wish
+        self.dedicated_request = spec.dedicated_request
         self.properties = self._properties()
         self.required_traits = frozenset(spec.required_traits) | self._image_traits()
         self.forbidden_traits = frozenset(spec.forbidden_traits)

@@ -133,8 +133,8 @@ def _consume(view: FleetView, row: int, request: Request) -> None:
         resources = allocation.get(tree[0].uuid, {})
         view.planned.children[row] = trees.taken_from(tree[1:], allocation)
     view.planned.consume(row, resources)
-    if request.wish:
-        view.planned.fit(row, request.wish, one.ratios(0, request.settings.packing_cells))
+    if request.dedicated_request:
+        view.planned.fit(row, request.dedicated_request, one.ratios(0, request.settings.packing_cells))
 
 
 def _why(view: FleetView, request: Request, refused: Sequence[tuple[str, int]]) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from nova.objects.dedicated_resources import fitting
+from nova.objects.dedicated_resources.fitting import AllocationRatios, DedicatedRequest, NodeDedicatedResources
 from nova.objects.node import MEMORY_MB, VCPU, Inventory, Provider
-from nova.objects.parts import fitting
-from nova.objects.parts.fitting import NodeParts, Ratios, Wish
 from nova.objects.scheduling import HostState
 from nova.scheduler.columns import BoolColumn, Column, FloatColumn, IntColumn, Table
 from nova.scheduler.request import Request
@@ -27,7 +27,7 @@ class Planned:
         self.used: dict[str, FloatColumn] = {}
         self.num_instances: IntColumn | None = None
         self.num_io_ops: IntColumn | None = None
-        self.parts: dict[int, NodeParts] = {}
+        self.dedicated_resources: dict[int, NodeDedicatedResources] = {}
         self.children: dict[int, list[Provider]] = {}
 
     def consume(self, row: int, resources: Mapping[str, int]) -> None:
@@ -43,12 +43,12 @@ class Planned:
         self.num_instances[row] += 1
         self.num_io_ops[row] += 1
 
-    def fit(self, row: int, wish: Wish, ratios: Ratios) -> None:
+    def fit(self, row: int, dedicated_request: DedicatedRequest, ratios: AllocationRatios) -> None:
         """The same, as to cells and devices (a node that was forced may not have them: its claim will tell)."""
-        parts = self.parts.get(row) or self.table.parts.get(row)
-        taken = fitting.take(parts, wish, ratios) if parts is not None else None
+        free = self.dedicated_resources.get(row) or self.table.dedicated_resources.get(row)
+        taken = fitting.take(free, dedicated_request, ratios) if free is not None else None
         if taken is not None:
-            self.parts[row] = taken
+            self.dedicated_resources[row] = taken
 
 
 class FleetView:
@@ -140,26 +140,26 @@ class FleetView:
 
     # --- cells and devices -------------------------------------------------------------------------
     @property
-    def any_parts(self) -> bool:
+    def any_dedicated_resources(self) -> bool:
         """Whether any node has cells or devices for single guests."""
-        return bool(self._table.parts)
+        return bool(self._table.dedicated_resources)
 
-    def parts(self, position: int) -> NodeParts | None:
+    def dedicated_resources(self, position: int) -> NodeDedicatedResources | None:
         """What is left of a node's cells and devices; None: it has none."""
         row = self._row(position)
-        return self.planned.parts.get(row) or self._table.parts.get(row)
+        return self.planned.dedicated_resources.get(row) or self._table.dedicated_resources.get(row)
 
-    def ratios(self, position: int, packing: bool) -> Ratios:
+    def ratios(self, position: int, packing: bool) -> AllocationRatios:
         """How the cells of a node are filled."""
         one = self.at(self._row(position))
         cpu, memory = (float(one.inventory(name, "ratio")[0]) for name in (VCPU, MEMORY_MB))
-        return Ratios(cpu=cpu or 1.0, memory=memory or 1.0, packing=packing)
+        return AllocationRatios(cpu=cpu or 1.0, memory=memory or 1.0, packing=packing)
 
     def free_devices(self) -> FloatColumn:
         """How many PCI devices each node has left."""
         column = np.zeros(self._table.size)
-        for row, parts in {**self._table.parts, **self.planned.parts}.items():
-            column[row] = parts.free_devices
+        for row, free in {**self._table.dedicated_resources, **self.planned.dedicated_resources}.items():
+            column[row] = free.free_devices
         return column[self.rows]
 
     # --- trees of providers ------------------------------------------------------------------------
@@ -253,4 +253,4 @@ class FleetView:
             hypervisor_version=int(nodes["hypervisor_version"][row]), host_ip=self.text("host_ip", position),
             cpu_info=self.text("cpu_info", position), metrics=self.text("metrics", position),
             supported_instances=self.text("supported_instances", position),
-            generation=int(nodes["usage_generation"][row]), parts=self.parts(position))
+            generation=int(nodes["usage_generation"][row]), dedicated_resources=self.dedicated_resources(position))

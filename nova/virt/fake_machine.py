@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nova.conf import CONF
+from nova.objects.dedicated_resources import pci, pci_spec
+from nova.objects.dedicated_resources.numa import HostCell, HostTopology, Pages
+from nova.objects.dedicated_resources.pci import PciDevice
 from nova.objects.node import DISK_GB, MEMORY_MB, VCPU, Inventory, Provider
-from nova.objects.parts import pci, pci_spec
-from nova.objects.parts.numa import HostCell, HostTopology, Pages
-from nova.objects.parts.pci import PciDevice
 from nova.objects.requirements.requested_resources import HYPERTHREADING, PCPU
 from nova.virt.driver import HostCpu
 from nova.virt.fake_scenario import Devices, Group, Size

@@ -26,9 +26,9 @@ from nova.db import (
     aggregates,
     allocations,
     claims,
+    dedicated_resources,
     evictions,
     external_events,
-    parts,
     passwords,
     quotas,
     security_groups,
@@ -41,9 +41,9 @@ from nova.db.sql import clock
 from nova.notifications.messages import SHOWN, Teller, publisher
 from nova.notifications.requests import Asked
 from nova.objects.action import Failure
+from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
 from nova.objects.instance import Fault, Instance, without_seals
 from nova.objects.migration import Migration
-from nova.objects.parts.fitting import GuestParts
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.objects.volume import VolumeRemoval
 from nova.telemetry import metrics
@@ -175,11 +175,11 @@ class ConductorControl:
 
     def use_claim(self, consumer: str = "") -> None:
         uuid = consumer or self.instance.uuid
-        self.effects.append(lambda connection: self._has(parts.of_claim(connection, uuid)))
+        self.effects.append(lambda connection: self._has(dedicated_resources.of_claim(connection, uuid)))
 
-    def _has(self, found: GuestParts) -> None:
+    def _has(self, found: GuestDedicatedResources) -> None:
         """The instance has these cells and devices."""
-        have = GuestParts(numa_topology=self.instance.numa_topology, pci_devices=self.instance.pci_devices)
+        have = GuestDedicatedResources(numa_topology=self.instance.numa_topology, pci_devices=self.instance.pci_devices)
         if found != have:
             self.set(numa_topology=found.numa_topology, pci_devices=found.pci_devices)
 

@@ -22,7 +22,7 @@ from nova.conductor.saga.debts import Debts, owed_by, owed_for
 from nova.conductor.saga.run import Run, owner_of
 from nova.conductor.saga.telling import Notice, passed
 from nova.conf import CONF
-from nova.db import actions, evictions, external_events, parts, security_filters, servers, services
+from nova.db import actions, dedicated_resources, evictions, external_events, security_filters, servers, services
 from nova.db.sql import clock
 from nova.objects import states
 from nova.objects.action import Action, Failure
@@ -335,7 +335,7 @@ class Walk:
         rules = security_filters.rules_for(connection, host, [uuid])[uuid] if plugs else RuleSet()
         instance, consumer = run.instance, run.operation.claim_of(step)
         if consumer:
-            has = parts.of_claim(connection, consumer)
+            has = dedicated_resources.of_claim(connection, consumer)
             instance = msgspec.structs.replace(instance, numa_topology=has.numa_topology, pci_devices=has.pci_devices)
         devices = run.operation.devices_at(step)
         if devices:

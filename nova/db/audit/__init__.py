@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from nova.db.audit.accounts import Charges
 from nova.db.audit.base import Check, Finding
 from nova.db.audit.claims import Claims, Counts, Usage
-from nova.db.audit.parts import Parts
+from nova.db.audit.dedicated_resources import DedicatedResources
 from nova.db.audit.servers import Addresses, Evictions, FloatingAddresses, Members, Operations, open_events, unfinished
 from nova.db.audit.shares import Shares
 from nova.db.audit.volumes import Devices, Volumes
@@ -29,8 +29,8 @@ from nova.db.sql.engine import Database
 __all__ = ["CHECKS", "Check", "Finding", "audit", "open_events", "unfinished"]
 
 # Claims before what sums them up.
-CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), Parts(), Charges(), Addresses(), FloatingAddresses(),
-                             Operations(), Members(), Evictions(), Volumes(), Devices(), Shares())
+CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), DedicatedResources(), Charges(), Addresses(),
+                             FloatingAddresses(), Operations(), Members(), Evictions(), Volumes(), Devices(), Shares())
 
 
 def audit(db: Database, repair: bool = False, page: int | None = None) -> Iterator[Finding]:

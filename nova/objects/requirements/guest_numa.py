@@ -9,10 +9,10 @@ import re
 
 from nova import exception
 from nova.objects.base import whole
+from nova.objects.dedicated_resources import numa
+from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
-from nova.objects.parts import numa
-from nova.objects.parts.numa import GuestCell, GuestTopology
 
 SHARED, DEDICATED, MIXED = "shared", "dedicated", "mixed"
 # KiB, without a unit too.

@@ -13,11 +13,11 @@ from typing import Any
 
 from nova import exception
 from nova.objects.base import whole
+from nova.objects.dedicated_resources import pci
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.node import DISK_GB, MEMORY_MB, VCPU
-from nova.objects.parts import pci
 from nova.objects.requirements import hardware
 from nova.objects.requirements.guest_numa import (
     DEDICATED,
@@ -103,7 +103,7 @@ def asked_of_hosts(flavor: Flavor, image: Image | None = None, volume_backed: bo
         "pci_requests": pci.requests(devices, policy, pci.parse_aliases(aliases)) if devices else []}
 
 
-def asks_for_parts(flavor: Flavor, image: Image | None = None) -> bool:
+def requests_dedicated_resources(flavor: Flavor, image: Image | None = None) -> bool:
     """Whether such a server has cells or devices of its host for itself."""
     return bool(flavor.extra_specs.get("pci_passthrough:alias")) or guest_topology(flavor, image) is not None
 

@@ -83,7 +83,7 @@ class PCIWeigher(Weigher):
 
     def multipliers(self, view: FleetView, settings: Settings) -> float | FloatColumn:
         # Most fleets have none, and then nothing is to be compared.
-        return super().multipliers(view, settings) if view.any_parts else 0.0
+        return super().multipliers(view, settings) if view.any_dedicated_resources else 0.0
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
         return self._MOST + 1 - np.minimum(view.free_devices(), self._MOST)

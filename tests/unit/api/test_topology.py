@@ -5,10 +5,10 @@ import datetime
 import pytest
 
 from nova import exception
+from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import Instance
-from nova.objects.parts.numa import GuestCell, GuestTopology
 from nova.rpcapi.servers import Servers
 from tests.unit.api.canned import stub
 

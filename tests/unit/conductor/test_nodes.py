@@ -18,9 +18,9 @@ from nova.conductor.endpoints.hypervisors import Hypervisors
 from nova.conductor.endpoints.services import Services
 from nova.db import allocations, compute_nodes
 from nova.objects.base import new_uuid
+from nova.objects.dedicated_resources.numa import HostCell, HostTopology
+from nova.objects.dedicated_resources.pci import PciDevice
 from nova.objects.node import ComputeNode, Inventory, Provider
-from nova.objects.parts.numa import HostCell, HostTopology
-from nova.objects.parts.pci import PciDevice
 from nova.objects.scheduling import HostState
 from tests.unit.conductor.books import Books, at, ctx, node, server
 

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova.objects.parts.numa import GuestCell, GuestTopology, HostCell, HostTopology, Pages, Rules, fit, plus, used
+from nova.objects.dedicated_resources.numa import (
+    GuestCell,
+    GuestTopology,
+    HostCell,
+    HostTopology,
+    Pages,
+    Rules,
+    fit,
+    plus,
+    used,
+)
 
 
 def host(cells=2, cpus=4, shared=True, threads=1, memory_mb=1024, huge=0, **values):

@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova import exception
-from nova.objects.parts.pci import PciDevice, PciPool, PciRequest, choose, free, parse_aliases, pools, requests, take
+from nova.objects.dedicated_resources.pci import (
+    PciDevice,
+    PciPool,
+    PciRequest,
+    choose,
+    free,
+    parse_aliases,
+    pools,
+    requests,
+    take,
+)
 
 NIC = {"vendor_id": "8086", "product_id": "1572"}
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nova import exception
-from nova.objects.parts import pci_spec
-from nova.objects.parts.pci import PF, VF, PciDevice
+from nova.objects.dedicated_resources import pci_spec
+from nova.objects.dedicated_resources.pci import PF, VF, PciDevice
 
 DEVICES = [
     PciDevice(address="0000:81:00.0", vendor_id="8086", product_id="1572", dev_type=PF),

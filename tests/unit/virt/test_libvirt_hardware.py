@@ -13,8 +13,8 @@ from lxml import etree
 from nova import exception
 from nova.api import extra_specs
 from nova.conf import CONF, register
+from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
 from nova.objects.instance import BlockDevice, Instance
-from nova.objects.parts.numa import GuestCell, GuestTopology
 from nova.objects.requirements import hardware
 from nova.objects.requirements.hardware_values import (
     ARCHITECTURES,

@@ -9,8 +9,8 @@ from nova.api.compute.servers import servers
 from nova.api.fields import ABSENT, INTEGER, Array, Object, Out, Plain, View
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.objects.dedicated_resources.numa import GuestCell
 from nova.objects.instance import Instance
-from nova.objects.parts.numa import GuestCell
 from nova.objects.requirements.cpu_topology import topology
 from nova.objects.requirements.properties import Properties
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import libvirt
 
-from nova.objects.parts.numa import HostTopology
+from nova.objects.dedicated_resources.numa import HostTopology
 from nova.virt.libvirt.node import cells
 from nova.virt.libvirt.node.vhost_user import serves_file_systems
 from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings

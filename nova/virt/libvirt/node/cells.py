@@ -9,7 +9,7 @@ import msgspec
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.parts.numa import HostCell, HostTopology, Pages
+from nova.objects.dedicated_resources.numa import HostCell, HostTopology, Pages
 from nova.objects.requirements.guest_numa import cpu_mask
 from nova.virt import host_cpus
 

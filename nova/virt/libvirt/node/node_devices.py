@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import libvirt
 
 from nova.conf import CONF
-from nova.objects.parts import pci, pci_spec
-from nova.objects.parts.pci import PciDevice
+from nova.objects.dedicated_resources import pci, pci_spec
+from nova.objects.dedicated_resources.pci import PciDevice
 
 
 def of_host(connection: libvirt.virConnect) -> list[PciDevice] | None:

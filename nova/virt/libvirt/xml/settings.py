@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.parts.numa import HostTopology
+from nova.objects.dedicated_resources.numa import HostTopology
 
 
 @dataclasses.dataclass(frozen=True)

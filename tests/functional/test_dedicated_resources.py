@@ -4,7 +4,7 @@ import pytest
 
 from nova.compute.service import ComputeService
 from nova.conf import CONF
-from nova.db import parts, servers
+from nova.db import dedicated_resources, servers
 from tests.functional.client import Client, wait_for
 from tests.functional.hosts import error_of, migration_of, refused, service_of, set_service, told_scheduler, used
 
@@ -78,7 +78,7 @@ def guests(driver):
 def left(suite):
     """(CPUs for single guests, devices) that the scheduler knows to be free."""
     with suite.scheduler.fleet.view() as view:
-        found = [known for position in range(len(view)) if (known := view.parts(position)) is not None]
+        found = [known for position in range(len(view)) if (known := view.dedicated_resources(position)) is not None]
     cells = [cell for each in found for cell in each.numa_topology.cells]
     return sum(len(cell.pcpus) - len(cell.pinned) for cell in cells), sum(each.free_devices for each in found)
 
@@ -184,13 +184,13 @@ def test_a_resize_has_cpus_on_both_hosts_until_its_word(suite, admin, cells, fla
     assert len(cells[_SECOND].guest(uuid).cpus) == 2
     migration = migration_of(admin, uuid)["uuid"]
     db = suite.conductor.core.db
-    held = {consumer: db.read(lambda connection, consumer=consumer: parts.of_claim(connection, consumer))
+    held = {consumer: db.read(lambda connection, consumer=consumer: dedicated_resources.of_claim(connection, consumer))
             for consumer in (uuid, migration)}
     assert [len(held[each].numa_topology.cells[0].pinning) for each in (uuid, migration)] == [1, 2]
     admin.action(uuid, word)
     admin.wait(uuid, "ACTIVE")
     host = _SECOND if word == "confirmResize" else _FIRST
-    now = db.read(lambda connection: parts.of_claim(connection, uuid))
+    now = db.read(lambda connection: dedicated_resources.of_claim(connection, uuid))
     assert now == held[migration if word == "confirmResize" else uuid]
     assert cells[host].guest(uuid).cpus == tuple(sorted(now.numa_topology.cells[0].pinning.values()))
     admin.action(uuid, "reboot", {"type": "HARD"})

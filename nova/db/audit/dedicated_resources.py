@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from nova.db import models
 from nova.db.audit.base import Check, Finding, alive, hold
-from nova.objects.parts import fitting
-from nova.objects.parts.fitting import GuestParts
+from nova.objects.dedicated_resources import fitting
+from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
 
 NODES = models.compute_nodes
 CLAIMS = models.allocations
@@ -19,7 +19,7 @@ INSTANCES = models.instances
 MIGRATIONS = models.migrations
 
 
-class Parts(Check):
+class DedicatedResources(Check):
     """What the claims on a node have of its cells and devices. Subjects: nodes."""
 
     page_size = 50
@@ -38,9 +38,10 @@ class Parts(Check):
             .where(CLAIMS.c.root_uuid.in_(keys),
                    sa.or_(CLAIMS.c.numa_topology.is_not(None), CLAIMS.c.pci_devices.is_not(None)))
             .order_by(CLAIMS.c.consumer_uuid)).all()
-        held: dict[str, list[GuestParts]] = collections.defaultdict(list)
+        held: dict[str, list[GuestDedicatedResources]] = collections.defaultdict(list)
         for row in claims:
-            held[row.root_uuid].append(GuestParts(numa_topology=row.numa_topology, pci_devices=row.pci_devices))
+            held[row.root_uuid].append(
+                GuestDedicatedResources(numa_topology=row.numa_topology, pci_devices=row.pci_devices))
         for uuid, node in nodes.items():
             for conflict in fitting.conflicts(node.numa_topology, held[uuid]):
                 yield Finding("parts", uuid, conflict)

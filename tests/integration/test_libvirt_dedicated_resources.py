@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from nova.conf import CONF
-from nova.objects.parts import fitting
-from nova.objects.parts.fitting import GuestParts, Ratios, Wish
+from nova.objects.dedicated_resources import fitting
+from nova.objects.dedicated_resources.fitting import AllocationRatios, DedicatedRequest, GuestDedicatedResources
 from nova.objects.requirements.guest_numa import guest_topology
 from nova.objects.requirements.requested_resources import PCPU
 from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console
@@ -46,11 +46,11 @@ def test_a_real_guest_runs_on_the_cpus_and_the_cell_that_it_has(
     assert {name: node.inventory(name).total for name in ("VCPU", PCPU)} == {"VCPU": 1, PCPU: 1}
     instance = server(specs={"hw:cpu_policy": "dedicated", "hw:emulator_threads_policy": "share"})
     topology = guest_topology(instance.flavor, instance.image)
-    has = fitting.choose(node.numa_topology, node.pci_devices, [], Wish(topology, ()), Ratios())
+    has = fitting.choose(node.numa_topology, node.pci_devices, [], DedicatedRequest(topology, ()), AllocationRatios())
     assert has is not None
     instance = msgspec.structs.replace(instance, numa_topology=has.numa_topology)
-    assert fitting.choose(node.numa_topology, None, [GuestParts(numa_topology=has.numa_topology)],
-                          Wish(topology, ()), Ratios()) is None
+    assert fitting.choose(node.numa_topology, None, [GuestDedicatedResources(numa_topology=has.numa_topology)],
+                          DedicatedRequest(topology, ()), AllocationRatios()) is None
     disks = kernel_disks(guest_image)
     driver.prepare(instance, disks)
     driver.spawn(instance, disks)

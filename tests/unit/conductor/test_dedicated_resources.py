@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from nova import exception
 from nova.conductor import announcer
-from nova.db import allocations, audit, claims, compute_nodes, models, parts, services
+from nova.db import allocations, audit, claims, compute_nodes, dedicated_resources, models, services
 from nova.objects.base import new_uuid
+from nova.objects.dedicated_resources import fitting
+from nova.objects.dedicated_resources.fitting import GuestDedicatedResources, NodeDedicatedResources
+from nova.objects.dedicated_resources.numa import HostCell, HostTopology, Pages
+from nova.objects.dedicated_resources.pci import PF, VF, PciDevice, PciRequest
 from nova.objects.instance import Instance
 from nova.objects.node import Inventory, Provider
-from nova.objects.parts import fitting
-from nova.objects.parts.fitting import GuestParts, NodeParts
-from nova.objects.parts.numa import HostCell, HostTopology, Pages
-from nova.objects.parts.pci import PF, VF, PciDevice, PciRequest
 from nova.objects.requirements.guest_numa import guest_topology
 from nova.objects.scheduling import RequestGroup, RequestSpec, Selection
 from tests.unit.conductor.books import Books, flavor, node, server
@@ -61,7 +61,7 @@ def host(core: Books) -> Selection:
     return Selection(node_uuid=made.uuid, host="a", node="a")
 
 
-def claim(core: Books, selection: Selection, spec: RequestSpec, consumer: str = "") -> GuestParts:
+def claim(core: Books, selection: Selection, spec: RequestSpec, consumer: str = "") -> GuestDedicatedResources:
     instance = Instance(uuid=consumer or new_uuid(), project_id="p1", user_id="u1", display_name="vm", hostname="vm",
                         flavor=spec.flavor, created_at=server(core).created_at)
     return core.db.write(lambda connection: claims.claim(connection, instance, selection, spec))
@@ -73,13 +73,13 @@ def everything(core: Books) -> Any:
         for table in (models.compute_nodes, models.allocations, models.inventories)])
 
 
-def free(core: Books, selection: Selection) -> NodeParts:
+def free(core: Books, selection: Selection) -> NodeDedicatedResources:
     """As schedulers hear it, in states and in usages."""
     [state] = core.db.read(lambda connection: compute_nodes.states_of(connection, [selection.node_uuid]))
     [usage] = core.db.read(lambda connection: compute_nodes.usage(connection, [selection.node_uuid]))
-    assert usage.parts in (None, state.parts)
-    assert state.parts is not None
-    return state.parts
+    assert usage.dedicated_resources in (None, state.dedicated_resources)
+    assert state.dedicated_resources is not None
+    return state.dedicated_resources
 
 
 def wishes() -> st.SearchStrategy[RequestSpec]:
@@ -105,7 +105,7 @@ def test_whatever_comes_nothing_is_given_twice_and_what_is_refused_changes_nothi
     for step in steps:
         if isinstance(step, RequestSpec):
             before, consumer = everything(core), new_uuid()
-            expected = fitting.take(free(core, selection), step.wish, fitting.Ratios(cpu=4.0))
+            expected = fitting.take(free(core, selection), step.dedicated_request, fitting.AllocationRatios(cpu=4.0))
             try:
                 claim(core, selection, step, consumer)
                 holders.append(consumer)
@@ -116,7 +116,7 @@ def test_whatever_comes_nothing_is_given_twice_and_what_is_refused_changes_nothi
         elif holders:
             gone = holders.pop(step % len(holders))
             core.db.write(lambda connection, gone=gone: allocations.release(connection, gone))
-        held = core.db.read(lambda connection: parts.held(connection, [made.uuid])).get(made.uuid, [])
+        held = core.db.read(lambda connection: dedicated_resources.held(connection, [made.uuid])).get(made.uuid, [])
         assert fitting.conflicts(TOPOLOGY, held) == []
     for consumer in holders:
         core.db.write(lambda connection, consumer=consumer: allocations.release(connection, consumer))
@@ -149,7 +149,7 @@ def _won(core: Books, selection: Selection, spec: RequestSpec) -> int:
 def test_of_many_at_the_same_moment_as_many_get_something_as_there_is(
         core: Books, host: Selection, spec: RequestSpec, won: int) -> None:
     assert _won(core, host, spec) == won
-    held = core.db.read(lambda connection: parts.held(connection, [host.node_uuid]))[host.node_uuid]
+    held = core.db.read(lambda connection: dedicated_resources.held(connection, [host.node_uuid]))[host.node_uuid]
     assert fitting.conflicts(TOPOLOGY, held) == []
     assert len(held) == won
 
@@ -181,13 +181,13 @@ def test_a_node_without_cells_takes_no_guest_that_wants_some(core: Books) -> Non
     for spec in (asking({"hw:numa_nodes": "1"}), asking(devices=[device("gpu")])):
         with pytest.raises(exception.ClaimLost):
             claim(core, plain, spec)
-    assert claim(core, plain, asking()) == GuestParts()
+    assert claim(core, plain, asking()) == GuestDedicatedResources()
 
 
 def test_what_is_given_twice_is_found(core: Books, host: Selection) -> None:
     for _number in range(2):
         claim(core, host, asking(PINNED, [device("gpu")]))
-    one = core.db.read(lambda connection: parts.held(connection, [host.node_uuid]))[host.node_uuid][0]
+    one = core.db.read(lambda connection: dedicated_resources.held(connection, [host.node_uuid]))[host.node_uuid][0]
     core.db.write(lambda connection: connection.execute(sa.update(models.allocations).values(
         numa_topology=one.numa_topology, pci_devices=one.pci_devices)))
     found = [finding.detail for finding in audit.audit(core.db) if finding.kind == "parts"]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from nova.exception import NoValidHost
+from nova.objects.dedicated_resources.fitting import NodeDedicatedResources
+from nova.objects.dedicated_resources.numa import HostCell, HostTopology, Pages
+from nova.objects.dedicated_resources.pci import PciPool, PciRequest
 from nova.objects.flavor import Flavor
-from nova.objects.parts.fitting import NodeParts
-from nova.objects.parts.numa import HostCell, HostTopology, Pages
-from nova.objects.parts.pci import PciPool, PciRequest
 from nova.objects.requirements.guest_numa import guest_topology
 from nova.objects.scheduling import HostState, NodeUsage, RequestSpec
 from nova.scheduler.filters.parts import NUMATopologyFilter, PciPassthroughFilter
@@ -35,7 +35,8 @@ def gpus(count: int, node: int | None = None) -> list[PciPool]:
 
 def host(name: str, topology: HostTopology | None = None, pools: list[PciPool] | None = None,
          **values: Any) -> HostState:
-    return builders.node(name, parts=NodeParts(numa_topology=topology, pci_pools=pools or []), **values)
+    free = NodeDedicatedResources(numa_topology=topology, pci_pools=pools or [])
+    return builders.node(name, dedicated_resources=free, **values)
 
 
 def asking(extra_specs: dict[str, str] | None = None, devices: int = 0, count: int = 1, policy: str = "legacy",
@@ -87,7 +88,7 @@ def test_what_was_chosen_counts_until_it_is_told_otherwise() -> None:
         builders.choose(made, asking(devices=1), planner)
     assert made.expire(0) == 1
     builders.choose(made, asking(devices=1), planner)
-    made.apply(NodeUsage(node_uuid="a", generation=2, parts=NodeParts(pci_pools=gpus(1))))
+    made.apply(NodeUsage(node_uuid="a", generation=2, dedicated_resources=NodeDedicatedResources(pci_pools=gpus(1))))
     builders.choose(made, asking(devices=1), planner)
     made.upsert(host("a", None, gpus(0), generation=3))
     with pytest.raises(NoValidHost):
@@ -108,9 +109,9 @@ def test_full_cells_come_first_where_they_shall_be_packed(settings: Callable[...
     builders.choose(made, asking(PINNED, resources={"VCPU": 1}), Planner([NUMATopologyFilter()], []))
     state = made.state("a")
     assert state is not None
-    assert state.parts is not None
-    assert state.parts.numa_topology is not None
-    assert [len(cell.pinned) for cell in state.parts.numa_topology.cells] == [3, 0]
+    assert state.dedicated_resources is not None
+    assert state.dedicated_resources.numa_topology is not None
+    assert [len(cell.pinned) for cell in state.dedicated_resources.numa_topology.cells] == [3, 0]
 
 
 def test_hosts_with_few_free_devices_are_preferred() -> None:
@@ -134,4 +135,4 @@ def test_a_node_that_is_gone_leaves_nothing_behind() -> None:
     made.remove("a")
     made.upsert(builders.node("b"))
     with made.view() as view:
-        assert not view.any_parts
+        assert not view.any_dedicated_resources

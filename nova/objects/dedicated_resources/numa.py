@@ -218,21 +218,21 @@ def _matchable(choices: Sequence[dict[int, GuestCell]], taken: frozenset[int]) -
 
 
 def _fit_cell(cell: HostCell, guest: GuestTopology, index: int, rules: Rules) -> GuestCell | None:
-    wish = guest.cells[index]
-    if wish.cpus and (len(wish.cpus) > len(cell.cpus)
-                      or cell.used_cpus + len(wish.cpus) > len(cell.cpus) * rules.cpu_ratio):
+    wanted = guest.cells[index]
+    if wanted.cpus and (len(wanted.cpus) > len(cell.cpus)
+                      or cell.used_cpus + len(wanted.cpus) > len(cell.cpus) * rules.cpu_ratio):
         return None
-    size = _page_size(cell, wish.memory_mb, guest, rules)
+    size = _page_size(cell, wanted.memory_mb, guest, rules)
     if size == 0:
         return None
     kept = 1 if guest.emulator_policy == ISOLATE and index == 0 else 0
-    chosen = _pin(cell, len(wish.pcpus) + kept, guest.thread_policy) if wish.pcpus or kept else ([], [])
+    chosen = _pin(cell, len(wanted.pcpus) + kept, guest.thread_policy) if wanted.pcpus or kept else ([], [])
     if chosen is None:
         return None
     cpus, beside = chosen
     return msgspec.structs.replace(
-        wish, host_cell=cell.id, pinning=dict(zip(wish.pcpus, cpus, strict=False)),
-        kept=sorted([*cpus[len(wish.pcpus):], *beside]), pagesize_kb=size)
+        wanted, host_cell=cell.id, pinning=dict(zip(wanted.pcpus, cpus, strict=False)),
+        kept=sorted([*cpus[len(wanted.pcpus):], *beside]), pagesize_kb=size)
 
 
 def _page_size(cell: HostCell, memory_mb: int, guest: GuestTopology, rules: Rules) -> int | None:

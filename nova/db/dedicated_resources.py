@@ -13,19 +13,24 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conf import CONF
 from nova.db import models
+from nova.objects.dedicated_resources import fitting
+from nova.objects.dedicated_resources.fitting import (
+    AllocationRatios,
+    DedicatedRequest,
+    GuestDedicatedResources,
+    NodeDedicatedResources,
+)
 from nova.objects.node import MEMORY_MB, VCPU
-from nova.objects.parts import fitting
-from nova.objects.parts.fitting import GuestParts, NodeParts, Ratios, Wish
 
 NODES = models.compute_nodes
 ALLOCATIONS = models.allocations
 INVENTORIES = models.inventories
 
 
-def claim(connection: sa.Connection, consumer: str, root: str, wish: Wish) -> GuestParts:
+def claim(connection: sa.Connection, consumer: str, root: str, request: DedicatedRequest) -> GuestDedicatedResources:
     """Give ``consumer``, whose claim has just been written, cells and devices of the node. Raises ClaimLost."""
     node = connection.execute(_NODES, {"roots": [root]}).one()
-    chosen = fitting.choose(node.numa_topology, node.pci_devices, held(connection, [root]).get(root, []), wish,
+    chosen = fitting.choose(node.numa_topology, node.pci_devices, held(connection, [root]).get(root, []), request,
                             _ratios(connection, root))
     if chosen is None:
         raise exception.ClaimLost(node=root, reason="its NUMA cells or PCI devices have no room for the server")
@@ -41,40 +46,42 @@ def note(connection: sa.Connection, root: str) -> None:
     connection.execute(sa.update(NODES).where(NODES.c.uuid == root, NODES.c.fitted == sa.false()).values(fitted=True))
 
 
-def of_claim(connection: sa.Connection, consumer: str) -> GuestParts:
+def of_claim(connection: sa.Connection, consumer: str) -> GuestDedicatedResources:
     """What ``consumer`` has of the cells and devices of its node."""
     row = connection.execute(sa.select(ALLOCATIONS.c.numa_topology, ALLOCATIONS.c.pci_devices).where(
         ALLOCATIONS.c.consumer_uuid == consumer, _HAS_SOME).limit(1)).first()
-    return GuestParts(numa_topology=row.numa_topology, pci_devices=row.pci_devices) if row else GuestParts()
+    if row is None:
+        return GuestDedicatedResources()
+    return GuestDedicatedResources(numa_topology=row.numa_topology, pci_devices=row.pci_devices)
 
 
-def held(connection: sa.Connection, roots: Sequence[str]) -> dict[str, list[GuestParts]]:
+def held(connection: sa.Connection, roots: Sequence[str]) -> dict[str, list[GuestDedicatedResources]]:
     """Node uuid -> what claims have of it, those that have nothing for themselves left out."""
-    found: dict[str, list[GuestParts]] = {}
+    found: dict[str, list[GuestDedicatedResources]] = {}
     for row in connection.execute(_HELD, {"roots": list(roots)}):
         found.setdefault(row.root_uuid, []).append(
-            GuestParts(numa_topology=row.numa_topology, pci_devices=row.pci_devices))
+            GuestDedicatedResources(numa_topology=row.numa_topology, pci_devices=row.pci_devices))
     return found
 
 
-def of_nodes(connection: sa.Connection, nodes: Sequence[Any]) -> dict[str, NodeParts]:
+def of_nodes(connection: sa.Connection, nodes: Sequence[Any]) -> dict[str, NodeDedicatedResources]:
     """Uuid -> what is left, of those that have cells or devices. Each node: uuid, fitted and both columns."""
     having = [node for node in nodes if node.numa_topology is not None or node.pci_devices]
     fitted = [node.uuid for node in having if node.fitted]
     guests = held(connection, fitted) if fitted else {}
-    found = ((node.uuid, fitting.parts_of(node.numa_topology, node.pci_devices, guests.get(node.uuid, [])))
+    found = ((node.uuid, fitting.available(node.numa_topology, node.pci_devices, guests.get(node.uuid, [])))
              for node in having)
-    return {uuid: parts for uuid, parts in found if parts is not None}
+    return {uuid: free for uuid, free in found if free is not None}
 
 
-def of_fitted(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, NodeParts]:
+def of_fitted(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, NodeDedicatedResources]:
     """The same by uuid."""
     return of_nodes(connection, connection.execute(_NODES, {"roots": list(uuids)}).all())
 
 
-def _ratios(connection: sa.Connection, root: str) -> Ratios:
+def _ratios(connection: sa.Connection, root: str) -> AllocationRatios:
     found = dict(connection.execute(_RATIOS, {"root": root}).all())
-    return Ratios(cpu=found.get(VCPU, 1.0), memory=found.get(MEMORY_MB, 1.0),
+    return AllocationRatios(cpu=found.get(VCPU, 1.0), memory=found.get(MEMORY_MB, 1.0),
                   packing=CONF.compute.packing_host_numa_cells_allocation_strategy)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.objects.parts.pci import PciDevice
+from nova.objects.dedicated_resources.pci import PciDevice
 
 # What an operator may say of devices, which aliases (and networks) ask for.
 TAGS = ("physical_network", "trusted", "remote_managed", "managed", "live_migratable", "one_time_use", "resource_class",
