@@ -25,14 +25,14 @@ from nova.objects.node import ComputeNode
 from nova.operations.guest_driver import Cancelled
 from nova.virt.driver import Disks, Driver, EventHandler, HostCpu
 from nova.virt.libvirt import agent, diagnostics, power, remote_console
-from nova.virt.libvirt.arrival import Arrivals
-from nova.virt.libvirt.cold import ColdMoves
+from nova.virt.libvirt.cold_migration import ColdMigration
 from nova.virt.libvirt.events import EventReporter
 from nova.virt.libvirt.files import console, directories, disk_making, disk_server, disks
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.hotplug import Hotplug
-from nova.virt.libvirt.live import Departures
+from nova.virt.libvirt.live_source import LiveMigrationSource
+from nova.virt.libvirt.live_target import LiveMigrationTarget
 from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.rescue import Rescues
 from nova.virt.libvirt.snapshots import Snapshots
@@ -60,9 +60,9 @@ class LibvirtDriver(Driver):
         self._hotplug = Hotplug(self._guests)
         self._swaps = Swaps(self._guests)
         self._rescues = Rescues(self._guests)
-        self._cold = ColdMoves(self._guests)
-        self._departures = Departures(self._guests)
-        self._arrivals = Arrivals(self._guests)
+        self._cold_migration = ColdMigration(self._guests)
+        self._live_source = LiveMigrationSource(self._guests)
+        self._live_target = LiveMigrationTarget(self._guests)
         self._snapshots = Snapshots(self._guests)
         self._volume_files = VolumeFiles(self._guests, self._snapshots)
         self._volume_sizes = VolumeSizes(self._guests)
@@ -234,49 +234,49 @@ class LibvirtDriver(Driver):
 
     # --- cold moves --------------------------------------------------------------------------------
     def check_resize(self, instance: Instance, flavor: Flavor) -> None:
-        self._cold.check_resize(instance, flavor)
+        self._cold_migration.check_resize(instance, flavor)
 
     def open_disks(self, instance: Instance, timeout: int = 0) -> DiskSource:
-        return self._cold.open_disks(instance, timeout)
+        return self._cold_migration.open_disks(instance, timeout)
 
     def close_disks(self, instance: Instance) -> None:
-        self._cold.close_disks(instance)
+        self._cold_migration.close_disks(instance)
 
     def receive_disks(self, instance: Instance, source: DiskSource) -> None:
-        self._cold.receive_disks(instance, source)
+        self._cold_migration.receive_disks(instance, source)
 
     def finish_move(self, instance: Instance) -> None:
-        self._cold.finish_move(instance)
+        self._cold_migration.finish_move(instance)
 
     def confirm_move(self, instance: Instance) -> None:
-        self._cold.confirm_move(instance)
+        self._cold_migration.confirm_move(instance)
 
     def revert_move(self, instance: Instance) -> None:
-        self._cold.revert_move(instance)
+        self._cold_migration.revert_move(instance)
 
     # --- live migration ----------------------------------------------------------------------------
     def check_migration_source(self, instance: Instance) -> MigrationSource:
-        return self._departures.check_migration_source(instance)
+        return self._live_source.check_migration_source(instance)
 
     def prepare_migration(self, instance: Instance, source: MigrationSource,
                           block: bool | None = None) -> MigrationTarget:
-        return self._arrivals.prepare_migration(instance, source, block)
+        return self._live_target.prepare_migration(instance, source, block)
 
     def live_migrate(self, instance: Instance, target: MigrationTarget,
                      on_progress: Callable[[MigrationProgress], None], cancelled: Cancelled) -> None:
-        self._departures.live_migrate(instance, target, on_progress, cancelled)
+        self._live_source.live_migrate(instance, target, on_progress, cancelled)
 
     def abort_migration(self, uuid: str) -> None:
-        self._departures.abort_migration(uuid)
+        self._live_source.abort_migration(uuid)
 
     def force_complete_migration(self, uuid: str) -> None:
-        self._departures.force_complete_migration(uuid)
+        self._live_source.force_complete_migration(uuid)
 
     def finish_migration(self, instance: Instance) -> None:
-        self._arrivals.finish_migration(instance)
+        self._live_target.finish_migration(instance)
 
     def rollback_migration(self, instance: Instance, target: MigrationTarget) -> None:
-        self._arrivals.rollback_migration(instance, target)
+        self._live_target.rollback_migration(instance, target)
 
     # --- inside a running guest ----------------------------------------------------------------------
     def set_password(self, instance: Instance, password: str) -> None:

@@ -14,9 +14,9 @@ from nova.conf import CONF
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.moves import DiskFile, DiskSource, MigrationSource
-from nova.virt.libvirt.arrival import Arrivals
-from nova.virt.libvirt.cold import ColdMoves
+from nova.virt.libvirt.cold_migration import ColdMigration
 from nova.virt.libvirt.files import allowance, disk_server
+from nova.virt.libvirt.live_target import LiveMigrationTarget
 from nova.virt.libvirt.xml.settings import Settings
 from tests.unit.virt.guests import server
 from tests.unit.virt.test_image_formats import qcow2
@@ -75,7 +75,7 @@ def plain(name: str, length: int) -> DiskFile:
 
 
 def move(instance: Instance, source: DiskSource) -> None:
-    ColdMoves(Nobody()).receive_disks(instance, source)  # type: ignore[arg-type]
+    ColdMigration(Nobody()).receive_disks(instance, source)  # type: ignore[arg-type]
 
 
 def migrate(instance: Instance, source: DiskSource) -> None:
@@ -84,7 +84,7 @@ def migrate(instance: Instance, source: DiskSource) -> None:
     still = [file for file in source.files if file.name != "disk"]
     told = MigrationSource(host="hostile", token="t", disks=changing,
                            served=DiskSource(host="hostile", files=still, bases=source.bases))
-    Arrivals(Nobody()).prepare_migration(instance, told, None)  # type: ignore[arg-type]
+    LiveMigrationTarget(Nobody()).prepare_migration(instance, told, None)  # type: ignore[arg-type]
 
 
 def made(tmp_path: pathlib.Path) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from nova import conf, exception
 from nova.conf import CONF
 from nova.objects.moves import DiskSource
-from nova.virt.libvirt.cold import ColdMoves
+from nova.virt.libvirt.cold_migration import ColdMigration
 from nova.virt.libvirt.files import directories
 from nova.virt.libvirt.guests import MOVED_DEFINITION
 from nova.virt.libvirt.xml.definition import Definition
@@ -57,7 +57,7 @@ def state(tmp_path: pathlib.Path) -> Iterator[None]:
 
 def received(definition: str) -> str:
     instance = server()
-    ColdMoves(Nobody()).receive_disks(instance, DiskSource(host="hostile", definition=definition))  # type: ignore[arg-type]
+    ColdMigration(Nobody()).receive_disks(instance, DiskSource(host="hostile", definition=definition))  # type: ignore[arg-type]
     return pathlib.Path(directories.directory(instance.uuid), MOVED_DEFINITION).read_text()
 
 

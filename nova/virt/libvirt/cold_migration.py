@@ -24,7 +24,7 @@ from nova.virt.libvirt.xml.definition import Definition, received
 LOG = logging.getLogger(__name__)
 
 
-class ColdMoves:
+class ColdMigration:
     """The verbs of a cold move; nova/operations/guest_driver.py tells them."""
 
     def __init__(self, guests: Guests) -> None:

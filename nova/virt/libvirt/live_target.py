@@ -20,7 +20,7 @@ from nova.virt.libvirt.guests import PATIENCE, Guests
 LOG = logging.getLogger(__name__)
 
 
-class Arrivals:
+class LiveMigrationTarget:
     """The destination's verbs of a live migration; nova/operations/guest_driver.py tells them."""
 
     def __init__(self, guests: Guests) -> None:

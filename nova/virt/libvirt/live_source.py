@@ -42,7 +42,7 @@ _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
 OnProgress = Callable[[MigrationProgress], None]
 
 
-class Departures:
+class LiveMigrationSource:
     """The source's verbs of a live migration; nova/operations/guest_driver.py tells them."""
 
     def __init__(self, guests: Guests) -> None:
