@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from nova import bus, context, exception, image
 from nova.compute import gauges, identity, plugins
-from nova.compute.at_rest import AtRest
 from nova.compute.disk_tools import QemuTools
 from nova.compute.host import Machine
 from nova.compute.inventory import NodeReports
 from nova.compute.monitors.chosen import Monitors
 from nova.compute.precache import Precacher
+from nova.compute.quiesce import QuiescedGuests
 from nova.compute.reconcile import Reconciler
 from nova.compute.runner import TICK, Runner
 from nova.compute.volume_usage import VolumeUsage
@@ -97,7 +97,7 @@ class ComputeService:
                                   Monitors.named(CONF.compute_monitors, self.machine.driver))
         self.reconciler = Reconciler(self.machine, self._guests, self.runner)
         self._precacher = Precacher(self.machine, self._guests)
-        self._at_rest = AtRest(self.machine.driver)
+        self._quiesced_guests = QuiescedGuests(self.machine.driver)
         self._last_beat = time.monotonic()
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
@@ -149,7 +149,7 @@ class ComputeService:
         """
         drain = Drain()
         self.stop_taking()
-        drain.wait(self._at_rest.stop)
+        drain.wait(self._quiesced_guests.stop)
         self.runner.stop(drain)
         for thread in self.periodic:
             thread.stop()
@@ -190,10 +190,10 @@ class ComputeService:
         return self.machine.driver.diagnostics(instance)
 
     def quiesce(self, ctx: context.RequestContext, instance: Instance) -> None:
-        self._at_rest.begin(instance)
+        self._quiesced_guests.begin(instance)
 
     def unquiesce(self, ctx: context.RequestContext, instance: Instance) -> None:
-        self._at_rest.end(instance)
+        self._quiesced_guests.end(instance)
 
     def guests(self, ctx: context.RequestContext) -> list[GuestStatus]:
         return self.machine.driver.guests()

@@ -89,7 +89,7 @@ class FakeDriver(FakeMoves):
         self.passwords: dict[str, str] = {}
         self.crash_dumps: collections.Counter[str] = collections.Counter()
         # The guests whose file systems are at rest, and those whose agent does not do it.
-        self.at_rest: set[str] = set()
+        self.quiesced: set[str] = set()
         self.without_agent: set[str] = set()
         self._on_event: EventHandler | None = None
 
@@ -235,11 +235,11 @@ class FakeDriver(FakeMoves):
         self._guests.get(instance.uuid)
         if instance.uuid in self.without_agent:
             raise exception.InstanceQuiesceFailed(instance_id=instance.uuid, reason="its agent does not answer")
-        self.at_rest.add(instance.uuid)
+        self.quiesced.add(instance.uuid)
 
     def unquiesce(self, instance: Instance) -> None:
         self._behave("unquiesce")
-        self.at_rest.discard(instance.uuid)
+        self.quiesced.discard(instance.uuid)
 
     # --- devices -----------------------------------------------------------------------------------
     def attach_volume(self, instance: Instance, device: BlockDevice) -> None:
@@ -400,7 +400,7 @@ class FakeDriver(FakeMoves):
         self.serving.discard(uuid)
         self.passwords.pop(uuid, None)
         self.crash_dumps.pop(uuid, None)
-        self.at_rest.discard(uuid)
+        self.quiesced.discard(uuid)
         self._guests.remove(uuid)
         self._cable.forget(uuid, self.host)
         if not keep_disks:

@@ -87,7 +87,7 @@ def test_help_with_its_snapshots_goes_ahead_of_the_image(
         assert (files.volume, name, files.first) in driver.guest(server).files
     wait_for(lambda: image_of(member, saved)["status"] == "ACTIVE", 30, "the image can be used")
     assert [event[:2] for event in events_of(admin, server, "createImage")] == [("api_snapshot_instance", "Success")]
-    assert server not in driver.at_rest
+    assert server not in driver.quiesced
     audited(suite)
 
 

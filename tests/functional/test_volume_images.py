@@ -142,10 +142,10 @@ def test_the_guest_is_at_rest_while_the_snapshots_are_made(suite, admin, member,
     asked, release = cinder.hold("create_snapshot")
     made = create(member, server)
     assert asked.wait(20)
-    assert server in driver.at_rest
+    assert server in driver.quiesced
     release()
     wait_for(lambda: image_of(member, made)["status"] == "ACTIVE", 60)
-    assert server not in driver.at_rest
+    assert server not in driver.quiesced
 
 
 def test_it_stays_at_rest_until_they_are_made_and_no_longer(member, with_agent, cinder, driver):
@@ -153,10 +153,10 @@ def test_it_stays_at_rest_until_they_are_made_and_no_longer(member, with_agent, 
     cinder.looks = 10**6
     made = create(member, server)
     wait_for(lambda: cinder.snapshots, 20)
-    assert server in driver.at_rest
+    assert server in driver.quiesced
     snapshot, = cinder.snapshots.values()
     snapshot.looks = 0
-    wait_for(lambda: server not in driver.at_rest, 30)
+    wait_for(lambda: server not in driver.quiesced, 30)
     wait_for(lambda: image_of(member, made)["status"] == "ACTIVE", 60)
 
 
@@ -189,7 +189,7 @@ def test_who_must_be_at_rest_is_not_saved_after_its_rest(admin, member, flavor, 
     made = create(member, server)
     assert "longer than its file systems may be at rest" in failed(admin, server)
     nothing_made(member, cinder, made)
-    assert server not in driver.at_rest
+    assert server not in driver.quiesced
 
 
 def test_a_host_that_is_shut_down_leaves_no_guest_at_rest(suite, second, admin, flavor, image_id):
@@ -197,9 +197,9 @@ def test_a_host_that_is_shut_down_leaves_no_guest_at_rest(suite, second, admin, 
     admin.wait(server, "ACTIVE", seconds=60)
     driver = second.machine.driver
     second.quiesce(context.admin(), suite.conductor.core.db.read(lambda connection: servers.get(connection, server)))
-    assert driver.at_rest == {server}
+    assert driver.quiesced == {server}
     second.stop()
-    assert driver.at_rest == set()
+    assert driver.quiesced == set()
     set_service(admin, second.host, forced_down=True)  # what it has is removed without it
 
 
@@ -283,7 +283,7 @@ def test_of_two_volumes_one_that_is_refused_leaves_nothing(admin, member, served
     finally:
         cinder.limits = with_room
     nothing_made(member, cinder, made)
-    assert server not in driver.at_rest
+    assert server not in driver.quiesced
     assert admin.server(server)["status"] == "ACTIVE"
 
 
@@ -352,7 +352,7 @@ def test_a_hard_reboot_in_the_middle_leaves_nothing_and_no_guest_at_rest(admin, 
     release()
     wait_for(lambda: cinder.snapshots == {}, 30)
     nothing_made(member, cinder, made)
-    assert server not in driver.at_rest
+    assert server not in driver.quiesced
 
 
 def test_volumes_of_the_embedded_back_end_are_not_saved(admin, member, served, cinder, suite):

@@ -97,13 +97,13 @@ class Snapshots:
         uuid = instance.uuid
         self._guests.on_domain(uuid, _end_backup)  # of a process that has ended
         xml = _backup_of(self._guests.on_domain(uuid, lambda domain: domain.XMLDesc()), disk, path)
-        with self.at_rest(instance) as frozen:
+        with self.quiesced(instance) as frozen:
             self._guests.on_domain(uuid, lambda domain: domain.backupBegin(xml, None))
         LOG.info("[instance: %s] Its running guest's disk is being copied%s", uuid,
                  ", with its file systems at rest" if frozen else "")
 
     @contextlib.contextmanager
-    def at_rest(self, instance: Instance) -> Iterator[bool]:
+    def quiesced(self, instance: Instance) -> Iterator[bool]:
         """The file systems of the running guest are at rest meanwhile, if its agent does that (True).
 
         Those that are at rest by quiesce() stay so. Raises InstanceQuiesceFailed: its image says that they have to be.

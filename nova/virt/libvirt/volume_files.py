@@ -64,7 +64,7 @@ class VolumeFiles:
                 raise _failed(new, NOT_ON_IT)
             text = snapshot_xml(disk.target, new.connection.path, running)
             try:
-                with self._snapshots.at_rest(instance) as frozen:
+                with self._snapshots.quiesced(instance) as frozen:
                     self._guests.on_domain(uuid, lambda domain: domain.snapshotCreateXML(text, _TAKE))
             except libvirt.libvirtError as error:
                 raise _failed(new, error.get_error_message()) from error

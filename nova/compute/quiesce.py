@@ -15,7 +15,7 @@ LOG = logging.getLogger(__name__)
 _AGAIN = 5.0
 
 
-class AtRest:
+class QuiescedGuests:
     """Each for ``longest`` seconds: whoever asked may be gone, or have asked too late. Thread-safe."""
 
     def __init__(self, driver: GuestDriver, longest: float = LONGEST_REST) -> None:

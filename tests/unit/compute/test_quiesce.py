@@ -7,7 +7,7 @@ import time
 import pytest
 
 from nova import conf, exception
-from nova.compute.at_rest import AtRest
+from nova.compute.quiesce import QuiescedGuests
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
 from nova.virt.driver import Disks
@@ -29,58 +29,58 @@ def driver() -> FakeDriver:
 def settled(driver: FakeDriver) -> bool:
     """Whether no guest is at rest, soon."""
     end = time.monotonic() + 10
-    while driver.at_rest and time.monotonic() < end:
+    while driver.quiesced and time.monotonic() < end:
         time.sleep(0.01)
-    return not driver.at_rest
+    return not driver.quiesced
 
 
 def test_a_guest_goes_on_though_nobody_says_so(driver: FakeDriver) -> None:
-    AtRest(driver, longest=0.05).begin(SERVER)
+    QuiescedGuests(driver, longest=0.05).begin(SERVER)
     assert settled(driver)
 
 
 def test_who_is_at_rest_again_has_all_of_its_time(driver: FakeDriver) -> None:
-    rests = AtRest(driver, longest=0.2)
+    rests = QuiescedGuests(driver, longest=0.2)
     rests.begin(SERVER)
     rests.end(SERVER)
     time.sleep(0.15)
     rests.begin(SERVER)
     time.sleep(0.1)
-    assert SERVER.uuid in driver.at_rest
+    assert SERVER.uuid in driver.quiesced
     assert settled(driver)
 
 
 def test_a_guest_that_cannot_be_told_is_told_again(driver: FakeDriver) -> None:
     driver.behaviour.failure["unquiesce"] = 1.0
-    rests = AtRest(driver, longest=0.05)
+    rests = QuiescedGuests(driver, longest=0.05)
     rests.begin(SERVER)
     with pytest.raises(exception.NovaException):
         rests.end(SERVER)
     time.sleep(0.15)
-    assert SERVER.uuid in driver.at_rest
+    assert SERVER.uuid in driver.quiesced
     driver.behaviour.failure.clear()
     assert settled(driver)
 
 
 def test_one_that_comes_to_rest_late_does_not_stay_so(driver: FakeDriver) -> None:
     driver.behaviour.latency["quiesce"] = 0.3
-    AtRest(driver, longest=0.05).begin(SERVER)
+    QuiescedGuests(driver, longest=0.05).begin(SERVER)
     assert settled(driver)
 
 
 def test_an_agent_that_did_not_answer_may_have_heard(driver: FakeDriver) -> None:
     driver.without_agent.add(SERVER.uuid)
     with pytest.raises(exception.InstanceQuiesceFailed):
-        AtRest(driver, longest=0.05).begin(SERVER)
-    driver.at_rest.add(SERVER.uuid)
+        QuiescedGuests(driver, longest=0.05).begin(SERVER)
+    driver.quiesced.add(SERVER.uuid)
     assert settled(driver)
 
 
 def test_no_guest_is_at_rest_when_the_process_has_ended(driver: FakeDriver) -> None:
-    rests = AtRest(driver)
+    rests = QuiescedGuests(driver)
     rests.begin(SERVER)
     rests.stop()
-    assert driver.at_rest == set()
+    assert driver.quiesced == set()
     with pytest.raises(exception.InstanceQuiesceFailed):  # it was asked for before
         rests.begin(SERVER)
-    assert driver.at_rest == set()
+    assert driver.quiesced == set()
