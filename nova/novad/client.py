@@ -101,9 +101,9 @@ class Client:
         """The answer. Raises grpc.RpcError."""
         return method(request, metadata=self._metadata(), timeout=timeout)
 
-    def follow(self, method: Any, request: Any) -> Iterator[Any]:
-        """Yield the messages of a stream. Raises grpc.RpcError."""
-        stream = method(request, metadata=self._metadata())
+    def follow(self, method: Any, request: Any, timeout: float | None = None) -> Iterator[Any]:
+        """Yield the messages of a stream, which ends after ``timeout`` seconds. Raises grpc.RpcError."""
+        stream = method(request, metadata=self._metadata(), timeout=timeout)
         try:
             yield from stream
         finally:

@@ -40,6 +40,9 @@ _AT_ONCE = 16  # nodes that are spoken to at a time
 _TRY = 10.0  # seconds in which a node is told again and again how a deployment ended, before that is left for later
 _PAUSE = 0.5
 _WORDS = 4096  # characters that the journal keeps of what a node reports
+_REPORTS = 10_000  # messages of a node about one call; a deployment of an honest node has a few per component
+_SETTLE = 120.0  # seconds of a call that tells a node how a deployment ended; the node goes on without its caller
+_FETCH, _OTHER = 1800.0, 600.0  # seconds that a node has to fetch an image, and for the rest of a component
 # Facts of the journal: nodes that were accepted, and those that an earlier release discovered.
 _ACCEPTED, _EARLIER = "accepted ", "member "
 _AS_BEFORE = " All is as it was before."
@@ -88,6 +91,7 @@ class Fleet:
         self._files = {"NOVA_CACERT": options.nodes_ca or options.client_ca, "NOVA_CERT": options.tls_cert,
                        "NOVA_KEY": options.tls_key}
         self.discovery = Discovery(self._files, ended) if options.discover_nodes else None
+        self._clients: set[Client] = set()  # connections that are in use
         self._thread = threading.Thread(target=self._keep, name="settle", daemon=True)
 
     def start(self) -> None:
@@ -96,7 +100,9 @@ class Fleet:
             self.discovery.start()
 
     def stop(self) -> None:
-        """Wait for the threads. Call it after ``ended`` was set."""
+        """End calls of other nodes, and wait for the threads. Call it after ``ended`` was set."""
+        for client in list(self._clients):
+            client.close()
         if self._thread.is_alive():
             self._thread.join(5)
         if self.discovery is not None:
@@ -111,7 +117,7 @@ class Fleet:
         found, silent = self.look()
         if silent:
             raise Refused(f"{'; '.join(silent.values()).removesuffix('.')}. Nothing was changed.")
-        self._settle_all()
+        self._settle_all(_ANSWER)
         left = {one.address: one for one, _done in self._journal.unsettled()}
         for peer in found:
             if not peer.steered:
@@ -269,23 +275,32 @@ class Fleet:
         values = self._secrets.values(sorted({name for one in share.platform.components.values()
                                               for name in one.secrets()}))
         request = pb.ShareRequest(share=msgspec.structs.replace(share, number=ident, values=values).packed())
-        with self._client(peer.url, peer.node) as client, _told(peer.node):
-            for one in client.follow(getattr(client.nodes, verb), request):
-                if self._ended.is_set():
-                    raise Cancelled("novad ends; the deployment is put back when it starts again.")
+        with self._ending(), self._client(peer.url, peer.node) as client, _told(peer.node):
+            for one in _bounded(peer.node, client.follow(getattr(client.nodes, verb), request, _longest(share))):
                 if one.message:
                     _pass_on(progress, peer.node, one)
                 if one.changed:
                     self._journal.answered(ident, peer.url, " ".join(one.changed)[:_WORDS])
 
-    def _tell(self, one: Any, done: bool, progress: Progress, seconds: float) -> None:
-        """Raises NovadError when it cannot be told now."""
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Raise Cancelled for a call that fails because novad ends."""
+        try:
+            yield
+        except Away:
+            if self._ended.is_set():
+                raise Cancelled("novad ends; the deployment is put back when it starts again.") from None
+            raise
+
+    def _tell(self, one: Any, done: bool, progress: Progress, seconds: float, longest: float = _SETTLE) -> None:
+        """Tell a node how a deployment ended, again and again for ``seconds``; one call may take ``longest``. Raises
+        NovadError when it cannot be told now."""
         end = time.monotonic() + seconds
         while True:
             try:
                 with self._client(one.address, one.node) as client, _told(one.node):
-                    for told in client.follow(client.nodes.Settle, pb.SettleRequest(
-                            coordinator=self.ident, number=one.deployment, done=done)):
+                    for told in _bounded(one.node, client.follow(client.nodes.Settle, pb.SettleRequest(
+                            coordinator=self.ident, number=one.deployment, done=done), longest)):
                         _pass_on(progress, one.node, told)
                 break
             except (Away, Busy):
@@ -300,15 +315,19 @@ class Fleet:
             except Exception:  # whatever it was, the next round may succeed
                 LOG.exception("Nodes could not be told how a deployment ended")
 
-    def _settle_all(self) -> None:
-        for one, done in self._journal.unsettled():
+    def _settle_all(self, longest: float = _SETTLE) -> None:
+        """Tell the nodes that do not know it how deployments ended: all at the same time, since each may be slow."""
+        def settle(item: tuple[Any, bool]) -> None:
+            one, done = item
             if self._ended.is_set():
                 return
             try:
-                self._tell(one, done, lambda name, what: LOG.info("%s: %s", name, what), 0.0)
+                self._tell(one, done, lambda name, what: LOG.info("%s: %s", name, what), 0.0, longest)
                 LOG.info("Node %s knows that deployment %d is %s", one.node, one.deployment, DONE if done else UNDONE)
             except NovadError as error:
                 LOG.debug("Node %s cannot be told how deployment %d ended: %s", one.node, one.deployment, error.message)
+
+        self._each(self._journal.unsettled(), settle)
 
     # --- helpers -----------------------------------------------------------------------------------
     @contextlib.contextmanager
@@ -319,7 +338,11 @@ class Fleet:
         except Unreachable as error:
             raise Away(str(error)) from None
         with contextlib.closing(client):
-            yield client
+            self._clients.add(client)
+            try:
+                yield client
+            finally:
+                self._clients.discard(client)
 
     def _each(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
         """What came of each, at the same time: an answer, or the error."""
@@ -341,6 +364,21 @@ class Fleet:
             if isinstance(answer, NovadError):
                 raise answer
         return answers
+
+
+def _longest(share: Share) -> float:
+    """Return the seconds after which a node's part is given up: a node that was broken into might never end it."""
+    return sum((_FETCH + _OTHER + 3.0 * one.stop_timeout + 2.0 * (one.health.start if one.health else 0.0)
+                for one in share.platform.components.values()), _OTHER)
+
+
+def _bounded(node: str, reports: Iterator[pb.Progress]) -> Iterator[pb.Progress]:
+    """Yield what a node reports. Raises Failed for more than _REPORTS messages."""
+    with contextlib.closing(reports):  # type: ignore[type-var]
+        for number, one in enumerate(reports):
+            if number >= _REPORTS:
+                raise Failed(f"Node {node} sends more than {_REPORTS} messages about one call.")
+            yield one
 
 
 def _pass_on(progress: Progress, node: str, told: pb.Progress) -> None:

@@ -29,7 +29,7 @@ class Share(Part, frozen=True, kw_only=True):
     to: int | None = None
     volumes: bool = False
     secrets: bool = False
-    values: dict[str, str] = {}
+    values: dict[Name, str] = {}
 
     def __repr__(self) -> str:
         return f"Share({self.kind} {self.number} of {self.control})"  # without values

@@ -10,6 +10,7 @@ import threading
 import grpc
 import pytest
 
+from nova.novad import fleet
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
 from nova.novad.mdns import Announcement, Instance
@@ -170,6 +171,82 @@ def test_what_a_node_says_of_components_is_shown_as_its_own(world):
     assert "n2/db: is mine [2J" in world.nova("deploy")
     shown = json.loads(world.nova("platform-info", "-f", "json"))
     assert {one["Node"] for one in shown if one["Component"] == "agent"} == {"n2"}
+
+
+class Endless(Compromised):
+    """A node whose answers to the calls of ``endless`` never end; ``flood``: it reports progress all the time."""
+
+    def __init__(self, pair, endless, flood=False):
+        self.endless, self.flood, self.over = endless, flood, threading.Event()
+        super().__init__(pair)
+
+    def _answered(self, verb):
+        yield pb.Progress(component="agent", message="begins")
+        while verb in self.endless and not self.over.wait(0.0 if self.flood else 0.2):
+            if self.flood:
+                yield pb.Progress(component="agent", message="x" * 4000)
+
+    def Prepare(self, request, context):
+        return self._answered("prepare")
+
+    def Apply(self, request, context):
+        return self._answered("apply")
+
+    def Settle(self, request, context):
+        return self._answered("settle")
+
+    def stop(self):
+        self.over.set()
+        super().stop()
+
+
+@pytest.mark.parametrize("flood", [False, True], ids=["silent", "flood"])
+@pytest.mark.parametrize("endless", [("prepare",), ("apply",), ("settle",), ("apply", "settle")], ids="-".join)
+def test_a_node_that_never_ends_its_part_does_not_hold_up_the_platform(world, endless, flood, monkeypatch):
+    thief = Endless(world.ca.issue("n2"), endless, flood)
+    world.stack.callback(thief.stop)
+    monkeypatch.setattr(fleet, "_longest", lambda _share: 1.0)
+    monkeypatch.setattr(fleet, "_REPORTS", 50)
+    monkeypatch.setattr(fleet, "_TRY", 1.0)
+    tell = fleet.Fleet._tell
+    monkeypatch.setattr(fleet.Fleet, "_tell", lambda self, one, done, progress, seconds, longest=1.0: tell(
+        self, one, done, progress, seconds, min(longest, 1.0)))
+    world.control(nodes=(member(thief, "n2", "compute"),))
+    ended = run("deploy", "db", "agent")
+    if endless == ("settle",):  # all is done but that: the node is told later
+        assert (ended.code, "n2 does not answer; it is told later" in ended.out) == (0, True), ended
+        assert world.n1.runs() == {"db": "1"}
+    else:
+        assert (ended.code, "Node n2" in ended.err) == (1, True), ended
+        assert world.n1.runs() == {}
+    wait_for(lambda: world.n1.daemon.deployer.idle(0), 20, "the end of the deployment")
+    if "settle" in endless:
+        ended = run("deploy", "db")
+        assert (ended.code, "Node n2 could not be told yet how deployment 1 ended" in ended.err) == (1, True), ended
+        world.n1.stop()
+        world.n1.start()  # a restart is not held up either
+        wait_for(lambda: not world.n1.daemon.journal.unfinished(), 20, "that all is put back")
+    thief.endless = ()
+    wait_for(lambda: not world.n1.daemon.journal.unsettled(), 20, "that n2 is told")
+    world.nova("deploy", "db")
+    assert world.n1.runs() == {"db": "1"}
+
+
+def test_novad_ends_while_a_node_never_ends_its_part(world):
+    thief = Endless(world.ca.issue("n2"), ("apply", "settle"))
+    world.stack.callback(thief.stop)
+    world.control(nodes=(member(thief, "n2", "compute"),))
+    deploying = threading.Thread(target=run, args=("deploy", "db", "agent"))
+    deploying.start()
+    wait_for(lambda: any(call.endswith("/Apply") for call in thief.calls), 20, "that n2 is asked")
+    daemon = world.n1.daemon
+    world.n1.stop()
+    assert daemon.deployer.idle(0)
+    deploying.join(20)
+    thief.endless = ()
+    world.n1.start()
+    wait_for(lambda: not world.n1.daemon.journal.unfinished(), 20, "that all is put back")
+    assert (world.n1.states()[0], world.n1.runs()) == (("deploy", "undone"), {})
 
 
 @contextlib.contextmanager

@@ -154,7 +154,9 @@ class Nodes:
     def settled(self):
         """All know how everything ended."""
         wait_for(lambda: not any(node.daemon.journal.unfinished() or node.daemon.journal.pending()
-                                 for node in self.all) and not self.n1.daemon.journal.unsettled(), 30, "the end")
+                                 for node in self.all) and not self.n1.daemon.journal.unsettled()
+                 # The journal has the end of a deployment before novad has finished with it.
+                 and all(node.daemon.deployer.idle(0) for node in self.all), 30, "the end")
 
 
 @pytest.fixture
