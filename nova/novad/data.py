@@ -15,6 +15,7 @@ import errno
 import logging
 import os
 import pathlib
+import re
 import shutil
 import stat
 import subprocess
@@ -30,6 +31,8 @@ LOG = logging.getLogger(__name__)
 _DUMP = ".dump"  # no volume is called so
 # Bytes that stay free on the file system: a node whose disk is full is of no use to anybody.
 _MARGIN = 64 * 1024 * 1024
+_SLACK = 1024 * 1024  # bytes that a copy may take beyond the size of its original
+_WORDS = 300  # characters of the reason of a command that failed
 
 
 class Data:
@@ -58,10 +61,17 @@ class Data:
         return sorted(place.name for place in (self.root / "volumes").iterdir())
 
     def remove(self, name: str) -> None:
-        shutil.rmtree(self.root / "volumes" / name, ignore_errors=True)
+        """Remove all volumes of a component, also those that an administrator has moved to another disk. Raises
+        OSError."""
+        place = self.root / "volumes" / name
+        for volume in (*place.iterdir(), place) if place.is_dir() else ():
+            _remove(volume.resolve())
+            if volume.is_symlink():
+                volume.unlink()
 
     def clear(self, name: str, volume: str) -> None:
-        shutil.rmtree(self.volume(name, volume).resolve(), ignore_errors=True)
+        """Remove the data of one volume. Raises OSError."""
+        _remove(self.volume(name, volume).resolve())
         with contextlib.suppress(OSError):  # others are there
             self.volume(name, volume).parent.rmdir()
 
@@ -90,7 +100,7 @@ class Data:
         """
         place = self.place(name, deployment)
         target = self.root / place
-        shutil.rmtree(target, ignore_errors=True)
+        _remove(target)
         target.mkdir(parents=True)
         for volume in volumes:
             source = self.volume(name, volume.name).resolve()  # an administrator may have moved it to another disk
@@ -118,7 +128,10 @@ class Data:
         return open(os.open(self.dump(place), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
     def restore(self, name: str, place: str) -> None:
-        """Put the directories back as they were copied. It may be done again after it was cut short anywhere."""
+        """Put the directories back as they were copied. It may be done again after it was cut short anywhere.
+
+        What is there now is removed before the copy is made if the disk has no room for both. Raises NovadError, OSError.
+        """
         source = self.root / place
         if not source.is_dir():
             raise NovadError(f"The backup {source} is not there.")
@@ -128,11 +141,16 @@ class Data:
                 _refill(copy, target)
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
-            for former in target.parent.glob(f".{copy.name}.*"):
-                shutil.rmtree(former, ignore_errors=True)
+            # Nothing else: beside a volume that was moved there are files of others.
+            leftover = re.compile(rf"\.{re.escape(copy.name)}\.(?:[0-9a-f]{{8}}\.restored|replaced)")
+            for former in target.parent.iterdir():
+                if leftover.fullmatch(former.name):
+                    _remove(former)
             # A copy of a novad that was killed never writes to the one of this time.
             fresh = target.with_name(f".{copy.name}.{os.urandom(4).hex()}.restored")
             old = target.with_name(f".{copy.name}.replaced")
+            if shutil.disk_usage(target.parent).free < _size(copy) + _SLACK:
+                _remove(target)  # the backup has all that is wanted
             _copy(copy, fresh)
             if target.exists():
                 try:
@@ -140,23 +158,23 @@ class Data:
                 except OSError as error:
                     if error.errno != errno.EBUSY:
                         raise
-                    shutil.rmtree(fresh, ignore_errors=True)
+                    _remove(fresh)
                     _refill(copy, target)  # something of the same disk is mounted there
                     continue
             fresh.rename(target)
-            shutil.rmtree(old, ignore_errors=True)
+            _remove(old)
 
     def drop_backup(self, place: str) -> None:
         """Its directory; nothing else, whatever the journal says."""
         target = self.root / place
         if (self.root / "backups") in target.parents:
-            shutil.rmtree(target, ignore_errors=True)
+            _remove(target)
 
     # --- files -------------------------------------------------------------------------------------
     def write_files(self, name: str, component: Component, secrets: Mapping[str, str]) -> dict[str, pathlib.Path]:
         """Where on the node is what the container sees at a path; with the values of secrets."""
         place = self.root / "files" / name
-        shutil.rmtree(place, ignore_errors=True)
+        _remove(place)
         place.mkdir(parents=True)
         written = {}
         for number, (destination, text) in enumerate(sorted(component.files.items())):
@@ -167,7 +185,7 @@ class Data:
         return written
 
     def remove_files(self, name: str) -> None:
-        shutil.rmtree(self.root / "files" / name, ignore_errors=True)
+        _remove(self.root / "files" / name)
 
 
 def _give(place: pathlib.Path, component: Component) -> None:
@@ -178,24 +196,47 @@ def _give(place: pathlib.Path, component: Component) -> None:
 
 
 def _size(place: pathlib.Path) -> int:
-    """Of all files below it, as the disk holds them."""
+    """Return the bytes that the disk holds below a directory. A file with several names counts once, and what lies too
+    deep to be copied does not count."""
     total = 0
-    for directory, _names, files in os.walk(place):
-        for file in files:
-            try:
-                total += os.lstat(os.path.join(directory, file)).st_blocks * 512
-            except FileNotFoundError:
-                continue
+    linked: set[tuple[int, int]] = set()
+    waiting = [str(place)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:  # a component changes it meanwhile
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    found = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(found.st_mode):
+                        waiting.append(entry.path)
+                        continue
+                    if found.st_nlink > 1:
+                        if (found.st_dev, found.st_ino) in linked:
+                            continue
+                        linked.add((found.st_dev, found.st_ino))
+                    total += found.st_blocks * 512
     return total
+
+
+def _remove(place: pathlib.Path) -> None:
+    """Remove a file, or a directory with all that is in it, however deep: a component may nest directories until
+    shutil.rmtree and paths end. A mount point is emptied, and stays. Raises OSError."""
+    if not os.path.lexists(place):
+        return
+    done = subprocess.run(["rm", "-rf", "--", str(place)], capture_output=True, text=True, check=False)
+    if done.returncode and not (place.is_dir() and not any(place.iterdir())):
+        raise OSError(errno.EIO, _last_line(done.stderr), str(place))
+
+
+def _last_line(text: str) -> str:
+    """Return why a command failed, without the paths of a component: they may be as long as a path can be."""
+    lines = text.strip().splitlines() or ["it says nothing"]
+    return lines[-1].rpartition(": ")[2][:_WORDS]
 
 
 def _refill(source: pathlib.Path, target: pathlib.Path) -> None:
     """The same in a directory that cannot be replaced, since it is a file system of its own."""
     for path in target.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        _remove(path)
     _copy(source, target)
 
 
@@ -206,4 +247,4 @@ def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
                      str(source), str(target)], ["sync", "-f", str(target)]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise NovadError(f"{source} could not be copied to {target}: {done.stderr.strip()[-500:]}")
+            raise NovadError(f"{source} could not be copied to {target}: {_last_line(done.stderr)}")

@@ -17,6 +17,7 @@ import msgspec
 
 from nova.novad.errors import NovadError
 from nova.novad.platform import Component
+from nova.novad.reserve import Reserve
 
 RUNNING, DONE, UNDONE, STUCK = "running", "done", "undone", "stuck"
 # Done on this node, and not decided yet: the control node says whether it stays.
@@ -156,6 +157,7 @@ class Journal:
         self.path = path
         self._lock = threading.Lock()
         self._closed = False
+        self._reserve = Reserve(path.with_name(f"{path.name}.reserve"))
         # Before there are threads: msgspec crashes where two of them decode a type for the first time at once.
         self._decode_deployed = msgspec.json.Decoder(Deployed).decode
         self._decode_changes = msgspec.json.Decoder(list[Change]).decode
@@ -413,10 +415,11 @@ class Journal:
             if self._closed:  # SQLite itself would crash
                 raise JournalFault(f"The journal {self.path} is closed: novad ends.")
             try:
+                self._reserve.adjust()
                 self._connection.execute("begin immediate")
                 yield self._connection
                 self._connection.execute("commit")
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OSError) as error:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("rollback")
                 raise JournalFault(f"The journal {self.path} cannot be used: {error}") from error

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from nova.novad.data import Data
-from nova.novad.errors import RuntimeFault
+from nova.novad.errors import RuntimeFault, told
 from nova.novad.journal import Change, Deployed, Journal, Owed
 from nova.novad.runtime.base import Runtime
 from nova.novad.secrets import Secrets
@@ -49,6 +49,8 @@ class Payer:
                 self._pay(one, progress)
             except (RuntimeFault, OSError) as error:
                 LOG.warning("%s %s is removed later: %s", one.kind, one.name, error)
+                progress(one.name, f"its {one.kind} cannot be removed yet, and novad goes on trying: "
+                                   f"{told(error) if isinstance(error, OSError) else error}")
                 continue
             self._journal.paid(one.id)
 

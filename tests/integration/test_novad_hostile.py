@@ -255,6 +255,39 @@ def test_a_disk_that_is_full_in_the_middle_of_a_copy_loses_nothing(tmp_path: pat
         subprocess.run(["umount", small], check=True)
 
 
+@pytest.mark.parametrize("rest", [0, 1 << 20])
+def test_a_component_that_fills_the_disk_is_put_back_all_the_same(tmp_path: pathlib.Path, rest: int,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former data need the room that the new ones take, and the journal needs some, too."""
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "none", small], check=True)
+    try:
+        monkeypatch.setattr(data_module, "_MARGIN", 0)
+        node = FakeNode(small)
+        node.runtime.registry["registry/db:sick"] = "sick"
+        node.deploy()
+        rows = small / "volumes/db/rows/rows"
+        rows.write_bytes(os.urandom(6 << 20))
+        content = rows.read_bytes()
+
+        def fill(verb: str, name: str) -> None:
+            if (verb, name) == ("start", "suite-db") and node.runtime.images[
+                    node.runtime.made[name].image][0].endswith(":sick"):
+                with contextlib.suppress(OSError), open(small / "volumes/db/rows/junk", "wb", buffering=0) as file:
+                    while os.statvfs(small).f_bavail * 4096 > rest:
+                        file.write(bytes(4096))
+        node.runtime.before = fill
+        with pytest.raises(Failed, match=r"All is as it was before"):
+            node.deploy(db="sick")
+        assert (node.versions(), rows.read_bytes() == content) == ({"db": "1", "conductor": "1", "api": "1"}, True)
+        assert node.deployer.journal.unfinished() == []
+        assert node.deploy(db="2").state == "done"
+        node.deployer.journal.close()
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+
+
 @pytest.mark.parametrize("how", ["mount", "link"])
 def test_a_volume_on_a_disk_of_its_own_is_backed_up_and_put_back(tmp_path: pathlib.Path, how: str) -> None:
     data = Data(tmp_path / "data")

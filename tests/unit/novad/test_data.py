@@ -1,7 +1,9 @@
 """Directories of components, and their backups."""
 
 import os
+import pathlib
 import shutil
+import subprocess
 import tempfile
 
 import pytest
@@ -49,7 +51,7 @@ def test_a_backup_has_all_of_the_volumes_that_want_one(data):
 def test_a_restore_that_is_cut_short_anywhere_is_done_again(data, monkeypatch):
     place, _size = data.back_up("db", VOLUMES, 1)
     wanted = rows(data)
-    effects = {"copy": (module, "_copy"), "rmtree": (shutil, "rmtree"), "rename": (module.pathlib.Path, "rename")}
+    effects = {"copy": (module, "_copy"), "remove": (module, "_remove"), "rename": (module.pathlib.Path, "rename")}
 
     def run(left):
         """Restore with so many effects; whether it came to its end."""
@@ -142,3 +144,87 @@ def test_a_volume_that_was_moved_to_where_others_can_enter_is_reported(mode, war
         data.prepare("db", Component(image="i", volumes=VOLUMES))
     assert [record.levelname for record in caplog.records if f"Volume rows of component db is at {disk}/rows" in
             record.message] == ["WARNING"] * warned
+
+
+def nested(place, depth, name="d"):
+    """Make directories in each other, deeper than a path can be."""
+    here = os.open(place, os.O_RDONLY)
+    for _number in range(depth):
+        os.mkdir(name, dir_fd=here)
+        deeper = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = deeper
+    os.close(here)
+
+
+@pytest.mark.parametrize("remove", [lambda data: data.remove("db"), lambda data: data.clear("db", "rows"),
+                                    lambda data: data.restore("db", "backups/db/1")],
+                         ids=["remove", "clear", "restore"])
+def test_directories_that_a_component_nests_deeper_than_any_path_are_removed(data, remove):
+    data.back_up("db", VOLUMES, 1)
+    nested(data.volume("db", "rows"), 1100)
+    assert data.size("db", VOLUMES) < 1 << 20
+    remove(data)
+    assert not (data.volume("db", "rows") / "d").exists()
+
+
+def test_a_volume_that_is_too_deep_to_be_copied_is_named_with_the_reason(data):
+    nested(data.volume("db", "rows"), 120, "d" * 40)
+    with pytest.raises(NovadError) as caught:
+        data.back_up("db", VOLUMES, 1)
+    assert str(caught.value).startswith(f"{data.volume('db', 'rows')} could not be copied to {data.root}/backups/db/1/")
+    assert "d" * 41 not in str(caught.value)
+    data.remove("db")
+    assert not (data.root / "volumes/db").exists()
+
+
+def test_a_file_with_many_names_takes_the_room_of_one(data):
+    rows_ = data.volume("db", "rows")
+    (rows_ / "large").write_bytes(os.urandom(1 << 20))
+    for number in range(50):
+        os.link(rows_ / "large", rows_ / str(number))
+    assert 1 << 20 <= data.size("db", VOLUMES) < 2 << 20
+    _place, size = data.back_up("db", VOLUMES, 1)
+    assert size < 2 << 20
+
+
+@pytest.fixture
+def moved(data):
+    """Volume "rows" on another disk, beside files of others."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as disk:
+        place = pathlib.Path(disk)
+        shutil.move(data.volume("db", "rows"), place / "rows")
+        data.volume("db", "rows").symlink_to(place / "rows")
+        for name in (".rows.conf", ".rows.old", ".rows.d", "rows.other"):
+            (place / name).write_text("of others")
+        yield place
+
+
+def test_what_lies_beside_a_moved_volume_stays(data, moved):
+    place, _size = data.back_up("db", VOLUMES, 1)
+    (moved / "rows/deep/file").write_text("two")
+    left = moved / ".rows.0123abcd.restored"
+    left.mkdir()
+    data.restore("db", place)
+    assert (moved / "rows/deep/file").read_text() == "one"
+    assert {path.name for path in moved.iterdir()} == {"rows", ".rows.conf", ".rows.old", ".rows.d", "rows.other"}
+
+
+def test_the_data_of_a_moved_volume_are_removed_with_the_others(data, moved):
+    data.remove("db")
+    assert not (data.root / "volumes/db").exists()
+    assert {path.name for path in moved.iterdir()} == {".rows.conf", ".rows.old", ".rows.d", "rows.other"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_data_that_cannot_be_removed_are_said(data):
+    busy = data.volume("db", "rows") / "deep"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", busy], check=True)
+    try:
+        for remove in (lambda: data.remove("db"), lambda: data.clear("db", "rows")):
+            with pytest.raises(OSError, match=str(data.volume("db", "rows"))):
+                remove()
+    finally:
+        subprocess.run(["umount", busy], check=True)
+    data.remove("db")
+    assert not (data.root / "volumes/db").exists()
