@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from nova.cli import shell as commands_of_cliff
 from nova.cli.commands import COMMANDS, load
+from nova.cli.declare import Declared
+from nova.cli.platform.commands import COMMANDS as PLATFORM
+from nova.cli.platform.commands import load as load_platform
 
 _BASH = """\
 _nova() {{
@@ -40,23 +43,43 @@ compdef _nova nova"""
 
 
 def script(name: str) -> str:
-    """For bash, zsh or fish; all commands are loaded for it."""
-    helps = {command: load(command).help for command in sorted(COMMANDS)}
-    options = {command: _options(command) for command in helps}
+    """Return the script for bash, zsh or fish. All commands are loaded for it; those of the platform are left out where
+    nova[novad] is not installed."""
+    declared = _declared()
+    words: dict[str, list[str]] = {}  # the second words of commands that have two
+    for command in declared:
+        first, _space, second = command.partition(" ")
+        words.setdefault(first, []).extend([second] if second else [])
+    helps = {first: declared[first].help if first in declared else f"{', '.join(seconds)}."
+             for first, seconds in sorted(words.items())}
+    options = {first: sorted({*words[first], *(option for command, one in declared.items()
+                                              if command.partition(" ")[0] == first
+                                              for option in _options(command, one))}) for first in helps}
     if name == "fish":
         return _fish(helps, options)
     if name == "zsh":
         commands = "\n".join(f"        {_quoted(f'{command}:{_colons(text)}')}" for command, text in helps.items())
+        others = {command: f"compadd -- {' '.join(seconds)}" if seconds else "_files" for command, seconds in words.items()}
         cases = "\n".join(f"    {command}) if [[ $PREFIX == -* ]]; then compadd -- {' '.join(options[command])}; "
-                          f"else _files; fi ;;" for command in helps)
+                          f"else {others[command]}; fi ;;" for command in helps)
         return _ZSH.format(commands=commands, cases=cases)
     cases = "\n".join(f"    {command}) COMPREPLY=($(compgen -W \"{' '.join(options[command])}\" -- \"$word\")) ;;"
                       for command in helps)
     return _BASH.format(names=" ".join(helps), cases=cases)
 
 
-def _options(command: str) -> list[str]:
-    parser = commands_of_cliff.parser_of(command, load(command))
+def _declared() -> dict[str, Declared]:
+    """Return all commands by name; one that both services have (``update``) has the options of both."""
+    found = {command: load(command) for command in COMMANDS}
+    try:
+        platform = {command: load_platform(command) for command in PLATFORM}
+    except ModuleNotFoundError:
+        return found
+    return {**platform, **found, **{f"{name} ": one for name, one in platform.items() if name in found}}
+
+
+def _options(command: str, declared: Declared) -> list[str]:
+    parser = commands_of_cliff.parser_of(command, declared)
     return sorted(word for action in parser._actions for word in action.option_strings if word.startswith("--"))
 
 
@@ -72,8 +95,8 @@ def _fish(helps: dict[str, str], options: dict[str, list[str]]) -> str:
     lines = ["complete -c nova -f"]
     for command, text in helps.items():
         lines.append(f"complete -c nova -n __fish_use_subcommand -a {command} -d \"{_plain(text)}\"")
-        lines += [f"complete -c nova -n '__fish_seen_subcommand_from {command}' -l {option[2:]}"
-                  for option in options[command]]
+        lines += [f"complete -c nova -n '__fish_seen_subcommand_from {command}' "
+                  f"{f'-l {word[2:]}' if word.startswith('--') else f'-a {word}'}" for word in options[command]]
     return "\n".join(lines)
 
 

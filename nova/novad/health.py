@@ -75,7 +75,7 @@ def wait(runtime: Runtime, container: str, component: Component, ended: Callable
 
 def _shown(output: str, masker: Callable[[], Masker]) -> str:
     """Return the end of what a component says; masked before it is cut."""
-    return masker().text(output).strip()[-_WORDS:]
+    return " | ".join(masker().text(output).strip()[-_WORDS:].splitlines())
 
 
 def _last_words(runtime: Runtime, container: str, masker: Callable[[], Masker]) -> str:
@@ -84,7 +84,8 @@ def _last_words(runtime: Runtime, container: str, masker: Callable[[], Masker]) 
         lines = [line for some in runtime.logs(container, False, 5).batches() for line in stream.lines(some)]
     except NovadError:
         return ""
-    return f"; its last words: {' | '.join(line.strip() for line in lines)[-500:]}" if lines else ""
+    words = "".join(one if one.isprintable() else "?" for one in " | ".join(line.strip() for line in lines)[-500:])
+    return f"; its last words: {words}" if lines else ""
 
 
 def _get(health: Health) -> None:

@@ -27,11 +27,12 @@ class Masker:
         self.forms = sorted(forms, key=lambda form: (-len(form), form))
 
     def text(self, text: str) -> str:
-        """Return a text, which may be a piece of a longer one, with its secrets masked."""
-        if not self.forms:
-            return text
+        """Return a text, which may be a piece of a longer one, with its secrets masked, and "?" for control characters
+        except line ends: the text is shown on terminals of operators."""
         lines = text.encode(errors="surrogateescape").split(b"\n")
-        return "\n".join(MaskedStream(self).lines([(0, line) for line in lines]))
+        masked = "\n".join(MaskedStream(self).lines([(0, line) for line in lines]))
+        return masked if masked.isprintable() else "".join(
+            one if one.isprintable() or one == "\n" else "?" for one in masked)
 
     def spans(self, text: bytes, beginning: bool) -> list[tuple[int, int]]:
         """Return where secrets are: whole ones, pieces at the end, and at the ``beginning`` if it is one."""

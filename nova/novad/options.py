@@ -86,19 +86,19 @@ EXAMPLE = """\
 class Node(Part, frozen=True, kw_only=True):
     """Another node of a control node. ``roles``: what the control node has it run, whatever the node itself says."""
 
-    address: Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}$")]
-    node: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?$")]
+    address: Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}\Z")]
+    node: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\Z")]
     roles: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1)]
 
 
 class Options(Part, frozen=True, kw_only=True):
-    listen: Annotated[str, msgspec.Meta(pattern=r"^tcp://.+:\d{1,5}$")] = f"tcp://127.0.0.1:{PORT}"
+    listen: Annotated[str, msgspec.Meta(pattern=r"^tcp://.+:\d{1,5}\Z")] = f"tcp://127.0.0.1:{PORT}"
     announce: bool | tuple[str, ...] = True
     data_dir: Absolute = "/var/lib/novad"
     platform: str = "/etc/novad/platform.toml"
     node: str = ""
     roles: tuple[Name, ...] = ("control", "compute")
-    nodes: tuple[Node | Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}$")], ...] = ()
+    nodes: tuple[Node | Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}\Z")], ...] = ()
     discover_nodes: bool = False
     nodes_ca: str = ""
     node_address: str = ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import graphlib
 import pathlib
+import posixpath
 import re
 import stat
 import tomllib
@@ -19,9 +20,9 @@ import msgspec
 from nova.novad.addresses import is_address
 from nova.novad.errors import Invalid, NotKnown
 
-NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-_TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")
-_DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
+NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
+_TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
+_DIGEST = re.compile(r"^sha256:[0-9a-f]{64}\Z")
 # No "$" within: what is never closed is not looked through again from each of its beginnings.
 _ADDRESS = re.compile(r"\$\{address:([^}$]*)\}")
 _TOLD = re.compile(r"\$\{(?:node|address:([^}$]*))\}")
@@ -38,7 +39,7 @@ Name = Annotated[str, msgspec.Meta(pattern=NAME)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86400)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
-Absolute = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$")]
+Absolute = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*\Z")]
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -421,9 +422,12 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
     seen: set[str] = set()
     for target in (*(volume.destination for volume in component.volumes), *component.files,
                    *(bind.destination for bind in component.binds)):
-        if target in seen:
+        place = posixpath.normpath(f"/{target.lstrip('/')}")
+        if place == "/":
+            raise Invalid(f"{where}: {target} is the image's own root directory: nothing can be mounted there")
+        if place in seen:
             raise Invalid(f"{where}: {target} is mounted twice")
-        seen.add(target)
+        seen.add(place)
     if len({volume.name for volume in component.volumes}) < len(component.volumes):
         raise Invalid(f"{where}.volumes: two have the same name")
     _check_health(where, health)

@@ -44,12 +44,12 @@ _TIMEOUT, _FETCHED = 30.0, 1800.0  # seconds that a server may say nothing, and 
 _PIECE = 1024 * 1024
 _TRIED = 60.0  # seconds in which a release has to tell its version
 _AS_BEFORE = "Nothing was changed."
-_NAMES = r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,200}\.whl$"
+_NAMES = r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,200}\.whl\Z"
 
 
 class Wheel(msgspec.Struct, frozen=True):
     file: Annotated[str, msgspec.Meta(pattern=_NAMES)]
-    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
     size: Annotated[int, msgspec.Meta(ge=1, le=_UNPACKED)]
 
 

@@ -73,11 +73,25 @@ complete_of nova live-m
 complete_of nova boot --fl
 complete_of nova --debug rebo
 complete_of nova help host-m
+complete_of nova rollb
+complete_of nova rollback --t
+complete_of nova nodes a
+complete_of nova backup restore --h
+complete_of nova --addr=tcp://127.0.0.1:1 service-logs --no-f
+complete_of nova update --c
 """
     ended = subprocess.run(["bash"], input=words, text=True, check=True, capture_output=True, timeout=60)
     assert ended.stdout.splitlines() == ["live-migration live-migration-abort live-migration-force-complete",
                                          "--flavor",
-                                         "reboot", "host-meta"]
+                                         "reboot", "host-meta",
+                                         "rollback", "--to", "accept", "--help", "--no-follow", "--check"]
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_every_command_of_both_services_is_completed(name):
+    text = completions.script(name)
+    for command in (*COMMANDS, *PLATFORM):
+        assert all(word in text for word in command.split()), command
 
 
 # --- what a command loads ----------------------------------------------------------------------------

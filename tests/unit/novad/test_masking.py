@@ -137,3 +137,9 @@ def test_what_a_failed_deployment_shows_is_masked_before_it_is_cut(node, place):
         node.runtime.before = lambda _verb, _name: None
     assert max(longest(text, value) for text in seen) <= SHOWN
     assert any(MASK in text for text in seen)
+
+
+def test_control_characters_of_a_component_reach_no_terminal():
+    for masker in (Masker([]), Masker(["a secret of mine"])):
+        assert masker.text("\x1b]0;owned\x07 fine\r\nnext \x9b2J") == "?]0;owned? fine?\nnext ?2J"
+    assert Masker(["a secret of mine"]).text("\x1b[1ma secret of mine") == f"?[1m{MASK}"

@@ -1,6 +1,8 @@
 """Platform files: what is wrong is said by the name of its field."""
 
 import os
+import pathlib
+import re
 
 import pytest
 
@@ -224,3 +226,43 @@ def test_a_key_of_toml_with_more_parts_than_any_field_is_refused_with_its_line(p
     with pytest.raises(Invalid, match="it is no TOML: line 3: a key has more than 16 parts"):
         parse(f'name = "s"\n\n{".".join([part] * 100_000)} = 1', "toml")
     assert parse(X + 'env = {A = "' + "a." * 1000 + '"}', "toml").components["x"].env["A"] == "a." * 1000
+
+
+@pytest.mark.parametrize(("field", "text"), [
+    ("name", 'name: "p\\n"\ncomponents: {a: {image: r/x}}'),
+    ("components", 'name: p\ncomponents: {"a\\n": {image: r/x}}'),
+    ("components.a.version", 'name: p\ncomponents: {a: {image: r/x, version: "1\\n"}}'),
+    ("components.a.digest", f'name: p\ncomponents: {{a: {{image: r/x, digest: "sha256:{"0" * 64}\\n"}}}}'),
+    ("components.a.volumes[0].name", 'name: p\ncomponents: {a: {image: r/x, volumes: [{name: "v\\n", destination: /d}]}}'),
+    ("secrets", 'name: p\nsecrets: {"s\\n": {}}\ncomponents: {a: {image: r/x}}'),
+    ("components.a.roles[0]", 'name: p\ncomponents: {a: {image: r/x, roles: ["r\\n"]}}'),
+    ("networks[0]", 'name: p\nnetworks: ["n\\n"]\ncomponents: {a: {image: r/x}}')])
+def test_a_name_that_ends_with_a_line_end_is_refused(field, text):
+    parse(text.replace("\\n", ""), "yaml")
+    with pytest.raises(Invalid, match=re.escape(f"platform: {field}: ")):
+        parse(text, "yaml")
+
+
+def test_a_version_of_a_command_that_ends_with_a_line_end_is_refused():
+    component = parse("name: p\ncomponents: {a: {image: r/x}}", "yaml").components["a"]
+    for version in ("1\n", f"1@sha256:{'0' * 64}\n"):
+        with pytest.raises(Invalid, match="not the name of a version"):
+            component.of_version(version)
+
+
+def test_no_pattern_of_novad_accepts_a_line_end_at_its_end():
+    """"$" matches before it, too."""
+    files = list((pathlib.Path(__file__).parents[3] / "nova/novad").rglob("*.py"))
+    assert len(files) > 30
+    loose = [f"{path.name}: {line.strip()}" for path in files for line in path.read_text().splitlines()
+             if re.search(r'(pattern=|re\.compile\(|^[A-Z_]+ = )r"[^"]*(?<![\\(])\$"', line)]
+    assert loose == []
+
+
+@pytest.mark.parametrize(("first", "second", "why"), [
+    ("/etc", "/etc/", "mounted twice"), ("/etc", "/data/../etc", "mounted twice"), ("/etc", "//etc/.", "mounted twice"),
+    ("/data", "/", "root directory"), ("/data", "/x/..", "root directory")])
+def test_two_mounts_at_one_path_or_at_the_root_are_refused_however_they_are_written(first, second, why):
+    text = f"name: p\ncomponents: {{a: {{image: r/x, volumes: [{{name: v, destination: {first}}}], files: {{{second}: t}}}}}}"
+    with pytest.raises(Invalid, match=f"components.a: {re.escape(second)} .*{why}"):
+        parse(text, "yaml")
