@@ -59,7 +59,8 @@ def script(name: str) -> str:
         return _fish(helps, options)
     if name == "zsh":
         commands = "\n".join(f"        {_quoted(f'{command}:{_colons(text)}')}" for command, text in helps.items())
-        others = {command: f"compadd -- {' '.join(seconds)}" if seconds else "_files" for command, seconds in words.items()}
+        others = {command: f"compadd -- {' '.join(seconds)}" if seconds else "_files"
+                  for command, seconds in words.items()}
         cases = "\n".join(f"    {command}) if [[ $PREFIX == -* ]]; then compadd -- {' '.join(options[command])}; "
                           f"else {others[command]}; fi ;;" for command in helps)
         return _ZSH.format(commands=commands, cases=cases)

@@ -130,7 +130,8 @@ class Data:
     def restore(self, name: str, place: str) -> None:
         """Put the directories back as they were copied. It may be done again after it was cut short anywhere.
 
-        What is there now is removed before the copy is made if the disk has no room for both. Raises NovadError, OSError.
+        What is there now is removed before the copy is made if the disk has no room for both. Raises NovadError,
+        OSError.
         """
         source = self.root / place
         if not source.is_dir():

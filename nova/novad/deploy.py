@@ -27,7 +27,8 @@ from nova.novad import dumps, history, owed, pins
 from nova.novad.changes import check_data_paths, check_depends, ordered, stopping, volumes_of
 from nova.novad.containers import Containers, Progress
 from nova.novad.data import Data
-from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NotKnown, NovadError, Refused, told
+from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NovadError, Refused, told
+from nova.novad.former import Former, label
 from nova.novad.history import BACK_UP, DEPLOY, REMOVE, ROTATE
 from nova.novad.journal import DONE, PENDING, STUCK, UNDONE, Change, Deployed, Deployment, Journal, Origin, Owed
 from nova.novad.platform import Platform
@@ -86,6 +87,7 @@ class Deployer:
         history.record_missing(journal)
         self.ending = threading.Event()
         self.containers = Containers(lambda: self.platform.name, runtime, data, secrets, self.ending)
+        self.former = Former(journal, runtime, data, self.containers)
         self._turn = threading.Condition()
         self._doing = ""
         self._waiting = 0  # for the end of a look
@@ -325,12 +327,12 @@ class Deployer:
                 continue  # without volumes, or new: a copy of nothing says that a former state had no data
             if change.name in dumped:
                 progress(change.name, "dumping its data")
-                place = self.data.place(change.name, _label(begun))
+                place = self.data.place(change.name, label(begun))
                 size = dumps.make(self.runtime, self.data, self.containers.name(change.name), writer, place,
                                   self.containers.masker())
             else:
                 progress(change.name, "backing up its data")
-                place, size = self.data.back_up(change.name, volumes, _label(begun))
+                place, size = self.data.back_up(change.name, volumes, label(begun))
             self.journal.add_backup(change.name, begun.id, change.before or msgspec.structs.replace(
                 writer, deployment=0, version="unknown"), place, size)
 
@@ -363,7 +365,7 @@ class Deployer:
                 self.runtime.start(self.containers.name(change.name))
             progress(change.name, "waiting until it is healthy")
             self.containers.wait(after)
-            if change.restore and (place := self._backup(change)) and self.data.dump(place).exists():
+            if change.restore and (place := self.former.backup(change)) and self.data.dump(place).exists():
                 progress(change.name, "reading its dump")
                 dumps.restore(self.runtime, self.data, self.containers.name(change.name), after, place,
                               self.containers.masker())
@@ -382,29 +384,10 @@ class Deployer:
         self.runtime.remove(self.containers.name(change.name))
         if change.restore or change.state:
             progress(change.name, "putting back its data")
-            self._restore(change)
+            self.former.data_of(change)
         progress(change.name, f"starting {change.after.component.reference()}")
         self.containers.make(change.after)
         self.runtime.start(self.containers.name(change.name))
-
-    def _restore(self, change: Change) -> None:
-        """Put back the volumes that the backup has, and empty the others: then they had no data. A dump is read
-        later, by the component."""
-        place = self._backup(change) if change.restore else ""
-        kept: set[str] = set()
-        if place and not self.data.dump(place).exists():
-            self.data.restore(change.name, place)
-            kept = self.data.kept(place)
-        for volume in volumes_of(change):
-            if volume.backup and volume.name not in kept:
-                self.data.clear(change.name, volume.name)
-
-    def _backup(self, change: Change) -> str:
-        """The place of what it gets."""
-        backup = next((one for one in self.journal.backups(change.name) if one.id == change.restore), None)
-        if backup is None:
-            raise NotKnown(f"There is no backup {change.restore} of {change.name}.")
-        return backup.path
 
     def _go_on(self) -> None:
         if self.ending.is_set():
@@ -434,10 +417,10 @@ class Deployer:
                 if deployment.stage != BACKUP:
                     self.journal.advance(ident, UNDO)
                     if deployment.kind != BACK_UP:  # that touches none
-                        self._put_back_data(ident, deployment.changes, progress)
+                        self.former.put_back_data(ident, deployment.changes, progress)
                     self.secrets.put_back()
-                self._put_back_containers(deployment.changes, progress)
-                self._drop_halves(deployment)
+                self.former.put_back_containers(deployment.changes, progress)
+                self.former.drop_halves(deployment)
         except Cancelled:
             raise
         except Exception as fault:
@@ -453,50 +436,6 @@ class Deployer:
         self.payer.pay(progress)
         return words
 
-    def _drop_halves(self, deployment: Deployment) -> None:
-        """Copies that did not come to their end."""
-        whole = {backup.path for backup in self.journal.backups()}
-        for change in deployment.changes:
-            place = self.data.place(change.name, _label(deployment))
-            if place not in whole:
-                self.data.drop_backup(place)
-
-    def _put_back_data(self, ident: int, changes: Sequence[Change], progress: Progress) -> None:
-        copies = {backup.component: backup for backup in self.journal.backups() if backup.deployment == ident}
-        for change in reversed(changes):
-            progress(change.name, "undo: stopping")
-            stopping = change.after or change.before
-            assert stopping is not None
-            self.runtime.stop(self.containers.name(change.name), stopping.component.stop_timeout)
-            self.runtime.remove(self.containers.name(change.name))
-        for change in changes:
-            copied: set[str] = set()
-            if change.name in copies:
-                progress(change.name, "undo: putting back its data")
-                self.data.restore(change.name, copies[change.name].path)
-                copied = self.data.kept(copies[change.name].path)
-            for volume in volumes_of(change):
-                if volume.backup and volume.name not in copied:
-                    # It was empty before: what a first start left half done would disturb the next one.
-                    self.data.clear(change.name, volume.name)
-
-    def _put_back_containers(self, changes: Sequence[Change], progress: Progress) -> None:
-        for change in changes:
-            before = change.before
-            if before is None:
-                continue
-            if self.runtime.find(self.containers.name(change.name)) is None:
-                self.containers.make(before)
-            if before.wanted:
-                progress(change.name, "undo: starting the one before")
-                self.runtime.start(self.containers.name(change.name))
-        for change in changes:
-            if change.before is not None and change.before.wanted:
-                try:
-                    self.containers.wait(change.before)
-                except Failed as error:
-                    LOG.warning("Component %s is back: %s", change.name, error.message)
-
 
 def _quietly(_name: str, _what: str) -> None:
     """For what nobody watches."""
@@ -505,11 +444,6 @@ def _quietly(_name: str, _what: str) -> None:
 def _remakes(kind: str, change: Change) -> bool:
     """Return True if the change puts a new container in the place of the component's current one."""
     return kind == ROTATE or change.before != change.after or bool(change.restore or change.state)
-
-
-def _label(deployment: Deployment) -> str:
-    """Of its backups. Numbers begin anew with a new journal, and copies that the old one knew stay."""
-    return f"{deployment.id}-{int(deployment.started * 1000)}"
 
 
 def _sentence(error: Exception) -> str:

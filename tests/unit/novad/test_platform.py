@@ -233,7 +233,8 @@ def test_a_key_of_toml_with_more_parts_than_any_field_is_refused_with_its_line(p
     ("components", 'name: p\ncomponents: {"a\\n": {image: r/x}}'),
     ("components.a.version", 'name: p\ncomponents: {a: {image: r/x, version: "1\\n"}}'),
     ("components.a.digest", f'name: p\ncomponents: {{a: {{image: r/x, digest: "sha256:{"0" * 64}\\n"}}}}'),
-    ("components.a.volumes[0].name", 'name: p\ncomponents: {a: {image: r/x, volumes: [{name: "v\\n", destination: /d}]}}'),
+    ("components.a.volumes[0].name",
+     'name: p\ncomponents: {a: {image: r/x, volumes: [{name: "v\\n", destination: /d}]}}'),
     ("secrets", 'name: p\nsecrets: {"s\\n": {}}\ncomponents: {a: {image: r/x}}'),
     ("components.a.roles[0]", 'name: p\ncomponents: {a: {image: r/x, roles: ["r\\n"]}}'),
     ("networks[0]", 'name: p\nnetworks: ["n\\n"]\ncomponents: {a: {image: r/x}}')])
@@ -263,6 +264,7 @@ def test_no_pattern_of_novad_accepts_a_line_end_at_its_end():
     ("/etc", "/etc/", "mounted twice"), ("/etc", "/data/../etc", "mounted twice"), ("/etc", "//etc/.", "mounted twice"),
     ("/data", "/", "root directory"), ("/data", "/x/..", "root directory")])
 def test_two_mounts_at_one_path_or_at_the_root_are_refused_however_they_are_written(first, second, why):
-    text = f"name: p\ncomponents: {{a: {{image: r/x, volumes: [{{name: v, destination: {first}}}], files: {{{second}: t}}}}}}"
+    text = (f"name: p\ncomponents: {{a: {{image: r/x, volumes: [{{name: v, destination: {first}}}], "
+            f"files: {{{second}: t}}}}}}")
     with pytest.raises(Invalid, match=f"components.a: {re.escape(second)} .*{why}"):
         parse(text, "yaml")
