@@ -153,8 +153,8 @@ def _check_left_over(world: World, now: Seen, gone: bool) -> None:
     assert volumes <= {f"{name}/{volume}" for name, those in VOLUMES.items() for volume in those}
     assert not gone or os.listdir(data / "volumes") == []
     assert {path.name for path in data.iterdir()} <= {
-        "journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.sqlite.reserve", "volumes", "backups", "files", "secrets",
-        "shared-secret", "lock", "novad.sock"}
+        "journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.sqlite.reserve", "volumes",
+        "backups", "files", "secrets", "shared-secret", "lock", "novad.sock"}
 
 
 def _lines(place: pathlib.Path) -> list[str]:
