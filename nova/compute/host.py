@@ -47,16 +47,21 @@ class Machine:
     shares: HostShares = dataclasses.field(default_factory=NoShares)
 
 
-def shutdown_timeout(instance: Instance) -> int:
-    """Return the seconds that the guest gets to shut down: what its image says, else what the host is configured with.
+def image_shutdown_timeout(instance: Instance) -> int | None:
+    """Return the seconds that the image gives the guest to shut down, None if it sets no usable value.
 
     Servers that are older than the check of the property may have a value that is unusable.
     """
-    with contextlib.suppress(exception.InvalidInput):
-        wanted = shutdown_timeout_of(instance.image)
-        if wanted is not None:
-            return wanted
-    return int(CONF.shutdown_timeout)
+    try:
+        return shutdown_timeout_of(instance.image)
+    except exception.InvalidInput:
+        return None
+
+
+def shutdown_timeout(instance: Instance) -> int:
+    """Return the seconds that the guest gets to shut down: the image's value, else [DEFAULT]shutdown_timeout."""
+    wanted = image_shutdown_timeout(instance)
+    return int(CONF.shutdown_timeout) if wanted is None else wanted
 
 
 class StepHost:
@@ -74,6 +79,7 @@ class StepHost:
         self.volumes: Any = Fenced(machine.volumes, job)
         self.shares: Any = Fenced(machine.shares, job)
         self.shutdown_timeout = shutdown_timeout(self.instance)
+        self.image_shutdown_timeout = image_shutdown_timeout(self.instance)
         self.changes: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._job = job

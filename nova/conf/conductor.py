@@ -22,7 +22,8 @@ OPTIONS = {
                    help="Seconds after which a step whose owner gave no sign is given to another. At least "
                         "twice report_interval."),
         cfg.IntOpt("recovery_interval", default=5, min=1, help="Seconds between two looks for expired leases."),
-        cfg.IntOpt("max_attempts", default=3, min=1, help="How many hosts a build is tried on."),
+        cfg.IntOpt("max_attempts", default=3, min=1,
+                   help="How many hosts a build, or a live migration without a host, is tried on."),
         cfg.IntOpt("transactions", default=2, min=1,
                    help="Transactions of a worker process that run at the same time; the others take turns by their "
                         "projects. One that has been waiting for a lock for a while does not count."),

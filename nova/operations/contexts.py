@@ -350,6 +350,8 @@ class Host(Protocol):
     volumes: HostVolumes
     rules: RuleSet
     shutdown_timeout: int
+    # The same as the image sets it, None where it does not: a soft reboot has a default of its own.
+    image_shutdown_timeout: int | None
     # Set when somebody wants the running step to end: an interrupt, or an operation that supersedes it.
     cancelled: threading.Event
 

@@ -55,9 +55,11 @@ class GuestDriver(abc.ABC):
         """Ask the guest to shut down and wait ``timeout`` seconds, then pull the plug (0: at once)."""
 
     @abc.abstractmethod
-    def reboot(self, instance: Instance, hard: bool, timeout: int = 0) -> None:
-        """Soft: from inside, falling back to hard after ``timeout`` seconds. Hard: power cycle with
-        a renewed definition; works from any state."""
+    def reboot(self, instance: Instance, hard: bool, timeout: int | None = None) -> None:
+        """Soft: from inside, falling back to hard after ``timeout`` seconds (None: the driver's default, 0: at once).
+
+        Hard: power cycle with a renewed definition; works from any state.
+        """
 
     @abc.abstractmethod
     def pause(self, instance: Instance) -> None: ...

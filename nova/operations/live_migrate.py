@@ -41,6 +41,7 @@ class LiveMigrateData(MoveData, kw_only=True):
     """``arrived``: the guest runs on the destination, no way back. ``left``: the source has let go of it.
 
     ``follows``: it came over though its source could not tell, and its interfaces are still bound there.
+    ``refusals``: how many hosts could not take the guest; ``refusal``: the reason of the last one.
     """
 
     block_migration: bool | None = None
@@ -49,6 +50,8 @@ class LiveMigrateData(MoveData, kw_only=True):
     arrived: bool = False
     left: bool = False
     follows: bool = False
+    refusals: int = 0
+    refusal: str = ""
 
 
 class LiveMigrate(Move):
@@ -77,7 +80,12 @@ class LiveMigrate(Move):
     # --- steps -----------------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="unplace", asks_scheduler=True, event="conductor_live_migrate_instance")
     def place(self, ctl: Control) -> None:
-        self.choose(ctl, moves.PREPARING)
+        try:
+            self.choose(ctl, moves.PREPARING)
+        except exception.NoValidHost:
+            if self.data.refusal:
+                raise exception.NoValidHost(reason=self.data.refusal) from None
+            raise
 
     bind_volumes = Move.bind_volumes
 
@@ -152,6 +160,24 @@ class LiveMigrate(Move):
         self.use_claim(ctl, self.data.migration)
         ctl.outside_volumes.adopt(self.data.there)
         ctl.set(host=chosen.host, node=chosen.node, availability_zone=chosen.availability_zone)
+
+    def may_retry(self, failure: Failure) -> bool:
+        """Return True if the next host is to be tried: no host was named, and this one could not take the guest."""
+        data: LiveMigrateData = self.data
+        if super().may_retry(failure):
+            return True
+        named = data.spec.force_host or data.spec.requested_host
+        # Without a description the source refused; with a target the destination had accepted.
+        if named or data.described is None or data.target is not None or not failure.retry:
+            return False
+        data.refusals += 1
+        data.refusal = failure.message
+        if data.refusals > data.spec.alternates:
+            return False
+        data.described = None
+        if not data.candidates:
+            data.selected = False
+        return True
 
     # --- while it runs -------------------------------------------------------------------------------------
     def interrupted(self, host: Host, what: str) -> None:

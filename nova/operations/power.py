@@ -145,7 +145,7 @@ class RebootSoft(PowerAction):
     @connects_volumes
     def reboot(self, host: Host) -> None:
         on_host.connect(host)
-        host.driver.reboot(host.instance, hard=False, timeout=host.shutdown_timeout)
+        host.driver.reboot(host.instance, hard=False, timeout=host.image_shutdown_timeout)
         on_host.report_guest(host)
 
 

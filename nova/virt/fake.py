@@ -178,7 +178,7 @@ class FakeDriver(FakeMoves):
     def power_off(self, instance: Instance, timeout: int = 0) -> None:
         self._set("power_off", instance, states.SHUTDOWN)
 
-    def reboot(self, instance: Instance, hard: bool, timeout: int = 0) -> None:
+    def reboot(self, instance: Instance, hard: bool, timeout: int | None = None) -> None:
         self._behave("reboot")
         if not hard:
             self._guests.get(instance.uuid)

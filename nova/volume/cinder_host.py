@@ -24,7 +24,9 @@ _FORMATS = ("raw", "qcow2")
 _SNAPSHOT = re.compile(r"\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 # As many as the hypervisor takes.
 _MOST_FILES = 200
-_LIMITS = frozenset(f"{which}_{what}_sec" for which in ("read", "write", "total") for what in ("bytes", "iops"))
+# Limits of a volume type that the hypervisor enforces: rates, their peaks, and the bytes that count as one operation.
+_RATES = tuple(f"{which}_{what}_sec" for which in ("read", "write", "total") for what in ("bytes", "iops"))
+_LIMITS = frozenset({*_RATES, *(f"{rate}_max" for rate in _RATES), "size_iops_sec"})
 
 
 class CinderVolumes(HostVolumes):

@@ -33,7 +33,9 @@ def test_an_image_that_no_host_can_run_is_a_bad_request(admin, flavor, new_image
     ({"hw:locked_memory": "true"}, "hw:locked_memory"), ({"hw:cpu_realtime": "true"}, "hw:cpu_realtime"),
     ({"hw:cpu_realtime": "true", "hw:cpu_policy": "dedicated"}, "hw:cpu_realtime_mask"),
     ({"hw:tpm_version": "1.2", "hw:tpm_model": "tpm-crb"}, "hw_tpm_model"),
-    ({"os:secure_boot": "required"}, "os_secure_boot"), ({"quota:vif_inbound_peak": "1"}, "quota:vif_inbound_average")])
+    ({"os:secure_boot": "required"}, "os_secure_boot"), ({"quota:vif_inbound_peak": "1"}, "quota:vif_inbound_average"),
+    ({"quota:cpu_period": "999"}, "quota:cpu_period"),
+    ({"quota:disk_total_bytes_sec": "1", "quota:disk_read_bytes_sec": "1"}, "quota:disk_total_bytes_sec")])
 def test_a_flavor_that_no_host_can_run_is_a_bad_request(admin, image_id, specs, named):
     code, message = refusal_of(admin, flavor_with(admin, specs), image_id)
     assert (code, named in message) == (400, True), message

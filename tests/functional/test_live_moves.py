@@ -6,7 +6,7 @@ import types
 import pytest
 import sqlalchemy as sa
 
-from nova import exception
+from nova import bus, exception
 from nova.compute.service import ComputeService
 from nova.conductor.endpoints import services
 from nova.conf import CONF
@@ -21,6 +21,7 @@ from tests.functional.hosts import (
     refused,
     service_of,
     set_service,
+    told_scheduler,
     used,
 )
 
@@ -206,6 +207,48 @@ def test_a_live_migration_without_a_host_is_refused_at_once_before_2_34(pair, ad
         admin.action(server, "os-migrateLive", _LIVE, version=version, expect=202)
     assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == pair.first.host
     assert "No valid host was found" in error_of(admin, server, "live-migration")
+
+
+@pytest.fixture
+def third(suite, admin):
+    """One more compute host."""
+    service = ComputeService(bus.connect(CONF, "third"), host="third")
+    service.start()
+    told_scheduler(suite, "third", True)
+    yield service
+    for shown in admin.get("/servers", all_tenants=1)["servers"]:
+        admin.delete(f"/servers/{shown['id']}")
+        admin.wait_gone(shown["id"])
+    service.stop()
+    admin.delete(f"/os-services/{service_of(admin, 'third')['id']}")
+
+
+@pytest.mark.parametrize("version", ["2.33", "2.34"])
+@pytest.mark.parametrize("broken", ["second", "third"])
+def test_a_live_migration_without_a_host_tries_the_next_host_if_one_cannot_take_the_server(
+        pair, third, admin, server, broken, version):
+    hosts = {"second": pair.second, "third": third}
+    hosts[broken].machine.driver.behaviour.failure["prepare_migration"] = 1.0
+    admin.action(server, "os-migrateLive", _LIVE, version=version, expect=202)
+    wait_for(lambda: migration_of(admin, server)["status"] in ("completed", "error"), reason="the migration ends")
+    shown = admin.wait(server, "ACTIVE")
+    assert (migration_of(admin, server)["status"], shown["OS-EXT-SRV-ATTR:host"]) == (
+        "completed", ({"second", "third"} - {broken}).pop())
+
+
+def test_a_live_migration_that_no_host_can_take_says_why_and_leaves_the_server(pair, third, admin, server):
+    for service in (pair.second, third):
+        service.machine.driver.behaviour.failure["prepare_migration"] = 1.0
+    code, message = refused(lambda: admin.action(server, "os-migrateLive", _LIVE, version="2.33"))
+    assert (code, "prepare_migration" in message or "No valid host" in message) == (400, True)
+    assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == pair.first.host
+
+
+def test_a_live_migration_to_a_named_host_that_cannot_take_the_server_tries_no_other(pair, third, admin, server):
+    pair.second.machine.driver.behaviour.failure["prepare_migration"] = 1.0
+    admin.action(server, "os-migrateLive", {**_LIVE, "host": pair.second.host}, version="2.34", expect=202)
+    wait_for(lambda: migration_of(admin, server)["status"] in ("completed", "error"), reason="the migration ends")
+    assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == pair.first.host
 
 
 def test_from_2_34_on_the_checks_of_a_live_migration_come_after_the_answer(pair, admin, server):

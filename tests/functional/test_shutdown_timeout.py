@@ -21,7 +21,7 @@ def timeouts(pair, monkeypatch):
     """The timeouts that the hypervisor was given, by verb; it waits for nobody."""
     given = {}
     driver = pair.first.machine.driver
-    for verb in ("power_off", "rescue", "rebuild", "open_disks"):
+    for verb in ("power_off", "reboot", "rescue", "rebuild", "open_disks"):
         real = getattr(driver, verb)
 
         def watched(*args, _verb=verb, _real=real, **named):
@@ -51,3 +51,14 @@ def test_a_guest_gets_the_time_that_its_image_says(pair, admin, new_image, timeo
 def test_a_shutdown_timeout_that_is_no_number_is_refused_by_name(admin, new_image, flavor, value):
     code, message = refused(lambda: admin.boot(flavor, new_image(os_shutdown_timeout=value)))
     assert (code, "os_shutdown_timeout" in message) == (400, True)
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("0", 0), ("300", 300), (None, None)])
+def test_a_soft_reboot_waits_as_long_as_the_image_says_else_as_the_hypervisor_is_configured(
+        pair, admin, new_image, timeouts, value, seconds):
+    image = new_image(**({"os_shutdown_timeout": value} if value is not None else {}))
+    server = admin.boot(pair.flavor, image, availability_zone=f"nova:{pair.first.host}")
+    admin.wait(server, "ACTIVE")
+    admin.action(server, "reboot", {"type": "SOFT"})
+    admin.wait(server, "ACTIVE")
+    assert timeouts["reboot"] == seconds

@@ -102,8 +102,12 @@ def test_a_whole_life(driver: Any, guest_image: pathlib.Path, events: list[Guest
     log = wait_for_console(driver, instance, LOGIN, 2)
     assert b"reboot: Power down" in log
 
-    driver.reboot(instance, hard=True)
+    driver.reboot(instance, hard=False, timeout=0)
     log = wait_for_console(driver, instance, LOGIN, 3)
+    assert log.count(b"reboot: Power down") == 1, "a soft reboot without any time is a hard one"
+
+    driver.reboot(instance, hard=True)
+    log = wait_for_console(driver, instance, LOGIN, 4)
     assert log.count(b"reboot: Power down") == 1, "a hard reboot does not ask, and the log is kept"
 
     driver.power_off(instance, timeout=60)
@@ -116,7 +120,7 @@ def test_a_whole_life(driver: Any, guest_image: pathlib.Path, events: list[Guest
     for _ in range(2):
         driver.power_on(instance)
         assert driver.power_state(instance.uuid) == states.RUNNING
-    wait_for_console(driver, instance, LOGIN, 4)
+    wait_for_console(driver, instance, LOGIN, 5)
 
     for _ in range(2):
         driver.destroy(instance)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from nova import exception
 from nova.objects.flavor import Flavor
 from nova.objects.image import Image
-from nova.objects.requirements import guest_numa
+from nova.objects.requirements import guest_numa, resource_limits
 from nova.objects.requirements.cpu_topology import Topology, topology
 from nova.objects.requirements.hardware_values import (
     ARCHITECTURES,
@@ -108,6 +108,7 @@ def hardware(wishes: Properties, existing: bool = False) -> Hardware:
     machine = _machine(wishes, picked)
     if not existing:
         _check_ignored_before(wishes, picked, machine)
+        resource_limits.check(wishes)
     firmware = picked["hw_firmware_type"] or ""
     usb_ports = _usb_ports(wishes)
     model = picked["hw_vif_model"] or "virtio"

@@ -145,11 +145,12 @@ class LibvirtDriver(Driver):
             self._guests.shut_down(instance.uuid, timeout)
         self._guests.change(instance.uuid, power.stop)
 
-    def reboot(self, instance: Instance, hard: bool, timeout: int = 0) -> None:
+    def reboot(self, instance: Instance, hard: bool, timeout: int | None = None) -> None:
         if hard:
             self._guests.start(instance, fresh=True)
             return
-        stopped = self._guests.shut_down(instance.uuid, timeout or CONF.libvirt.wait_soft_reboot_seconds)
+        seconds = CONF.libvirt.wait_soft_reboot_seconds if timeout is None else timeout
+        stopped = seconds > 0 and self._guests.shut_down(instance.uuid, seconds)
         if not stopped:
             LOG.info("Server %s did not shut down by itself; its reboot is a hard one", instance.uuid)
         self._guests.start(instance, fresh=not stopped, must_exist=True)

@@ -128,6 +128,7 @@ class StepContext(StepHost):
         self.driver = self.network = guests
         self.volumes, self.shares = self.machine.volumes, self.machine.shares
         self.shutdown_timeout = 0
+        self.image_shutdown_timeout = None
         self.changes, self.results = {}, {}
         self._tell = tell
 

@@ -49,6 +49,14 @@ def snapshot(share: pathlib.Path, name: str, below: str, below_format: str = "qc
     return path
 
 
+def test_all_limits_of_a_volume_type_that_hypervisors_enforce_are_passed_on(volumes):
+    rates = [f"{which}_{what}_sec" for which in ("read", "write", "total") for what in ("bytes", "iops")]
+    limits = {name: number for number, name in enumerate(
+        [*rates, *(f"{rate}_max" for rate in rates), "size_iops_sec"], 1)}
+    specs = {**{name: str(value) for name, value in limits.items()}, "read_iops_sec_per_gb": "5", "vendor:trick": "on"}
+    assert volumes.connect({**RBD, "qos_specs": specs}).limits == limits
+
+
 def test_an_image_of_rbd_is_reached_by_the_hypervisor(volumes):
     found = volumes.connect(RBD)
     assert (found.protocol, found.path, found.hosts) == (
