@@ -152,7 +152,7 @@ def memory(root: int) -> dict[str, float]:
 
 
 def workers(root: int) -> dict[int, float]:
-    """Return the resident memory (MiB) of each worker process of a service by pid; of the service itself without any."""
+    """Return the resident memory (MiB) of each worker of a service by pid; without workers, of the service itself."""
     pids = [process.pid for process in family(root, table()) if process.pid != root] or [root]
     return {pid: _size(pid)[0] for pid in pids}
 
