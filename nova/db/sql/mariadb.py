@@ -23,7 +23,7 @@ def share_contexts(engine: sa.Engine) -> None:
     """
     import pymysql  # which others do without
 
-    class Connection(pymysql.connections.Connection):  # type: ignore[type-arg]
+    class Connection(pymysql.connections.Connection):  # type: ignore[misc]
         def _create_ssl_ctx(self, options: Any) -> Any:
             if not isinstance(options, dict) or _FILES & {name for name, value in options.items() if value}:
                 return super()._create_ssl_ctx(options)
