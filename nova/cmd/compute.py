@@ -1,10 +1,13 @@
 """nova-compute."""
 
-from nova.service import run
+from nova.service import thread_caches
 
 
 def main() -> int:
     """Run the service of this host (or of those that a fake driver plays) until SIGTERM; its guests run on."""
+    thread_caches.disable()
+    from nova.service import run  # isort: skip  (first: it chooses oslo.service's threading back end)
+
     from nova.compute.identity import lock_host
     from nova.compute.virtual_hosts import compute_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from nova.service import run
+from nova.service import thread_caches
 
 # Seconds that a database which starts together with the conductor has to come up.
 _PATIENCE = 30
@@ -12,6 +12,9 @@ _PATIENCE = 30
 
 def main() -> int:
     """Run the workers until SIGTERM; 1 when the database cannot be used."""
+    thread_caches.disable()
+    from nova.service import run  # isort: skip  (first: it chooses oslo.service's threading back end)
+
     from nova import exception
     from nova.conductor.service import ConductorService, check_keys
     from nova.conf import CONF

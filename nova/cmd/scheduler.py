@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from nova.service import run
+from nova.service import thread_caches
 
 
 def main() -> int:
     """Run the workers until SIGTERM; 1 when the configuration names a filter or weigher that does not exist."""
+    thread_caches.disable()
+    from nova.service import run  # isort: skip  (first: it chooses oslo.service's threading back end)
+
     from nova.conf import CONF
     from nova.scheduler.manager import load_filters, load_weighers
     from nova.scheduler.plugin import PluginError

@@ -8,7 +8,6 @@ conductor has it; a refused report means that somebody else decides about the in
 
 from __future__ import annotations
 
-import collections
 import functools
 import logging
 import threading
@@ -20,6 +19,7 @@ from nova import context, exception
 from nova.compute.clock import ConductorClock
 from nova.compute.host import Machine, StepHost, shutdown_timeout
 from nova.compute.job import Job, Superseded
+from nova.compute.newest import NewestOrders, known
 from nova.conf import CONF
 from nova.objects.action import Failure
 from nova.objects.guest import GuestStatus
@@ -51,9 +51,6 @@ _REFUSALS = 3
 # previous release whose database takes no writes, a schema in the middle of an upgrade.
 _INTERNAL_ERRORS = 900.0
 
-# The rank of an order, and its action.
-Known = tuple[tuple[int, int], str]
-
 
 def order_pool() -> Turns:
     """The threads of a nova-compute process: no kind of work takes those of another.
@@ -74,12 +71,11 @@ class Runner:
         self.machine = machine
         self._engine = engine
         self._guests = guests
-        # Many hosts in one process remember less each.
-        self._remembered = _REMEMBERED if pool is None else _REMEMBERED // 10
         self._pool = pool or order_pool()
         self.clock = clock or ConductorClock()
         self._mutex = threading.Lock()
-        self._newest: collections.OrderedDict[str, Known] = collections.OrderedDict()  # by instance
+        # Many hosts in one process remember less each.
+        self._newest = NewestOrders(_REMEMBERED if pool is None else _REMEMBERED // 10)
         self._lanes: dict[str, Lane] = {}
         self._stopping = threading.Event()
 
@@ -90,15 +86,15 @@ class Runner:
         with self._mutex:
             if self._stopping.is_set():
                 return  # it is ours still: we ask for it when we are back
-            lane, known = self._lanes.get(uuid), self._newest.get(uuid)
-            late = known is not None and known[0] >= order.rank
-            if late and (lane is not None or known == _known(order) or order.issued_at is None):
+            lane, newest = self._lanes.get(uuid), self._newest.get(uuid)
+            late = newest is not None and newest[0] >= order.rank
+            if late and (lane is not None or newest == known(order) or order.issued_at is None):
                 return  # doubled, or overtaken by a newer attempt or a delete that came in between
             if not late:
-                self._remember(order)
+                self._newest.store(order)
             # What seems to be late may be new to a database that was restored from a backup: whoever has it knows.
             job = Job(ctx, order, 0.0 if late else self.clock.valid_for(order), self._confirm,
-                      late_after=known if late else None)
+                      late_after=newest if late else None)
             if lane is None:
                 self._lanes[uuid] = Lane(job)
                 self._start(job)
@@ -109,12 +105,6 @@ class Runner:
                 else:  # it waits for a thread of its kind, and will find that it is superseded
                     lane.current = job
                     self._start(job)
-
-    def _remember(self, order: StepOrder) -> None:
-        self._newest[order.instance.uuid] = _known(order)
-        self._newest.move_to_end(order.instance.uuid)
-        while len(self._newest) > self._remembered:
-            self._newest.popitem(last=False)
 
     def _start(self, job: Job) -> None:
         # Under the lock, so that stop() finds the pool at rest.
@@ -176,6 +166,7 @@ class Runner:
         """Go on without what hangs: its step has failed, or a newer order has waited long enough."""
         now = time.monotonic()
         with self._mutex:
+            self._newest.prune(self._lanes)
             lanes = list(self._lanes.values())
         for lane in lanes:
             job = lane.current
@@ -313,7 +304,7 @@ class Runner:
                 job.renew(sent)
                 with self._mutex:
                     if job.late_after is not None and self._newest.get(job.uuid) == job.late_after:
-                        self._remember(job.order)
+                        self._newest.store(job.order)
                 return
             except exception.StaleReport as error:
                 raise Superseded("it was decided without us") from error
@@ -394,10 +385,6 @@ class Runner:
             LOG.info("[instance: %s] has no guest", uuid)
         except exception.NovaException as error:
             LOG.warning("[instance: %s] Its guest stays as it is until the next comparison: %s", uuid, error)
-
-
-def _known(order: StepOrder) -> Known:
-    return order.rank, order.action.uuid
 
 
 class Lane:

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tools.bench import cpu
+from tools.bench import cpu, cycles
 from tools.bench.load import Connection, Unexpected, Watcher, in_parallel, percentile
 
 
@@ -143,3 +143,27 @@ def test_cpu_and_memory_of_a_process_include_its_children():
         finally:
             for one in cpu.family(process.pid, cpu.table()):
                 subprocess.run(["kill", "-9", str(one.pid)], check=False)
+
+
+def test_the_growth_of_a_service_is_that_of_the_worker_that_grew_most():
+    """Unchanged workers, one that grew beside one that shrank, and one that took the place of another."""
+    before = {"api": {1: 50.0, 2: 51.0}, "conductor": {3: 80.0, 4: 70.0}, "compute": {5: 45.0}}
+    after = {"api": {1: 50.0, 2: 51.0}, "conductor": {3: 75.0, 4: 74.2}, "compute": {6: 46.0}}
+    assert cycles.growth(before, after) == {"api": 0.0, "conductor": 4.2, "compute": 46.0}
+
+
+def test_memory_of_each_worker_follows_what_it_allocates():
+    """A process with two children, of which one allocates 30 MB."""
+    child = "import sys\nheld = b'x' * int(sys.argv[1])\nprint(1, flush=True)\nsys.stdin.read()"
+    parent = (f"import subprocess, sys\nchildren = [subprocess.Popen([sys.executable, '-c', {child!r}, size],\n"
+              "    stdin=subprocess.PIPE, stdout=subprocess.PIPE) for size in ('0', '30000000')]\n"
+              "for one in children: one.stdout.readline()\nprint(1, flush=True)\nsys.stdin.read()\n"
+              "for one in children: one.communicate()\n")
+    with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          start_new_session=True) as process:
+        try:
+            process.stdout.readline()
+            small, large = sorted(cpu.workers(process.pid).values())
+            assert 25 < large - small < 35
+        finally:
+            process.communicate(b"")

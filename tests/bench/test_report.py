@@ -12,6 +12,7 @@ GOOD = {
     "post_p50_ms": 50.0, "get_server_ms": 4.0, "get_server_rps": 400.0, "list_1000_ms": 90.0,
     "select_1_of_10000_ms": 0.5, "select_1000_on_10000_ms": 60.0, "boot_cost_growth": 1.1,
     "rss_mb": {"api": 70.0, "conductor": 75.0, "scheduler": 60.0, "compute": 50.0},
+    "cycles_growth_mb": {"api": 1.0, "conductor": 2.5, "scheduler": -0.5, "compute": 0.0},
     "start_s": {"api": 0.5, "conductor": 0.6, "scheduler": 0.5, "compute": 0.4},
     "fair_boot_s": 0.4, "fair_stop_s": 0.2, "goodput_ratio": 0.9, "overload_boots_ratio": 1.1, "resizes_per_s": 12.0,
     "novad_deploy_s": 0.9, "novad_rss_mb": 55.0, "novad_log_lines_per_s": 1200.0, "novad_log_lost": 0,
@@ -51,6 +52,7 @@ def test_what_has_no_limit_is_shown_and_neither_met_nor_missed():
     ("goodput_ratio", 0.79, "answers in time"),
     ("overload_boots_ratio", 0.79, "80 clients vs 20"),
     ("rss_mb", {**GOOD["rss_mb"], "scheduler": 80.5}, "resident memory: scheduler"),
+    ("cycles_growth_mb", {**GOOD["cycles_growth_mb"], "conductor": 3.1}, "memory growth over the cycles: conductor"),
     ("start_s", {**GOOD["start_s"], "compute": 1.6}, "start until ready: compute"),
 ])
 def test_a_number_beyond_its_target_is_said_to_be(name, value, row):

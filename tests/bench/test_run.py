@@ -38,6 +38,12 @@ def test_a_boot_a_stop_and_a_delete_cost_few_messages(results):
     assert 2 <= results["messages_per_delete"] <= 8
 
 
+def test_memory_was_measured_before_and_after_the_cycles(results):
+    assert results["cycles"] == TINY.cycles
+    assert results["cycles_growth_mb"].keys() == results["cycles_rss_mb"].keys() == SERVICES
+    assert all(size > 20 for size in results["cycles_rss_mb"].values())
+
+
 def test_sqlite_has_no_count_of_statements(results):
     assert results["statements_per_boot"] is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -123,3 +124,32 @@ def test_operators_are_told_in_one_line(secured: dict[str, Secured], tmp_path: p
         assert "cannot be used" in line
         assert "Traceback" not in done.stderr
         assert "secret" not in done.stderr
+
+
+def contexts(database: Database, count: int) -> list[object]:
+    """The contexts of TLS of so many connections of MariaDB that are open at the same time."""
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(database.engine.connect()) for _ in range(count)]
+        return [one.connection.dbapi_connection.ctx for one in opened]  # type: ignore[union-attr]
+
+
+def test_connections_without_files_of_tls_share_a_context_and_are_encrypted_if_the_server_can(
+        secured: dict[str, Secured], request: pytest.FixtureRequest) -> None:
+    """A context has all certificates of the machine: 0.9 MB for each connection of a conductor."""
+    made = []
+    for server in (secured["mariadb"].server, request.getfixturevalue("mariadb")):
+        url = dataclasses.replace(secured["mariadb"], server=server).url("")
+        for database in (Database(url), Database(url)):
+            with contextlib.closing(database):
+                made += contexts(database, 3)
+                encrypted = database.read(lambda conn: conn.execute(sa.text(ENCRYPTION["mariadb"])).scalar())
+                assert bool(encrypted) == (server is secured["mariadb"].server)
+    assert len({id(one) for one in made}) == 1
+
+
+def test_new_connections_read_the_files_of_tls_again(secured: dict[str, Secured]) -> None:
+    """An operator may have replaced them."""
+    database = Database(secured["mariadb"].url("ssl_ca={ca}"))
+    with contextlib.closing(database):
+        first, second = contexts(database, 2)
+        assert first is not second

@@ -55,7 +55,7 @@ def test_loading_a_service_loads_no_database(package):
 
 def test_loading_the_api_loads_nothing_that_makes_keys():
     """Eight megabytes in each worker, for what few ask for."""
-    script = ("import sys, warnings; warnings.simplefilter('ignore'); import nova.cmd.api\n"
+    script = ("import sys, warnings; warnings.simplefilter('ignore'); import nova.cmd.api_workers\n"
               "print('nova.api.app' in sys.modules, 'cryptography' in sys.modules)")
     found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120,
                            check=True)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tools.bench.amounts import Amounts
     from tools.bench.world import World
 
-PARTS = ("starts", "boots", "counts", "overload", "reads", "memory", "growth", "resizes", "fairness", "selects",
-         "prices", "novad")
+PARTS = ("starts", "boots", "counts", "cycles", "overload", "reads", "memory", "growth", "resizes", "fairness",
+         "selects", "prices", "novad")
 # Takes most of an hour, and is measured only when it is asked for.
 _ASKED_FOR = ("million",)
 # What needs a suite of its own: with two hosts, to move between them, and thrown away with all that waits in it; and
@@ -128,7 +128,7 @@ def _measure_parts(options: argparse.Namespace, amounts: Amounts, results: dict[
 
 
 def _measure_running(running: World, amounts: Amounts, results: dict[str, Any], part: Callable[[str], bool]) -> None:
-    from tools.bench import boots, counts, growth, overload, reads, starts
+    from tools.bench import boots, counts, cycles, growth, overload, reads, starts
     from tools.bench.fill import fill
 
     if part("starts"):
@@ -138,6 +138,8 @@ def _measure_running(running: World, amounts: Amounts, results: dict[str, Any], 
         results["rss_after_boots_mb"] = starts.memories(running, "after the boots")["rss_mb"]
     if part("counts"):
         results |= counts.measure(running, amounts)
+    if part("cycles"):
+        results |= cycles.measure(running, amounts)
     if part("overload"):
         results |= overload.measure(running, amounts)
     if part("reads"):

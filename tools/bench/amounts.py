@@ -12,7 +12,7 @@ class Amounts:
     ``crowd``: servers that one project asks for, ``fair``: seconds that another one's servers are measured beside
     them; ``overload``: seconds of each load; ``prices``: rounds of each; ``suite``: whether Nova's own suite is
     deployed, which takes the ports that its users know; ``million``: live and deleted servers whose lists are measured
-    on each of the ``databases``.
+    on each of the ``databases``; ``cycles``: boots and deletes over which the growth of memory is measured.
     """
 
     boots: dict[int, int]
@@ -32,6 +32,7 @@ class Amounts:
     selects: int = 5
     prices: int = 5
     suite: bool = True
+    cycles: int = 20_000
     million: tuple[int, int] = (100_000, 918_000)
     databases: tuple[str, ...] = ("sqlite", "postgresql", "mariadb")
 
@@ -41,8 +42,8 @@ FULL = Amounts(boots={1: 60, 10: 300, 20: 800}, counted=100, idle=60.0, starts=5
                crowd=10_000, fair=60.0, overload=20.0, selects=9, prices=9)
 QUICK = Amounts(boots={1: 20, 10: 100, 20: 240}, counted=30, idle=20.0, starts=3, listed=1000, read=1.2,
                 growth=(1000, 20_000), growth_boots=100, growth_rounds=5, resizes=100, crowd=1500, fair=20.0,
-                overload=6.0, million=(10_000, 90_000))
+                overload=6.0, million=(10_000, 90_000), cycles=1000)
 # Everything once, for the test of all this.
 TINY = Amounts(boots={1: 2, 10: 5, 20: 5}, counted=10, idle=10.0, starts=1, listed=30, read=0.2, growth=(30, 60),
                growth_boots=5, growth_rounds=1, resizes=5, crowd=20, fair=2.0, overload=1.0, selects=1, prices=1,
-               suite=False, million=(200, 800), databases=("sqlite",))
+               suite=False, million=(200, 800), databases=("sqlite",), cycles=10)

@@ -151,6 +151,12 @@ def memory(root: int) -> dict[str, float]:
             "all_pss": round(sum(pss for _rss, pss in sizes.values()), 1)}
 
 
+def workers(root: int) -> dict[int, float]:
+    """Return the resident memory (MiB) of each worker of a service by pid; without workers, of the service itself."""
+    pids = [process.pid for process in family(root, table()) if process.pid != root] or [root]
+    return {pid: _size(pid)[0] for pid in pids}
+
+
 def _size(pid: int) -> tuple[float, float]:
     with contextlib.suppress(OSError):
         rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()

@@ -66,6 +66,8 @@ TARGETS = (
     Target("boot cost with 20,000 servers vs 1,000", _key("boot_cost_growth"), 1.2, "x", "grows"),
     *(Target(f"resident memory: {service} worker", _most("rss_mb", service), 80, "MB", "116-180")
       for service in ("api", "conductor", "scheduler", "compute")),
+    *(Target(f"memory growth over the cycles: {service}", _most("cycles_growth_mb", service), 3, "MB")
+      for service in ("api", "conductor", "scheduler", "compute")),
     *(Target(f"start until ready: {service}", _most("start_s", service), 1.5, "s", "2.2-2.9")
       for service in ("api", "conductor", "scheduler", "compute")),
     Target("boot beside another's thousands, worst", _key("fair_boot_s"), 1, "s"),

@@ -23,7 +23,7 @@ from oslo_db import exception as db_exception
 from oslo_db.sqlalchemy import exc_filters
 
 from nova import context, exception
-from nova.db.sql import clock, errors, lengths, limits
+from nova.db.sql import clock, errors, lengths, limits, mariadb
 from nova.service.gate import Gate
 from nova.telemetry import metrics
 
@@ -247,6 +247,8 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
         sa.event.listen(engine, "do_connect", functools.partial(_sqlite_make, str(parsed.database)))
         sa.event.listen(engine, "connect", _sqlite_connect)
         sa.event.listen(engine, "begin", _sqlite_begin)
+    if parsed.get_driver_name() == "pymysql":
+        mariadb.share_contexts(engine)
     errors.hide_values(engine)
     errors.reconnect_when_read_only(engine)
     exc_filters.register_engine(engine)

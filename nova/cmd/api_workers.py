@@ -1,0 +1,96 @@
+"""The worker processes of nova-api on one socket."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nova.service import run  # isort: skip  (chooses oslo.service's threading back end)
+
+import cotyledon
+
+from nova import bus, conf, exception
+from nova.api import app, rates, service
+from nova.api.clients import Clients
+from nova.api.http import tls
+from nova.conf import CONF
+from nova.service import liveness
+from nova.service.periodic import Periodic
+from nova.telemetry import exporters, tracing, worker_stats
+
+LOG = logging.getLogger(__name__)
+
+# Seconds in which clients that keep their connections hear that they shall close them.
+_LINGER = 1.0
+# Services say in their heartbeat which release they are, so that mixed ones can be told apart.
+SERVICE_VERSION = 1
+
+
+class Worker(cotyledon.Service):
+    """One process: a threaded HTTP server. Its connection to the bus is made after the fork."""
+
+    name = "nova-api"
+
+    def __init__(self, worker_id: int, shared: Any, ending: Callable[[], bool], limits: rates.Rates) -> None:
+        super().__init__(worker_id)  # type: ignore[arg-type]
+        self._id = worker_id
+        clients = Clients(lambda: bus.connect(CONF))
+        application = app.create_app(clients=clients, limits=limits)
+        self._server = service.serve(shared, worker_stats.counted(application), CONF.api.threads,
+                                     linger=_LINGER, last=ending)
+        # For operators only: os-services never shows it.
+        own = liveness.Liveness(liveness.conductors(clients.transport()), CONF.host, self.name, "api", SERVICE_VERSION,
+                                worker_id)
+        self._beats = Periodic("heartbeat", CONF.report_interval, own.beat)
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        run.begin(self.name, self._id)
+        bus.prepare()
+        self._server.prepare()
+        threading.Thread(target=self._serve, name="serve", daemon=True).start()
+        self._beats.start()
+        self._done.wait()
+
+    def _serve(self) -> None:
+        try:
+            self._server.serve()
+        finally:
+            self._done.set()
+
+    def terminate(self) -> None:
+        """Answer what is asked already, and send everybody away kindly."""
+        self._beats.cancel()  # a message under way is not waited for: nobody misses it
+        self._server.stop()
+        exporters.stop_tracing()
+        self._done.set()
+
+
+def run_workers(argv: Sequence[str]) -> int:
+    """Read the configuration and serve until SIGTERM. Raises SystemExit for a configuration that cannot be served."""
+    conf.load(argv)
+    tracing.check(Worker.name)
+    run.check_key(Worker.name)
+    try:
+        limits = rates.Rates()
+        tls.context("api")  # of files that cannot be read say so now, and not in every worker
+        shared = service.listen(CONF.api.listen, CONF.api.port)
+    except exception.InvalidInput as error:
+        raise SystemExit(f"{Worker.name}: {error.message}") from error
+    workers = run.workers_of(CONF.api.workers)
+    LOG.info("Listening on %s port %s with %s workers", CONF.api.listen, CONF.api.port, workers)
+    manager = run.supervisor()
+    worker_stats.share(workers)
+    ending = multiprocessing.RawValue("b", 0)  # without a lock that a worker might die with
+
+    def leave() -> None:
+        ending.value = 1  # workers that are replaced leave the socket as it is
+        shared.close()  # the last worker closes it
+
+    manager.register_hooks(on_terminate=leave)
+    manager.add(Worker, workers=workers, args=(shared, lambda: bool(ending.value), limits))
+    manager.run()
+    return 0

@@ -1,0 +1,115 @@
+"""Thousands of boots and deletes leave nothing behind in the processes: no container has an entry for each of them."""
+
+import collections
+import concurrent.futures
+import functools
+import gc
+import logging
+import time
+
+import pytest
+
+from tests.functional.client import Client
+
+CLIENTS = 4
+# Servers that fill caches with a bound before anything is measured, and those that are measured.
+WARM_UP, CYCLES = 40, 150
+# What grows by so many has an entry for each server.
+LIMIT = 0.9 * CYCLES
+# Seconds until what a server needed is forgotten: a lease (4 s here), and the next pass of whatever removes it.
+FORGOTTEN = 20
+
+CONTAINERS = (dict, list, set, collections.deque)
+# Statements that SQLite has prepared (at most 128 in each connection), and those that SQLAlchemy has compiled: a cache
+# of statements with one for each server would itself be a container that grows.
+BOUNDED = ("sqlite3.Statement", "sqlalchemy.")
+
+
+@pytest.fixture(autouse=True)
+def no_log_records():
+    """Pytest stores the log records of a test, several for each server."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def cycles(suite, flavor, image_id, count):
+    """Boot and delete servers, some at a time."""
+    def cycle(_number):
+        client = Client(suite.url)
+        uuid = client.boot(flavor, image_id)
+        client.wait(uuid, "ACTIVE", seconds=60)
+        client.delete(f"/servers/{uuid}")
+        client.wait_gone(uuid, seconds=60)
+
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(cycle, range(count)))
+
+
+def containers():
+    """All containers of this process by their address; gc does not track dictionaries of strings, but their holders."""
+    found = {}
+    for tracked in gc.get_objects():
+        for one in (tracked, *gc.get_referents(tracked)):
+            if isinstance(one, CONTAINERS):
+                found[id(one)] = one
+    found.pop(id(found), None)
+    return found
+
+
+def sizes(suite):
+    """The number of entries of each container, and of objects of each class."""
+    suite.statements.take()
+    gc.collect()
+    classes = collections.Counter(f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.get_objects()
+                                  if type(one).__module__ != "builtins")
+    return {address: len(one) for address, one in containers().items()}, classes
+
+
+def described(container):
+    """The type, the first entries and the holders of a container, for a person who looks for it."""
+    holders = {f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.get_referrers(container)}
+    return f"{type(container).__qualname__} held by {sorted(holders)}: {str(container)[:200]}"
+
+
+def grown(suite, before):
+    """What has an entry or an object for each of the servers since ``before``, described."""
+    old_sizes, old_classes = before
+    new_sizes, classes = sizes(suite)
+    addresses = {address for address, entries in new_sizes.items()
+                 if address in old_sizes and entries - old_sizes[address] >= LIMIT}
+    found = [described(one) for address, one in containers().items() if address in addresses] if addresses else []
+    return found + [f"{count - old_classes[name]} objects of {name}" for name, count in classes.items()
+                    if count - old_classes[name] >= LIMIT and not name.startswith(BOUNDED)]
+
+
+def test_no_container_grows_with_the_number_of_servers_that_were_booted_and_deleted(suite, flavor, image_id):
+    cycles(suite, flavor, image_id, WARM_UP)
+    before = sizes(suite)
+    cycles(suite, flavor, image_id, CYCLES)
+    end = time.monotonic() + FORGOTTEN
+    while (found := grown(suite, before)) and time.monotonic() < end:
+        time.sleep(1)
+    assert found == []
+
+
+def test_a_container_that_has_an_entry_for_each_server_is_found(suite):
+    """A dictionary of strings, which gc does not track, a cache and a list."""
+    @functools.cache
+    def cached(number):
+        return number
+
+    class Holder:
+        names = {}
+
+    numbers = list(range(int(LIMIT)))
+    held = [Holder.names, cached]
+    before = sizes(suite)
+    for number in numbers:
+        Holder.names[str(number)] = str(number)
+        cached(number)
+        held.append(number)
+    found = grown(suite, before)
+    assert [one for one in found if one.startswith("dict held") and "_lru_cache_wrapper" in one]
+    assert [one for one in found if one.startswith("dict held") and "{'0': '0'" in one]
+    assert [one for one in found if one.startswith("list held") and "_lru_cache_wrapper" not in one]
