@@ -5,7 +5,6 @@ import pytest
 
 from nova import context
 from nova.db import floating_ips
-from nova.db.sql import searches
 from nova.objects.base import new_uuid
 from nova.objects.network import Network
 from tests.functional.client import Client
@@ -55,34 +54,3 @@ def test_a_server_of_the_cloud_layer_is_waited_for_and_has_a_floating_address(
     finally:
         assert cloud.delete_server(server.id, wait=True, timeout=60, delete_ips=True)
     assert Client(suite.url, version="2.35").get("/os-floating-ips")["floating_ips"] == []
-
-
-@pytest.fixture
-def named(suite, flavor, image_id):
-    """Servers of which the first and the last have the name that is searched for."""
-    client = Client(suite.url, project="p", user="u", roles="member,reader")
-    made = []
-    for number in range(8):
-        name = "rare" if number in (0, 7) else f"common-{number}"
-        made.append(client.post("/servers", {"server": {
-            "name": name, "flavorRef": flavor, "imageRef": image_id, "networks": "none"}})["server"]["id"])
-    for uuid in made:
-        client.wait(uuid, "ACTIVE")
-    yield {"rare": [made[7], made[0]], "all": made[::-1]}
-    for uuid in made:
-        client.delete(f"/servers/{uuid}")
-    for uuid in made:
-        client.wait_gone(uuid)
-
-
-@pytest.mark.parametrize("limit", [None, 1, 2, 5])
-def test_the_sdk_finds_all_servers_through_pages_that_are_cut(cloud, named, monkeypatch, limit):
-    """The SDK ends a list at the first empty page, whatever its links are."""
-    monkeypatch.setattr(searches, "FEW", 2)
-    monkeypatch.setattr(searches, "_SECONDS", 0.0)
-    paging = {"limit": limit} if limit else {}
-    assert [server.id for server in cloud.compute.servers(name="ra(r)e", **paging)] == named["rare"]
-    assert [server.id for server in cloud.compute.servers(name="rare", **paging)] == named["rare"]
-    assert list(cloud.compute.servers(name="(nothing|nobody)", **paging)) == []
-    found = [server.id for server in cloud.compute.servers(**paging)]
-    assert [uuid for uuid in found if uuid in named["all"]] == named["all"]
